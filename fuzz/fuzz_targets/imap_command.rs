@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use posthaste_imap::session::{
     AppendedMail, DecodedLength, ImapConfig, ImapEvent, ImapMachine, ListedName, LoginRefusal, MailChanges, MailQuota,
-    MailRefusal, MailRow, MailboxChange, MailboxCounts, SelectedMailbox, StoredMail,
+    MailRefusal, ViewRow, MailboxChange, MailboxCounts, SelectedMailbox, StoredMail,
 };
 use posthaste_imap::{NumberSet, parse};
 use posthaste_scram::ScramServer;
@@ -83,7 +83,7 @@ fn run(session: &[u8], piece: usize, logged_in: bool) -> (Vec<u8>, bool) {
                 ImapEvent::Rows { .. } => rows = 3,
                 ImapEvent::NextRow => {
                     rows -= 1;
-                    let row = MailRow { number: 3 - rows, uid: 10 - rows, ..MailRow::default() };
+                    let row = ViewRow { number: 3 - rows, uid: 10 - rows, ..ViewRow::default() };
                     machine.row(Ok((rows > 0).then_some(row)));
                 }
                 ImapEvent::FindText(_) => machine.text_found(Vec::new()),

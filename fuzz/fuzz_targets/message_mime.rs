@@ -2,15 +2,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_message::mime::{Limits, Message, in_reply_to, message_id, references, unflow};
+use posthaste_message::mime::{ScanLimits, Message, in_reply_to, message_id, references, unflow};
 
 fuzz_target!(|bytes: &[u8]| {
-    check(bytes, &Limits::default());
+    check(bytes, &ScanLimits::default());
     // Small limits are met by small inputs.
-    check(bytes, &Limits { depth: 3, parts: 7 });
+    check(bytes, &ScanLimits { depth: 3, parts: 7 });
 });
 
-fn check(bytes: &[u8], limits: &Limits) {
+fn check(bytes: &[u8], limits: &ScanLimits) {
     let message = Message::parse_within(bytes, limits);
     assert_eq!(message.root().range(), 0..bytes.len());
     assert!(message.parts().count() <= limits.parts);

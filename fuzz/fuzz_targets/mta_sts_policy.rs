@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_mta_sts::{Policy, policy_id};
+use posthaste_mta_sts::{StsPolicy, policy_id};
 
 const YEAR_SECS: u64 = 31_557_600;
 
@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
     if let Some(id) = policy_id(&records) {
         assert!((1..=32).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id:?}");
     }
-    let Ok(policy) = Policy::parse(policy) else { return };
+    let Ok(policy) = StsPolicy::parse(policy) else { return };
     assert!(policy.max_age_secs <= YEAR_SECS);
     for pattern in &policy.hosts {
         let above = pattern.strip_prefix("*.");

@@ -8,9 +8,9 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use posthaste_config::Config;
-use posthaste_directory::{Directory, Mailbox, Refusal, Route, Rule, Step};
+use posthaste_directory::{Directory, Mailbox, DirectoryRefusal, Route, Rule, AddressStep};
 use posthaste_maildir::MailboxPath;
-use posthaste_message::address::Domain;
+use posthaste_message::address::AddressDomain;
 use posthaste_message::write_delivered_to;
 use posthaste_smtp::ForwardPath;
 
@@ -65,11 +65,11 @@ fuzz_target!(|text: &str| {
         let domain = match &path {
             ForwardPath::Local(_) => "open.example".to_owned(),
             ForwardPath::Address(address) => match address.domain() {
-                Domain::Name(name) => {
+                AddressDomain::Name(name) => {
                     let name = name.strip_suffix('.').unwrap_or(name).to_lowercase();
                     if name == "xn--bcher-kva.example" { "bücher.example".to_owned() } else { name }
                 }
-                Domain::Ip(_) | Domain::Literal(_) => String::new(),
+                AddressDomain::Ip(_) | AddressDomain::Literal(_) => String::new(),
             },
         };
         for mailbox in found.iter().flatten() {
@@ -83,7 +83,7 @@ fuzz_target!(|text: &str| {
         // Which others there are (RFC 8265) is tested beside the code: here, that they reach nobody else.
         let is_plain = name.bytes().all(|octet| octet.is_ascii_graphic());
         match &*domain {
-            "open.example" | "bücher.example" if !is_plain && found.as_ref().err() == Some(&Refusal::BadName) => {}
+            "open.example" | "bücher.example" if !is_plain && found.as_ref().err() == Some(&DirectoryRefusal::BadName) => {}
             "open.example" | "bücher.example" => {
                 let found = found.unwrap_or_else(|error| panic!("{path}: {error:?}"));
                 let has_details = domain == "open.example";
@@ -104,7 +104,7 @@ fuzz_target!(|text: &str| {
                 assert!(name != "jörg" || found.is_ok(), "{path}");
             }
             // What a pattern leads to lies in a domain of ours, and nobody need be there.
-            "example.org" | "example.net" if steps.iter().any(|Step { rule, .. }| matches!(rule, Rule::Pattern(_))) => {
+            "example.org" | "example.net" if steps.iter().any(|AddressStep { rule, .. }| matches!(rule, Rule::Pattern(_))) => {
             }
             "example.org" | "example.net" => {
                 let ours = ["example.org/alice/Maildir", "example.org/bob/Maildir", "open.example/carol/Maildir"];
@@ -113,7 +113,7 @@ fuzz_target!(|text: &str| {
             }
             // More ways to write a domain in letters (UTS 46) are tested beside the code: what they find lies in a domain of ours.
             name if !name.is_ascii() || name.contains("xn--") => {}
-            _ => assert_eq!(found.err(), Some(Refusal::Relay), "{path}"),
+            _ => assert_eq!(found.err(), Some(DirectoryRefusal::Relay), "{path}"),
         }
     }
 });

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 
 /// Looks up the addresses of a host name.
-pub trait Addresses: Send + Sync + 'static {
+pub trait AddressLookup: Send + Sync + 'static {
     /// All addresses of `name`, at least one.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use crate::error::AcmeError;
 use crate::files::{self, AccountFile, Kept};
 use crate::order::{Obtained, Wanted, identifier};
 use crate::probe;
-use crate::settings::{AcmeSettings, Addresses, Way};
+use crate::settings::{AcmeSettings, AddressLookup, Way};
 
 /// Between two looks at all names: a name whose record has appeared joins then.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
@@ -102,7 +102,7 @@ impl AcmeHandle {
 pub fn start(
     settings: AcmeSettings,
     challenges: Challenges,
-    addresses: Arc<dyn Addresses>,
+    addresses: Arc<dyn AddressLookup>,
     list: Arc<CertificateList>,
 ) -> Result<(AcmeHandle, JoinHandle<()>), AcmeError> {
     files::make_dir(&settings.dir)?;
@@ -125,7 +125,7 @@ pub fn start(
 struct Worker {
     settings: AcmeSettings,
     challenges: Challenges,
-    addresses: Arc<dyn Addresses>,
+    addresses: Arc<dyn AddressLookup>,
     list: Arc<CertificateList>,
     kept: BTreeMap<String, Kept>,
     waits: Waits,

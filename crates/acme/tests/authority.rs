@@ -7,7 +7,7 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use posthaste_acme::{AcmeHandle, AcmeSettings, Addresses, Challenges, Ports, Way, certificate_file, start};
+use posthaste_acme::{AcmeHandle, AcmeSettings, AddressLookup, Challenges, Ports, Way, certificate_file, start};
 use posthaste_acme_stub::{AcmeStub, Challenge, by_http, by_tls};
 use posthaste_net::{Certificate, CertificateList, Stream, tls, x509};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -27,7 +27,7 @@ impl Zone {
     }
 }
 
-impl Addresses for Zone {
+impl AddressLookup for Zone {
     fn of<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>> {
         let found = self.0.lock().unwrap().get(name).copied();
         Box::pin(async move { found.map(|address| vec![address]).ok_or_else(|| format!("{name} has no address")) })

@@ -12,7 +12,9 @@ use hyper::HeaderMap;
 use hyper::header::{HeaderValue, STRICT_TRANSPORT_SECURITY, TRANSFER_ENCODING};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use posthaste_net::{Connection, CurrentCertificate, CurrentPhase, Goodbye, IpNet, Peer, Phase, Refusal, Service};
+use posthaste_net::{
+    Connection, ConnectionRefusal, CurrentCertificate, CurrentPhase, Goodbye, IpNet, Peer, Phase, Service,
+};
 use posthaste_units::Rate;
 use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -391,10 +393,12 @@ impl<V: ServerView> Service for AdminService<V> {
         posthaste_net::close(octets.into_stream(), last, LINGER).await;
     }
 
-    fn refuse(&self, _: &Peer, why: &Refusal) -> Goodbye {
+    fn refuse(&self, _: &Peer, why: &ConnectionRefusal) -> Goodbye {
         // TLS has not begun, and a proxy or a network that may not connect is told nothing.
         match why {
-            Refusal::NotAllowed | Refusal::NotAProxy | Refusal::Proxy(_) => Goodbye::default(),
+            ConnectionRefusal::NotAllowed | ConnectionRefusal::NotAProxy | ConnectionRefusal::Proxy(_) => {
+                Goodbye::default()
+            }
             _ if self.listener.certificate.is_some() => Goodbye::default(),
             _ => Goodbye::new(BUSY),
         }

@@ -8,7 +8,7 @@ const UNCHANGED: u32 = u32::MAX;
 
 /// A user that a process can switch to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct UserIdentity {
     /// The name, as given.
     pub name: String,
     /// The user.
@@ -19,7 +19,7 @@ pub struct Identity {
     pub groups: Vec<u32>,
 }
 
-impl Identity {
+impl UserIdentity {
     /// A user by name or number, with the own group or another.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ pub fn owner(text: &str) -> Result<(Option<u32>, Option<u32>), String> {
             Err("an owner is \"user\", \"user:group\" or \":group\", by name or number".to_owned())
         }
         ("", Some(name)) => Ok((None, Some(group(name)?))),
-        _ => match Identity::of(user, group_key) {
+        _ => match UserIdentity::of(user, group_key) {
             Ok(identity) => Ok((Some(identity.uid), Some(identity.gid))),
             Err(_) if group_key.is_none() && user.parse::<u32>().is_ok() => {
                 Err(format!("there is no user {user} in /etc/passwd: write \"{user}:GROUP\""))
@@ -139,14 +139,14 @@ mod tests {
     #[test]
     fn the_number_that_changes_nothing_is_nobody() {
         let number = UNCHANGED.to_string();
-        assert_eq!(Identity::among(PASSWD, GROUPS, &number, Some("mail")).unwrap_err().0, "user");
-        assert_eq!(Identity::among(PASSWD, GROUPS, "mail", Some(&number)).unwrap_err().0, "group");
+        assert_eq!(UserIdentity::among(PASSWD, GROUPS, &number, Some("mail")).unwrap_err().0, "user");
+        assert_eq!(UserIdentity::among(PASSWD, GROUPS, "mail", Some(&number)).unwrap_err().0, "group");
     }
 
     #[test]
     fn a_user_brings_groups_along() {
         let of = |user: &str, group: Option<&str>| {
-            Identity::among(PASSWD, GROUPS, user, group).map(|found| (found.uid, found.gid, found.groups))
+            UserIdentity::among(PASSWD, GROUPS, user, group).map(|found| (found.uid, found.gid, found.groups))
         };
         assert_eq!(of("mail", None), Ok((8, 12, vec![12, 40])));
         assert_eq!(of("8", None), Ok((8, 12, vec![12, 40])));

@@ -52,14 +52,14 @@ pub use cluster::{Cluster, ClusterEngine, ClusterShard, WithoutEngine};
 pub use dkim::Dkim;
 pub use error::{ConfigError, Position};
 pub use http::Http;
-pub use identity::Identity;
-pub use limits::{LimitOverrides, Limits, ProcessLimits, ReceiveLimitOverrides, ReceiveLimits};
+pub use identity::UserIdentity;
+pub use limits::{LimitOverrides, LimitSection, ProcessLimits, ReceiveLimitOverrides, ReceiveLimits};
 pub use listeners::{Listener, ListenerProtocol, Network};
 pub use log::{LOG_MODULES, Log, LogDirective, LogFormat};
 pub use owners::{OwnerRightsMissing, OwnerRules, Rights};
 pub use place::{FoundFile, SYSTEM_FILE, VARIABLE};
 pub use posthaste_delivery::local::Storage;
-pub use posthaste_directory::{Account, Domain, Pattern, Targets, Users};
+pub use posthaste_directory::{Account, AddressPattern, Domain, Targets, Users};
 pub use posthaste_dns::Settings as Dns;
 pub use posthaste_events::Section as Events;
 pub use posthaste_net::section::{Networks, Socket};
@@ -100,7 +100,7 @@ pub struct Config {
     pub storage: Storage,
     /// Limits of mail, sessions and memory.
     #[serde(default, deserialize_with = "values::table")]
-    pub limits: Limits,
+    pub limits: LimitSection,
     /// Treatment of messages that break the rules for lines.
     #[serde(default, deserialize_with = "values::table")]
     pub policy: Policy,
@@ -170,7 +170,7 @@ impl Default for Config {
             user: None,
             group: None,
             storage: Storage::default(),
-            limits: Limits::default(),
+            limits: LimitSection::default(),
             policy: Policy::default(),
             tls: Tls::default(),
             acme: Acme::default(),
@@ -226,11 +226,11 @@ impl Config {
     ///
     /// # Errors
     /// The key that is wrong, and how.
-    pub fn identity(&self) -> Result<Option<Identity>, (&'static str, String)> {
+    pub fn identity(&self) -> Result<Option<UserIdentity>, (&'static str, String)> {
         match (&self.user, &self.group) {
             (None, None) => Ok(None),
             (None, Some(_)) => Err(("group", "only with `user`".to_owned())),
-            (Some(user), group) => Identity::of(user, group.as_deref()).map(Some),
+            (Some(user), group) => UserIdentity::of(user, group.as_deref()).map(Some),
         }
     }
 

@@ -13,7 +13,7 @@ use super::values::{self, SpoolShare, Table};
 
 /// How much of anything is accepted. The reply at each bound is in `docs/smtp.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
-pub struct Limits {
+pub struct LimitSection {
     /// Numbers of connections.
     #[serde(flatten)]
     pub connections: ConnectionLimits,
@@ -28,7 +28,7 @@ pub struct Limits {
     pub process: ProcessLimits,
 }
 
-/// The part of [`Limits`] that can differ: the numbers of connections, and the bounds of a session and of a message.
+/// The part of [`LimitSection`] that can differ: the numbers of connections, and the bounds of a session and of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct LimitOverrides {
     /// Numbers of connections.
@@ -66,18 +66,18 @@ posthaste_units::keys! {
     }
 }
 
-impl Table for Limits {
+impl Table for LimitSection {
     const NAME: &str = "limits";
 }
 
-impl Reload for Limits {
+impl Reload for LimitSection {
     fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
         let process = ProcessLimits { memory_bytes: self.process.memory_bytes, ..new.process.clone() };
         part_of(Self { process, ..new.clone() }, new)
     }
 }
 
-impl Keys for Limits {
+impl Keys for LimitSection {
     fn keys() -> Vec<&'static str> {
         [ConnectionLimits::keys(), SessionLimits::keys(), ReceiveLimits::keys(), ProcessLimits::keys()].concat()
     }
@@ -90,13 +90,13 @@ impl Keys for Limits {
     }
 }
 
-impl<'de> Deserialize<'de> for Limits {
+impl<'de> Deserialize<'de> for LimitSection {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         keys::table_of(deserializer)
     }
 }
 
-impl Limits {
+impl LimitSection {
     /// Validates the section.
     ///
     /// # Errors
@@ -134,8 +134,8 @@ impl<'de> Deserialize<'de> for LimitOverrides {
 
 impl LimitOverrides {
     /// `base` with what is set here in its place.
-    pub fn over(&self, base: &Limits) -> Limits {
-        Limits {
+    pub fn over(&self, base: &LimitSection) -> LimitSection {
+        LimitSection {
             connections: self.connections.over(&base.connections),
             session: self.session.over(&base.session),
             receive: self.receive.over(&base.receive),

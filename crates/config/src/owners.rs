@@ -11,7 +11,7 @@ use posthaste_units::words::{Key, Problem};
 use rustix::process::{getegid, geteuid, getgroups};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::identity::{Identity, owner, permission_bits};
+use crate::identity::{UserIdentity, owner, permission_bits};
 
 /// Owner and mode of each mailbox, as configured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -228,7 +228,7 @@ impl Rights {
     }
 
     /// Rights of a user.
-    pub fn of(user: &Identity) -> Self {
+    pub fn of(user: &UserIdentity) -> Self {
         Self { uid: user.uid, groups: user.groups.clone(), all: user.uid == 0 }
     }
 }

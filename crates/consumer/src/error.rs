@@ -7,7 +7,7 @@ use posthaste_spool::{ReplayError, RestoreError, StreamError};
 /// Why the owner of a stream could not open it. What comes for the stream stays in the spool, and a later opening finds it there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum StreamOpenError {
     /// The stream could not be registered.
     #[error(transparent)]
     Stream(#[from] StreamError),
@@ -35,10 +35,10 @@ pub enum OpenError {
     },
 }
 
-impl OpenError {
+impl StreamOpenError {
     /// Names the thread, file or directory of a system error.
     pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
-        move |error| OpenError::Io { what, error }
+        move |error| StreamOpenError::Io { what, error }
     }
 }

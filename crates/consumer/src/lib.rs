@@ -25,7 +25,7 @@ mod stream;
 mod thread;
 
 pub use budget::{BudgetChange, BudgetGate, BudgetWait, OutcomeBudget, PoisonWatch, UNRECORDED_MAX, poison_watch};
-pub use error::OpenError;
+pub use error::StreamOpenError;
 pub use notices::NoticeSchedule;
 pub use posthaste_watch::Pulse;
 pub use runtime::{ConsumerRuntime, Ending, NewRuntime};

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use posthaste_watch::{Found, Watch, Watcher, Worker};
+use posthaste_watch::{StuckWorker, Watch, Watcher, Worker};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 
@@ -82,7 +82,7 @@ impl ConsumerRuntime {
     }
 
     /// Looks which workers are stuck, and whether threads take tasks. To be called every few seconds, from elsewhere.
-    pub fn look(&self, now: Instant) -> Vec<Found> {
+    pub fn look(&self, now: Instant) -> Vec<StuckWorker> {
         if let Some(runtime) = &*self.runtime.lock().unwrap_or_else(PoisonError::into_inner) {
             let [tasks, blocking] = &self.probes;
             if tasks.pulse().is_idle() {
@@ -154,7 +154,7 @@ mod tests {
         let begun = Instant::now();
         let look = |secs: u64| runtime.look(begun + Duration::from_secs(secs));
         let texts =
-            |found: Vec<Found>| found.iter().map(|found| format!("{found} {:?}", found.what)).collect::<Vec<_>>();
+            |found: Vec<StuckWorker>| found.iter().map(|found| format!("{found} {:?}", found.what)).collect::<Vec<_>>();
         assert!(look(0).is_empty());
         // Each thread sits in a task that does not come back, and so does the one for blocking calls.
         let (tell, told) = mpsc::channel();

@@ -35,7 +35,7 @@ pub const SUBJECTS_MAX: usize = 100;
 /// A message in a mailbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Delivered {
+pub struct DeliveredMail {
     /// Number of the message.
     pub message: Lsn,
     /// The mailbox, as the event log has it.
@@ -114,7 +114,7 @@ pub enum Request {
     Subjects {
         /// Messages, at most [`SUBJECTS_MAX`].
         #[serde(deserialize_with = "objects")]
-        of: Vec<Delivered>,
+        of: Vec<DeliveredMail>,
     },
     /// Words in subjects, addresses and texts of mail in mailboxes here, found with the search index: a line for each message, the newest first. Answered also where nothing is
     /// relayed.

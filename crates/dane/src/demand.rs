@@ -6,7 +6,7 @@ use posthaste_dns::{Addresses, DnsError, Resolver};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-use crate::{Association, Verifier};
+use crate::{Association, DaneVerifier};
 
 /// The demand of a host's TLSA records on connections to it (RFC 7672 section 2.2).
 #[derive(Debug, Clone)]
@@ -67,7 +67,7 @@ impl Kept {
 
 impl Dane {
     /// The demand for connections to a port of a mail host, whose addresses were found to be these. The list of hosts
-    /// that names it must be [secure](posthaste_dns::Destination::is_secure), too.
+    /// that names it must be [secure](posthaste_dns::MailDestination::is_secure), too.
     ///
     /// An alias has its records at the name that it stands for, or else at its own (RFC 7672 section 2.2.3).
     ///
@@ -130,7 +130,7 @@ impl Dane {
         let read = |name: &str| ServerName::try_from(name.to_owned()).ok();
         let names = read(host).into_iter().chain([name.clone()]).chain(next_hop.and_then(read)).collect();
         let associations: Arc<[Association]> = associations.into();
-        let verifier = Verifier::new(Arc::clone(&associations), names);
+        let verifier = DaneVerifier::new(Arc::clone(&associations), names);
         let is_misnamed = verifier.is_misnamed();
         let config = Arc::new(verifier.into_config().expect("ring has the usual versions"));
         kept.insert(&key, Made { associations, config: Arc::clone(&config), name: name.clone(), is_misnamed });

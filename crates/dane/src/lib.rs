@@ -12,4 +12,4 @@ mod verifier;
 pub use association::{Association, SentCertificate};
 pub use demand::{Dane, Demand};
 pub use der::PublicKeyInfo;
-pub use verifier::{MismatchError, Verifier};
+pub use verifier::{DaneVerifier, MismatchError};

@@ -14,7 +14,7 @@ use crate::{Association, PublicKeyInfo, SentCertificate};
 
 /// Verifies a server by TLSA records, in the place of authorities (RFC 7672 section 3.1).
 #[derive(Debug)]
-pub struct Verifier {
+pub struct DaneVerifier {
     associations: Arc<[Association]>,
     /// Names accepted for DANE-TA.
     names: Vec<ServerName<'static>>,
@@ -27,7 +27,7 @@ pub struct Verifier {
 #[error("no certificate of the server matches the TLSA records of its host")]
 pub struct MismatchError;
 
-impl Verifier {
+impl DaneVerifier {
     /// A verifier by these records. For DANE-TA the certificate must have one of `names` (RFC 7672 section 3.2.2): those
     /// of the host, of which the records were found at one, and the recipient's domain.
     pub fn new(associations: Arc<[Association]>, names: Vec<ServerName<'static>>) -> Self {
@@ -88,7 +88,7 @@ impl Verifier {
     }
 }
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for DaneVerifier {
     fn verify_server_cert(
         &self,
         server: &CertificateDer<'_>,
@@ -192,7 +192,7 @@ pub(crate) mod tests {
 
     fn config(associations: Vec<Association>) -> Arc<ClientConfig> {
         let names = ["mx.example", "alias.example"].map(|name| ServerName::try_from(name).unwrap());
-        Arc::new(Verifier::new(associations.into(), names.into()).into_config().unwrap())
+        Arc::new(DaneVerifier::new(associations.into(), names.into()).into_config().unwrap())
     }
 
     /// A server that sends this chain.
@@ -328,7 +328,7 @@ pub(crate) mod tests {
         ] {
             let of = chain(certified, |_| {});
             let associations = Association::usable(&[record(2, 0, 1, &of.authority)]);
-            let verifier = Verifier::new(associations.into(), names.clone());
+            let verifier = DaneVerifier::new(associations.into(), names.clone());
             let is_misnamed = verifier.is_misnamed();
             let config = Arc::new(verifier.into_config().unwrap());
             let shaken = shake(&config, &[&of.server, &of.authority], &of.key, &version::TLS13);

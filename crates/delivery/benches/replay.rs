@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use posthaste_delivery::local::{Body, LineEnds, LocalConfig, LocalDelivery, Message, Target};
+use posthaste_delivery::local::{Body, LineEnds, LocalConfig, LocalDelivery, MailboxMessage, MailboxTarget};
 use posthaste_intake::Intake;
 use posthaste_spool::FileSpool;
 
@@ -72,9 +72,10 @@ fn fill(config: &LocalConfig, messages: usize, mailboxes: usize, body: &str) {
                 tokio::spawn(async move {
                     for number in (task..messages).step_by(TASKS) {
                         let mailbox = format!("u{}/Maildir", number % mailboxes).into();
-                        let targets = vec![Target { mailbox, prefix: Bytes::from_static(b"Delivered-To: u\r\n") }];
+                        let targets =
+                            vec![MailboxTarget { mailbox, prefix: Bytes::from_static(b"Delivered-To: u\r\n") }];
                         let body = Body::Memory(vec![body.clone()]);
-                        let message = Message { targets, body, line_ends: LineEnds::ToLf, also: Vec::new() };
+                        let message = MailboxMessage { targets, body, line_ends: LineEnds::ToLf, also: Vec::new() };
                         delivery.deliver_message(message).await.expect("accepted");
                     }
                 })

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use posthaste_maildir::line_ends::wire_size_as_stored;
-use posthaste_maildir::{Host, Maildir, Mounts, NameSource, Outcomes, Published, SyncBy, Written, sync};
+use posthaste_maildir::{Host, Maildir, NameSource, Outcomes, RenamedMail, SyncBy, SyncMounts, Written, sync};
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::cache::OpenMaildirs;
 use crate::error::{DeliveryError, MessageId};
-use crate::stats::{Counters, Stats};
+use crate::stats::{Counters, DeliveryStats};
 
 /// Settings from the constructors; every number at least 1.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +56,7 @@ impl Default for Shared {
 }
 
 impl Shared {
-    pub(crate) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> DeliveryStats {
         self.counters.snapshot()
     }
 
@@ -73,7 +73,7 @@ impl Shared {
                 shared: self.clone(),
                 queue: queue.clone(),
                 names: NameSource::new(self.host.clone())?,
-                mounts: Mounts::new(),
+                mounts: SyncMounts::new(),
                 _alive: alive.clone(),
             };
             std::thread::Builder::new().name("posthaste-flush".into()).spawn(move || flusher.run())?;
@@ -143,7 +143,7 @@ struct Flusher {
     shared: Arc<Shared>,
     queue: Arc<Queue>,
     names: NameSource,
-    mounts: Mounts,
+    mounts: SyncMounts,
     _alive: mpsc::Sender<()>,
 }
 
@@ -155,7 +155,7 @@ struct Ticket {
 impl Flusher {
     /// Each round syncs once: the names of the last batch and the bytes of the one just taken.
     fn run(&mut self) {
-        let mut published = Published::default();
+        let mut published = RenamedMail::default();
         let mut published_since = Instant::now();
         loop {
             let batch = if published.is_empty() { self.queue.take() } else { self.queue.take_waiting() };

@@ -57,9 +57,9 @@ pub use posthaste_maildir::{Owners, Ownership};
 
 pub use error::{DeliveryError, MessageId};
 pub use session::SessionTag;
-pub use stats::Stats;
+pub use stats::DeliveryStats;
 
-use local::{Body, LineEnds, LocalConfig, LocalDelivery, LocalOpenError, Message, ReplayReport, Target};
+use local::{Body, LineEnds, LocalConfig, LocalDelivery, LocalOpenError, MailboxMessage, MailboxTarget, ReplayReport};
 use standalone::Standalone;
 
 /// Default of the messages in one batch at most.
@@ -159,9 +159,10 @@ impl DeliveryExecutor {
             Mode::Standalone(standalone) => standalone.deliver(path.as_ref(), body.into()).await,
             Mode::Journaled { delivery, mail_root } => {
                 let mailbox = mailbox_below(mail_root, path.as_ref())?;
-                let target = Target { mailbox: mailbox.into(), prefix: Bytes::new() };
+                let target = MailboxTarget { mailbox: mailbox.into(), prefix: Bytes::new() };
                 let body = Body::Memory(vec![body.into()]);
-                let message = Message { targets: vec![target], body, line_ends: LineEnds::AsGiven, also: Vec::new() };
+                let message =
+                    MailboxMessage { targets: vec![target], body, line_ends: LineEnds::AsGiven, also: Vec::new() };
                 let kept = delivery.deliver_message(message).await?;
                 Ok(kept.names().next().expect("one name for one target"))
             }
@@ -189,7 +190,7 @@ impl DeliveryExecutor {
     }
 
     /// Statistics since the start.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> DeliveryStats {
         match &self.mode {
             Mode::Standalone(standalone) => standalone.stats(),
             Mode::Journaled { delivery, .. } => delivery.stats().into(),

@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use crate::error::{DeliveryError, MessageId};
 use crate::flusher::{Config, Request, Shared};
 use crate::lanes::Lanes;
-use crate::stats::Stats;
+use crate::stats::DeliveryStats;
 
 /// Shared by all clones. Dropping the last one drops the lanes' senders, which ends the flushers once their queues are
 /// empty.
@@ -44,7 +44,7 @@ impl Standalone {
         outcome.await.unwrap_or(Err(IntakeError::Closed.into()))
     }
 
-    pub(crate) fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> DeliveryStats {
         self.inner.shared.stats()
     }
 

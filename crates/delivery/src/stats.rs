@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Work of an executor since its start. Sums and counts: rates and means are differences of two snapshots.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct DeliveryStats {
     /// Messages made durable.
     pub delivered: u64,
     /// Messages that ended with an error.
@@ -66,9 +66,9 @@ impl Counters {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn snapshot(&self) -> Stats {
+    pub(crate) fn snapshot(&self) -> DeliveryStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Stats {
+        DeliveryStats {
             delivered: get(&self.delivered),
             failed: get(&self.failed),
             batches: get(&self.batches),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use posthaste_delivery::local::{Body, LineEnds, LocalConfig, LocalDelivery, Message, Target};
+use posthaste_delivery::local::{Body, LineEnds, LocalConfig, LocalDelivery, MailboxMessage, MailboxTarget};
 
 /// Messages in order: sizes of their bodies in bytes, and the number of each.
 const LOAD: [(usize, usize); 4] = [(1 << 10, 3000), (10 << 10, 150), (100 << 10, 450), (1 << 10, 1000)];
@@ -21,10 +21,10 @@ fn body_bytes(mut number: usize) -> Option<usize> {
     None
 }
 
-fn message(number: usize, bytes: usize) -> Message {
+fn message(number: usize, bytes: usize) -> MailboxMessage {
     let mailbox = format!("user{}/Maildir", number % MAILBOXES).into();
-    Message {
-        targets: vec![Target { mailbox, prefix: Bytes::new() }],
+    MailboxMessage {
+        targets: vec![MailboxTarget { mailbox, prefix: Bytes::new() }],
         body: Body::Memory(vec![Bytes::from(vec![b'x'; bytes])]),
         line_ends: LineEnds::ToLf,
         also: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::route::{Mailbox, Mailboxes, Place, Refusal, Route};
+use crate::route::{DirectoryRefusal, Mailbox, Mailboxes, Place, Route};
 
 /// Names an alias; those of patterns and of a catch-all have no other name.
 pub(crate) type AliasId = u32;
@@ -13,7 +13,7 @@ pub(crate) enum Action {
     /// Targets, at least one.
     To(Box<[Target]>),
     Discard,
-    Refuse(Refusal),
+    Refuse(DirectoryRefusal),
 }
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Aliases {
         address: impl Fn() -> String,
         found: &mut Found,
         mut visit: impl FnMut(AliasId),
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), DirectoryRefusal> {
         let mut waiting = Vec::from_iter(found.aliases.insert(start).then_some(start));
         let mut next = 0;
         while let Some(&id) = waiting.get(next) {
@@ -93,10 +93,10 @@ impl Found {
         }
     }
 
-    pub fn route(self) -> Result<Route, Refusal> {
+    pub fn route(self) -> Result<Route, DirectoryRefusal> {
         match self.mailboxes.len() {
             0..=MAILBOXES_MAX => Ok(Mailboxes::several(self.mailboxes).map_or(Route::Discard, Route::Local)),
-            _ => Err(Refusal::TooManyMailboxes),
+            _ => Err(DirectoryRefusal::TooManyMailboxes),
         }
     }
 }

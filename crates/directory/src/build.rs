@@ -13,7 +13,7 @@ use crate::config::{Domain, Targets, Users};
 use crate::directory::{CatchAll, Directory, PatternTarget, Table};
 use crate::names::{directory_name, folded, folded_domain};
 use crate::pattern::{Expression, Template};
-use crate::route::{Mailbox, Place, Refusal};
+use crate::route::{DirectoryRefusal, Mailbox, Place};
 use crate::transport::Transport;
 
 impl Directory {
@@ -151,7 +151,8 @@ impl Directory {
         let targets = match targets {
             Targets::Discard => return Ok(Action::Discard),
             Targets::Refuse(reply) => {
-                let refusal = Refusal::configured(reply).map_err(|message| Problem::new(["refuse".into()], message))?;
+                let refusal =
+                    DirectoryRefusal::configured(reply).map_err(|message| Problem::new(["refuse".into()], message))?;
                 return Ok(Action::Refuse(refusal));
             }
             Targets::To(targets) => targets,
@@ -199,7 +200,7 @@ impl Directory {
     /// `written` is how the configuration has it.
     fn known_target(&self, local: &str, domain: u32, written: &str) -> Result<Target, String> {
         self.target(domain, local).map_err(|refusal| match refusal {
-            Refusal::BadName => format!("`{written}` cannot be a mailbox name"),
+            DirectoryRefusal::BadName => format!("`{written}` cannot be a mailbox name"),
             _ => format!("there is no user or alias `{written}`"),
         })
     }

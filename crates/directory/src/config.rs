@@ -36,7 +36,7 @@ pub struct Domain {
     pub aliases: BTreeMap<String, Targets>,
     /// Aliases by regular expression: `match` and `to`.
     #[serde(default, rename = "pattern", skip_serializing_if = "Vec::is_empty", deserialize_with = "values::tables")]
-    pub patterns: Vec<Pattern>,
+    pub patterns: Vec<AddressPattern>,
     /// Where mail for the users goes instead of Maildirs: a program, a file or an LMTP server ([transports.md](transports.md)).
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::some")]
     pub transport: Option<String>,
@@ -139,7 +139,7 @@ impl Domain {
 /// An alias for all local parts that a regular expression matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Pattern {
+pub struct AddressPattern {
     /// The regular expression, in the syntax of the crate `regex`. It has to match all of a local part, in any case.
     #[serde(rename = "match")]
     pub expression: String,
@@ -147,7 +147,7 @@ pub struct Pattern {
     pub to: Targets,
 }
 
-impl Table for Pattern {
+impl Table for AddressPattern {
     const NAME: &str = "domain.pattern";
 }
 

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use posthaste_message::address::{Domain as Host, ForwardPath, quoted};
+use posthaste_message::address::{AddressDomain as Host, ForwardPath, quoted};
 
 use crate::aliases::{Action, AliasId, Aliases, Found, Target};
 use crate::names::{directory_name, folded, folded_domain, user_name};
 use crate::pattern::{Expression, Template};
-use crate::route::{Mailbox, Place, Refusal, Route};
-use crate::step::{Rule, Step, Trace};
+use crate::route::{DirectoryRefusal, Mailbox, Place, Route};
+use crate::step::{AddressStep, Rule, Trace};
 use crate::transport::Transport;
 
 /// All domains, users and aliases. Made once, when the configuration is read; a look-up takes no lock and waits for nothing.
@@ -67,7 +67,7 @@ impl Directory {
     }
 
     /// Like [`Directory::recipient`], with each step of the look-up.
-    pub fn explain(&self, path: &ForwardPath) -> (Vec<Step>, Route) {
+    pub fn explain(&self, path: &ForwardPath) -> (Vec<AddressStep>, Route) {
         let mut steps = Vec::new();
         let route = self.of_path(path, &mut steps);
         (steps, route)
@@ -89,7 +89,7 @@ impl Directory {
             ForwardPath::Address(address) => match address.domain() {
                 Host::Name(name) => self.look_up(address.local_part(), Some(name), trace),
                 // Never one of ours.
-                Host::Ip(_) | Host::Literal(_) => Err(Refusal::Relay),
+                Host::Ip(_) | Host::Literal(_) => Err(DirectoryRefusal::Relay),
             },
         };
         found.unwrap_or_else(Route::Refused)
@@ -101,18 +101,23 @@ impl Directory {
     }
 
     /// Exact names come first, then those before the separator, then patterns, then the account that takes the rest.
-    fn look_up(&self, local_part: &str, domain: Option<&str>, trace: &mut impl Trace) -> Result<Route, Refusal> {
+    fn look_up(
+        &self,
+        local_part: &str,
+        domain: Option<&str>,
+        trace: &mut impl Trace,
+    ) -> Result<Route, DirectoryRefusal> {
         let table = match domain {
             Some(domain) => {
-                let name = folded_domain(domain).ok_or(Refusal::Relay)?;
-                &self.domains[*self.by_name.get(&*name).ok_or(Refusal::Relay)? as usize]
+                let name = folded_domain(domain).ok_or(DirectoryRefusal::Relay)?;
+                &self.domains[*self.by_name.get(&*name).ok_or(DirectoryRefusal::Relay)? as usize]
             }
-            None => self.domains.first().ok_or(Refusal::Relay)?,
+            None => self.domains.first().ok_or(DirectoryRefusal::Relay)?,
         };
         let name = folded(local_part);
         table.trace_forms(local_part, &name, domain, trace);
         // Also keeps names out that could never be looked up.
-        directory_name(&name).map_err(|_| Refusal::BadName)?;
+        directory_name(&name).map_err(|_| DirectoryRefusal::BadName)?;
         let base = table.base(&name);
         for found in [Some(&*name), base.as_deref()].into_iter().flatten() {
             if let Some(&alias) = table.aliases.get(found) {
@@ -142,7 +147,7 @@ impl Directory {
                         trace.step(|| {
                             let to =
                                 targets.iter().map(|(local, domain)| self.domains[*domain as usize].address(local));
-                            Step { address: table.address(found), rule: rule(), to: to.collect() }
+                            AddressStep { address: table.address(found), rule: rule(), to: to.collect() }
                         });
                         self.follow_each(&targets, trace)
                     }
@@ -151,7 +156,7 @@ impl Directory {
         }
         match table.catch_all {
             // A mailbox is made for it, so it has to be one that nothing else can be mistaken for.
-            _ if table.users.is_none() && user_name(rest).is_none() => Err(Refusal::BadName),
+            _ if table.users.is_none() && user_name(rest).is_none() => Err(DirectoryRefusal::BadName),
             Some(CatchAll { alias, delivers }) if delivers || !is_postmaster => {
                 self.follow(alias, || table.address(&name), Rule::CatchAll, || table.address(local_part), trace)
             }
@@ -159,16 +164,16 @@ impl Directory {
                 table.trace_detail(&name, rest, trace);
                 self.mailbox(table, rest, local_part).map(|mailbox| Route::Local(mailbox.into()))
             }
-            _ => Err(Refusal::UnknownUser),
+            _ => Err(DirectoryRefusal::UnknownUser),
         }
     }
 
     /// Resolves a target of an alias or pattern: a user or an alias, with or without a detail. Patterns and the catch-all are for
     /// recipients alone, so what an alias leads to is known before mail comes.
-    pub(crate) fn target(&self, domain: u32, local_part: &str) -> Result<Target, Refusal> {
+    pub(crate) fn target(&self, domain: u32, local_part: &str) -> Result<Target, DirectoryRefusal> {
         let table = &self.domains[domain as usize];
         let name = folded(local_part);
-        directory_name(&name).map_err(|_| Refusal::BadName)?;
+        directory_name(&name).map_err(|_| DirectoryRefusal::BadName)?;
         if let Some(&alias) = table.aliases.get(&*name) {
             return Ok(Target::Alias(alias));
         }
@@ -183,18 +188,18 @@ impl Directory {
     }
 
     /// The mailbox of `user`, without regard to aliases.
-    pub(crate) fn own(&self, domain: u32, user: &str, local_part: &str) -> Result<Mailbox, Refusal> {
+    pub(crate) fn own(&self, domain: u32, user: &str, local_part: &str) -> Result<Mailbox, DirectoryRefusal> {
         let table = &self.domains[domain as usize];
         match &table.users {
             Some(users) if users.contains(user) || user == "postmaster" => self.mailbox(table, user, local_part),
-            Some(_) => Err(Refusal::UnknownUser),
-            None if user_name(user).is_none() => Err(Refusal::BadName),
+            Some(_) => Err(DirectoryRefusal::UnknownUser),
+            None if user_name(user).is_none() => Err(DirectoryRefusal::BadName),
             None => self.mailbox(table, user, local_part),
         }
     }
 
-    fn mailbox(&self, table: &Table, user: &str, local_part: &str) -> Result<Mailbox, Refusal> {
-        let directory = directory_name(user).map_err(|_| Refusal::BadName)?;
+    fn mailbox(&self, table: &Table, user: &str, local_part: &str) -> Result<Mailbox, DirectoryRefusal> {
+        let directory = directory_name(user).map_err(|_| DirectoryRefusal::BadName)?;
         let place = match table.transports.get(user).or(table.transport.as_ref()) {
             Some(transport) => Place::Transport(Arc::clone(transport)),
             None => Place::Maildir(format!("{}/{directory}/{}", table.directory, self.mailbox).into()),
@@ -223,7 +228,7 @@ impl Directory {
         (own.place == mailbox.place).then_some(detail)
     }
 
-    fn follow_each(&self, targets: &[(String, u32)], trace: &mut impl Trace) -> Result<Route, Refusal> {
+    fn follow_each(&self, targets: &[(String, u32)], trace: &mut impl Trace) -> Result<Route, DirectoryRefusal> {
         let mut found = Found::default();
         for (local, domain) in targets {
             match self.target(*domain, local)? {
@@ -244,7 +249,7 @@ impl Directory {
         rule: Rule,
         recipient: impl Fn() -> String,
         trace: &mut impl Trace,
-    ) -> Result<Route, Refusal> {
+    ) -> Result<Route, DirectoryRefusal> {
         let mut found = Found::default();
         self.follow_into(alias, &mut found, rule, address, recipient, trace)?;
         found.route()
@@ -259,7 +264,7 @@ impl Directory {
         address: impl Fn() -> String,
         recipient: impl Fn() -> String,
         trace: &mut impl Trace,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), DirectoryRefusal> {
         self.aliases.follow(start, recipient, found, |alias| {
             trace.visit(alias);
             trace.step(|| {
@@ -271,7 +276,7 @@ impl Directory {
                 });
                 let (address, rule) =
                     if alias == start { (address(), rule.clone()) } else { (self.name_of(alias), Rule::Alias) };
-                Step { address, rule, to: to.collect() }
+                AddressStep { address, rule, to: to.collect() }
             });
         })
     }
@@ -303,7 +308,7 @@ impl Table {
 
     fn trace_forms(&self, local_part: &str, name: &str, domain: Option<&str>, trace: &mut impl Trace) {
         let Some(domain) = domain else {
-            return trace.step(|| Step {
+            return trace.step(|| AddressStep {
                 address: quoted(local_part).to_string(),
                 rule: Rule::FirstDomain,
                 to: vec![self.address(name)],
@@ -311,14 +316,14 @@ impl Table {
         };
         let folded = folded_domain(domain).unwrap_or_default();
         if (name, &*folded) != (local_part, domain) {
-            trace.step(|| Step {
+            trace.step(|| AddressStep {
                 address: format!("{}@{domain}", quoted(local_part)),
                 rule: Rule::OneForm,
                 to: vec![format!("{}@{folded}", quoted(name))],
             });
         }
         if folded != self.name {
-            trace.step(|| Step {
+            trace.step(|| AddressStep {
                 address: format!("{}@{folded}", quoted(name)),
                 rule: Rule::DomainAlias,
                 to: vec![self.address(name)],
@@ -328,7 +333,11 @@ impl Table {
 
     fn trace_detail(&self, name: &str, found: &str, trace: &mut impl Trace) {
         if name != found {
-            trace.step(|| Step { address: self.address(name), rule: Rule::Detail, to: vec![self.address(found)] });
+            trace.step(|| AddressStep {
+                address: self.address(name),
+                rule: Rule::Detail,
+                to: vec![self.address(found)],
+            });
         }
     }
 }

@@ -26,9 +26,9 @@ mod route;
 mod step;
 mod transport;
 
-pub use config::{Account, Domain, Pattern, Targets, Users};
+pub use config::{Account, AddressPattern, Domain, Targets, Users};
 pub use directory::Directory;
 pub use posthaste_message::address::Address;
-pub use route::{Mailbox, Mailboxes, Place, Refusal, Route};
-pub use step::{Rule, Step};
+pub use route::{DirectoryRefusal, Mailbox, Mailboxes, Place, Route};
+pub use step::{AddressStep, Rule};
 pub use transport::{Transport, TransportKind};

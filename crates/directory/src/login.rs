@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use posthaste_message::address::{Address, Domain as Host, ForwardPath};
+use posthaste_message::address::{Address, AddressDomain as Host, ForwardPath};
 
 use crate::aliases::AliasId;
 use crate::directory::{Directory, Table};
 use crate::names::{folded, folded_domain, user_name};
 use crate::route::{Mailbox, Place, Route};
-use crate::step::{Step, Trace};
+use crate::step::{AddressStep, Trace};
 
 impl Directory {
     /// Normalises a login name to `user@domain`. Without a domain it belongs to the first one; a domain alias is
@@ -94,7 +94,7 @@ struct Search {
 }
 
 impl Trace for Search {
-    fn step(&mut self, _: impl FnOnce() -> Step) {}
+    fn step(&mut self, _: impl FnOnce() -> AddressStep) {}
 
     fn visit(&mut self, alias: AliasId) {
         self.is_met |= self.wanted == Some(alias);

@@ -16,7 +16,7 @@ pub enum Route {
     /// Accepted and discarded.
     Discard,
     /// Refused.
-    Refused(Refusal),
+    Refused(DirectoryRefusal),
 }
 
 /// One mailbox that a recipient stands for.
@@ -98,7 +98,7 @@ impl Deref for Mailboxes {
 /// Why a recipient is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum DirectoryRefusal {
     /// The domain is not ours: 550 5.7.1.
     Relay,
     /// The domain is ours and has no such user: 550 5.1.1.
@@ -111,7 +111,7 @@ pub enum Refusal {
     Configured(Box<Reply>),
 }
 
-impl Refusal {
+impl DirectoryRefusal {
     /// The reply to the client.
     pub fn reply(&self) -> Reply {
         match self {
@@ -168,7 +168,7 @@ mod tests {
             ("554 5.7.1 Not for you", "554 5.7.1 Not for you"),
             ("450 4.2.1 We are moving", "450 4.2.1 We are moving"),
         ] {
-            assert_eq!(Refusal::configured(text).unwrap().reply().to_string(), expected);
+            assert_eq!(DirectoryRefusal::configured(text).unwrap().reply().to_string(), expected);
         }
         for (text, expected) in [
             ("", "a reply is one line of ASCII"),
@@ -180,9 +180,9 @@ mod tests {
             ("550 4.1.1 gone", "after 550 come"),
             ("450 4.2.1", "after 450 come an enhanced code 4.x.x"),
         ] {
-            let said = Refusal::configured(text).unwrap_err();
+            let said = DirectoryRefusal::configured(text).unwrap_err();
             assert!(said.starts_with(expected), "{text}: {said}");
         }
-        assert!(Refusal::configured(&"a".repeat(401)).is_err());
+        assert!(DirectoryRefusal::configured(&"a".repeat(401)).is_err());
     }
 }

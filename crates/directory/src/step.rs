@@ -4,7 +4,7 @@ use crate::aliases::AliasId;
 
 /// One step of a look-up: `address` stands for all of `to`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct AddressStep {
     /// The looked-up address.
     pub address: String,
     /// Why it stands for `to`.
@@ -50,7 +50,7 @@ impl Rule {
 
 /// Takes the steps of a look-up; mail that arrives has none who asks.
 pub(crate) trait Trace {
-    fn step(&mut self, step: impl FnOnce() -> Step);
+    fn step(&mut self, step: impl FnOnce() -> AddressStep);
 
     /// An alias on the way.
     fn visit(&mut self, alias: AliasId) {
@@ -59,11 +59,11 @@ pub(crate) trait Trace {
 }
 
 impl Trace for () {
-    fn step(&mut self, _: impl FnOnce() -> Step) {}
+    fn step(&mut self, _: impl FnOnce() -> AddressStep) {}
 }
 
-impl Trace for Vec<Step> {
-    fn step(&mut self, step: impl FnOnce() -> Step) {
+impl Trace for Vec<AddressStep> {
+    fn step(&mut self, step: impl FnOnce() -> AddressStep) {
         self.push(step());
     }
 }

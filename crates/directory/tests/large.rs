@@ -5,7 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use posthaste_directory::{Directory, Domain, Refusal, Route, Targets, Users};
+use posthaste_directory::{Directory, DirectoryRefusal, Domain, Route, Targets, Users};
 
 struct Counting;
 
@@ -46,7 +46,7 @@ fn domain(aliases: impl IntoIterator<Item = (String, Vec<String>)>) -> Domain {
     domain
 }
 
-fn count(directory: &Directory, name: &str) -> Result<usize, Refusal> {
+fn count(directory: &Directory, name: &str) -> Result<usize, DirectoryRefusal> {
     match directory.resolve(name, Some("a.example")) {
         Route::Local(mailboxes) => Ok(mailboxes.len()),
         Route::Refused(refusal) => Err(refusal),
@@ -70,7 +70,7 @@ fn many_aliases_take_a_bounded_room() {
     for number in [0, 1, MANY - 1] {
         assert_eq!(count(&directory, &format!("First.Last{number}+x")), Ok(1));
     }
-    assert_eq!(count(&directory, &format!("first.last{MANY}")), Err(Refusal::UnknownUser));
+    assert_eq!(count(&directory, &format!("first.last{MANY}")), Err(DirectoryRefusal::UnknownUser));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use posthaste_directory::{Directory, Domain, Pattern, Refusal, Route, Targets, Users};
+use posthaste_directory::{AddressPattern, Directory, DirectoryRefusal, Domain, Route, Targets, Users};
 use proptest::prelude::*;
 
 const NAMES: [&str; 6] = ["ann", "bob", "carl", "dora", "emil", "fred"];
@@ -27,7 +27,7 @@ fn tables() -> impl Strategy<Value = Vec<Domain>> {
             domain.catch_all = Option::map(catch_all, |target| Targets::To(vec![target]));
             if has_pattern {
                 let to = Targets::To(vec!["$1".to_owned(), "$2".to_owned()]);
-                domain.patterns.push(Pattern { expression: "([a-z]+)-([a-z]+)".to_owned(), to });
+                domain.patterns.push(AddressPattern { expression: "([a-z]+)-([a-z]+)".to_owned(), to });
             }
             domain
         };
@@ -48,7 +48,7 @@ fn addresses() -> impl Iterator<Item = (String, &'static str)> {
 }
 
 /// Mailboxes in the order of their names.
-fn reached(route: Route) -> Result<BTreeSet<String>, Refusal> {
+fn reached(route: Route) -> Result<BTreeSet<String>, DirectoryRefusal> {
     match route {
         Route::Local(mailboxes) => {
             let paths: BTreeSet<_> = mailboxes.iter().map(|mailbox| mailbox.text().to_owned()).collect();
@@ -135,7 +135,7 @@ proptest! {
         to in "[ab$0-9{}@.]{0,8}",
     ) {
         let mut domain = Domain::open_to_any("a.example");
-        domain.patterns.push(Pattern { expression, to: Targets::To(vec![to]) });
+        domain.patterns.push(AddressPattern { expression, to: Targets::To(vec![to]) });
         let Ok(directory) = Directory::new(&[domain], "Maildir") else { return Ok(()) };
         if let Ok(paths) = reached(directory.resolve(&local, Some("a.example"))) {
             prop_assert!(paths.iter().all(|path| path.starts_with("a.example/") && path.matches('/').count() == 2));

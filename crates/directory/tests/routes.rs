@@ -1,6 +1,6 @@
 //! Where mail goes, for configurations as they are written.
 
-use posthaste_directory::{Directory, Domain, Refusal, Route, Rule, Step};
+use posthaste_directory::{AddressStep, Directory, DirectoryRefusal, Domain, Route, Rule};
 use posthaste_smtp::ForwardPath;
 use posthaste_units::words::{Key, Problem};
 
@@ -35,7 +35,7 @@ fn routes() -> Directory {
 }
 
 /// Paths and addresses of the mailboxes; none: the mail is discarded.
-fn mailboxes(route: Route) -> Result<Vec<(String, String)>, Refusal> {
+fn mailboxes(route: Route) -> Result<Vec<(String, String)>, DirectoryRefusal> {
     match route {
         Route::Local(mailboxes) => {
             Ok(mailboxes.iter().map(|found| (found.text().to_owned(), found.address.to_string())).collect())
@@ -46,17 +46,17 @@ fn mailboxes(route: Route) -> Result<Vec<(String, String)>, Refusal> {
     }
 }
 
-fn paths(directory: &Directory, address: &str) -> Result<Vec<String>, Refusal> {
+fn paths(directory: &Directory, address: &str) -> Result<Vec<String>, DirectoryRefusal> {
     let (local, domain) = address.rsplit_once('@').unwrap();
     mailboxes(directory.resolve(local, Some(domain))).map(|found| found.into_iter().map(|(path, _)| path).collect())
 }
 
-fn check_in(directory: &Directory, address: &str, expected: Result<&[&str], Refusal>) {
+fn check_in(directory: &Directory, address: &str, expected: Result<&[&str], DirectoryRefusal>) {
     let expected = expected.map(|list| list.iter().map(|&path| path.to_owned()).collect::<Vec<_>>());
     assert_eq!(paths(directory, address), expected, "{address}");
 }
 
-fn check(address: &str, expected: Result<&[&str], Refusal>) {
+fn check(address: &str, expected: Result<&[&str], DirectoryRefusal>) {
     check_in(&routes(), address, expected);
 }
 
@@ -90,8 +90,8 @@ fn an_alias_may_name_the_mailbox_of_its_own_name() {
 #[test]
 fn who_is_unknown_goes_to_the_catch_all_or_is_refused() {
     check("nobody@example.org", Ok(&["example.org/bob/Maildir", "example.org/alice/Maildir"]));
-    check("nobody@strict.example", Err(Refusal::UnknownUser));
-    check("a@elsewhere.example", Err(Refusal::Relay));
+    check("nobody@strict.example", Err(DirectoryRefusal::UnknownUser));
+    check("a@elsewhere.example", Err(DirectoryRefusal::Relay));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn a_name_is_reached_however_it_is_written_and_by_no_other() {
         users = "any"
     "#;
     let routes = directory(NAMES).unwrap();
-    let check = |local: &str, domain: &str, expected: Result<&str, Refusal>| {
+    let check = |local: &str, domain: &str, expected: Result<&str, DirectoryRefusal>| {
         let found = mailboxes(routes.resolve(local, Some(domain))).map(|mailboxes| mailboxes[0].0.clone());
         assert_eq!(found.as_deref(), expected.as_ref().copied(), "{local:?} {domain}");
     };
@@ -123,10 +123,10 @@ fn a_name_is_reached_however_it_is_written_and_by_no_other() {
     }
     check("r\u{e9}my", "listed.example", Ok("listed.example/ann/Maildir"));
     check("\u{ff2b}arl", "listed.example", Ok("listed.example/karl/Maildir"));
-    check("\u{212a}arl", "listed.example", Err(Refusal::UnknownUser));
-    check("\u{212a}arl+x", "listed.example", Err(Refusal::UnknownUser));
-    check("\u{212a}arl", "any.example", Err(Refusal::BadName));
-    check("a b", "any.example", Err(Refusal::BadName));
+    check("\u{212a}arl", "listed.example", Err(DirectoryRefusal::UnknownUser));
+    check("\u{212a}arl+x", "listed.example", Err(DirectoryRefusal::UnknownUser));
+    check("\u{212a}arl", "any.example", Err(DirectoryRefusal::BadName));
+    check("a b", "any.example", Err(DirectoryRefusal::BadName));
     check("karl+\u{212a}", "any.example", Ok("any.example/karl/Maildir"));
     // A sender who looks this domain up asks DNS for the same.
     check("karl", "li\u{17f}ted.example", Ok("listed.example/karl/Maildir"));
@@ -159,7 +159,7 @@ fn letters_and_a_labels_of_a_domain_are_one_domain() {
         check_in(&routes, "x@other.example", Ok(&[MAILBOX]));
         // One A-label that stands for nothing, and one that no letters are written as.
         for domain in ["bucher.example", "xn--a.example", "xn--bcher-kv.example", "xn--.example", "xn--abc-.example"] {
-            assert_eq!(mailboxes(routes.resolve("ann", Some(domain))), Err(Refusal::Relay), "{domain}");
+            assert_eq!(mailboxes(routes.resolve("ann", Some(domain))), Err(DirectoryRefusal::Relay), "{domain}");
         }
     }
     let error = |names: [&str; 2]| {
@@ -190,7 +190,7 @@ fn hostile_names_stay_inside_their_domain() {
     check("../../etc@open.example", Ok(&["open.example/%2e.%2f..%2fetc/Maildir"]));
     check("..@open.example", Ok(&["open.example/%2e./Maildir"]));
     check("a/b@open.example", Ok(&["open.example/a%2fb/Maildir"]));
-    check("a\0b@open.example", Err(Refusal::BadName));
+    check("a\0b@open.example", Err(DirectoryRefusal::BadName));
 }
 
 fn of(text: &str) -> Directory {
@@ -225,7 +225,7 @@ fn other_names_of_a_domain_are_the_domain() {
     }
     let found = mailboxes(directory.resolve("Alice+x", Some("example.net"))).unwrap();
     assert_eq!(found[0].1, "Alice+x@example.org");
-    check_in(&directory, "nobody@example.net", Err(Refusal::UnknownUser));
+    check_in(&directory, "nobody@example.net", Err(DirectoryRefusal::UnknownUser));
     check_in(&directory, "postmaster@example.net", Ok(&["example.org/postmaster/Maildir"]));
     let of_two = |aliases: &str| {
         problem(&format!(
@@ -280,12 +280,12 @@ const PATTERNS: &str = r#"
 #[test]
 fn patterns_come_after_names_and_the_first_that_matches_decides() {
     let directory = of(PATTERNS);
-    let check = |address: &str, expected: Result<&[&str], Refusal>| check_in(&directory, address, expected);
+    let check = |address: &str, expected: Result<&[&str], DirectoryRefusal>| check_in(&directory, address, expected);
     check("Ann.Lee@example.org", Ok(&["example.org/lee/Maildir"]));
     // The detail is left out when nothing matches all of it.
     check("ann.lee+x@example.org", Ok(&["example.org/lee/Maildir"]));
     // One that leads to nobody does not go on to the next.
-    check("ann.nobody@example.org", Err(Refusal::UnknownUser));
+    check("ann.nobody@example.org", Err(DirectoryRefusal::UnknownUser));
     let both = [
         "example.org/support/Maildir",
         "any.example/box-7/Maildir",
@@ -299,7 +299,7 @@ fn patterns_come_after_names_and_the_first_that_matches_decides() {
     check("no-reply@example.org", Ok(&[]));
     check("bounces+a=b@example.org", Ok(&[]));
     check("x-ann@any.example", Ok(&["any.example/ann/Maildir"]));
-    check("x-@any.example", Err(Refusal::BadName));
+    check("x-@any.example", Err(DirectoryRefusal::BadName));
     check("ann@any.example", Ok(&["any.example/ann/Maildir"]));
     let reply = |address: &str| paths(&directory, address).unwrap_err().reply().to_string();
     assert_eq!(reply("old-x@example.org"), "450 4.2.1 Try again next week");
@@ -319,7 +319,7 @@ fn a_pattern_makes_mailboxes_for_its_targets_up_to_a_bound() {
         list.replace("user", "other")
     ));
     assert_eq!(paths(&directory, "one-one@a.example").unwrap().len(), 600, "each mailbox once");
-    check_in(&directory, "one-two@a.example", Err(Refusal::TooManyMailboxes));
+    check_in(&directory, "one-two@a.example", Err(DirectoryRefusal::TooManyMailboxes));
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn each_step_of_a_look_up_is_told() {
         "{PATTERNS}\n[[domain]]\nname = \"b.example\"\ndomain_aliases = [\"c.example\"]\nusers = [\"bob\"]\naliases = {{ team = [\"bob\", \"staff@example.org\"] }}\n"
     ));
     let explain = |path: &str| directory.explain(&ForwardPath::parse(path).unwrap());
-    let step = |address: &str, rule: Rule, to: &[&str]| Step {
+    let step = |address: &str, rule: Rule, to: &[&str]| AddressStep {
         address: address.to_owned(),
         rule,
         to: to.iter().map(|&to| to.to_owned()).collect(),
@@ -473,8 +473,8 @@ fn each_step_of_a_look_up_is_told() {
     );
     let (steps, route) = explain("<nobody@example.org>");
     assert_eq!(steps, [step("nobody@example.org", Rule::CatchAll, &[])]);
-    assert!(matches!(route, Route::Refused(Refusal::Configured(_))));
-    assert_eq!(explain("<a@[127.0.0.1]>"), (Vec::new(), Route::Refused(Refusal::Relay)));
+    assert!(matches!(route, Route::Refused(DirectoryRefusal::Configured(_))));
+    assert_eq!(explain("<a@[127.0.0.1]>"), (Vec::new(), Route::Refused(DirectoryRefusal::Relay)));
 }
 
 #[test]

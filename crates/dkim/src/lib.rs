@@ -31,5 +31,5 @@ pub use key_file::{KEY_FILE_BYTES_MAX, KeyFile, KeyFileError, KeyState};
 pub use names::{is_domain, is_selector};
 pub use record::{KeyRecord, RecordError};
 pub use signature::{SignError, Signer};
-pub use store::{DomainKeys, KeyDirectory, KeyRecords, StoreError, StoredKey};
+pub use store::{DomainKeys, KeyDirectory, KeyRecords, KeyStoreError, StoredKey};
 pub use verifier::{HEADER_FIELDS_MAX, SIGNATURES_MAX, Verifier};

@@ -51,7 +51,7 @@ pub struct KeyRecords {
 /// Why the directory cannot be used, or a change of it is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StoreError {
+pub enum KeyStoreError {
     /// The system refuses.
     #[error("{}: {error}", path.display())]
     Io {
@@ -104,7 +104,7 @@ impl KeyDirectory {
     ///
     /// # Errors
     /// The directory cannot be read, or others can read a key. A key that cannot be used is told in its place.
-    pub fn read(&self) -> Result<Vec<DomainKeys>, StoreError> {
+    pub fn read(&self) -> Result<Vec<DomainKeys>, KeyStoreError> {
         let mut all = Vec::new();
         for name in names(&self.dir)? {
             if is_domain(&name) && self.dir.join(&name).is_dir() {
@@ -121,14 +121,14 @@ impl KeyDirectory {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn keys(&self, domain: &str) -> Result<Vec<StoredKey>, StoreError> {
+    pub fn keys(&self, domain: &str) -> Result<Vec<StoredKey>, KeyStoreError> {
         if !is_domain(domain) {
-            return Err(StoreError::Domain(domain.chars().take(300).collect()));
+            return Err(KeyStoreError::Domain(domain.chars().take(300).collect()));
         }
         let dir = self.dir.join(domain);
         let names = match names(&dir) {
             // As a key that cannot be read: nobody knows if there is one.
-            Err(StoreError::Io { path, error }) => {
+            Err(KeyStoreError::Io { path, error }) => {
                 return Ok(vec![StoredKey { selector: "?".to_owned(), path, file: Err(error.to_string()) }]);
             }
             names => names?,
@@ -147,7 +147,7 @@ impl KeyDirectory {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn records(&self, domain: &str) -> Result<KeyRecords, StoreError> {
+    pub fn records(&self, domain: &str) -> Result<KeyRecords, KeyStoreError> {
         let mut all = KeyRecords::default();
         for StoredKey { selector, path, file } in self.keys(domain)? {
             match file {
@@ -162,17 +162,17 @@ impl KeyDirectory {
     /// Makes the first keys of a domain, which sign at once. Their selectors begin with `month`, such as `2611`. `now` is in seconds since 1970. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Known`], or a key cannot be made or written.
+    /// [`KeyStoreError::Known`], or a key cannot be made or written.
     pub fn create(
         &self,
         domain: &str,
         algorithms: &[Algorithm],
         month: &str,
         now: u64,
-    ) -> Result<Vec<StoredKey>, StoreError> {
+    ) -> Result<Vec<StoredKey>, KeyStoreError> {
         let _lock = self.lock()?;
         if !self.keys(domain)?.is_empty() {
-            return Err(StoreError::Known(domain.to_owned()));
+            return Err(KeyStoreError::Known(domain.to_owned()));
         }
         self.make(domain, algorithms, (month, KeyState::Active, now))
     }
@@ -180,19 +180,19 @@ impl KeyDirectory {
     /// Makes the next key for each one of a domain that signs; they wait until [`activate`](Self::activate). Blocks.
     ///
     /// # Errors
-    /// [`StoreError::Unknown`], [`StoreError::HasNext`], or a key cannot be read, made or written.
-    pub fn rotate(&self, domain: &str, month: &str, now: u64) -> Result<Vec<StoredKey>, StoreError> {
+    /// [`KeyStoreError::Unknown`], [`KeyStoreError::HasNext`], or a key cannot be read, made or written.
+    pub fn rotate(&self, domain: &str, month: &str, now: u64) -> Result<Vec<StoredKey>, KeyStoreError> {
         let _lock = self.lock()?;
         let keys = readable(self.keys(domain)?)?;
         let of = |state| keys.iter().filter(move |(_, file)| file.state == state).map(|(_, file)| file.key.algorithm());
         if of(KeyState::Next).next().is_some() {
-            return Err(StoreError::HasNext(domain.to_owned()));
+            return Err(KeyStoreError::HasNext(domain.to_owned()));
         }
         let mut algorithms: Vec<Algorithm> = of(KeyState::Active).collect();
         algorithms.sort();
         algorithms.dedup();
         if algorithms.is_empty() {
-            return Err(StoreError::Unknown(domain.to_owned()));
+            return Err(KeyStoreError::Unknown(domain.to_owned()));
         }
         self.make(domain, &algorithms, (month, KeyState::Next, now))
     }
@@ -200,12 +200,12 @@ impl KeyDirectory {
     /// Has the next keys of a domain sign, and then those that have signed no more. Returns all of its keys. Blocks.
     ///
     /// # Errors
-    /// [`StoreError::NoNext`], or a key cannot be read or written.
-    pub fn activate(&self, domain: &str, now: u64) -> Result<Vec<StoredKey>, StoreError> {
+    /// [`KeyStoreError::NoNext`], or a key cannot be read or written.
+    pub fn activate(&self, domain: &str, now: u64) -> Result<Vec<StoredKey>, KeyStoreError> {
         let _lock = self.lock()?;
         let keys = readable(self.keys(domain)?)?;
         if !keys.iter().any(|(_, file)| file.state == KeyState::Next) {
-            return Err(StoreError::NoNext(domain.to_owned()));
+            return Err(KeyStoreError::NoNext(domain.to_owned()));
         }
         // After a crash in between, old and new keys sign.
         for (from, to) in [(KeyState::Next, KeyState::Active), (KeyState::Active, KeyState::Old)] {
@@ -221,7 +221,7 @@ impl KeyDirectory {
         domain: &str,
         algorithms: &[Algorithm],
         (month, state, since): (&str, KeyState, u64),
-    ) -> Result<Vec<StoredKey>, StoreError> {
+    ) -> Result<Vec<StoredKey>, KeyStoreError> {
         let dir = self.dir.join(domain);
         make_dir(&dir)?;
         let mut made = Vec::new();
@@ -240,7 +240,7 @@ impl KeyDirectory {
     }
 
     /// One change at a time.
-    fn lock(&self) -> Result<fs::File, StoreError> {
+    fn lock(&self) -> Result<fs::File, KeyStoreError> {
         make_dir(&self.dir)?;
         let path = self.dir.join("lock");
         let mut options = OpenOptions::new();
@@ -254,7 +254,7 @@ impl KeyDirectory {
 }
 
 /// The names in a directory, sorted; none without it.
-fn names(dir: &Path) -> Result<Vec<String>, StoreError> {
+fn names(dir: &Path) -> Result<Vec<String>, KeyStoreError> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(at(dir))?,
@@ -268,15 +268,15 @@ fn names(dir: &Path) -> Result<Vec<String>, StoreError> {
     Ok(names)
 }
 
-fn readable(keys: Vec<StoredKey>) -> Result<Vec<(PathBuf, KeyFile)>, StoreError> {
+fn readable(keys: Vec<StoredKey>) -> Result<Vec<(PathBuf, KeyFile)>, KeyStoreError> {
     let each = keys.into_iter().map(|StoredKey { path, file, .. }| match file {
         Ok(file) => Ok((path, file)),
-        Err(why) => Err(StoreError::Unreadable { path, why }),
+        Err(why) => Err(KeyStoreError::Unreadable { path, why }),
     });
     each.collect()
 }
 
-fn read_file(path: &Path) -> Result<Result<KeyFile, String>, StoreError> {
+fn read_file(path: &Path) -> Result<Result<KeyFile, String>, KeyStoreError> {
     let mut text = String::new();
     let mut read = || {
         let file = OpenOptions::new().read(true).custom_flags(nofollow()).open(path)?;
@@ -290,23 +290,23 @@ fn read_file(path: &Path) -> Result<Result<KeyFile, String>, StoreError> {
     match read() {
         Err(error) => Ok(Err(error.to_string())),
         Ok((false, _)) => Ok(Err("this is no regular file".to_owned())),
-        Ok((true, true)) => Err(StoreError::Exposed(path.to_owned())),
+        Ok((true, true)) => Err(KeyStoreError::Exposed(path.to_owned())),
         Ok((true, false)) => Ok(KeyFile::parse(&text).map_err(|error| error.to_string())),
     }
 }
 
-fn write(path: &Path, file: &KeyFile) -> Result<(), StoreError> {
+fn write(path: &Path, file: &KeyFile) -> Result<(), KeyStoreError> {
     let text = file.to_string();
     let written = posthaste_fsops::replace_file(path, Mode::RUSR | Mode::WUSR, text.as_bytes());
     written.map_err(|error| at(path)(error.into()))
 }
 
-fn make_dir(dir: &Path) -> Result<(), StoreError> {
+fn make_dir(dir: &Path) -> Result<(), KeyStoreError> {
     posthaste_fsops::make_dir(dir).map_err(at(dir))
 }
 
-fn at(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
-    move |error| StoreError::Io { path: path.to_owned(), error }
+fn at(path: &Path) -> impl FnOnce(io::Error) -> KeyStoreError {
+    move |error| KeyStoreError::Io { path: path.to_owned(), error }
 }
 
 /// A link is not followed, and a pipe in place of a file does not hold up whoever opens it.
@@ -334,14 +334,14 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let store = KeyDirectory::new(&place.path().join("dkim"));
         assert!(store.read().unwrap().is_empty());
-        assert!(matches!(store.rotate("a.example", "2611", 1), Err(StoreError::Unknown(_))));
+        assert!(matches!(store.rotate("a.example", "2611", 1), Err(KeyStoreError::Unknown(_))));
         let made = store.create("a.example", &[Algorithm::Rsa, Algorithm::Ed25519], "2611", 5).unwrap();
         assert_eq!(states(&made), [("2611r", KeyState::Active, 5), ("2611e", KeyState::Active, 5)]);
         assert_eq!(fs::metadata(&made[0].path).unwrap().mode() & 0o7777, 0o600);
-        assert!(matches!(store.create("a.example", &ED, "2611", 6), Err(StoreError::Known(_))));
-        assert!(matches!(store.activate("a.example", 6), Err(StoreError::NoNext(_))));
+        assert!(matches!(store.create("a.example", &ED, "2611", 6), Err(KeyStoreError::Known(_))));
+        assert!(matches!(store.activate("a.example", 6), Err(KeyStoreError::NoNext(_))));
         store.rotate("a.example", "2611", 7).unwrap();
-        assert!(matches!(store.rotate("a.example", "2612", 7), Err(StoreError::HasNext(_))));
+        assert!(matches!(store.rotate("a.example", "2612", 7), Err(KeyStoreError::HasNext(_))));
         let all = store.activate("a.example", 8).unwrap();
         let expected = [
             ("2611e", KeyState::Old, 8),
@@ -361,7 +361,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let store = KeyDirectory::new(place.path());
         for name in ["", "..", "../x", "/tmp", "A.example", "a/b"] {
-            assert!(matches!(store.create(name, &ED, "2611", 1), Err(StoreError::Domain(_))), "{name}");
+            assert!(matches!(store.create(name, &ED, "2611", 1), Err(KeyStoreError::Domain(_))), "{name}");
         }
     }
 
@@ -378,7 +378,7 @@ mod tests {
         let all = store.read().unwrap();
         assert!(all[0].keys[0].file.is_err() && all[1].keys[0].file.is_ok());
         for changed in [store.rotate("a.example", "2612", 2), store.activate("a.example", 2)] {
-            assert!(matches!(changed, Err(StoreError::Unreadable { .. })));
+            assert!(matches!(changed, Err(KeyStoreError::Unreadable { .. })));
         }
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(place.path().join("b.example/2611e.pem"), &path).unwrap();
@@ -386,6 +386,6 @@ mod tests {
         fs::remove_file(&path).unwrap();
         fs::write(&path, &text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(store.read(), Err(StoreError::Exposed(_))));
+        assert!(matches!(store.read(), Err(KeyStoreError::Exposed(_))));
     }
 }

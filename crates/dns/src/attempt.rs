@@ -3,15 +3,15 @@ use std::sync::Arc;
 
 use posthaste_random::Random;
 
-use super::{Addresses, Destination, DnsError, Host, Resolver};
+use super::{Addresses, DnsError, MailDestination, MailHost, Resolver};
 
 /// One walk through the hosts of a destination, with their addresses looked up when their turn comes.
 #[derive(Debug)]
 pub struct Attempt {
-    destination: Arc<Destination>,
+    destination: Arc<MailDestination>,
     /// Port of its hosts.
     port: u16,
-    order: VecDeque<Host>,
+    order: VecDeque<MailHost>,
     /// The worst preference whose hosts are known not to be ours.
     checked: Option<u16>,
     found: bool,
@@ -21,7 +21,7 @@ pub struct Attempt {
 
 impl Attempt {
     /// Hosts of the same preference are ordered by `random`; they are connected to at `port`.
-    pub fn new(destination: Arc<Destination>, port: u16, random: &mut Random) -> Attempt {
+    pub fn new(destination: Arc<MailDestination>, port: u16, random: &mut Random) -> Attempt {
         let order = destination.site.order(random).into();
         Attempt { destination, port, order, checked: None, found: false, unanswered: None, looped: false }
     }
@@ -34,7 +34,7 @@ impl Attempt {
     ///
     /// # Errors
     /// No host had an address: [`DnsError::Unanswered`] if one might have, else [`DnsError::Loop`] or [`DnsError::NoAddress`].
-    pub async fn next(&mut self, resolver: &Resolver) -> Result<Option<(Host, Addresses)>, DnsError> {
+    pub async fn next(&mut self, resolver: &Resolver) -> Result<Option<(MailHost, Addresses)>, DnsError> {
         while let Some(preference) = self.order.front().map(|host| host.preference) {
             if resolver.listens_at(self.port) && self.checked != Some(preference) {
                 if self.is_ours(resolver, preference).await {
@@ -72,7 +72,7 @@ impl Attempt {
         found.iter().any(|found| found.as_ref().is_ok_and(is_ours))
     }
 
-    fn end(&self) -> Result<Option<(Host, Addresses)>, DnsError> {
+    fn end(&self) -> Result<Option<(MailHost, Addresses)>, DnsError> {
         match &self.unanswered {
             _ if self.found => Ok(None),
             Some(error) => Err(error.clone()),

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// A mail host of a domain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Host {
+pub struct MailHost {
     /// The lowest is tried first (RFC 5321 section 5.1).
     pub preference: u16,
     /// In lower case and A-labels, without a final dot; or an address literal.
@@ -17,22 +17,26 @@ pub struct Host {
 ///
 /// A key for limits and queues: cheap to clone, equal by content.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Site(Arc<[Host]>);
+pub struct Site(Arc<[MailHost]>);
 
 impl Site {
     /// The hosts of one list, ordered by preference and name, each once with its best preference. Ours are taken out, and others that are not better;
     /// of the rest the first `hosts_max` stay.
-    pub(super) fn new(hosts: impl IntoIterator<Item = Host>, hosts_max: usize, is_ours: impl Fn(&str) -> bool) -> Site {
+    pub(super) fn new(
+        hosts: impl IntoIterator<Item = MailHost>,
+        hosts_max: usize,
+        is_ours: impl Fn(&str) -> bool,
+    ) -> Site {
         let mut best: HashMap<Arc<str>, u16> = HashMap::new();
         for host in hosts {
             let preference = best.entry(host.name).or_insert(host.preference);
             *preference = host.preference.min(*preference);
         }
         let our_preference = best.iter().filter(|(name, _)| is_ours(name)).map(|(_, preference)| *preference).min();
-        let mut hosts: Vec<Host> = best
+        let mut hosts: Vec<MailHost> = best
             .into_iter()
             .filter(|(_, preference)| our_preference.is_none_or(|ours| *preference < ours))
-            .map(|(name, preference)| Host { preference, name })
+            .map(|(name, preference)| MailHost { preference, name })
             .collect();
         hosts.sort_unstable();
         hosts.truncate(hosts_max);
@@ -40,7 +44,7 @@ impl Site {
     }
 
     /// The hosts, the best first, then by name. Not the order of attempts: see [`order`](Self::order).
-    pub fn hosts(&self) -> &[Host] {
+    pub fn hosts(&self) -> &[MailHost] {
         &self.0
     }
 
@@ -50,7 +54,7 @@ impl Site {
     }
 
     /// The order of one attempt: by preference, at random among hosts of the same (RFC 5321 section 5.1).
-    pub fn order(&self, random: &mut Random) -> Vec<Host> {
+    pub fn order(&self, random: &mut Random) -> Vec<MailHost> {
         let mut keyed: Vec<_> = self.0.iter().map(|host| (host.preference, random.next(), host)).collect();
         keyed.sort_unstable();
         keyed.into_iter().map(|(_, _, host)| host.clone()).collect()
@@ -59,7 +63,7 @@ impl Site {
 
 /// The destination of mail for a domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Destination {
+pub struct MailDestination {
     /// The domain in lower case and A-labels, without a final dot; or an address literal.
     pub domain: String,
     /// Its hosts, at least one.
@@ -75,11 +79,11 @@ pub struct Destination {
     pub valid_until: Instant,
 }
 
-impl Destination {
+impl MailDestination {
     /// It, without hosts that are not permitted. `None`: no host is left.
-    pub fn only(&self, is_permitted: impl Fn(&str) -> bool) -> Option<Destination> {
+    pub fn only(&self, is_permitted: impl Fn(&str) -> bool) -> Option<MailDestination> {
         let site = self.site.only(is_permitted);
-        (!site.hosts().is_empty()).then(|| Destination { site, ..self.clone() })
+        (!site.hosts().is_empty()).then(|| MailDestination { site, ..self.clone() })
     }
 }
 
@@ -89,8 +93,8 @@ mod tests {
 
     use super::*;
 
-    fn host(preference: u16, name: &str) -> Host {
-        Host { preference, name: name.into() }
+    fn host(preference: u16, name: &str) -> MailHost {
+        MailHost { preference, name: name.into() }
     }
 
     fn site(hosts: &[(u16, &str)]) -> Site {

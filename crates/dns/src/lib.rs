@@ -54,7 +54,7 @@ pub use addresses::Addresses;
 pub use attempt::Attempt;
 pub use cache::Cache;
 pub use check::{CheckError, DomainCheck, ask_own_servers};
-pub use destination::{Destination, Host, Site};
+pub use destination::{MailDestination, MailHost, Site};
 pub use error::{DnsError, SetupError};
 pub use meters::DnsStats;
 pub use names::is_next_hop;

@@ -19,7 +19,9 @@ use super::own::OwnListeners;
 use super::plain::{ANSWERS_MAX, PlainLookup};
 use super::slots::Asker;
 use super::zone_reply::name_text;
-use super::{Addresses, Destination, DnsError, Host, IpStrategy, Pace, Settings, SetupError, Site, Slot, TlsaRecord};
+use super::{
+    Addresses, DnsError, IpStrategy, MailDestination, MailHost, Pace, Settings, SetupError, Site, Slot, TlsaRecord,
+};
 
 /// Finds the hosts of domains, and their addresses. Shared by all tasks; answers are kept until their TTL has passed, within bounds.
 ///
@@ -30,7 +32,7 @@ pub struct Resolver {
     hosts: Hosts,
     own_names: HashSet<String>,
     own_listeners: OwnListeners,
-    destinations: Cache<Result<Arc<Destination>, DnsError>>,
+    destinations: Cache<Result<Arc<MailDestination>, DnsError>>,
     addresses: Cache<Result<Addresses, DnsError>>,
     /// Cached records by type and name.
     pub(super) plain: Cache<Result<Arc<[String]>, DnsError>>,
@@ -84,12 +86,12 @@ impl Resolver {
     ///
     /// # Errors
     /// [`DnsError`]: there are none. It holds for all recipients of the domain.
-    pub async fn destination(&self, domain: &str) -> Result<Arc<Destination>, DnsError> {
+    pub async fn destination(&self, domain: &str) -> Result<Arc<MailDestination>, DnsError> {
         self.destination_in(None, domain).await
     }
 
     /// [`destination`](Self::destination), asked for in a slot that the caller has been given.
-    pub async fn destination_in(&self, slot: Option<Slot>, domain: &str) -> Result<Arc<Destination>, DnsError> {
+    pub async fn destination_in(&self, slot: Option<Slot>, domain: &str) -> Result<Arc<MailDestination>, DnsError> {
         match Target::read(domain) {
             None => Err(DnsError::NotADomain(domain.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect())),
             Some(Target::Literal(address)) => {
@@ -136,7 +138,7 @@ impl Resolver {
     ///
     /// # Errors
     /// [`DnsError::NotADomain`], or [`DnsError::Loop`] if it is one of our own names.
-    pub fn fixed(&self, host: &str) -> Result<Arc<Destination>, DnsError> {
+    pub fn fixed(&self, host: &str) -> Result<Arc<MailDestination>, DnsError> {
         self.fixed_in_order(&[host.to_owned()])
     }
 
@@ -145,7 +147,7 @@ impl Resolver {
     ///
     /// # Errors
     /// As of `fixed`, for any of them.
-    pub fn fixed_in_order(&self, hosts: &[String]) -> Result<Arc<Destination>, DnsError> {
+    pub fn fixed_in_order(&self, hosts: &[String]) -> Result<Arc<MailDestination>, DnsError> {
         let name = |host: &String| match Target::read(host) {
             None => Err(DnsError::NotADomain(host.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect())),
             Some(Target::Literal(address)) => Ok(names::literal_text(address)),
@@ -153,13 +155,13 @@ impl Resolver {
         };
         let names: Vec<String> = hosts.iter().map(name).collect::<Result<_, _>>()?;
         let domain = names.first().cloned().unwrap_or_default();
-        let host = |(preference, name): (u16, String)| Host { preference, name: name.into() };
+        let host = |(preference, name): (u16, String)| MailHost { preference, name: name.into() };
         let hosts = (0..).zip(names).map(host).collect();
         let found = self.destination_of(&domain, hosts, true, self.until(self.settings.ttl_max_secs))?;
-        Ok(Arc::new(Destination { fixed: true, ..found }))
+        Ok(Arc::new(MailDestination { fixed: true, ..found }))
     }
 
-    /// The addresses of `host`, one of a [`Destination`]. Of A and AAAA, which are asked for at once, the strategy decides which are used.
+    /// The addresses of `host`, one of a [`MailDestination`]. Of A and AAAA, which are asked for at once, the strategy decides which are used.
     ///
     /// # Errors
     /// [`DnsError::NoAddress`] if it has none, [`DnsError::Unanswered`] if it might have one.
@@ -244,7 +246,7 @@ impl Resolver {
         slot: &Mutex<Option<Slot>>,
         pace: Pace,
         domain: &str,
-    ) -> (Result<Arc<Destination>, DnsError>, Instant) {
+    ) -> (Result<Arc<MailDestination>, DnsError>, Instant) {
         if self.hosts.get(domain).is_some() {
             let until = self.until(self.settings.ttl_max_secs);
             return (self.itself(domain, until).map(Arc::new), until);
@@ -265,7 +267,7 @@ impl Resolver {
             // A signed zone cannot be robbed of its MX records unseen, and in another the addresses are not secure.
             Err(Failure::NoData { .. }) => {
                 let itself = self.itself(domain, until);
-                itself.map(|itself| Destination { is_secure: self.client.trusts_ad(), ..itself })
+                itself.map(|itself| MailDestination { is_secure: self.client.trusts_ad(), ..itself })
             }
             Err(Failure::NoSuchName { .. }) => Err(DnsError::NoSuchDomain(domain.to_owned())),
             Err(failure) => {
@@ -276,7 +278,7 @@ impl Resolver {
         (found.map(Arc::new), until)
     }
 
-    fn of_mx(&self, domain: &str, records: &Records, until: Instant) -> Result<Destination, DnsError> {
+    fn of_mx(&self, domain: &str, records: &Records, until: Instant) -> Result<MailDestination, DnsError> {
         let mut hosts = Vec::new();
         for data in &records.data {
             let RData::MX(mx) = data else { continue };
@@ -285,34 +287,34 @@ impl Resolver {
                 return Err(DnsError::NullMx(domain.to_owned()));
             }
             if let Some(name) = name_text(&mx.exchange) {
-                hosts.push(Host { preference: mx.preference, name: name.into() });
+                hosts.push(MailHost { preference: mx.preference, name: name.into() });
             }
         }
         if hosts.is_empty() {
             return Err(DnsError::NoAddress(domain.to_owned()));
         }
         let found = self.destination_of(domain, hosts, false, until)?;
-        Ok(Destination { is_secure: records.is_secure, ..found })
+        Ok(MailDestination { is_secure: records.is_secure, ..found })
     }
 
     /// The domain as its own and only host.
-    fn itself(&self, domain: &str, until: Instant) -> Result<Destination, DnsError> {
-        self.destination_of(domain, vec![Host { preference: 0, name: domain.into() }], true, until)
+    fn itself(&self, domain: &str, until: Instant) -> Result<MailDestination, DnsError> {
+        self.destination_of(domain, vec![MailHost { preference: 0, name: domain.into() }], true, until)
     }
 
     fn destination_of(
         &self,
         domain: &str,
-        hosts: Vec<Host>,
+        hosts: Vec<MailHost>,
         implicit: bool,
         valid_until: Instant,
-    ) -> Result<Destination, DnsError> {
+    ) -> Result<MailDestination, DnsError> {
         let site = Site::new(hosts, self.settings.mx_hosts_max, |name| self.own_names.contains(name));
         if site.hosts().is_empty() {
             return Err(DnsError::Loop(domain.to_owned()));
         }
         let domain = domain.to_owned();
-        Ok(Destination { domain, site, implicit, is_secure: false, fixed: false, valid_until })
+        Ok(MailDestination { domain, site, implicit, is_secure: false, fixed: false, valid_until })
     }
 
     async fn look_up_addresses(&self, pace: Pace, host: &str) -> (Result<Addresses, DnsError>, Instant) {

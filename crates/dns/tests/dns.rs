@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_dns::{Attempt, Destination, DnsError, IpStrategy, Resolver, Settings};
+use posthaste_dns::{Attempt, DnsError, IpStrategy, MailDestination, Resolver, Settings};
 use posthaste_dns_stub::{Kind, Server, Zone};
 use posthaste_random::Random;
 
@@ -25,7 +25,7 @@ fn ipv6(last: u16) -> Ipv6Addr {
 }
 
 /// `preference name` of each host.
-fn hosts(destination: &Destination) -> Vec<String> {
+fn hosts(destination: &MailDestination) -> Vec<String> {
     destination.site.hosts().iter().map(|host| format!("{} {}", host.preference, host.name)).collect()
 }
 
@@ -54,14 +54,14 @@ async fn texts_are_joined_cached_and_told_from_their_absence() {
 }
 
 /// The names of the hosts of one attempt in their order, and how it ends.
-async fn walk(resolver: &Resolver, destination: Arc<Destination>, seed: u64) -> (Vec<String>, Option<DnsError>) {
+async fn walk(resolver: &Resolver, destination: Arc<MailDestination>, seed: u64) -> (Vec<String>, Option<DnsError>) {
     walk_at(resolver, destination, 25, seed).await
 }
 
 /// [`walk`] to hosts at a port.
 async fn walk_at(
     resolver: &Resolver,
-    destination: Arc<Destination>,
+    destination: Arc<MailDestination>,
     port: u16,
     seed: u64,
 ) -> (Vec<String>, Option<DnsError>) {

@@ -91,7 +91,7 @@ pub enum Notice {
 /// Figures since the opening.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct EventLogStats {
     /// Lines written; some of them twice, to the same place, after a failure.
     pub lines: u64,
     /// Lines that are missing: refusals beyond the bound of a moment, and whatever the spool had no room for.

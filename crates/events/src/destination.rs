@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use posthaste_intake::{Arrival, BodyFacts, Destination, Mail, MailPlace, MailRecipient, Reserved, Reserving, Trouble};
 
-use crate::event::{Event, Kind, LIST_MAX, Received};
+use crate::event::{Event, EventKind, LIST_MAX, ReceivedEvent};
 use crate::log::{EventRecorder, STREAM};
 
 impl Destination for EventRecorder {
@@ -39,7 +39,7 @@ fn received(arrival: &dyn Arrival, mail: &Mail<'_>) -> Event {
         let some = mail.recipients.iter().filter(|recipient| wanted(recipient)).map(name);
         mailboxes.extend(some.take(LIST_MAX - mailboxes.len()).cloned());
     }
-    Event::now(Kind::Received(Received {
+    Event::now(EventKind::Received(ReceivedEvent {
         facts: arrival.facts(LIST_MAX),
         mailboxes,
         mailbox_count: u32::try_from(mail.recipients.len()).unwrap_or(u32::MAX),
@@ -83,10 +83,10 @@ mod tests {
         }
     }
 
-    fn recorded(recipients: Vec<MailRecipient>) -> Received {
+    fn recorded(recipients: Vec<MailRecipient>) -> ReceivedEvent {
         let mail = Mail { recipients, ..Mail::default() };
         match received(&Came, &mail).kind {
-            Kind::Received(received) => received,
+            EventKind::Received(received) => received,
             other => panic!("{other:?}"),
         }
     }

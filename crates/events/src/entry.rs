@@ -11,8 +11,8 @@ use posthaste_intake::ArrivalFacts;
 use posthaste_spool::{Fields, put_text};
 
 use crate::event::{
-    Delivered, Event, Fate, Kind, LIST_MAX, LeftOut, Login, OfTransport, Received, Refused, Stage, Target, TlsFailed,
-    TransportTarget, Waiting,
+    Delivered, Event, EventKind, Fate, LIST_MAX, LeftOut, LoginEvent, MailboxRef, OfTransport, ReceivedEvent,
+    RefusalStage, RefusedEvent, TlsFailed, TransportTarget, WaitingEvent,
 };
 
 const VERSION: u8 = 1;
@@ -43,25 +43,25 @@ pub(crate) fn begin() -> BytesMut {
 /// Appends an event to an entry.
 pub(crate) fn put(out: &mut BytesMut, event: &Event) {
     let kind = match &event.kind {
-        Kind::Received(_) => RECEIVED,
-        Kind::Delivered(_) => DELIVERED,
-        Kind::Waiting(_) => WAITING,
-        Kind::Refused(_) => REFUSED,
-        Kind::LeftOut(_) => LEFT_OUT,
-        Kind::GivenUp(_) => GIVEN_UP,
-        Kind::Transport(_) => OF_TRANSPORT,
-        Kind::Relay(_) => OF_RELAY,
-        Kind::Admin(_) => ADMIN,
-        Kind::Feedback(_) => FEEDBACK,
-        Kind::Login(_) => LOGIN,
-        Kind::TlsFailed(_) => TLS_FAILED,
+        EventKind::Received(_) => RECEIVED,
+        EventKind::Delivered(_) => DELIVERED,
+        EventKind::Waiting(_) => WAITING,
+        EventKind::Refused(_) => REFUSED,
+        EventKind::LeftOut(_) => LEFT_OUT,
+        EventKind::GivenUp(_) => GIVEN_UP,
+        EventKind::Transport(_) => OF_TRANSPORT,
+        EventKind::Relay(_) => OF_RELAY,
+        EventKind::Admin(_) => ADMIN,
+        EventKind::Feedback(_) => FEEDBACK,
+        EventKind::Login(_) => LOGIN,
+        EventKind::TlsFailed(_) => TLS_FAILED,
     };
     out.put_u8(kind);
     let at = out.len();
     out.put_u32_le(0);
     out.put_u64_le(event.at_us);
     match &event.kind {
-        Kind::Received(received) => {
+        EventKind::Received(received) => {
             let ArrivalFacts { id, peer, helo, with, sender, message_id, .. } = &received.facts;
             [id, peer, helo, with, sender, message_id].into_iter().for_each(|text| put_short(out, text));
             out.put_u64_le(received.facts.bytes);
@@ -71,12 +71,12 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
             let rest = [&facts.tls, &facts.user, &received.tenant, &facts.auth, &facts.junk];
             rest.into_iter().for_each(|text| put_short(out, text));
         }
-        Kind::Delivered(Delivered { targets }) => targets.iter().for_each(|target| put_target(out, target)),
-        Kind::Waiting(Waiting { target, error }) | Kind::GivenUp(Waiting { target, error }) => {
+        EventKind::Delivered(Delivered { targets }) => targets.iter().for_each(|target| put_target(out, target)),
+        EventKind::Waiting(WaitingEvent { target, error }) | EventKind::GivenUp(WaitingEvent { target, error }) => {
             put_target(out, target);
             put_short(out, error);
         }
-        Kind::Transport(OfTransport { fate, stage, error, targets }) => {
+        EventKind::Transport(OfTransport { fate, stage, error, targets }) => {
             out.put_u8(fate_number(*fate));
             put_short(out, stage);
             put_short(out, error);
@@ -87,24 +87,24 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
                 put_short(out, recipient);
             }
         }
-        Kind::Relay(of) => relay::put_of_relay(out, of),
-        Kind::Admin(admin) => relay::put_admin(out, admin),
-        Kind::Feedback(feedback) => relay::put_feedback(out, feedback),
-        Kind::Refused(refused) => {
-            let Refused { id, peer, helo, sender, reply, why, .. } = refused;
+        EventKind::Relay(of) => relay::put_of_relay(out, of),
+        EventKind::Admin(admin) => relay::put_admin(out, admin),
+        EventKind::Feedback(feedback) => relay::put_feedback(out, feedback),
+        EventKind::Refused(refused) => {
+            let RefusedEvent { id, peer, helo, sender, reply, why, .. } = refused;
             out.put_u8(stage_number(refused.stage));
             [id, peer, helo, sender, reply, why].into_iter().for_each(|text| put_short(out, text));
             put_list(out, &refused.recipients, refused.recipient_count);
             put_short(out, &refused.user);
         }
-        Kind::Login(login) => {
-            let Login { peer, helo, listener, tls, mechanism, user, reply, why } = login;
+        EventKind::Login(login) => {
+            let LoginEvent { peer, helo, listener, tls, mechanism, user, reply, why } = login;
             [peer, helo, listener, tls, mechanism, user, reply, why].into_iter().for_each(|text| put_short(out, text));
         }
-        Kind::TlsFailed(TlsFailed { host, site, demand, result, error }) => {
+        EventKind::TlsFailed(TlsFailed { host, site, demand, result, error }) => {
             [host, site, demand, result, error].into_iter().for_each(|text| put_short(out, text));
         }
-        Kind::LeftOut(LeftOut { refused, others }) => {
+        EventKind::LeftOut(LeftOut { refused, others }) => {
             out.put_u64_le(*refused);
             out.put_u64_le(*others);
         }
@@ -130,13 +130,13 @@ pub(crate) fn decode(payload: Bytes) -> Option<Vec<Event>> {
     Some(events)
 }
 
-fn stage_number(stage: Stage) -> u8 {
+fn stage_number(stage: RefusalStage) -> u8 {
     match stage {
-        Stage::Connection => 1,
-        Stage::Mail => 2,
-        Stage::Recipient => 3,
-        Stage::Message => 4,
-        Stage::Aborted => 5,
+        RefusalStage::Connection => 1,
+        RefusalStage::Mail => 2,
+        RefusalStage::Recipient => 3,
+        RefusalStage::Message => 4,
+        RefusalStage::Aborted => 5,
     }
 }
 
@@ -165,27 +165,27 @@ fn put_list(out: &mut BytesMut, texts: &[Arc<str>], count: u32) {
     texts.iter().for_each(|text| put_short(out, text));
 }
 
-fn put_target(out: &mut BytesMut, target: &Target) {
+fn put_target(out: &mut BytesMut, target: &MailboxRef) {
     out.put_u64_le(target.message.get());
     out.put_u16_le(target.number);
     put_short(out, &target.mailbox);
 }
 
-fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
+fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<EventKind> {
     Some(match kind {
-        RECEIVED => Kind::Received(received(rest)?),
+        RECEIVED => EventKind::Received(received(rest)?),
         DELIVERED => {
             let mut targets = Vec::new();
             while !rest.is_empty() {
                 targets.push(target(rest)?);
             }
-            Kind::Delivered(Delivered { targets })
+            EventKind::Delivered(Delivered { targets })
         }
-        WAITING => Kind::Waiting(Waiting { target: target(rest)?, error: text(rest)? }),
-        GIVEN_UP => Kind::GivenUp(Waiting { target: target(rest)?, error: text(rest)? }),
-        OF_TRANSPORT => Kind::Transport(of_transport(rest)?),
-        REFUSED => Kind::Refused(refused(rest)?),
-        LOGIN => Kind::Login(Login {
+        WAITING => EventKind::Waiting(WaitingEvent { target: target(rest)?, error: text(rest)? }),
+        GIVEN_UP => EventKind::GivenUp(WaitingEvent { target: target(rest)?, error: text(rest)? }),
+        OF_TRANSPORT => EventKind::Transport(of_transport(rest)?),
+        REFUSED => EventKind::Refused(refused(rest)?),
+        LOGIN => EventKind::Login(LoginEvent {
             peer: text(rest)?,
             helo: text(rest)?,
             listener: text(rest)?,
@@ -195,22 +195,22 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<Kind> {
             reply: text(rest)?,
             why: text(rest)?,
         }),
-        TLS_FAILED => Kind::TlsFailed(TlsFailed {
+        TLS_FAILED => EventKind::TlsFailed(TlsFailed {
             host: text(rest)?,
             site: text(rest)?,
             demand: text(rest)?,
             result: text(rest)?,
             error: text(rest)?,
         }),
-        OF_RELAY => Kind::Relay(relay::of_relay(rest)?),
-        ADMIN => Kind::Admin(relay::admin(rest)?),
-        FEEDBACK => Kind::Feedback(relay::feedback(rest)?),
-        LEFT_OUT => Kind::LeftOut(LeftOut { refused: rest.u64()?, others: rest.u64()? }),
+        OF_RELAY => EventKind::Relay(relay::of_relay(rest)?),
+        ADMIN => EventKind::Admin(relay::admin(rest)?),
+        FEEDBACK => EventKind::Feedback(relay::feedback(rest)?),
+        LEFT_OUT => EventKind::LeftOut(LeftOut { refused: rest.u64()?, others: rest.u64()? }),
         _ => return None,
     })
 }
 
-fn received(rest: &mut Fields<'_>) -> Option<Received> {
+fn received(rest: &mut Fields<'_>) -> Option<ReceivedEvent> {
     let (id, peer, helo, with) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?);
     let (sender, message_id, bytes) = (text(rest)?, text(rest)?, rest.u64()?);
     let (recipients, recipient_count) = list(rest)?;
@@ -231,7 +231,7 @@ fn received(rest: &mut Fields<'_>) -> Option<Received> {
         auth,
         junk,
     };
-    Some(Received { facts, mailboxes, mailbox_count, tenant })
+    Some(ReceivedEvent { facts, mailboxes, mailbox_count, tenant })
 }
 
 fn of_transport(rest: &mut Fields<'_>) -> Option<OfTransport> {
@@ -250,20 +250,20 @@ fn of_transport(rest: &mut Fields<'_>) -> Option<OfTransport> {
     Some(OfTransport { fate, stage, error, targets })
 }
 
-fn refused(rest: &mut Fields<'_>) -> Option<Refused> {
+fn refused(rest: &mut Fields<'_>) -> Option<RefusedEvent> {
     let stage = match rest.u8()? {
-        1 => Stage::Connection,
-        2 => Stage::Mail,
-        3 => Stage::Recipient,
-        4 => Stage::Message,
-        5 => Stage::Aborted,
+        1 => RefusalStage::Connection,
+        2 => RefusalStage::Mail,
+        3 => RefusalStage::Recipient,
+        4 => RefusalStage::Message,
+        5 => RefusalStage::Aborted,
         _ => return None,
     };
     let (id, peer, helo) = (text(rest)?, text(rest)?, text(rest)?);
     let (sender, reply, why) = (text(rest)?, text(rest)?, text(rest)?);
     let (recipients, recipient_count) = list(rest)?;
     let user = text(rest)?;
-    Some(Refused { stage, id, peer, helo, user, sender, recipients, recipient_count, reply, why })
+    Some(RefusedEvent { stage, id, peer, helo, user, sender, recipients, recipient_count, reply, why })
 }
 
 /// A text that could have been written: not over the bound.
@@ -280,8 +280,8 @@ fn list(rest: &mut Fields<'_>) -> Option<(Vec<Arc<str>>, u32)> {
     Some((texts, count))
 }
 
-fn target(rest: &mut Fields<'_>) -> Option<Target> {
-    Some(Target { message: rest.lsn()?, number: rest.u16()?, mailbox: text(rest)? })
+fn target(rest: &mut Fields<'_>) -> Option<MailboxRef> {
+    Some(MailboxRef { message: rest.lsn()?, number: rest.u16()?, mailbox: text(rest)? })
 }
 
 #[cfg(test)]

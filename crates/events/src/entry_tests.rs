@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use posthaste_spool::Lsn;
 
 use super::*;
-use crate::event::{Admin, AdminTarget, Feedback, Login, OfRelay, RelayFate};
+use crate::event::{Admin, AdminTarget, Feedback, LoginEvent, OfRelay, RelayFate};
 use crate::json;
 
 fn text() -> impl Strategy<Value = Arc<str>> {
@@ -16,16 +16,16 @@ fn list() -> impl Strategy<Value = (Vec<Arc<str>>, u32)> {
     (prop::collection::vec(text(), 0..5), any::<u32>())
 }
 
-fn target() -> impl Strategy<Value = Target> {
-    (any::<u64>(), any::<u16>(), text()).prop_map(|(message, number, mailbox)| Target {
+fn target() -> impl Strategy<Value = MailboxRef> {
+    (any::<u64>(), any::<u16>(), text()).prop_map(|(message, number, mailbox)| MailboxRef {
         message: Lsn::new(message),
         number,
         mailbox,
     })
 }
 
-fn of_transport() -> impl Strategy<Value = Kind> {
-    let target = (target(), text()).prop_map(|(Target { message, number, mailbox }, recipient)| TransportTarget {
+fn of_transport() -> impl Strategy<Value = EventKind> {
+    let target = (target(), text()).prop_map(|(MailboxRef { message, number, mailbox }, recipient)| TransportTarget {
         message,
         number,
         transport: mailbox,
@@ -33,10 +33,10 @@ fn of_transport() -> impl Strategy<Value = Kind> {
     });
     let fates = vec![Fate::Delivered, Fate::Waiting, Fate::Held, Fate::GivenUp];
     (prop::sample::select(fates), text(), text(), prop::collection::vec(target, 0..4))
-        .prop_map(|(fate, stage, error, targets)| Kind::Transport(OfTransport { fate, stage, error, targets }))
+        .prop_map(|(fate, stage, error, targets)| EventKind::Transport(OfTransport { fate, stage, error, targets }))
 }
 
-fn of_relay() -> impl Strategy<Value = Kind> {
+fn of_relay() -> impl Strategy<Value = EventKind> {
     use RelayFate::{Bounced, Deferred, Delivered, DoubleBounced, Expired, Interrupted, Suppressed, Unknown};
     let fates = vec![Delivered, Deferred, Unknown, Interrupted, Bounced, Expired, Suppressed, DoubleBounced];
     let texts = prop::collection::vec(text(), 10);
@@ -45,7 +45,7 @@ fn of_relay() -> impl Strategy<Value = Kind> {
         let (message, number, attempts, age_secs, next, code) = numbers;
         let [status, reply, host, stage, source, class, sender, recipient, tenant, campaign] =
             texts.try_into().expect("ten");
-        Kind::Relay(OfRelay {
+        EventKind::Relay(OfRelay {
             fate,
             message: Lsn::new(message),
             number,
@@ -67,22 +67,25 @@ fn of_relay() -> impl Strategy<Value = Kind> {
     })
 }
 
-fn admin() -> impl Strategy<Value = Kind> {
-    let target =
-        target().prop_map(|Target { message, number, mailbox }| AdminTarget { message, number, recipient: mailbox });
+fn admin() -> impl Strategy<Value = EventKind> {
+    let target = target().prop_map(|MailboxRef { message, number, mailbox }| AdminTarget {
+        message,
+        number,
+        recipient: mailbox,
+    });
     ([text(), text(), text(), text(), text()], any::<(u32, u32)>(), prop::collection::vec(target, 0..4)).prop_map(
         |([action, token, reason, scope, name], (uid, until), targets)| {
-            Kind::Admin(Admin { action, uid, token, reason, scope, name, until, targets })
+            EventKind::Admin(Admin { action, uid, token, reason, scope, name, until, targets })
         },
     )
 }
 
-fn feedback() -> impl Strategy<Value = Kind> {
+fn feedback() -> impl Strategy<Value = EventKind> {
     (prop::collection::vec(text(), 9), any::<(u64, u64, u16)>()).prop_map(|(texts, (report, message, number))| {
         let [kind, reporter, sender, recipient, message_id, status, text, tenant, campaign] =
             texts.try_into().expect("nine");
         let (report, message) = (Lsn::new(report), Lsn::new(message));
-        Kind::Feedback(Feedback {
+        EventKind::Feedback(Feedback {
             kind,
             report,
             message,
@@ -99,7 +102,7 @@ fn feedback() -> impl Strategy<Value = Kind> {
     })
 }
 
-fn kind() -> impl Strategy<Value = Kind> {
+fn kind() -> impl Strategy<Value = EventKind> {
     let texts = [text(), text(), text(), text(), text(), text(), text(), text()];
     let texts = (texts, [text(), text(), text()]);
     let received = (texts, any::<u64>(), list(), list()).prop_map(
@@ -126,37 +129,54 @@ fn kind() -> impl Strategy<Value = Kind> {
                 auth,
                 junk,
             };
-            Kind::Received(Received { facts, mailboxes, mailbox_count, tenant })
+            EventKind::Received(ReceivedEvent { facts, mailboxes, mailbox_count, tenant })
         },
     );
-    let stages = [Stage::Connection, Stage::Mail, Stage::Recipient, Stage::Message, Stage::Aborted];
+    let stages = [
+        RefusalStage::Connection,
+        RefusalStage::Mail,
+        RefusalStage::Recipient,
+        RefusalStage::Message,
+        RefusalStage::Aborted,
+    ];
     let refused = (prop::collection::vec(text(), 7), list(), prop::sample::select(stages.to_vec())).prop_map(
         |(texts, (recipients, recipient_count), stage)| {
             let [id, peer, helo, user, sender, reply, why] = texts.try_into().expect("seven");
-            Kind::Refused(Refused { stage, id, peer, helo, user, sender, recipients, recipient_count, reply, why })
+            EventKind::Refused(RefusedEvent {
+                stage,
+                id,
+                peer,
+                helo,
+                user,
+                sender,
+                recipients,
+                recipient_count,
+                reply,
+                why,
+            })
         },
     );
     let login = prop::collection::vec(text(), 8).prop_map(|texts| {
         let [peer, helo, listener, tls, mechanism, user, reply, why] = texts.try_into().expect("eight");
-        Kind::Login(Login { peer, helo, listener, tls, mechanism, user, reply, why })
+        EventKind::Login(LoginEvent { peer, helo, listener, tls, mechanism, user, reply, why })
     });
     let tls_failed = prop::collection::vec(text(), 5).prop_map(|texts| {
         let [host, site, demand, result, error] = texts.try_into().expect("five");
-        Kind::TlsFailed(TlsFailed { host, site, demand, result, error })
+        EventKind::TlsFailed(TlsFailed { host, site, demand, result, error })
     });
     prop_oneof![
         received,
         refused,
         login,
         tls_failed,
-        prop::collection::vec(target(), 0..4).prop_map(|targets| Kind::Delivered(Delivered { targets })),
-        (target(), text()).prop_map(|(target, error)| Kind::Waiting(Waiting { target, error })),
-        (target(), text()).prop_map(|(target, error)| Kind::GivenUp(Waiting { target, error })),
+        prop::collection::vec(target(), 0..4).prop_map(|targets| EventKind::Delivered(Delivered { targets })),
+        (target(), text()).prop_map(|(target, error)| EventKind::Waiting(WaitingEvent { target, error })),
+        (target(), text()).prop_map(|(target, error)| EventKind::GivenUp(WaitingEvent { target, error })),
         of_transport(),
         of_relay(),
         admin(),
         feedback(),
-        any::<(u64, u64)>().prop_map(|(refused, others)| Kind::LeftOut(LeftOut { refused, others })),
+        any::<(u64, u64)>().prop_map(|(refused, others)| EventKind::LeftOut(LeftOut { refused, others })),
     ]
 }
 
@@ -179,9 +199,9 @@ proptest! {
         json::write_entry(&mut lines, Lsn::new(7), bytes);
         let text = String::from_utf8(lines).expect("UTF-8");
         let expected: usize = events.iter().map(|event| match &event.kind {
-            Kind::Delivered(delivered) => delivered.targets.len(),
-            Kind::Transport(of) => of.targets.len(),
-            Kind::Admin(admin) => admin.targets.len().max(1),
+            EventKind::Delivered(delivered) => delivered.targets.len(),
+            EventKind::Transport(of) => of.targets.len(),
+            EventKind::Admin(admin) => admin.targets.len().max(1),
             _ => 1,
         }).sum();
         prop_assert_eq!(text.lines().count(), expected);
@@ -224,10 +244,10 @@ fn long_texts_and_lists_are_cut_off() {
         recipient_count: 2 * LIST_MAX as u32,
         ..ArrivalFacts::default()
     };
-    let received = Received { facts, ..Received::default() };
-    let bytes = encode(&[Event { at_us: 1, kind: Kind::Received(received) }]);
+    let received = ReceivedEvent { facts, ..ReceivedEvent::default() };
+    let bytes = encode(&[Event { at_us: 1, kind: EventKind::Received(received) }]);
     assert!(bytes.len() < (LIST_MAX + 2) * (TEXT_MAX + 2));
-    let [Event { kind: Kind::Received(received), .. }] = &decode(bytes).expect("an entry")[..] else {
+    let [Event { kind: EventKind::Received(received), .. }] = &decode(bytes).expect("an entry")[..] else {
         panic!("another event")
     };
     assert_eq!((received.facts.sender.len(), received.facts.recipients.len()), (TEXT_MAX, LIST_MAX));

@@ -12,12 +12,12 @@ pub struct Event {
     /// Time, in microseconds since 1970.
     pub at_us: u64,
     /// The kind.
-    pub kind: Kind,
+    pub kind: EventKind,
 }
 
 impl Event {
     /// An event at the present time.
-    pub fn now(kind: Kind) -> Self {
+    pub fn now(kind: EventKind) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Event { at_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX), kind }
     }
@@ -25,19 +25,23 @@ impl Event {
     /// Number of its lines in the log.
     pub(crate) fn lines(&self) -> u64 {
         match &self.kind {
-            Kind::Delivered(delivered) => delivered.targets.len() as u64,
-            Kind::Transport(of) => of.targets.len() as u64,
-            Kind::Admin(admin) => admin.targets.len().max(1) as u64,
-            Kind::Received(_) | Kind::Waiting(_) | Kind::GivenUp(_) | Kind::Relay(_) => 1,
-            Kind::Feedback(_) | Kind::Refused(_) | Kind::Login(_) | Kind::TlsFailed(_) | Kind::LeftOut(_) => 1,
+            EventKind::Delivered(delivered) => delivered.targets.len() as u64,
+            EventKind::Transport(of) => of.targets.len() as u64,
+            EventKind::Admin(admin) => admin.targets.len().max(1) as u64,
+            EventKind::Received(_) | EventKind::Waiting(_) | EventKind::GivenUp(_) | EventKind::Relay(_) => 1,
+            EventKind::Feedback(_)
+            | EventKind::Refused(_)
+            | EventKind::Login(_)
+            | EventKind::TlsFailed(_)
+            | EventKind::LeftOut(_) => 1,
         }
     }
 
     /// True for events that any client can cause, such as a refusal.
     pub(crate) fn is_refusal(&self) -> bool {
         match &self.kind {
-            Kind::Refused(_) | Kind::TlsFailed(_) => true,
-            Kind::Login(login) => !login.reply.is_empty(),
+            EventKind::Refused(_) | EventKind::TlsFailed(_) => true,
+            EventKind::Login(login) => !login.reply.is_empty(),
             _ => false,
         }
     }
@@ -45,15 +49,15 @@ impl Event {
 
 /// The kinds of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
+pub enum EventKind {
     /// A message was received. In the batch that has the message, whose LSN is the message's number.
-    Received(Received),
+    Received(ReceivedEvent),
     /// Targets have got their message: it is visible in the mailbox. In the batch that notes this.
     Delivered(Delivered),
     /// A target could not get its message; it is tried again. Once for each target in each life of the server.
-    Waiting(Waiting),
+    Waiting(WaitingEvent),
     /// A target will never get its message, whose body is lost.
-    GivenUp(Waiting),
+    GivenUp(WaitingEvent),
     /// A message for programs, files and LMTP servers has changed. A delivery is in the batch that notes it.
     Transport(OfTransport),
     /// A recipient at another host has changed. In the batch that notes it.
@@ -63,9 +67,9 @@ pub enum Kind {
     /// Another system has reported on mail that was sent: a notification or a complaint.
     Feedback(Feedback),
     /// A client was refused, or broke off.
-    Refused(Refused),
+    Refused(RefusedEvent),
     /// A client has logged in, or was refused.
-    Login(Login),
+    Login(LoginEvent),
     /// TLS with another host was missing or failed.
     TlsFailed(TlsFailed),
     /// Events are missing here.
@@ -74,7 +78,7 @@ pub enum Kind {
 
 /// A message that was received.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedEvent {
     /// Where it came from, with the first [`LIST_MAX`] of its recipients.
     pub facts: ArrivalFacts,
     /// The mailboxes; the first [`LIST_MAX`] of [`mailbox_count`](Self::mailbox_count). None: it is discarded.
@@ -89,12 +93,12 @@ pub struct Received {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Delivered {
     /// Its targets.
-    pub targets: Vec<Target>,
+    pub targets: Vec<MailboxRef>,
 }
 
 /// One mailbox of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct MailboxRef {
     /// The batch that has the message.
     pub message: Lsn,
     /// Its number among the message's targets.
@@ -105,9 +109,9 @@ pub struct Target {
 
 /// A target that could not get its message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingEvent {
     /// Its target.
-    pub target: Target,
+    pub target: MailboxRef,
     /// Why.
     pub error: Arc<str>,
 }
@@ -275,9 +279,9 @@ pub struct Feedback {
 
 /// A client that was refused something.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedEvent {
     /// Stage of the session.
-    pub stage: Stage,
+    pub stage: RefusalStage,
     /// The message's id in the server's log, if it got one.
     pub id: Arc<str>,
     /// The client.
@@ -300,7 +304,7 @@ pub struct Refused {
 
 /// The stage of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
+pub enum RefusalStage {
     /// The connection.
     Connection,
     /// MAIL.
@@ -315,7 +319,7 @@ pub enum Stage {
 
 /// An attempt to log in. It never has the password.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Login {
+pub struct LoginEvent {
     /// The client.
     pub peer: Arc<str>,
     /// The client's name in HELO or EHLO.

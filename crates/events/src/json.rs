@@ -9,8 +9,8 @@ use posthaste_spool::Lsn;
 
 use crate::entry;
 use crate::event::{
-    Admin, Event, Fate, Feedback, Kind, LeftOut, Login, OfRelay, OfTransport, Received, Refused, RelayFate, Stage,
-    Target, TlsFailed, TransportTarget, Waiting,
+    Admin, Event, EventKind, Fate, Feedback, LeftOut, LoginEvent, MailboxRef, OfRelay, OfTransport, ReceivedEvent,
+    RefusalStage, RefusedEvent, RelayFate, TlsFailed, TransportTarget, WaitingEvent,
 };
 
 /// The lines of JSON that stand for an entry of the log's stream, each with a line feed: at least one, also where it cannot be read.
@@ -36,32 +36,32 @@ pub(crate) fn write_unreadable(out: &mut Vec<u8>, lsn: Lsn) {
 fn write_event(out: &mut Vec<u8>, lsn: Lsn, event: &Event) {
     let at_us = Some(event.at_us);
     match &event.kind {
-        Kind::Received(received) => write_received(Object::begin(out, lsn, at_us, "received"), lsn, received),
-        Kind::Delivered(delivered) => {
+        EventKind::Received(received) => write_received(Object::begin(out, lsn, at_us, "received"), lsn, received),
+        EventKind::Delivered(delivered) => {
             for target in &delivered.targets {
                 Object::begin(out, lsn, at_us, "delivered").target(target).end();
             }
         }
-        Kind::Waiting(Waiting { target, error }) => {
+        EventKind::Waiting(WaitingEvent { target, error }) => {
             Object::begin(out, lsn, at_us, "waiting").target(target).text("error", error).end();
         }
-        Kind::GivenUp(Waiting { target, error }) => {
+        EventKind::GivenUp(WaitingEvent { target, error }) => {
             Object::begin(out, lsn, at_us, "given_up").target(target).text("error", error).end();
         }
-        Kind::Transport(of) => write_of_transport(out, lsn, at_us, of),
-        Kind::Relay(of) => write_of_relay(out, lsn, at_us, of),
-        Kind::Admin(admin) => write_admin(out, lsn, at_us, admin),
-        Kind::Feedback(of) => write_feedback(Object::begin(out, lsn, at_us, "feedback"), of),
-        Kind::Refused(refused) => write_refused(out, lsn, at_us, refused),
-        Kind::Login(login) => write_login(out, lsn, at_us, login),
-        Kind::TlsFailed(failed) => write_tls_failed(out, lsn, at_us, failed),
-        Kind::LeftOut(LeftOut { refused, others }) => {
+        EventKind::Transport(of) => write_of_transport(out, lsn, at_us, of),
+        EventKind::Relay(of) => write_of_relay(out, lsn, at_us, of),
+        EventKind::Admin(admin) => write_admin(out, lsn, at_us, admin),
+        EventKind::Feedback(of) => write_feedback(Object::begin(out, lsn, at_us, "feedback"), of),
+        EventKind::Refused(refused) => write_refused(out, lsn, at_us, refused),
+        EventKind::Login(login) => write_login(out, lsn, at_us, login),
+        EventKind::TlsFailed(failed) => write_tls_failed(out, lsn, at_us, failed),
+        EventKind::LeftOut(LeftOut { refused, others }) => {
             Object::begin(out, lsn, at_us, "left_out").number("refused", *refused).number("others", *others).end();
         }
     }
 }
 
-fn write_received(object: Object<'_>, lsn: Lsn, received: &Received) {
+fn write_received(object: Object<'_>, lsn: Lsn, received: &ReceivedEvent) {
     let facts = &received.facts;
     object
         .lsn("message", lsn)
@@ -172,17 +172,17 @@ fn write_feedback(object: Object<'_>, of: &Feedback) {
         .end();
 }
 
-fn write_refused(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, refused: &Refused) {
+fn write_refused(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, refused: &RefusedEvent) {
     let stage = match refused.stage {
-        Stage::Connection => "connection",
-        Stage::Mail => "mail",
-        Stage::Recipient => "recipient",
-        Stage::Message => "message",
-        Stage::Aborted => "aborted",
+        RefusalStage::Connection => "connection",
+        RefusalStage::Mail => "mail",
+        RefusalStage::Recipient => "recipient",
+        RefusalStage::Message => "message",
+        RefusalStage::Aborted => "aborted",
     };
-    let event = if refused.stage == Stage::Aborted { "aborted" } else { "refused" };
+    let event = if refused.stage == RefusalStage::Aborted { "aborted" } else { "refused" };
     let mut object = Object::begin(out, lsn, at_us, event);
-    if refused.stage != Stage::Aborted {
+    if refused.stage != RefusalStage::Aborted {
         object = object.text("stage", stage);
     }
     object
@@ -198,7 +198,7 @@ fn write_refused(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, refused: &Refu
         .end();
 }
 
-fn write_login(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, login: &Login) {
+fn write_login(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, login: &LoginEvent) {
     // Clients of other protocols than SMTP are told in words of these.
     let object = if login.reply.is_empty() && login.why.is_empty() {
         Object::begin(out, lsn, at_us, "login")
@@ -308,7 +308,7 @@ impl<'a> Object<'a> {
             .seconds("until", admin.until)
     }
 
-    fn target(self, target: &Target) -> Self {
+    fn target(self, target: &MailboxRef) -> Self {
         self.lsn("message", target.message).number("target", target.number.into()).text("mailbox", &target.mailbox)
     }
 }
@@ -334,28 +334,28 @@ mod tests {
             ..ArrivalFacts::default()
         };
         let mailboxes = vec!["example.org/a/Maildir".into()];
-        let received = Received { facts, mailboxes, mailbox_count: 1, tenant: "acme".into() };
-        let target = Target { message: Lsn::new(3), number: 0, mailbox: "example.org/a/Maildir".into() };
+        let received = ReceivedEvent { facts, mailboxes, mailbox_count: 1, tenant: "acme".into() };
+        let target = MailboxRef { message: Lsn::new(3), number: 0, mailbox: "example.org/a/Maildir".into() };
         let of = |fate, stage: &str, error: &str| {
             let (transport, recipient) = ("lmtp:d:24".into(), "a@example.org".into());
             let target = TransportTarget { message: Lsn::new(3), number: 1, transport, recipient };
-            Kind::Transport(OfTransport { fate, stage: stage.into(), error: error.into(), targets: vec![target] })
+            EventKind::Transport(OfTransport { fate, stage: stage.into(), error: error.into(), targets: vec![target] })
         };
-        let login = |reply: &str| Login {
+        let login = |reply: &str| LoginEvent {
             peer: "192.0.2.1:40112".into(),
             listener: "192.0.2.9:587".into(),
             mechanism: "PLAIN".into(),
             user: "ann@example.org".into(),
             reply: reply.into(),
-            ..Login::default()
+            ..LoginEvent::default()
         };
         let kinds = [
-            Kind::Received(received),
-            Kind::Delivered(Delivered { targets: vec![target.clone()] }),
-            Kind::GivenUp(Waiting { target, error: "lost".into() }),
+            EventKind::Received(received),
+            EventKind::Delivered(Delivered { targets: vec![target.clone()] }),
+            EventKind::GivenUp(WaitingEvent { target, error: "lost".into() }),
             of(Fate::Delivered, "", ""),
             of(Fate::Held, "RCPT", "550 no"),
-            Kind::Relay(OfRelay {
+            EventKind::Relay(OfRelay {
                 fate: RelayFate::Unknown,
                 message: Lsn::new(2),
                 number: 1,
@@ -371,7 +371,7 @@ mod tests {
                 campaign: "may".into(),
                 ..OfRelay::default()
             }),
-            Kind::Relay(OfRelay {
+            EventKind::Relay(OfRelay {
                 fate: RelayFate::Interrupted,
                 code: 421,
                 reply: "421 bye".into(),
@@ -379,13 +379,13 @@ mod tests {
                 stage: "idle".into(),
                 ..OfRelay::default()
             }),
-            Kind::Admin(Admin {
+            EventKind::Admin(Admin {
                 action: "hold".into(),
                 reason: "look".into(),
                 targets: vec![AdminTarget { message: Lsn::new(2), number: 1, recipient: "ann@there.example".into() }],
                 ..Admin::default()
             }),
-            Kind::Admin(Admin {
+            EventKind::Admin(Admin {
                 action: "suspend".into(),
                 uid: 1000,
                 scope: "domain".into(),
@@ -393,16 +393,16 @@ mod tests {
                 until: 1_700_000_600,
                 ..Admin::default()
             }),
-            Kind::Feedback(Feedback {
+            EventKind::Feedback(Feedback {
                 kind: "abuse".into(),
                 report: Lsn::new(3),
                 message: Lsn::new(2),
                 recipient: "ann@there.example".into(),
                 ..Feedback::default()
             }),
-            Kind::Login(login("")),
-            Kind::Login(login("535 5.7.8 no")),
-            Kind::TlsFailed(TlsFailed {
+            EventKind::Login(login("")),
+            EventKind::Login(login("535 5.7.8 no")),
+            EventKind::TlsFailed(TlsFailed {
                 host: "mx.example".into(),
                 site: "10 mx.example dnssec".into(),
                 demand: "dane".into(),

@@ -127,7 +127,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::event::{Event, Kind, OfRelay, RelayFate};
+    use crate::event::{Event, EventKind, OfRelay, RelayFate};
     use crate::files::{file_name, packed_name};
     use crate::pack::pack;
 
@@ -144,7 +144,7 @@ mod tests {
             recipient: "a\",\"event\":\"deferred\",\"message\":\"7\",\"relay_target\":1@x".into(),
             ..OfRelay::default()
         };
-        let event = Event { at_us: 1_700_000_000_000_000, kind: Kind::Relay(of) };
+        let event = Event { at_us: 1_700_000_000_000_000, kind: EventKind::Relay(of) };
         let mut payload = crate::entry::begin();
         crate::entry::put(&mut payload, &event);
         String::from_utf8(crate::lines(Lsn::new(lsn), payload.freeze())).unwrap()

@@ -26,10 +26,11 @@ mod section;
 pub mod story;
 mod writer;
 
-pub use config::{Config, Notice, Stats};
+pub use config::{Config, EventLogStats, Notice};
 pub use event::{
-    Admin, AdminTarget, Delivered, Event, Fate, Feedback, Kind, LIST_MAX, LeftOut, Login, OfRelay, OfTransport,
-    Received, Refused, RelayFate, Stage, Target, TlsFailed, TransportTarget, Waiting,
+    Admin, AdminTarget, Delivered, Event, EventKind, Fate, Feedback, LIST_MAX, LeftOut, LoginEvent, MailboxRef,
+    OfRelay, OfTransport, ReceivedEvent, RefusalStage, RefusedEvent, RelayFate, TlsFailed, TransportTarget,
+    WaitingEvent,
 };
 pub use files::{Cursor, file_name, packed_name};
 pub use json::lines;

@@ -6,10 +6,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use posthaste_consumer::{OpenError, Pulse, StreamHandle};
+use posthaste_consumer::{Pulse, StreamHandle, StreamOpenError};
 use posthaste_spool::{Entry, Released, Spool, StreamId};
 
-use crate::config::{Config, Notice, Stats};
+use crate::config::{Config, EventLogStats, Notice};
 use crate::entry;
 use crate::event::Event;
 use crate::inbox::Inbox;
@@ -57,8 +57,8 @@ impl EventLog {
     /// Registers the log's stream and starts its threads. Neither touches nor waits for its files: what an earlier life left is written by the thread.
     ///
     /// # Errors
-    /// See [`OpenError`]. Trouble with its files is none: that is a [`Notice`].
-    pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<Self, OpenError> {
+    /// See [`StreamOpenError`]. Trouble with its files is none: that is a [`Notice`].
+    pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<Self, StreamOpenError> {
         let stream = StreamHandle::register(spool, STREAM)?;
         let inbox = Arc::new(Inbox::new(config.queue_bytes_max));
         let figures = Arc::new(Figures::default());
@@ -122,7 +122,7 @@ impl EventLog {
     }
 
     /// Figures since the opening.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> EventLogStats {
         self.recorder.stats()
     }
 
@@ -154,8 +154,8 @@ impl Drop for EventLog {
 
 impl EventRecorder {
     /// Figures of its log since the opening.
-    pub fn stats(&self) -> Stats {
-        Stats {
+    pub fn stats(&self) -> EventLogStats {
+        EventLogStats {
             lines: self.figures.lines.load(Ordering::Relaxed),
             left_out: self.notes.left_out.load(Ordering::Relaxed),
             is_over: self.notes.leaves_out(),
@@ -217,7 +217,7 @@ fn spawn(
     steps: &'static [&'static str],
     run: impl FnOnce(&Pulse) + Send + 'static,
     failed: impl FnOnce() + Send + 'static,
-) -> Result<Receiver<()>, OpenError> {
+) -> Result<Receiver<()>, StreamOpenError> {
     let (tell, told) = channel();
     let run = move |pulse: &Pulse| {
         // Its state outlives a panic, behind locks.
@@ -226,7 +226,7 @@ fn spawn(
         }
         let _ = tell.send(());
     };
-    stream.start_thread(name, steps, run).map_err(OpenError::io(name))?;
+    stream.start_thread(name, steps, run).map_err(StreamOpenError::io(name))?;
     Ok(told)
 }
 

@@ -10,7 +10,7 @@ use posthaste_spool::{Batch, Body, Entry, Spool, StreamId};
 
 use crate::config::Notice;
 use crate::entry;
-use crate::event::{Event, Kind, LeftOut};
+use crate::event::{Event, EventKind, LeftOut};
 use crate::inbox::Inbox;
 use crate::writer::Figures;
 
@@ -156,7 +156,7 @@ impl Notes {
 fn append(spool: &dyn Spool, stream: StreamId, left_out: LeftOut, events: &[u8]) -> bool {
     let mut payload = entry::begin();
     if left_out != LeftOut::default() {
-        entry::put(&mut payload, &Event::now(Kind::LeftOut(left_out)));
+        entry::put(&mut payload, &Event::now(EventKind::LeftOut(left_out)));
     }
     payload.extend_from_slice(events);
     let entry = Entry { stream, needs_body: false, payload: payload.freeze() };

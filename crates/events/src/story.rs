@@ -52,7 +52,7 @@ impl Within {
 
 /// The findings.
 #[derive(Debug, Default, PartialEq)]
-pub struct Found {
+pub struct StoriesFound {
     /// Events by the number of their message; events of no message by their LSN.
     pub stories: BTreeMap<Lsn, Vec<Value>>,
     /// True if messages, or events of one, were cut off.
@@ -67,7 +67,7 @@ pub struct Found {
 ///
 /// # Errors
 /// The files cannot be read.
-pub fn search(dir: &Path, wanted: &Wanted, within: &Within) -> io::Result<Found> {
+pub fn search(dir: &Path, wanted: &Wanted, within: &Within) -> io::Result<StoriesFound> {
     let reader = match (wanted, within.since) {
         (Wanted::Newest(_), _) => Reader::tail(dir, TAIL_BYTES)?,
         (_, since) => {
@@ -103,7 +103,7 @@ struct Search<'a> {
     stories: BTreeMap<Lsn, Story>,
     /// Number of events in all stories.
     events: usize,
-    found: Found,
+    found: StoriesFound,
 }
 
 #[derive(Default)]
@@ -137,7 +137,7 @@ impl<'a> Search<'a> {
             within,
             stories: BTreeMap::new(),
             events: 0,
-            found: Found::default(),
+            found: StoriesFound::default(),
         })
     }
 

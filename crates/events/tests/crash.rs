@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use posthaste_events::{ArrivalFacts, Config, Event, EventLog, EventRecorder, Kind, Received};
-use posthaste_fsops::{Choice, Cut, Faults, Machine, Recording, Scope, Tree};
+use posthaste_events::{ArrivalFacts, Config, Event, EventKind, EventLog, EventRecorder, ReceivedEvent};
+use posthaste_fsops::{Choice, Cut, Faults, Machine, Recording, SyncScope, Tree};
 use posthaste_spool::{Batch, Body, FileSpool, Spool};
 use posthaste_turns::{Random, in_turns};
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ type Acknowledged = Arc<Mutex<Vec<(u64, u64)>>>;
 
 fn append(machine: &Arc<Machine>, spool: &FileSpool, recorder: &EventRecorder, number: u64, log: &Acknowledged) {
     let facts = ArrivalFacts { id: number.to_string().into(), ..ArrivalFacts::default() };
-    let event = Event { at_us: number, kind: Kind::Received(Received { facts, ..Received::default() }) };
+    let event = Event { at_us: number, kind: EventKind::Received(ReceivedEvent { facts, ..ReceivedEvent::default() }) };
     let Some(entry) = recorder.entry(&event) else { return };
     let (machine, log) = (machine.clone(), log.clone());
     let then = move |outcome: Result<posthaste_spool::Lsn, _>| {
@@ -203,7 +203,9 @@ fn each_kind_of_sync_is_missed_when_it_is_left_out() {
             let run = record(seed);
             let names = names(&run.recording);
             let is_left_out = |index: usize| match &run.recording.events[index] {
-                posthaste_fsops::Event::Sync(Scope::Node(node)) => names.get(node).is_some_and(|name| is_kind(name)),
+                posthaste_fsops::FsEvent::Sync(SyncScope::Node(node)) => {
+                    names.get(node).is_some_and(|name| is_kind(name))
+                }
                 _ => false,
             };
             let recording = run.recording.without_syncs(is_left_out);
@@ -219,7 +221,7 @@ fn each_kind_of_sync_is_missed_when_it_is_left_out() {
 fn names(recording: &Recording) -> BTreeMap<u64, String> {
     let mut names = BTreeMap::new();
     for event in &recording.events {
-        if let posthaste_fsops::Event::Create { name, node, .. } = event {
+        if let posthaste_fsops::FsEvent::Create { name, node, .. } = event {
             names.insert(*node, name.clone());
         }
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_events::{
-    ArrivalFacts, Config, Delivered, Event, EventLog, EventRecorder, Kind, Notice, Received, Refused, STREAM, Stage,
-    Target, file_name,
+    ArrivalFacts, Config, Delivered, Event, EventKind, EventLog, EventRecorder, MailboxRef, Notice, ReceivedEvent,
+    RefusalStage, RefusedEvent, STREAM, file_name,
 };
 use posthaste_spool::{Batch, Body, Consumer, Entry, FileSpool, Lsn, Published, Released, Spool, StreamId};
 use serde_json::Value;
@@ -27,12 +27,12 @@ fn config(dir: &Path) -> Config {
 
 fn received(id: u64) -> Event {
     let facts = ArrivalFacts { id: id.to_string().into(), ..ArrivalFacts::default() };
-    Event::now(Kind::Received(Received { facts, ..Received::default() }))
+    Event::now(EventKind::Received(ReceivedEvent { facts, ..ReceivedEvent::default() }))
 }
 
 fn refused(id: u64) -> Event {
-    Event::now(Kind::Refused(Refused {
-        stage: Stage::Recipient,
+    Event::now(EventKind::Refused(RefusedEvent {
+        stage: RefusalStage::Recipient,
         id: id.to_string().into(),
         peer: "192.0.2.1:25".into(),
         helo: "".into(),
@@ -228,8 +228,8 @@ fn events_over_the_bound_are_dropped_and_counted() {
         recorder.note(&refused(id));
     }
     // One event of three lines.
-    let target = Target { message: Lsn::new(1), number: 0, mailbox: "example.org/a".into() };
-    let delivered = Event::now(Kind::Delivered(Delivered { targets: vec![target; 3] }));
+    let target = MailboxRef { message: Lsn::new(1), number: 0, mailbox: "example.org/a".into() };
+    let delivered = Event::now(EventKind::Delivered(Delivered { targets: vec![target; 3] }));
     assert!(recorder.entry(&delivered).is_none());
     recorder.note(&delivered);
     assert!(recorded > 20);

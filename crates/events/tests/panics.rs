@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use posthaste_events::{Config, Event, EventLog, Kind, LeftOut, Notice};
+use posthaste_events::{Config, Event, EventKind, EventLog, LeftOut, Notice};
 use posthaste_hooked_spool::{HookedSpool, Hooks};
 use posthaste_spool::{AppendError, Batch, FileSpool};
 
@@ -44,7 +44,7 @@ fn check(break_it: impl FnOnce(&Panics), thread: &str) {
     let config = Config { notice, sync_interval: moment, ..Config::new(dir.path().join("events")) };
     let log = EventLog::open(spool.clone(), config).unwrap();
     let recorder = log.recorder();
-    let event = Event::now(Kind::LeftOut(LeftOut { refused: 1, others: 0 }));
+    let event = Event::now(EventKind::LeftOut(LeftOut { refused: 1, others: 0 }));
     // It has begun well.
     recorder.note(&event);
     while log.stats().lines == 0 {

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use posthaste_events::{ArrivalFacts, Config, Event, EventLog, Kind, Received};
+use posthaste_events::{ArrivalFacts, Config, Event, EventKind, EventLog, ReceivedEvent};
 use posthaste_hooked_spool::{HookedSpool, Hooks};
 use posthaste_spool::{Batch, Body, FileSpool, Spool};
 use posthaste_watch::Became;
@@ -44,7 +44,7 @@ fn a_writer_that_waits_for_a_disk_is_named_once() {
     assert_eq!(look(61), [(name.to_owned(), Became::Stuck)]);
     drop(go_on);
     let facts = ArrivalFacts { id: "1".into(), ..ArrivalFacts::default() };
-    let event = Event { at_us: 1, kind: Kind::Received(Received { facts, ..Received::default() }) };
+    let event = Event { at_us: 1, kind: EventKind::Received(ReceivedEvent { facts, ..ReceivedEvent::default() }) };
     let entries = recorder.entry(&event).into_iter().collect();
     spool.append(Batch { entries, body: Body::None }, Box::new(|_| ()));
     let end = Instant::now() + Duration::from_secs(60);

@@ -10,7 +10,7 @@ use rustix::fs::{self, AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::{self, Errno};
 use rustix::path::Arg;
 
-use crate::event::Event;
+use crate::event::FsEvent;
 use crate::tree::NodeId;
 use crate::world::{HAS_BAD_SECTORS, World, lock, world};
 use crate::{Declared, Space};
@@ -38,7 +38,7 @@ pub fn openat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: OFlags, mode: Mode) -> 
     let file = fs::openat(&place.dir_fd, &*place.name, flags, mode)?;
     if let Some(node) = before.and_then(|identity| world.node(identity)) {
         if flags.contains(OFlags::TRUNC) {
-            world.state(place.machine).push(Event::Truncate { node: node.1, len: 0 });
+            world.state(place.machine).push(FsEvent::Truncate { node: node.1, len: 0 });
         }
     } else {
         place.record_made(&mut world, identity(&fs::fstat(&file)?), false);
@@ -89,7 +89,7 @@ pub fn unlinkat<P: Arg, Fd: AsFd>(dir: Fd, path: P, flags: AtFlags) -> io::Resul
         if stat.st_nlink <= 1 && !flags.contains(AtFlags::REMOVEDIR) {
             world.forget(identity(&stat));
         }
-        world.state(place.machine).push(Event::Remove { dir: place.dir, name: place.name(), node });
+        world.state(place.machine).push(FsEvent::Remove { dir: place.dir, name: place.name(), node });
     }
     Ok(())
 }
@@ -123,7 +123,7 @@ pub fn renameat_with<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
         if let [Some((machine, first)), Some((_, second))] = nodes {
             let first = (old.dir, old.name(), first);
             let second = (new.dir, new.name(), second);
-            world.state(machine).push(Event::Exchange { first, second });
+            world.state(machine).push(FsEvent::Exchange { first, second });
         }
         return Ok(());
     }
@@ -133,7 +133,7 @@ pub fn renameat_with<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
         world.forget(identity(&replaced));
     }
     if let Some((_, node)) = new.identity().and_then(|identity| world.node(identity)) {
-        let event = Event::Rename { from: (old.dir, old.name()), to: (new.dir, new.name()), node };
+        let event = FsEvent::Rename { from: (old.dir, old.name()), to: (new.dir, new.name()), node };
         world.state(old.machine).push(event);
     }
     Ok(())
@@ -159,7 +159,7 @@ pub fn linkat<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
     }
     fs::linkat(from_dir, &*from, &place.dir_fd, &*place.name, flags)?;
     if let Some((_, node)) = place.identity().and_then(|identity| world.node(identity)) {
-        world.state(place.machine).push(Event::Link { dir: place.dir, name: place.name(), node });
+        world.state(place.machine).push(FsEvent::Link { dir: place.dir, name: place.name(), node });
     }
     Ok(())
 }
@@ -205,7 +205,7 @@ fn written(
     let offset = offset()?;
     let written = call(&taken)?;
     let bytes = parts.iter().flat_map(|part| part.iter().copied()).take(written).collect();
-    world.state(machine).push(Event::Write { node, offset, bytes });
+    world.state(machine).push(FsEvent::Write { node, offset, bytes });
     Ok(written)
 }
 
@@ -214,7 +214,7 @@ pub fn ftruncate<Fd: AsFd>(fd: Fd, len: u64) -> io::Result<()> {
     let Some((machine, node)) = world.node(identity(&fs::fstat(&fd)?)) else { return fs::ftruncate(fd, len) };
     world.state(machine).may_change(node)?;
     fs::ftruncate(fd, len)?;
-    world.state(machine).push(Event::Truncate { node, len });
+    world.state(machine).push(FsEvent::Truncate { node, len });
     Ok(())
 }
 
@@ -347,7 +347,7 @@ impl Place {
 
     fn record_made(&self, world: &mut World, identity: (u64, u64), is_dir: bool) {
         let node = world.watch(self.machine, self.dir, identity);
-        world.state(self.machine).push(Event::Create { dir: self.dir, name: self.name(), node, is_dir });
+        world.state(self.machine).push(FsEvent::Create { dir: self.dir, name: self.name(), node, is_dir });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use posthaste_random::Random;
 
-use crate::event::{Choice, Cut, Event};
+use crate::event::{Choice, Cut, FsEvent};
 
 /// Bytes that a disk writes whole or not at all.
 pub const SECTOR: usize = 512;
@@ -53,7 +53,7 @@ impl Chooser {
         Chooser { choice: cut.choice, random, mode, index: 0, end }
     }
 
-    pub fn next(&mut self, event: &Event) -> Fate {
+    pub fn next(&mut self, event: &FsEvent) -> Fate {
         let index = self.index;
         self.index += 1;
         let keep_if = |kept: bool| if kept { Fate::Kept } else { Fate::Dropped };

@@ -45,9 +45,9 @@ fn watchers() -> MutexGuard<'static, Watchers> {
 
 /// Ends with this.
 #[derive(Debug)]
-pub struct Watch(u64);
+pub struct DeviceWatch(u64);
 
-impl Drop for Watch {
+impl Drop for DeviceWatch {
     fn drop(&mut self) {
         let ended = {
             let mut watchers = watchers();
@@ -61,13 +61,13 @@ impl Drop for Watch {
 
 /// Calls `tell` with a description of each sync that fails with EIO on a device under the file system of `fd`: on its caller's thread, before that returns.
 /// A device of which nothing is known counts as the same.
-pub fn watch(fd: impl AsFd, tell: impl Fn(&str) + Send + Sync + 'static) -> Watch {
+pub fn watch(fd: impl AsFd, tell: impl Fn(&str) + Send + Sync + 'static) -> DeviceWatch {
     let devices = Devices::of(fd);
     let mut watchers = watchers();
     watchers.last += 1;
     let number = watchers.last;
     watchers.all.push(Watcher { number, devices, tell: Arc::new(tell) });
-    Watch(number)
+    DeviceWatch(number)
 }
 
 /// Hands on the outcome of a sync of `fd`.

@@ -7,7 +7,7 @@ use crate::tree::NodeId;
 
 /// A call that succeeded, in the order in which the calls were made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum FsEvent {
     /// A file or directory was made.
     Create {
         /// Directory of the name.
@@ -70,50 +70,50 @@ pub enum Event {
         bytes: Vec<u8>,
     },
     /// A successful sync.
-    Sync(Scope),
+    Sync(SyncScope),
     /// A failed sync.
-    SyncFailed(Scope),
+    SyncFailed(SyncScope),
     /// Somebody was told that this message is durable.
     Acknowledged(u64),
 }
 
 /// The files that a sync covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
+pub enum SyncScope {
     /// fsync or fdatasync: of this file or directory.
     Node(NodeId),
     /// syncfs: of the file system that begins at this directory.
     FileSystem(NodeId),
 }
 
-impl Event {
+impl FsEvent {
     /// True if it makes something durable.
     pub fn is_sync(&self) -> bool {
-        matches!(self, Event::Sync(_))
+        matches!(self, FsEvent::Sync(_))
     }
 
     /// The directory, or one of the two, in which it changes a name.
     pub(crate) fn dir(&self) -> Option<NodeId> {
         match self {
-            Event::Create { dir, .. } | Event::Link { dir, .. } | Event::Remove { dir, .. } => Some(*dir),
-            Event::Rename { from, .. } => Some(from.0),
-            Event::Exchange { first, .. } => Some(first.0),
+            FsEvent::Create { dir, .. } | FsEvent::Link { dir, .. } | FsEvent::Remove { dir, .. } => Some(*dir),
+            FsEvent::Rename { from, .. } => Some(from.0),
+            FsEvent::Exchange { first, .. } => Some(first.0),
             _ => None,
         }
     }
 
     pub(crate) fn changes_names_in(&self, node: NodeId) -> bool {
         match self {
-            Event::Create { dir, .. } | Event::Link { dir, .. } | Event::Remove { dir, .. } => *dir == node,
-            Event::Rename { from, to, .. } => from.0 == node || to.0 == node,
-            Event::Exchange { first, second } => first.0 == node || second.0 == node,
+            FsEvent::Create { dir, .. } | FsEvent::Link { dir, .. } | FsEvent::Remove { dir, .. } => *dir == node,
+            FsEvent::Rename { from, to, .. } => from.0 == node || to.0 == node,
+            FsEvent::Exchange { first, second } => first.0 == node || second.0 == node,
             _ => false,
         }
     }
 
     pub(crate) fn writes_to(&self) -> Option<NodeId> {
         match self {
-            Event::Write { node, .. } | Event::Truncate { node, .. } => Some(*node),
+            FsEvent::Write { node, .. } | FsEvent::Truncate { node, .. } => Some(*node),
             _ => None,
         }
     }

@@ -44,13 +44,13 @@ pub use calls::{
     pwritev, rename, renameat, renameat_with, unlink, unlinkat, write, writev,
 };
 pub use checked::{checked, with_checksum};
-pub use devices::{Watch, watch};
+pub use devices::{DeviceWatch, watch};
 #[cfg(feature = "record")]
 pub use machine::Machine;
 pub use mark::{MarkedFile, look_for_marked, mark_made};
 pub use nameless::{NamelessFile, NamelessFiles};
 #[cfg(feature = "record")]
-pub use recording::{Choice, Cut, Event, Recording, Scope};
+pub use recording::{Choice, Cut, FsEvent, Recording, SyncScope};
 pub use replace::{ReplaceError, put_in_place, replace_file, unfinished};
 pub use space::Space;
 #[cfg(feature = "record")]

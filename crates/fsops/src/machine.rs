@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-use crate::event::Event;
+use crate::event::FsEvent;
 use crate::recording::Recording;
 use crate::space::{DeclaredSpace, Space};
 use crate::tree::{Node, NodeId, ROOT, Tree};
@@ -62,7 +62,7 @@ impl Machine {
 
     /// Records that this message was acknowledged as durable.
     pub fn acknowledge(&self, number: u64) {
-        self.with(|state| state.push(Event::Acknowledged(number)));
+        self.with(|state| state.push(FsEvent::Acknowledged(number)));
     }
 
     /// Events so far.
@@ -265,7 +265,10 @@ mod tests {
         assert_eq!([crate::fsync(&file), crate::fdatasync(&file)], [Ok(()), Err(Errno::IO)]);
         machine.set_faults(Faults { fail_syncs_on: Some(ROOT), kill_before: Some(8), ..Faults::default() });
         assert_eq!(crate::fsync(&file), Err(Errno::IO));
-        assert_eq!(machine.recording().events.iter().filter(|event| matches!(event, Event::SyncFailed(_))).count(), 2);
+        assert_eq!(
+            machine.recording().events.iter().filter(|event| matches!(event, FsEvent::SyncFailed(_))).count(),
+            2
+        );
         assert_eq!(crate::write(&file, b"three"), Err(Errno::IO));
         assert_eq!(crate::unlink(machine.path().join("a")), Err(Errno::IO));
         machine.go_on();

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use crate::chooser::SECTOR;
 use crate::chooser::{Chooser, Fate, write};
-pub use crate::event::{Choice, Cut, Event, Scope};
+pub use crate::event::{Choice, Cut, FsEvent, SyncScope};
 use crate::tree::{Mounts, NodeId, Tree};
 
 /// A run: what there was before it, and everything that was done.
@@ -29,7 +29,7 @@ pub struct Recording {
     /// The durable tree before the first event.
     pub base: Tree,
     /// The events, in order.
-    pub events: Vec<Event>,
+    pub events: Vec<FsEvent>,
     /// The file system of each directory.
     pub mounts: Mounts,
     /// True if the changes of names on a file system reach the disk in their order.
@@ -58,7 +58,7 @@ impl Recording {
     /// Messages acknowledged as durable before `position`.
     pub fn acknowledged_before(&self, position: usize) -> impl Iterator<Item = u64> {
         self.events[..position].iter().filter_map(|event| match event {
-            Event::Acknowledged(number) => Some(*number),
+            FsEvent::Acknowledged(number) => Some(*number),
             _ => None,
         })
     }
@@ -70,10 +70,10 @@ impl Recording {
 
     /// Repeats the run on a disk whose syncs do nothing: the tree that a program without syncs would leave.
     pub fn without_syncs(&self, forgotten: impl Fn(usize) -> bool) -> Self {
-        let kept = |(index, event): (usize, &Event)| {
+        let kept = |(index, event): (usize, &FsEvent)| {
             if event.is_sync() && forgotten(index) {
                 // Stays an event, so that positions keep their meaning.
-                Event::SyncFailed(Scope::Node(NodeId::MAX))
+                FsEvent::SyncFailed(SyncScope::Node(NodeId::MAX))
             } else {
                 event.clone()
             }
@@ -109,10 +109,10 @@ impl Recording {
                     }
                     match (fate, event) {
                         (Fate::Kept, _) => apply(&mut tree, event),
-                        (Fate::Torn, Event::Write { node, offset, bytes }) => {
+                        (Fate::Torn, FsEvent::Write { node, offset, bytes }) => {
                             chooser.tear(tree.bytes(*node), *offset as usize, bytes);
                         }
-                        (Fate::Dropped, Event::Write { node, offset, bytes }) => {
+                        (Fate::Dropped, FsEvent::Write { node, offset, bytes }) => {
                             chooser.grow(tree.bytes(*node), *offset as usize + bytes.len());
                         }
                         _ => {}
@@ -124,11 +124,11 @@ impl Recording {
         tree
     }
 
-    fn covers_name(&self, scope: &Scope, event: &Event) -> bool {
+    fn covers_name(&self, scope: &SyncScope, event: &FsEvent) -> bool {
         let is_on = |mount| event.dir().is_some_and(|dir| self.mounts.of(dir) == mount);
         match *scope {
-            Scope::Node(node) => event.changes_names_in(node) || self.ordered_log && is_on(self.mounts.of(node)),
-            Scope::FileSystem(mount) => is_on(mount),
+            SyncScope::Node(node) => event.changes_names_in(node) || self.ordered_log && is_on(self.mounts.of(node)),
+            SyncScope::FileSystem(mount) => is_on(mount),
         }
     }
 
@@ -145,10 +145,10 @@ impl Recording {
                 reached[index] = Reached::Pending;
                 writes.entry(node).or_default().push(index);
             }
-            let (Event::Sync(scope) | Event::SyncFailed(scope)) = event else { continue };
+            let (FsEvent::Sync(scope) | FsEvent::SyncFailed(scope)) = event else { continue };
             let is_written = |node: &NodeId| match scope {
-                Scope::Node(synced) => node == synced,
-                Scope::FileSystem(mount) => self.mounts.of(*node) == *mount,
+                SyncScope::Node(synced) => node == synced,
+                SyncScope::FileSystem(mount) => self.mounts.of(*node) == *mount,
             };
             let covered: Vec<usize> =
                 writes.extract_if(.., |node, _| is_written(node)).flat_map(|(_, at)| at).collect();
@@ -169,23 +169,23 @@ impl Recording {
 }
 
 /// A file that was made, with or without a name, is there for a rename, even if its first name never was.
-fn exist(tree: &mut Tree, event: &Event) {
+fn exist(tree: &mut Tree, event: &FsEvent) {
     match event {
-        Event::Create { node, is_dir: true, .. } => drop(tree.entries(*node)),
+        FsEvent::Create { node, is_dir: true, .. } => drop(tree.entries(*node)),
         // What is linked may be a file that has had no name before.
-        Event::Create { node, .. } | Event::Link { node, .. } => drop(tree.bytes(*node)),
+        FsEvent::Create { node, .. } | FsEvent::Link { node, .. } => drop(tree.bytes(*node)),
         _ => {}
     }
 }
 
 /// True if the change depends on a dropped one: its new name is still in use, or the file that it renames does not
 /// have the old name.
-fn is_impossible(tree: &mut Tree, event: &Event) -> bool {
+fn is_impossible(tree: &mut Tree, event: &FsEvent) -> bool {
     match event {
-        Event::Create { dir, name, node, .. } | Event::Link { dir, name, node } => {
+        FsEvent::Create { dir, name, node, .. } | FsEvent::Link { dir, name, node } => {
             tree.entries(*dir).get(name).is_some_and(|other| other != node)
         }
-        Event::Rename { from, node, .. } => match tree.entries(from.0).get(&from.1) {
+        FsEvent::Rename { from, node, .. } => match tree.entries(from.0).get(&from.1) {
             Some(other) => other != node,
             None => tree.has_name(*node),
         },
@@ -193,32 +193,32 @@ fn is_impossible(tree: &mut Tree, event: &Event) -> bool {
     }
 }
 
-fn apply(tree: &mut Tree, event: &Event) {
+fn apply(tree: &mut Tree, event: &FsEvent) {
     exist(tree, event);
     match event {
-        Event::Create { dir, name, node, .. } | Event::Link { dir, name, node } => {
+        FsEvent::Create { dir, name, node, .. } | FsEvent::Link { dir, name, node } => {
             tree.entries(*dir).insert(name.clone(), *node);
         }
-        Event::Remove { dir, name, node } => {
+        FsEvent::Remove { dir, name, node } => {
             let entries = tree.entries(*dir);
             if entries.get(name) == Some(node) {
                 entries.remove(name);
             }
         }
-        Event::Rename { from, to, node } => {
+        FsEvent::Rename { from, to, node } => {
             let entries = tree.entries(from.0);
             if entries.get(&from.1) == Some(node) {
                 entries.remove(&from.1);
             }
             tree.entries(to.0).insert(to.1.clone(), *node);
         }
-        Event::Exchange { first, second } => {
+        FsEvent::Exchange { first, second } => {
             tree.entries(first.0).insert(first.1.clone(), second.2);
             tree.entries(second.0).insert(second.1.clone(), first.2);
         }
-        Event::Truncate { node, len } => tree.bytes(*node).resize(*len as usize, 0),
-        Event::Write { node, offset, bytes } => write(tree.bytes(*node), *offset as usize, bytes),
-        Event::Sync(_) | Event::SyncFailed(_) | Event::Acknowledged(_) => {}
+        FsEvent::Truncate { node, len } => tree.bytes(*node).resize(*len as usize, 0),
+        FsEvent::Write { node, offset, bytes } => write(tree.bytes(*node), *offset as usize, bytes),
+        FsEvent::Sync(_) | FsEvent::SyncFailed(_) | FsEvent::Acknowledged(_) => {}
     }
 }
 
@@ -228,18 +228,18 @@ mod tests {
     use crate::chooser::GARBAGE;
     use crate::tree::ROOT;
 
-    const ALL: Event = Event::Sync(Scope::FileSystem(ROOT));
+    const ALL: FsEvent = FsEvent::Sync(SyncScope::FileSystem(ROOT));
 
-    fn recording(events: Vec<Event>) -> Recording {
+    fn recording(events: Vec<FsEvent>) -> Recording {
         Recording { base: Tree::default(), events, mounts: Mounts::default(), ordered_log: false }
     }
 
-    fn create(name: &str, node: NodeId) -> Event {
-        Event::Create { dir: ROOT, name: name.into(), node, is_dir: false }
+    fn create(name: &str, node: NodeId) -> FsEvent {
+        FsEvent::Create { dir: ROOT, name: name.into(), node, is_dir: false }
     }
 
-    fn write(node: NodeId, byte: u8) -> Event {
-        Event::Write { node, offset: 0, bytes: vec![byte; 2 * SECTOR] }
+    fn write(node: NodeId, byte: u8) -> FsEvent {
+        FsEvent::Write { node, offset: 0, bytes: vec![byte; 2 * SECTOR] }
     }
 
     /// Everything that a cut at the end may leave of a file: its sectors' first bytes, or nothing if it has no name.
@@ -261,14 +261,14 @@ mod tests {
         {
             assert!(unsynced.contains(&expected), "{expected:?} in {unsynced:?}");
         }
-        let bytes_only = vec![create("a", 1), write(1, 7), Event::Sync(Scope::Node(1))];
+        let bytes_only = vec![create("a", 1), write(1, 7), FsEvent::Sync(SyncScope::Node(1))];
         assert_eq!(
             outcomes(&recording(bytes_only.clone()), "a").into_iter().collect::<Vec<_>>(),
             [None, Some(vec![7, 7])]
         );
         let ordered = Recording { ordered_log: true, ..recording(bytes_only) };
         assert_eq!(outcomes(&ordered, "a").into_iter().collect::<Vec<_>>(), [Some(vec![7, 7])]);
-        let names_only = vec![create("a", 1), write(1, 7), Event::Sync(Scope::Node(ROOT))];
+        let names_only = vec![create("a", 1), write(1, 7), FsEvent::Sync(SyncScope::Node(ROOT))];
         assert!(!outcomes(&recording(names_only), "a").contains(&None));
         let both = vec![create("a", 1), write(1, 7), ALL];
         assert_eq!(outcomes(&recording(both), "a").into_iter().collect::<Vec<_>>(), [Some(vec![7, 7])]);
@@ -280,7 +280,7 @@ mod tests {
             create("a", 1),
             write(1, 7),
             ALL,
-            Event::Rename { from: (ROOT, "a".into()), to: (ROOT, "b".into()), node: 1 },
+            FsEvent::Rename { from: (ROOT, "a".into()), to: (ROOT, "b".into()), node: 1 },
         ];
         let recording = recording(events);
         for bits in 0..2 {
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn no_name_is_made_while_another_file_has_it() {
-        let away = Event::Rename { from: (ROOT, "a".into()), to: (ROOT, "b".into()), node: 1 };
+        let away = FsEvent::Rename { from: (ROOT, "a".into()), to: (ROOT, "b".into()), node: 1 };
         let recording = recording(vec![create("a", 1), write(1, 7), ALL, away, create("a", 2)]);
         let lengths = |bits| {
             let tree = recording.cut(Cut { position: 5, choice: Choice::Bits(bits) });
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn what_is_renamed_twice_has_one_name() {
         let renamed =
-            |from: &str, to: &str| Event::Rename { from: (ROOT, from.into()), to: (ROOT, to.into()), node: 1 };
+            |from: &str, to: &str| FsEvent::Rename { from: (ROOT, from.into()), to: (ROOT, to.into()), node: 1 };
         let names = |events| -> Vec<String> {
             let recording = recording(events);
             let position = recording.events.len();
@@ -321,7 +321,7 @@ mod tests {
             ["", "a", "b", "b"],
             "it may never have had its first"
         );
-        let first_for_second = Event::Exchange { first: (ROOT, "a".into(), 1), second: (ROOT, "b".into(), 2) };
+        let first_for_second = FsEvent::Exchange { first: (ROOT, "a".into(), 1), second: (ROOT, "b".into(), 2) };
         let moved = [create("a", 1), create("b", 2), ALL, first_for_second, renamed("b", "c")];
         assert_eq!(names(moved.into()), ["ab", "ab", "ab", "ac"], "nor without the exchange that gave it the name");
     }
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(names(&two), [0, 1, 2, 3]);
         assert_eq!(names(&Recording { ordered_log: true, ..two.clone() }), [0, 1, 0, 3]);
         let base = Tree::with_mounts(&["m"]);
-        let there = Event::Create { dir: 1, name: "c".into(), node: 3, is_dir: false };
+        let there = FsEvent::Create { dir: 1, name: "c".into(), node: 3, is_dir: false };
         let apart = Recording { mounts: base.mounts(), base, events: vec![create("a", 2), there], ordered_log: true };
         let tree = apart.cut(Cut { position: 2, choice: Choice::Bits(0b10) });
         let names: Vec<_> = tree.files().into_keys().collect();
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn what_a_failed_sync_has_forgotten_no_later_one_writes() {
-        let events = vec![create("a", 1), write(1, 7), Event::SyncFailed(Scope::FileSystem(ROOT)), ALL];
+        let events = vec![create("a", 1), write(1, 7), FsEvent::SyncFailed(SyncScope::FileSystem(ROOT)), ALL];
         let some = outcomes(&recording(events.clone()), "a");
         assert!(some.contains(&Some(vec![])) && some.contains(&Some(vec![7, 7])) && !some.contains(&None), "{some:?}");
         let anew = [events, vec![write(1, 8), ALL]].concat();

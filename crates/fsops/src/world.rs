@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::event::{Event, Scope};
+use crate::event::{FsEvent, SyncScope};
 use crate::space::DeclaredSpace;
 use crate::tree::{Mounts, NodeId, Tree};
 
@@ -48,7 +48,7 @@ pub(crate) struct State {
     pub syncfs_trusted: bool,
     pub ordered_log: bool,
     pub is_off: bool,
-    pub events: Vec<Event>,
+    pub events: Vec<FsEvent>,
     last_node: NodeId,
     pub mounts: Mounts,
     // Where they begin: no name of these directories changes.
@@ -156,7 +156,7 @@ impl State {
     fn has_hanging_syncs(&self) -> bool {
         let Some(text) = &self.faults.hang_syncs else { return false };
         let writes = self.events.iter().filter_map(|event| match event {
-            Event::Write { bytes, .. } => Some(bytes),
+            FsEvent::Write { bytes, .. } => Some(bytes),
             _ => None,
         });
         text.is_empty() || writes.into_iter().any(|bytes| bytes.windows(text.len()).any(|part| part == text))
@@ -184,7 +184,7 @@ impl State {
         }
     }
 
-    pub fn push(&mut self, event: Event) {
+    pub fn push(&mut self, event: FsEvent) {
         self.events.push(event);
     }
 
@@ -211,10 +211,10 @@ impl State {
     pub fn sync(&mut self, node: NodeId) -> rustix::io::Result<()> {
         let was_forgotten = self.forgotten.remove(&node);
         if self.fails(node)? || was_forgotten {
-            self.events.push(Event::SyncFailed(Scope::Node(node)));
+            self.events.push(FsEvent::SyncFailed(SyncScope::Node(node)));
             return Err(Errno::IO);
         }
-        self.events.push(Event::Sync(Scope::Node(node)));
+        self.events.push(FsEvent::Sync(SyncScope::Node(node)));
         Ok(())
     }
 
@@ -224,14 +224,14 @@ impl State {
         if self.fails(mount)? {
             let unsynced = self.unsynced_on(mount);
             self.forgotten.extend(unsynced);
-            self.events.push(Event::SyncFailed(Scope::FileSystem(mount)));
+            self.events.push(FsEvent::SyncFailed(SyncScope::FileSystem(mount)));
             // The kernel has nothing to write to one that is read-only.
             if self.is_read_only(mount) {
                 return Ok(());
             }
             *self.failures.entry(mount).or_default() += 1;
         } else {
-            self.events.push(Event::Sync(Scope::FileSystem(mount)));
+            self.events.push(FsEvent::Sync(SyncScope::FileSystem(mount)));
         }
         let failures = self.failures.get(&mount).copied().unwrap_or(0);
         let told = self.told.insert((mount, descriptor), failures).unwrap_or(0);
@@ -256,9 +256,13 @@ impl State {
         let mut unsynced = BTreeSet::new();
         for event in &self.events {
             match event {
-                Event::Write { node, .. } if self.mounts.of(*node) == mount => drop(unsynced.insert(*node)),
-                Event::Sync(Scope::Node(node)) | Event::SyncFailed(Scope::Node(node)) => drop(unsynced.remove(node)),
-                Event::Sync(Scope::FileSystem(all)) | Event::SyncFailed(Scope::FileSystem(all)) if *all == mount => {
+                FsEvent::Write { node, .. } if self.mounts.of(*node) == mount => drop(unsynced.insert(*node)),
+                FsEvent::Sync(SyncScope::Node(node)) | FsEvent::SyncFailed(SyncScope::Node(node)) => {
+                    drop(unsynced.remove(node))
+                }
+                FsEvent::Sync(SyncScope::FileSystem(all)) | FsEvent::SyncFailed(SyncScope::FileSystem(all))
+                    if *all == mount =>
+                {
                     unsynced.clear();
                 }
                 _ => {}

@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use posthaste_mailstore::{MailboxFiles, Mailstore};
-use posthaste_net::{Certificate, Connection, CurrentCertificate, Goodbye, Grant, Peer, Refusal, Service};
+use posthaste_net::{Certificate, Connection, ConnectionRefusal, CurrentCertificate, Goodbye, Grant, Peer, Service};
 use posthaste_scram::{ScramKeys, ScramProof};
 use tokio::sync::Semaphore;
 
@@ -217,17 +217,17 @@ impl<A: Authenticator> Service for ImapService<A> {
         serve::serve(self, connection).await;
     }
 
-    fn refuse(&self, _: &Peer, why: &Refusal) -> Goodbye {
+    fn refuse(&self, _: &Peer, why: &ConnectionRefusal) -> Goodbye {
         // Under implicit TLS the client could not read it.
         if self.implicit_tls { Goodbye::default() } else { goodbye_to(why) }
     }
 }
 
 /// Sends no goodbye to an invalid proxy, or to a proxy that does not name its client.
-fn goodbye_to(why: &Refusal) -> Goodbye {
+fn goodbye_to(why: &ConnectionRefusal) -> Goodbye {
     let line: &[u8] = match why {
-        Refusal::NotAProxy | Refusal::Proxy(_) => return Goodbye::default(),
-        Refusal::NotAllowed => b"* BYE Clients of your address may not connect here\r\n",
+        ConnectionRefusal::NotAProxy | ConnectionRefusal::Proxy(_) => return Goodbye::default(),
+        ConnectionRefusal::NotAllowed => b"* BYE Clients of your address may not connect here\r\n",
         _ => b"* BYE [UNAVAILABLE] Too many connections, try again later\r\n",
     };
     Goodbye::new(line)

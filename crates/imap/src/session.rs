@@ -204,7 +204,7 @@ pub struct TextAnswer {
 pub struct FlagsUpdate {
     /// The change.
     pub change: FlagChange,
-    /// System flags, as in [`MailRow::flags`].
+    /// System flags, as in [`ViewRow::flags`].
     pub flags: u64,
     /// Keywords.
     pub keywords: Vec<String>,
@@ -213,7 +213,7 @@ pub struct FlagsUpdate {
 /// A message that a client wants to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageOffer {
-    /// System flags, as in [`MailRow::flags`].
+    /// System flags, as in [`ViewRow::flags`].
     pub flags: u64,
     /// Keywords.
     pub keywords: Vec<String>,
@@ -402,7 +402,7 @@ pub struct SelectedMailbox {
     pub uid_next: u32,
     /// The highest UID in the view; 0 in an empty one.
     pub last_uid: u32,
-    /// Names of keywords, each with its bit in [`MailRow::flags`].
+    /// Names of keywords, each with its bit in [`ViewRow::flags`].
     pub keywords: Vec<(u64, String)>,
     /// The highest MODSEQ.
     pub highest_modseq: u64,
@@ -412,7 +412,7 @@ pub struct SelectedMailbox {
 
 /// A message of the view.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MailRow {
+pub struct ViewRow {
     /// Message number in the view.
     pub number: u32,
     /// UID of the message.
@@ -433,7 +433,7 @@ pub struct MailRow {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChangedRow {
     /// The message now.
-    pub row: MailRow,
+    pub row: ViewRow,
     /// The flags last reported to the client.
     pub before: u64,
 }

@@ -16,7 +16,8 @@ use posthaste_imap::session;
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
 use posthaste_mailstore::{FakeMessage, FakeStore, MailstoreError, MessageFlags, Uid};
 use posthaste_net::{
-    Admission, Connection, CurrentPhase, Grant, Limits, Listeners, Peer, Place, Proxies, Rules, Service, Stream,
+    Admission, Connection, CurrentPhase, GateLimits, Grant, ListenPlace, Listeners, Peer, Proxies, Rules, Service,
+    Stream,
 };
 use posthaste_scram::{ScramClient, ScramKeys, ScramProof};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -441,9 +442,10 @@ async fn a_sort_of_too_much_is_refused() {
 
 #[tokio::test]
 async fn a_shutdown_says_bye_to_idle_sessions() {
-    let mut listeners = Listeners::new(Limits::default()).unwrap();
-    let (bound, ()) =
-        posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default()).unwrap().remove(0);
+    let mut listeners = Listeners::new(GateLimits::default()).unwrap();
+    let (bound, ()) = posthaste_net::bind(vec![(ListenPlace::Tcp("127.0.0.1:0".into()), ())], &GateLimits::default())
+        .unwrap()
+        .remove(0);
     let address = bound.local_addr().unwrap();
     let service = ImapService::new(Arc::new(common::store()), Judge, ImapConfig::new("mail.example.org"));
     listeners.serve(bound.listen().unwrap(), &Admission::new(Rules::default()), service);
@@ -471,9 +473,9 @@ async fn refused_connections_hear_the_right_reason() {
     let elsewhere = Rules { allow: Some(networks("192.0.2.0/24")), ..Rules::default() };
     let proxied = Rules { proxies: Some(Proxies::new(networks("127.0.0.1/32"))), ..Rules::default() };
     for (rules, told) in [(elsewhere, "* BYE Clients of your address may not connect here\r\n"), (proxied, "")] {
-        let mut listeners = Listeners::new(Limits::default()).unwrap();
-        let places = vec![(Place::Tcp("127.0.0.1:0".into()), ())];
-        let (bound, ()) = posthaste_net::bind(places, &Limits::default()).unwrap().remove(0);
+        let mut listeners = Listeners::new(GateLimits::default()).unwrap();
+        let places = vec![(ListenPlace::Tcp("127.0.0.1:0".into()), ())];
+        let (bound, ()) = posthaste_net::bind(places, &GateLimits::default()).unwrap().remove(0);
         let address = bound.local_addr().unwrap();
         let service = ImapService::new(Arc::new(common::store()), Judge, ImapConfig::new("mail.example.org"));
         listeners.serve(bound.listen().unwrap(), &Admission::new(rules), service);

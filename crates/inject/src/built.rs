@@ -1,6 +1,6 @@
 //! Mail that is built of its parts: texts, attachments, fields.
 
-use posthaste_message::mime::{Addresses, DecodedAddress};
+use posthaste_message::mime::{AddressList, DecodedAddress};
 use posthaste_smtp::ForwardPath;
 use posthaste_units::object::Object;
 use serde::Deserialize;
@@ -209,7 +209,7 @@ fn line(value: &str) -> Result<String, &'static str> {
 /// A list of addresses, each written anew.
 fn addresses(value: &str) -> Result<String, &'static str> {
     let mut all = Vec::new();
-    for address in Addresses::new(value.as_bytes(), None) {
+    for address in AddressList::new(value.as_bytes(), None) {
         let DecodedAddress::Mailbox { name, address: Some(address) } = address else {
             return Err("an address is missing, or is a group");
         };

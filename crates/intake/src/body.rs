@@ -30,27 +30,27 @@ impl LargeBody {
 
 /// The bytes of a message, without front fields.
 #[derive(Debug)]
-pub enum Body {
+pub enum GatheredBody {
     /// In memory, in the pieces received.
     Memory(Vec<Bytes>),
     /// In a file of their own, synced.
     Large(FinishedBody),
 }
 
-impl Body {
+impl GatheredBody {
     /// Bytes of the body.
     pub fn len(&self) -> u64 {
         match self {
-            Body::Memory(parts) => parts.iter().map(|part| part.len() as u64).sum(),
-            Body::Large(body) => body.upload.len(),
+            GatheredBody::Memory(parts) => parts.iter().map(|part| part.len() as u64).sum(),
+            GatheredBody::Large(body) => body.upload.len(),
         }
     }
 
     /// The facts of the message with these front fields.
     pub fn facts(&self, front: &FrontFields) -> BodyFacts {
         let large = match self {
-            Body::Memory(_) => None,
-            Body::Large(body) => Some(body.facts.behind(front)),
+            GatheredBody::Memory(_) => None,
+            GatheredBody::Large(body) => Some(body.facts.behind(front)),
         };
         BodyFacts { len: front.len() as u64 + self.len(), large }
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use posthaste_spool::{Entry, FrontFields};
-use posthaste_watch::Found;
+use posthaste_watch::StuckWorker;
 
 use crate::body::BodyFacts;
 
@@ -51,7 +51,7 @@ pub trait Destination: Send + Sync {
     }
 
     /// Its workers that have become stuck or recovered; called every few seconds.
-    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+    fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker> {
         let _ = now;
         Vec::new()
     }

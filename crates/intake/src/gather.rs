@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use tokio::time::timeout;
 
-use crate::body::Body;
+use crate::body::GatheredBody;
 use crate::error::IntakeError;
 use crate::intake::Intake;
 use crate::memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation};
@@ -56,7 +56,7 @@ pub trait PieceFilter: Send {
 #[derive(Debug)]
 pub struct Gathered {
     /// Its bytes.
-    pub body: Body,
+    pub body: GatheredBody,
     /// Bytes of it.
     pub bytes: u64,
     /// Reservation for the body until the intake accounts for it.
@@ -122,7 +122,7 @@ impl Intake {
             }
         }
         filter.end().map_err(NotGathered::Refused)?.into_iter().for_each(|rest| parts.push(rest));
-        Ok(Gathered { bytes: parts.bytes, body: Body::Memory(parts.finish()), room, space })
+        Ok(Gathered { bytes: parts.bytes, body: GatheredBody::Memory(parts.finish()), room, space })
     }
 
     /// Writes the part received so far, and then each piece as it arrives.
@@ -174,7 +174,7 @@ impl Intake {
             in_time(body, writer.write(&rest)).await?;
         }
         let large = in_time(body, writer.finish()).await?;
-        Ok(Gathered { body: Body::Large(large), bytes, room, space })
+        Ok(Gathered { body: GatheredBody::Large(large), bytes, room, space })
     }
 }
 
@@ -384,11 +384,11 @@ mod tests {
     async fn a_small_body_stays_in_memory_and_a_large_one_goes_to_a_file() {
         let (rig, memory) = (Rig::new(), MemoryBudget::new(1 << 30));
         let gathered = rig.gather(b"hello", 2, true, &memory).await.expect("gathered");
-        let Body::Memory(parts) = &gathered.body else { panic!("in memory") };
+        let GatheredBody::Memory(parts) = &gathered.body else { panic!("in memory") };
         assert_eq!((parts.concat(), gathered.bytes), (b"hello".to_vec(), 5));
         let large = vec![b'x'; LARGE_BODY_BYTES + 1000];
         let gathered = rig.gather(&large, 100_000, true, &memory).await.expect("gathered");
-        assert!(matches!(gathered.body, Body::Large(_)));
+        assert!(matches!(gathered.body, GatheredBody::Large(_)));
         assert_eq!((gathered.body.len(), gathered.bytes), (large.len() as u64, large.len() as u64));
         assert_eq!(rig.files(), 1);
         drop(gathered);
@@ -401,7 +401,7 @@ mod tests {
         let mut held = Reservation::default();
         assert!(memory.try_grow(&mut held, 2 * LARGE_BODY_BYTES));
         let gathered = rig.gather(b"hello", 2, true, &memory).await.expect("gathered");
-        assert!(matches!(gathered.body, Body::Large(_)));
+        assert!(matches!(gathered.body, GatheredBody::Large(_)));
         assert_eq!((gathered.body.len(), gathered.bytes), (5, 5));
     }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use posthaste_spool::{AppendError, Batch, Entry, FinishedUpload, FrontFields, Lsn, Spool, Then, Ticket};
 use tokio::sync::oneshot;
 
-use crate::body::{Body, BodyWriter, blocking};
+use crate::body::{BodyWriter, GatheredBody, blocking};
 use crate::budget::{Budget, BudgetShare};
 use crate::destination::{Destination, Held, Mail, Reserved, Reserving};
 use crate::error::IntakeError;
@@ -134,7 +134,12 @@ impl Intake {
     ///
     /// # Errors
     /// All of [`IntakeError`] except `Cancelled`.
-    pub async fn accept<D>(&self, destinations: &[D], mail: &Mail<'_>, body: Body) -> Result<Receipt, IntakeError>
+    pub async fn accept<D>(
+        &self,
+        destinations: &[D],
+        mail: &Mail<'_>,
+        body: GatheredBody,
+    ) -> Result<Receipt, IntakeError>
     where
         D: Deref<Target: Destination> + Sync,
     {
@@ -154,7 +159,7 @@ impl Intake {
         &self,
         destinations: &[D],
         mail: &Mail<'_>,
-        body: Body,
+        body: GatheredBody,
         give_up: impl Future<Output = ()>,
     ) -> Result<Receipt, IntakeError>
     where
@@ -169,7 +174,7 @@ impl Intake {
         &self,
         destinations: &[D],
         mail: &Mail<'_>,
-        mut body: Body,
+        mut body: GatheredBody,
         under_way: Option<&UnderWay>,
     ) -> Result<Receipt, IntakeError>
     where
@@ -179,7 +184,7 @@ impl Intake {
             body = Box::pin(self.in_a_file(body)).await?;
         }
         let mut reserved = reserve(destinations, mail, &body).await?;
-        if matches!(body, Body::Memory(_)) && !self.0.budget.covers(reserved.units) {
+        if matches!(body, GatheredBody::Memory(_)) && !self.0.budget.covers(reserved.units) {
             // All destinations together would hold more of it than there may be.
             drop(reserved);
             body = Box::pin(self.in_a_file(body)).await?;
@@ -188,12 +193,12 @@ impl Intake {
         let Reserved { entries, units, pins } = reserved;
         let front = mail.front.clone();
         let pending = match body {
-            Body::Memory(parts) => {
+            GatheredBody::Memory(parts) => {
                 // Of a batch without a body no destination holds anything, nor gives anything back.
                 let units = if parts.is_empty() && front.is_empty() { 0 } else { units };
                 Pending { entries, units, pins, front, parts, large: None }
             }
-            Body::Large(body) => {
+            GatheredBody::Large(body) => {
                 Pending { entries, units: 0, pins, front, parts: Vec::new(), large: Some(body.upload) }
             }
         };
@@ -303,14 +308,14 @@ impl Intake {
         ticket
     }
 
-    async fn in_a_file(&self, body: Body) -> Result<Body, IntakeError> {
+    async fn in_a_file(&self, body: GatheredBody) -> Result<GatheredBody, IntakeError> {
         let announced = body.len();
-        let Body::Memory(parts) = body else { return Ok(body) };
+        let GatheredBody::Memory(parts) = body else { return Ok(body) };
         let mut writer = BodyWriter::new(self.when_room(move |spool| spool.upload(announced)).await?);
         for part in &parts {
             writer.write(part).await?;
         }
-        Ok(Body::Large(writer.finish().await?))
+        Ok(GatheredBody::Large(writer.finish().await?))
     }
 
     /// Reports an accepted and discarded message to its destinations, some of which may record it.
@@ -378,7 +383,7 @@ impl Intake {
     }
 }
 
-async fn reserve<D>(destinations: &[D], mail: &Mail<'_>, body: &Body) -> Result<Reserved, IntakeError>
+async fn reserve<D>(destinations: &[D], mail: &Mail<'_>, body: &GatheredBody) -> Result<Reserved, IntakeError>
 where
     D: Deref<Target: Destination> + Sync,
 {

@@ -1,7 +1,7 @@
 //! Acceptance of mail: from a whole message to one durable batch for all of its destinations.
 //!
 //! For every program that takes mail into a [`Spool`](posthaste_spool::Spool), whatever the protocol and the
-//! destinations. It knows neither: an entrance (SMTP, HTTP, an embedding program) passes [`Mail`] and [`Body`], and a
+//! destinations. It knows neither: an entrance (SMTP, HTTP, an embedding program) passes [`Mail`] and [`GatheredBody`], and a
 //! [`Destination`] supplies its entries of the batch.
 //!
 //! [`Intake::accept`] enforces the limits of memory, waits for room, appends and waits for the commit. All refusals
@@ -23,7 +23,7 @@ mod shares;
 mod tests;
 mod under_way;
 
-pub use body::{Body, BodyFacts, BodyWriter, FinishedBody, LargeBody};
+pub use body::{BodyFacts, BodyWriter, FinishedBody, GatheredBody, LargeBody};
 pub use budget::{Budget, BudgetShare, memory_units};
 pub use destination::{
     Arrival, ArrivalFacts, Destination, DestinationFigures, Guard, Held, Left, Mail, MailPlace, MailRecipient,

@@ -122,7 +122,7 @@ impl Rig {
     }
 
     async fn accept(&self, text: &str) -> Result<Receipt, IntakeError> {
-        let body = Body::Memory(vec![Bytes::copy_from_slice(text.as_bytes())]);
+        let body = GatheredBody::Memory(vec![Bytes::copy_from_slice(text.as_bytes())]);
         self.intake.accept(&self.destinations, &Mail::default(), body).await
     }
 
@@ -158,7 +158,7 @@ async fn a_message_without_octets_takes_no_memory() {
     let rig = Rig::new(Config::default());
     let accept = |front: FrontFields| async {
         let mail = Mail { front, ..Mail::default() };
-        rig.intake.accept(&rig.destinations, &mail, Body::Memory(Vec::new())).await.expect("accepted");
+        rig.intake.accept(&rig.destinations, &mail, GatheredBody::Memory(Vec::new())).await.expect("accepted");
         rig.intake.budget().is_whole()
     };
     assert!(accept(FrontFields::default()).await, "there is no body that a destination could let go of");
@@ -221,7 +221,7 @@ async fn the_first_message_behind_a_full_spool_is_accepted() {
 async fn a_cancelled_message_gives_back_all_it_had() {
     let rig = Rig::new(Config::default());
     rig.spool.hooks.refusals.store(u64::MAX, Ordering::Relaxed);
-    let body = Body::Memory(vec![Bytes::from_static(b"x")]);
+    let body = GatheredBody::Memory(vec![Bytes::from_static(b"x")]);
     let appended = async {
         while !rig.notes.lock().unwrap().iter().any(|what| what.starts_with("append")) {
             tokio::task::yield_now().await;
@@ -233,7 +233,7 @@ async fn a_cancelled_message_gives_back_all_it_had() {
     assert!(notes.ends_with(&["a unpins".to_owned(), "b unpins".to_owned()]), "{notes:?}");
     assert!(rig.intake.budget().is_whole());
     rig.spool.hooks.refusals.store(0, Ordering::Relaxed);
-    let body = Body::Memory(vec![Bytes::from_static(b"x")]);
+    let body = GatheredBody::Memory(vec![Bytes::from_static(b"x")]);
     rig.intake.accept_unless(&rig.destinations, &Mail::default(), body, pending()).await.expect("wanted");
 }
 
@@ -260,7 +260,7 @@ async fn front_fields_are_the_beginning_of_every_message() {
     let rig = Rig::new(Config { inline_bytes_max: 10_000, ..Config::default() });
     let front = FrontFields::new("Received: from there\r\n by here\r\n").expect("lines");
     for text in ["text\r\n".to_owned(), "text\r\n".repeat(5000)] {
-        let body = Body::Memory(vec![Bytes::copy_from_slice(text.as_bytes())]);
+        let body = GatheredBody::Memory(vec![Bytes::copy_from_slice(text.as_bytes())]);
         let mail = Mail { front: front.clone(), ..Mail::default() };
         let receipt = rig.intake.accept(&rig.destinations, &mail, body).await.expect("accepted");
         let whole = [front.bytes(), text.as_bytes()].concat();
@@ -276,7 +276,7 @@ async fn facts_of_a_large_body_count_its_front_fields() {
     for (text, with_crlf, lone_lfs) in [("a\r\nb\r\n", 2, 0), ("a\nb\n", 0, 2)] {
         let mut writer = rig.intake.upload(0).expect("room");
         writer.write(text.as_bytes()).await.expect("written");
-        let body = Body::Large(writer.finish().await.expect("synced"));
+        let body = GatheredBody::Large(writer.finish().await.expect("synced"));
         let large = |front: &FrontFields| body.facts(front).large.expect("in a file");
         let (bare, behind) = (large(&FrontFields::default()), large(&front));
         assert_eq!((bare.crlfs, bare.lone_lfs), (with_crlf, lone_lfs));

@@ -6,10 +6,10 @@
 //! | --- | --- | --- |
 //! | [`Written`] | in `tmp/` | litter in `tmp/`, perhaps empty or torn |
 //! | [`Synced`] | in `tmp/`, their bytes on stable storage | whole files in `tmp/` |
-//! | [`Published`] | in `new/`, the rename not yet on stable storage | each message whole in `new/` or whole in `tmp/` |
+//! | [`RenamedMail`] | in `new/`, the rename not yet on stable storage | each message whole in `new/` or whole in `tmp/` |
 //! | (result) | in `new/`, durable | the message in `new/` |
 //!
-//! [`sync`] takes one `Published` and one `Written` batch. One `syncfs` makes the renames of the former and the bytes
+//! [`sync`] takes one `RenamedMail` and one `Written` batch. One `syncfs` makes the renames of the former and the bytes
 //! of the latter durable, so a steady writer pays for one `syncfs` a batch, not two.
 
 use std::collections::HashMap;
@@ -50,9 +50,9 @@ pub enum SyncBy {
 
 /// The `syncfs` descriptors of one thread, one for each mount. Not to be shared: see [`Mount`].
 #[derive(Debug, Default)]
-pub struct Mounts(HashMap<u64, Mount>);
+pub struct SyncMounts(HashMap<u64, Mount>);
 
-impl Mounts {
+impl SyncMounts {
     /// No mount yet.
     pub fn new() -> Self {
         Self::default()
@@ -69,7 +69,7 @@ impl Mounts {
     /// One `syncfs`. After an error the descriptor is dropped: it has reported its error, and the next write opens
     /// another.
     fn sync(&mut self, device: u64) -> io::Result<()> {
-        // Missing only if the caller mixed up its `Mounts`: nothing vouches for what was written before one is opened.
+        // Missing only if the caller mixed up its `SyncMounts`: nothing vouches for what was written before one is opened.
         let mount = self.0.get(&device).ok_or_else(|| io::Error::other("written with another set of mounts"))?;
         mount.sync().inspect_err(|_| drop(self.0.remove(&device)))
     }
@@ -100,7 +100,7 @@ pub struct Synced<T>(Vec<Item<T>>);
 /// Messages renamed into `new/`; the renames are not durable yet.
 #[derive(Debug)]
 #[must_use = "the messages are not durable yet"]
-pub struct Published<T>(Vec<Item<T>>);
+pub struct RenamedMail<T>(Vec<Item<T>>);
 
 impl<T> Default for Written<T> {
     fn default() -> Self {
@@ -108,7 +108,7 @@ impl<T> Default for Written<T> {
     }
 }
 
-impl<T> Default for Published<T> {
+impl<T> Default for RenamedMail<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
@@ -121,7 +121,7 @@ impl<T> Written<T> {
     /// [`StoreError::Message`] with the tag: the other messages of the batch are not affected.
     pub fn write(
         &mut self,
-        mounts: &mut Mounts,
+        mounts: &mut SyncMounts,
         maildir: Arc<Maildir>,
         name: UniqueName,
         parts: &[IoSlice<'_>],
@@ -157,8 +157,8 @@ impl<T> Written<T> {
 
 impl<T> Synced<T> {
     /// Renames the messages into `new/`. A message that cannot be renamed is removed and reported at once; the rest is
-    /// `Published`.
-    pub fn publish(self) -> (Published<T>, Outcomes<T>) {
+    /// `RenamedMail`.
+    pub fn publish(self) -> (RenamedMail<T>, Outcomes<T>) {
         let mut published = Vec::with_capacity(self.0.len());
         let mut failed = Vec::new();
         for item in self.0 {
@@ -167,11 +167,11 @@ impl<T> Synced<T> {
                 Err(e) => failed.push(item.fail_in_tmp(StoreError::Message(e))),
             }
         }
-        (Published(published), failed)
+        (RenamedMail(published), failed)
     }
 }
 
-impl<T> Published<T> {
+impl<T> RenamedMail<T> {
     /// True if there is nothing to sync.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -196,7 +196,7 @@ impl<T> Item<T> {
 ///
 /// The outcomes cover every message of `published`, and the failed ones of `written`. The rest of `written` goes on to
 /// [`Synced::publish`].
-pub fn sync<T>(mounts: &mut Mounts, published: Published<T>, written: Written<T>) -> (Synced<T>, Outcomes<T>) {
+pub fn sync<T>(mounts: &mut SyncMounts, published: RenamedMail<T>, written: Written<T>) -> (Synced<T>, Outcomes<T>) {
     let mut syncs = Syncs::new(mounts);
     let fresh: Vec<Arc<Maildir>> =
         written.0.iter().filter(|i| i.maildir.is_fresh()).map(|i| i.maildir.clone()).collect();
@@ -225,13 +225,13 @@ pub fn sync<T>(mounts: &mut Mounts, published: Published<T>, written: Written<T>
 
 /// The syncs of one round, each done once and remembered.
 struct Syncs<'a> {
-    mounts: &'a mut Mounts,
+    mounts: &'a mut SyncMounts,
     by_device: HashMap<u64, io::Result<()>>,
     by_dir: HashMap<*const Maildir, io::Result<()>>,
 }
 
 impl<'a> Syncs<'a> {
-    fn new(mounts: &'a mut Mounts) -> Self {
+    fn new(mounts: &'a mut SyncMounts) -> Self {
         Self { mounts, by_device: HashMap::new(), by_dir: HashMap::new() }
     }
 
@@ -274,7 +274,7 @@ fn copy(result: &io::Result<()>) -> io::Result<()> {
 /// Delivers a batch, to any number of mailboxes on any number of mounts, and returns when it is durable: two `syncfs`
 /// for each mount. Bodies are written as they are. Outcomes are in the order of the messages.
 pub fn deliver_batch(
-    mounts: &mut Mounts,
+    mounts: &mut SyncMounts,
     names: &NameSource,
     now: SystemTime,
     messages: &[(Arc<Maildir>, &[u8])],
@@ -289,7 +289,7 @@ pub fn deliver_batch(
             Err((index, e)) => outcomes.push((index, Err(e))),
         }
     }
-    let (synced, failed) = sync(mounts, Published::default(), written);
+    let (synced, failed) = sync(mounts, RenamedMail::default(), written);
     outcomes.extend(failed);
     let (published, failed) = synced.publish();
     outcomes.extend(failed);

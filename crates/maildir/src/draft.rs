@@ -17,7 +17,7 @@ use crate::maildir::{Maildir, check_name, write_all};
 /// also cheaper. A rename from `tmp/` to `new/` changes two directories, one of them twice, under a lock that all
 /// renames of the file system share. Linking the nameless file changes one directory.
 #[derive(Debug)]
-pub struct Draft<'a> {
+pub struct MailDraft<'a> {
     maildir: &'a Maildir,
     name: &'a str,
     file: DraftFile<'a>,
@@ -43,30 +43,30 @@ impl Maildir {
     /// `InvalidFilename` for a name that is no plain file name of at most 255 bytes. `AlreadyExists` if `tmp/` has that
     /// name, on a file system where every file needs one. Others of `open`, `fchown` and `fchmod`, and of `fsync` where
     /// the directories have to be synced first.
-    pub fn draft<'a>(&'a self, name: &'a str) -> io::Result<Draft<'a>> {
+    pub fn draft<'a>(&'a self, name: &'a str) -> io::Result<MailDraft<'a>> {
         check_name(name)?;
         self.sync_way()?;
         match self.nameless().create(self.tmp_dir(), Mode::RUSR | Mode::WUSR) {
             Ok(Some(nameless)) => {
                 self.ownership().apply_to_file(nameless.file())?;
-                return Ok(Draft { maildir: self, name, file: DraftFile::Nameless(nameless) });
+                return Ok(MailDraft { maildir: self, name, file: DraftFile::Nameless(nameless) });
             }
             Ok(None) => {}
             Err(Errno::NOENT) => self.nameless().give_up(),
             Err(error) => return Err(error.into()),
         }
-        Draft::in_tmp(self, name)
+        MailDraft::in_tmp(self, name)
     }
 }
 
-impl<'a> Draft<'a> {
+impl<'a> MailDraft<'a> {
     fn in_tmp(maildir: &'a Maildir, name: &'a str) -> io::Result<Self> {
         let file = maildir.create_tmp(name)?.into();
-        Ok(Draft { maildir, name, file: DraftFile::InTmp(file, TmpName { maildir, name }) })
+        Ok(MailDraft { maildir, name, file: DraftFile::InTmp(file, TmpName { maildir, name }) })
     }
 
     fn copy_of(mut nameless: File, maildir: &'a Maildir, name: &'a str) -> io::Result<Self> {
-        let mut copy = Draft::in_tmp(maildir, name)?;
+        let mut copy = MailDraft::in_tmp(maildir, name)?;
         nameless.rewind()?;
         io::copy(&mut nameless, &mut copy)?;
         copy.set_modified(nameless.metadata()?.modified()?)?;
@@ -101,11 +101,11 @@ impl<'a> Draft<'a> {
     /// # Errors
     /// `AlreadyExists` if `new/` has that name; others of `linkat` and `rename`.
     pub fn publish(self) -> io::Result<()> {
-        let Draft { maildir, name, file } = self;
+        let MailDraft { maildir, name, file } = self;
         match file {
             DraftFile::Nameless(nameless) => match nameless.link(maildir.new_dir(), name)? {
                 None => Ok(()),
-                Some(nameless) => Draft::copy_of(nameless, maildir, name)?.publish(),
+                Some(nameless) => MailDraft::copy_of(nameless, maildir, name)?.publish(),
             },
             DraftFile::InTmp(_, tmp_name) => {
                 maildir.publish(name)?;
@@ -117,7 +117,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-impl io::Write for Draft<'_> {
+impl io::Write for MailDraft<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(posthaste_fsops::write(self.file(), bytes)?)
     }
@@ -143,11 +143,11 @@ mod tests {
         std::fs::read_dir(dir).expect("a directory").count()
     }
 
-    type Change = fn(Draft<'_>) -> Draft<'_>;
+    type Change = fn(MailDraft<'_>) -> MailDraft<'_>;
 
     /// Simulates that a nameless file cannot be linked.
-    fn copied(draft: Draft<'_>) -> Draft<'_> {
-        let copy = Draft::copy_of(draft.file().try_clone().expect("cloned"), draft.maildir, draft.name);
+    fn copied(draft: MailDraft<'_>) -> MailDraft<'_> {
+        let copy = MailDraft::copy_of(draft.file().try_clone().expect("cloned"), draft.maildir, draft.name);
         copy.expect("copied")
     }
 

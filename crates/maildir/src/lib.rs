@@ -39,9 +39,9 @@ mod scan;
 pub mod tree;
 mod uidlist;
 
-pub use batch::{Mounts, Outcomes, Published, StoreError, SyncBy, Synced, Written, deliver_batch, sync};
+pub use batch::{Outcomes, RenamedMail, StoreError, SyncBy, SyncMounts, Synced, Written, deliver_batch, sync};
 pub use cleanup::TMP_AGE_MAX;
-pub use draft::Draft;
+pub use draft::MailDraft;
 pub use flags::Flags;
 pub use folders::{FolderName, ListedFolders};
 pub use gone::GoneDir;
@@ -51,11 +51,11 @@ pub use keywords::{
 pub use maildir::{Found, Maildir, Subdir};
 pub use mount::{Mount, MountFacts};
 pub use mounts::{mounts_below, resolved};
-pub use moves::Keys;
+pub use moves::TakenKeys;
 pub use name::{Host, NameSource, UniqueName};
 pub use owners::{Owners, Ownership};
 pub use path::{MailboxPath, PathError};
-pub use reader::{ListedName, MaildirReader};
+pub use reader::{ListedMessage, MaildirReader};
 pub use replace::NewFile;
 pub use root::MailRoot;
 pub use uidlist::{ListedUid, OWN_UIDLIST_FILE, UIDLIST_FILE, UidList, UidListError};

@@ -162,7 +162,7 @@ impl Mount {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_fsops::{Event, Machine, Scope, Tree};
+    use posthaste_fsops::{FsEvent, Machine, SyncScope, Tree};
 
     use super::*;
 
@@ -176,7 +176,10 @@ mod tests {
         mount.facts.lacks_journal = true;
         mount.sync().unwrap();
         let events = &machine.recording().events[before..];
-        assert!(matches!(events, [Event::Sync(Scope::FileSystem(_)), Event::Sync(Scope::Node(_))]), "{events:?}");
+        assert!(
+            matches!(events, [FsEvent::Sync(SyncScope::FileSystem(_)), FsEvent::Sync(SyncScope::Node(_))]),
+            "{events:?}"
+        );
     }
 
     #[test]

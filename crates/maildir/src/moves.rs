@@ -22,21 +22,21 @@ const COPY_BYTES: usize = 256 * 1024;
 
 /// Keys that are taken in a Maildir (a key is the part of a name before the first `,` or `:`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Keys(HashSet<String>);
+pub struct TakenKeys(HashSet<String>);
 
 impl Maildir {
     /// The keys of its messages: one scan of `new/` and `cur/`, for any number of moves.
     ///
     /// # Errors
     /// Errors of `open` and `getdents`.
-    pub fn keys(&self) -> io::Result<Keys> {
+    pub fn keys(&self) -> io::Result<TakenKeys> {
         let mut keys = HashSet::new();
         for dir in [Subdir::New, Subdir::Cur] {
             self.for_each_name(dir, |name| {
                 keys.insert(key_of(name).to_owned());
             })?;
         }
-        Ok(Keys(keys))
+        Ok(TakenKeys(keys))
     }
 
     /// Moves a message into the same directory (`new/`, `cur/`) of another Maildir, and returns its name there. Flags
@@ -53,7 +53,7 @@ impl Maildir {
     /// `NotFound` if the message is gone; `Unsupported` unless it is a regular file (a relative link would lead
     /// elsewhere); `InvalidFilename`; `ResourceBusy` if others keep renaming it. Others of `open`, `read`, `write`,
     /// `rename`, `link`, `unlink`, `fsync`. The message then stays in its old place.
-    pub fn move_to(&self, found: &Found, target: &Self, taken: &mut Keys) -> io::Result<Found> {
+    pub fn move_to(&self, found: &Found, target: &Self, taken: &mut TakenKeys) -> io::Result<Found> {
         let place = |maildir: &Self| rustix::fs::fstat(maildir.new_dir()).map(|stat| identity(&stat));
         if place(self)? == place(target)? {
             return Ok(found.clone());
@@ -75,7 +75,7 @@ impl Maildir {
 struct Move<'a> {
     from: &'a Maildir,
     target: &'a Maildir,
-    taken: &'a mut Keys,
+    taken: &'a mut TakenKeys,
 }
 
 impl Move<'_> {

@@ -40,7 +40,7 @@ pub struct MaildirReader {
 
 /// A name in `new/` or `cur/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ListedName<'a> {
+pub struct ListedMessage<'a> {
     /// The name, which may contain any characters except `/` and NUL.
     pub name: &'a str,
     /// Inode number.
@@ -171,13 +171,13 @@ impl MaildirReader {
     ///
     /// # Errors
     /// Errors of `open` and `getdents`.
-    pub fn for_each_name(&self, subdir: Subdir, mut each: impl FnMut(ListedName<'_>)) -> io::Result<usize> {
+    pub fn for_each_name(&self, subdir: Subdir, mut each: impl FnMut(ListedMessage<'_>)) -> io::Result<usize> {
         let mut left_out = 0;
         entries(self.subdir(subdir), |name, kind, inode| {
             let is_file = (kind != FileType::Unknown).then_some(kind == FileType::RegularFile);
             match name {
                 Some(name) if name.starts_with('.') => {}
-                Some(name) => each(ListedName { name, inode, is_file }),
+                Some(name) => each(ListedMessage { name, inode, is_file }),
                 None => left_out += 1,
             }
         })?;

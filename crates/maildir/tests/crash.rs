@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use posthaste_fsops::{Choice, Cut, Machine, Recording, Tree};
-use posthaste_maildir::{Flags, Found, Host, Maildir, Mounts, NameSource, Subdir, deliver_batch};
+use posthaste_maildir::{Flags, Found, Host, Maildir, NameSource, Subdir, SyncMounts, deliver_batch};
 
 /// Seeds for each position.
 const SEEDS: u64 = 6;
@@ -38,7 +38,7 @@ fn a_batch_is_whole_and_durable_wherever_the_power_goes() {
 
 fn check_batches(machine: &Machine, trusted: bool) {
     let names = NameSource::new(Host::new("rig.example")).expect("names");
-    let mut mounts = Mounts::new();
+    let mut mounts = SyncMounts::new();
     let mut number = 0;
     // As another program makes it, or one of ours that is killed right after.
     posthaste_fsops::mkdir(machine.path().join("a"), rustix::fs::Mode::RWXU).expect("a directory");
@@ -83,7 +83,7 @@ fn check_keywords(machine: &Machine, trusted: bool) {
     let maildir = Arc::new(Maildir::open_or_create(machine.path().join("a")).expect("a mailbox"));
     let names = NameSource::new(Host::new("rig.example")).expect("names");
     let message = body(1);
-    let mut mounts = Mounts::new();
+    let mut mounts = SyncMounts::new();
     let delivered = deliver_batch(&mut mounts, &names, SystemTime::now(), &[(maildir.clone(), &message)]).remove(0);
     let mut at = maildir.find(delivered.expect("delivered").as_str()).expect("scanned").expect("there");
     let durable = machine.position();
@@ -129,7 +129,7 @@ fn check_replaced(machine: &Machine, trusted: bool, then: Then) {
     let names = NameSource::new(Host::new("rig.example")).expect("names");
     let (before, message) = (body(1), body(2));
     let batch = [(maildir.clone(), &before[..])];
-    let delivered = deliver_batch(&mut Mounts::new(), &names, SystemTime::now(), &batch).remove(0);
+    let delivered = deliver_batch(&mut SyncMounts::new(), &names, SystemTime::now(), &batch).remove(0);
     let at = maildir.find(delivered.expect("delivered").as_str()).expect("scanned").expect("there");
     let durable = machine.position();
     maildir.replace(&at, &[IoSlice::new(&message)]).expect("replaced");
@@ -175,7 +175,8 @@ fn check_moved(machine: &Machine, trusted: bool) {
     let message = body(3);
     // Both, so that both are durable.
     let batch = [(from.clone(), &message[..]), (to.clone(), b"other\n")];
-    let delivered = deliver_batch(&mut Mounts::new(), &names, SystemTime::now(), &batch).remove(0).expect("delivered");
+    let delivered =
+        deliver_batch(&mut SyncMounts::new(), &names, SystemTime::now(), &batch).remove(0).expect("delivered");
     let at = from.find(delivered.as_str()).expect("scanned").expect("there");
     let durable = machine.position();
     let moved = from.move_to(&at, &to, &mut to.keys().expect("scanned")).expect("moved");

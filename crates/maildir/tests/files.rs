@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use posthaste_fsops::{Faults, Machine, Tree};
 use posthaste_maildir::{
-    Host, MailRoot, MailboxPath, Maildir, Mounts, NameSource, Published, StoreError, Subdir, SyncBy, TMP_AGE_MAX,
+    Host, MailRoot, MailboxPath, Maildir, NameSource, RenamedMail, StoreError, Subdir, SyncBy, SyncMounts, TMP_AGE_MAX,
     UniqueName, Written, deliver_batch, sync,
 };
 
@@ -286,7 +286,7 @@ fn a_batch_reaches_all_mailboxes_and_a_bad_one_fails_alone() {
     std::fs::remove_dir_all(place.path("u2")).expect("removed");
     let bodies: Vec<String> = (0..20).map(|n| format!("message {n}\n")).collect();
     let messages: Vec<_> = bodies.iter().enumerate().map(|(n, body)| (boxes[n % 5].clone(), body.as_bytes())).collect();
-    let outcomes = deliver_batch(&mut Mounts::new(), &names, SystemTime::now(), &messages);
+    let outcomes = deliver_batch(&mut SyncMounts::new(), &names, SystemTime::now(), &messages);
     assert_eq!(outcomes.len(), 20);
     for (n, outcome) in outcomes.iter().enumerate() {
         match outcome {
@@ -307,14 +307,14 @@ fn a_doubtful_sync_fails_the_whole_batch_and_leaves_nothing() {
     let machine = Machine::new().expect("a directory whose syncfs is trusted");
     let maildir = Arc::new(Maildir::open_or_create(machine.path().join("box")).expect("opens"));
     assert!(maildir.facts().syncfs_trusted);
-    let mut mounts = Mounts::new();
+    let mut mounts = SyncMounts::new();
     let mut written = Written::default();
     for unique in ["A", "B"] {
         let (name, parts) = (name(unique, b"body"), [IoSlice::new(b"body")]);
         written.write(&mut mounts, maildir.clone(), name, &parts, SyncBy::FileSystem, unique).expect("written");
     }
     // These mounts opened no descriptor before the writes, so a 0 from their syncfs would prove nothing.
-    let (synced, outcomes) = sync(&mut Mounts::new(), Published::default(), written);
+    let (synced, outcomes) = sync(&mut SyncMounts::new(), RenamedMail::default(), written);
     assert_eq!(outcomes.len(), 2);
     assert!(outcomes.iter().all(|(_, outcome)| matches!(outcome, Err(StoreError::Sync(_)))), "{outcomes:?}");
     let (published, failed) = synced.publish();

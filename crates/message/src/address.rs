@@ -17,7 +17,7 @@ pub const PATH_BYTES_MAX: usize = 256;
 
 /// The part after the `@`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Domain {
+pub enum AddressDomain {
     /// A host or domain name, case as received; contains U-labels only where SMTPUTF8 allows them.
     Name(String),
     /// An IPv4 or IPv6 address literal.
@@ -26,7 +26,7 @@ pub enum Domain {
     Literal(String),
 }
 
-impl Domain {
+impl AddressDomain {
     /// Parses an address literal, given without its brackets (RFC 5321 section 4.1.3): an IPv4 address, `IPv6:` and an
     /// address, or `tag:content`.
     pub fn parse_literal(inner: &str) -> Result<Self, AddressError> {
@@ -34,13 +34,13 @@ impl Domain {
     }
 }
 
-impl fmt::Display for Domain {
+impl fmt::Display for AddressDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Domain::Name(name) => f.write_str(name),
-            Domain::Ip(IpAddr::V4(ip)) => write!(f, "[{ip}]"),
-            Domain::Ip(IpAddr::V6(ip)) => write!(f, "[IPv6:{ip}]"),
-            Domain::Literal(text) => write!(f, "[{text}]"),
+            AddressDomain::Name(name) => f.write_str(name),
+            AddressDomain::Ip(IpAddr::V4(ip)) => write!(f, "[{ip}]"),
+            AddressDomain::Ip(IpAddr::V6(ip)) => write!(f, "[IPv6:{ip}]"),
+            AddressDomain::Literal(text) => write!(f, "[{text}]"),
         }
     }
 }
@@ -78,7 +78,7 @@ pub fn quoted(local_part: &str) -> impl fmt::Display + '_ {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Address {
     local_part: LocalPart,
-    domain: Domain,
+    domain: AddressDomain,
 }
 
 impl Address {
@@ -99,7 +99,7 @@ impl Address {
     }
 
     /// The domain.
-    pub fn domain(&self) -> &Domain {
+    pub fn domain(&self) -> &AddressDomain {
         &self.domain
     }
 
@@ -107,8 +107,8 @@ impl Address {
     pub fn is_ascii(&self) -> bool {
         self.local_part().is_ascii()
             && match &self.domain {
-                Domain::Name(name) | Domain::Literal(name) => name.is_ascii(),
-                Domain::Ip(_) => true,
+                AddressDomain::Name(name) | AddressDomain::Literal(name) => name.is_ascii(),
+                AddressDomain::Ip(_) => true,
             }
     }
 }
@@ -117,12 +117,12 @@ impl Address {
     /// This address in ASCII: U-labels of the domain become A-labels (RFC 5890). `None` if it is ASCII already, or if
     /// the local part is not ASCII and so has no such form.
     pub fn to_ascii(&self) -> Option<Self> {
-        let Domain::Name(name) = &self.domain else { return None };
+        let AddressDomain::Name(name) = &self.domain else { return None };
         if name.is_ascii() || !self.local_part().is_ascii() {
             return None;
         }
         let name = idna::domain_to_ascii(name).ok().filter(|name| is_domain(name))?;
-        Some(Self { local_part: self.local_part.clone(), domain: Domain::Name(name) })
+        Some(Self { local_part: self.local_part.clone(), domain: AddressDomain::Name(name) })
     }
 }
 

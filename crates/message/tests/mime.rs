@@ -2,8 +2,8 @@
 
 use posthaste_message::DateTime;
 use posthaste_message::mime::{
-    Addresses, Charset, Encoding, Header, Kind, Limits, Message, Part, base64, decode_body, decode_text, in_reply_to,
-    message_id, parameter, quoted_printable, references, unflow,
+    AddressList, Charset, Encoding, Header, Kind, Message, Part, ScanLimits, base64, decode_body, decode_text,
+    in_reply_to, message_id, parameter, quoted_printable, references, unflow,
 };
 use proptest::prelude::*;
 
@@ -116,7 +116,7 @@ fn check(written: &Written, part: Part<'_, '_>) {
 }
 
 /// Checks the invariants of parts for any octets.
-fn check_places(bytes: &[u8], message: &Message<'_>, limits: &Limits) {
+fn check_places(bytes: &[u8], message: &Message<'_>, limits: &ScanLimits) {
     assert_eq!(message.root().range(), 0..bytes.len());
     assert!(message.parts().count() <= limits.parts);
     for part in message.parts() {
@@ -197,12 +197,12 @@ proptest! {
         let message = Message::parse(&mail);
         prop_assert_eq!(message.problem(), None);
         check(&written, message.root());
-        check_places(&mail, &message, &Limits::default());
+        check_places(&mail, &message, &ScanLimits::default());
     }
 
     #[test]
     fn parts_of_any_octets_lie_within_each_other(bytes in mail_like(), depth in 0usize..5, parts in 1usize..9) {
-        for limits in [Limits::default(), Limits { depth, parts }] {
+        for limits in [ScanLimits::default(), ScanLimits { depth, parts }] {
             check_places(&bytes, &Message::parse_within(&bytes, &limits), &limits);
         }
         let message = Message::parse(&bytes);
@@ -221,7 +221,7 @@ proptest! {
     #[test]
     fn any_octets_have_some_meaning_everywhere(bytes in mail_like(), label in "[a-z0-9-]{0,12}") {
         decode_text(&bytes, Some(Charset::UTF_8));
-        prop_assert!(Addresses::new(&bytes, None).count() <= bytes.len() + 2);
+        prop_assert!(AddressList::new(&bytes, None).count() <= bytes.len() + 2);
         parameter(&bytes, "name", None);
         message_id(&bytes);
         references(&bytes);

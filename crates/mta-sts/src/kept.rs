@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Mode as FileMode;
 
-use crate::policy::Policy;
+use crate::policy::StsPolicy;
 
 /// A policy as it was fetched.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct KeptPolicy {
     pub id: String,
     /// Seconds since 1970.
     pub fetched: u64,
-    pub policy: Policy,
+    pub policy: StsPolicy,
 }
 
 impl KeptPolicy {
@@ -30,7 +30,7 @@ impl KeptPolicy {
     fn parse(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = posthaste_fsops::checked(bytes)?.strip_prefix("id: ")?.split_once('\n')?;
         let (fetched, policy) = rest.strip_prefix("fetched: ")?.split_once('\n')?;
-        Some(Self { id: id.to_owned(), fetched: fetched.parse().ok()?, policy: Policy::parse(policy).ok()? })
+        Some(Self { id: id.to_owned(), fetched: fetched.parse().ok()?, policy: StsPolicy::parse(policy).ok()? })
     }
 }
 
@@ -79,7 +79,7 @@ impl KeptPolicies {
     ///
     /// # Errors
     /// The file cannot be written; one that was there stays.
-    pub fn put(&self, domain: &str, id: &str, fetched: u64, policy: &Policy) -> io::Result<()> {
+    pub fn put(&self, domain: &str, id: &str, fetched: u64, policy: &StsPolicy) -> io::Result<()> {
         let has_room = |domains: &HashSet<String>| domains.len() < FILES_MAX || domains.contains(domain);
         let Some(dir) = self.dir.as_ref().filter(|_| is_file_name(domain) && has_room(&self.domains())) else {
             return Ok(());
@@ -128,7 +128,7 @@ mod tests {
     fn a_policy_outlives_its_process_until_its_time_has_passed() {
         let dir = tempfile::tempdir().unwrap();
         let kept = KeptPolicies::open(dir.path(), 1000).unwrap();
-        let policy = Policy::parse(TEXT).unwrap();
+        let policy = StsPolicy::parse(TEXT).unwrap();
         kept.put("a.example", "one", 1000, &policy).unwrap();
         kept.put("b.example", "two", 1050, &policy).unwrap();
         let again = KeptPolicies::open(dir.path(), 1099).unwrap();
@@ -144,7 +144,7 @@ mod tests {
     fn a_policy_of_which_a_bit_is_flipped_counts_for_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let kept = KeptPolicies::open(dir.path(), 1000).unwrap();
-        kept.put("a.example", "one", 1000, &Policy::parse(TEXT).unwrap()).unwrap();
+        kept.put("a.example", "one", 1000, &StsPolicy::parse(TEXT).unwrap()).unwrap();
         let path = dir.path().join("a.example");
         let whole = fs::read(&path).unwrap();
         for bit in 0..whole.len() * 8 {
@@ -168,7 +168,7 @@ mod tests {
         for name in
             ["../a.example", "/etc/passwd.x", ".a", "a/b.example", "localhost", "a.example.new", "A.example", "a\0.b"]
         {
-            kept.put(name, "x", 1, &Policy::parse(TEXT).unwrap()).unwrap();
+            kept.put(name, "x", 1, &StsPolicy::parse(TEXT).unwrap()).unwrap();
             assert_eq!(kept.get(name, 1), None, "{name}");
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);

@@ -14,6 +14,6 @@ mod record;
 
 pub use fetch::AuthoritiesError;
 pub use own::own_policy_id;
-pub use policies::{FoundPolicy, OpenError, Policies};
-pub use policy::{Mode, Policy, PolicyError};
+pub use policies::{FoundPolicy, Policies, PolicyOpenError};
+pub use policy::{Mode, PolicyError, StsPolicy};
 pub use record::policy_id;

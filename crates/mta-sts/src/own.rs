@@ -7,7 +7,7 @@ use posthaste_dns::{OwnDomain, RecordSource};
 use ring::digest::{SHA256, digest};
 use tokio::task::spawn_blocking;
 
-use crate::Policy;
+use crate::StsPolicy;
 use crate::fetch::Fetcher;
 
 /// The id for the record of the domain's policy (section 3.1): at most 32 letters and digits, others with each change of the policy. `None`: the policy is not served
@@ -20,7 +20,7 @@ pub async fn own_policy_id(own: &OwnDomain, source: RecordSource<'_>, port: u16,
 
 fn served(domain: &str, addresses: &[IpAddr], port: u16, ca_file: PathBuf) -> Option<String> {
     let text = Fetcher::new(&ca_file).ok()?.of_own_host(port).fetch(domain, addresses).ok()?;
-    Policy::parse(&text).ok()?;
+    StsPolicy::parse(&text).ok()?;
     let digest = digest(&SHA256, text.as_bytes());
     Some(digest.as_ref().iter().take(ID_OCTETS).map(|octet| format!("{octet:02x}")).collect())
 }

@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::fetch::{AuthoritiesError, Fetcher};
 use crate::kept::{KeptPolicies, KeptPolicy, unix_secs};
-use crate::policy::{Mode, Policy};
+use crate::policy::{Mode, StsPolicy};
 use crate::record::policy_id;
 
 /// Finds policies. Shared by all tasks.
@@ -35,14 +35,14 @@ struct Inner {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FoundPolicy {
     /// In the mode `enforce` or `testing`. `None`: mail goes as without MTA-STS.
-    pub policy: Option<Arc<Policy>>,
+    pub policy: Option<Arc<StsPolicy>>,
     /// The domain has a record, and the policy that it names cannot be had. One that was fetched before is in force then.
     pub problem: Option<Arc<str>>,
 }
 
 /// Policies cannot be had.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum PolicyOpenError {
     /// The authorities of web servers.
     #[error(transparent)]
     Authorities(#[from] AuthoritiesError),
@@ -60,21 +60,21 @@ impl Policies {
     /// Keeps policies in the directory `dir`, which is made if it is not there, and trusts the authorities of a PEM file. Blocks.
     ///
     /// # Errors
-    /// [`OpenError`].
-    pub fn open(dir: &Path, ca_file: &Path) -> Result<Self, OpenError> {
+    /// [`PolicyOpenError`].
+    pub fn open(dir: &Path, ca_file: &Path) -> Result<Self, PolicyOpenError> {
         Self::with(dir, Fetcher::new(ca_file)?)
     }
 
     /// Keeps policies in memory alone, for a program that asks for a few. Blocks.
     ///
     /// # Errors
-    /// [`OpenError::Authorities`].
-    pub fn in_memory(ca_file: &Path) -> Result<Self, OpenError> {
+    /// [`PolicyOpenError::Authorities`].
+    pub fn in_memory(ca_file: &Path) -> Result<Self, PolicyOpenError> {
         Ok(Self::new(Fetcher::new(ca_file)?, KeptPolicies::default()))
     }
 
-    pub(crate) fn with(dir: &Path, fetcher: Fetcher) -> Result<Self, OpenError> {
-        let failed = |error| OpenError::Directory { path: dir.display().to_string(), error };
+    pub(crate) fn with(dir: &Path, fetcher: Fetcher) -> Result<Self, PolicyOpenError> {
+        let failed = |error| PolicyOpenError::Directory { path: dir.display().to_string(), error };
         Ok(Self::new(fetcher, KeptPolicies::open(dir, unix_secs()).map_err(failed)?))
     }
 
@@ -138,14 +138,14 @@ impl Policies {
         }
     }
 
-    async fn fetch(&self, resolver: &Resolver, domain: &str, id: &str) -> Result<Policy, String> {
+    async fn fetch(&self, resolver: &Resolver, domain: &str, id: &str) -> Result<StsPolicy, String> {
         let found = resolver.addresses(&format!("mta-sts.{domain}")).await.map_err(|error| error.to_string())?;
         let turn = timeout(TURN, self.0.turns.acquire()).await;
         let Ok(Ok(_turn)) = turn else { return Err("too many policies are being fetched".to_owned()) };
         let (inner, domain, id) = (Arc::clone(&self.0), domain.to_owned(), id.to_owned());
         let fetching = spawn_blocking(move || {
             let text = inner.fetcher.fetch(&domain, found.all())?;
-            let policy = Policy::parse(&text).map_err(|error| format!("the policy of {domain}: {error}"))?;
+            let policy = StsPolicy::parse(&text).map_err(|error| format!("the policy of {domain}: {error}"))?;
             // On a full disk it is in force all the same, until a restart.
             let _ = inner.kept.put(&domain, &id, unix_secs(), &policy);
             Ok::<_, String>(policy)
@@ -155,7 +155,7 @@ impl Policies {
 }
 
 /// A policy is fetched again each day, or sooner if it holds for less than two (RFC 8461 section 3.3): so it is in force without a gap.
-fn fresh_secs(policy: &Policy) -> u64 {
+fn fresh_secs(policy: &StsPolicy) -> u64 {
     (policy.max_age_secs / 2).clamp(60, 86_400)
 }
 
@@ -205,7 +205,7 @@ mod tests {
         let server = Server::start(zone(Some("v=STSv1; id=1;")));
         let (policies, resolver) = (Policies::with(dir.path(), web.fetcher()).unwrap(), resolver(&server));
         let found = posthaste_dns::join_all((0..20).map(|_| policies.of(&resolver, "a.example"))).await;
-        let expected = Policy::parse(TEXT).unwrap();
+        let expected = StsPolicy::parse(TEXT).unwrap();
         assert!(found.iter().all(|found| found.policy.as_deref() == Some(&expected) && found.problem.is_none()));
         let again = Policies::with(dir.path(), web.fetcher()).unwrap();
         assert_eq!(again.of(&resolver, "a.example").await, found[0]);

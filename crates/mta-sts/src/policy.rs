@@ -2,7 +2,7 @@
 
 /// A policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy {
+pub struct StsPolicy {
     /// The demand on senders.
     pub mode: Mode,
     /// Host names, and patterns such as `*.example.net`, in lower case. In the mode `none` there are none.
@@ -33,7 +33,7 @@ pub enum PolicyError {
     Field(&'static str),
 }
 
-impl Policy {
+impl StsPolicy {
     /// Reads a policy. Unknown fields are ignored. Of a field that may occur once, the first is used.
     ///
     /// # Errors
@@ -111,13 +111,13 @@ mod tests {
 
     #[test]
     fn the_example_of_the_rfc_is_read() {
-        let policy = Policy::parse(RFC).unwrap();
+        let policy = StsPolicy::parse(RFC).unwrap();
         assert_eq!((policy.mode, policy.max_age_secs), (Mode::Enforce, 604_800));
         assert_eq!(policy.hosts, ["mail.example.com", "*.example.net", "backupmx.example.com"]);
-        assert_eq!(Policy::parse(&RFC.replace('\n', "\r\n")).as_ref(), Ok(&policy));
+        assert_eq!(StsPolicy::parse(&RFC.replace('\n', "\r\n")).as_ref(), Ok(&policy));
         assert_eq!(policy.text(), RFC);
         let more = RFC.replace("mode", "new: 1\nmode").replace("mx: *", "mode: none\nmx: *");
-        assert_eq!(Policy::parse(&more), Ok(policy), "unknown fields, and a second mode, are passed over");
+        assert_eq!(StsPolicy::parse(&more), Ok(policy), "unknown fields, and a second mode, are passed over");
     }
 
     #[test]
@@ -136,15 +136,15 @@ mod tests {
             (RFC.replace("*.example.net", ""), PolicyError::Field("mx")),
             (RFC.replace("mx: *", &("mx: a\n".repeat(100) + "mx: *")), PolicyError::Field("mx")),
         ] {
-            assert_eq!(Policy::parse(&text), Err(expected), "{text}");
+            assert_eq!(StsPolicy::parse(&text), Err(expected), "{text}");
         }
-        let none = Policy::parse("version: STSv1\nmode: none\nmx: ?\nmax_age: 99999999999999999999999\n").unwrap();
+        let none = StsPolicy::parse("version: STSv1\nmode: none\nmx: ?\nmax_age: 99999999999999999999999\n").unwrap();
         assert_eq!((none.mode, none.max_age_secs), (Mode::None, YEAR_SECS));
     }
 
     #[test]
     fn a_star_is_one_label() {
-        let policy = Policy::parse(RFC).unwrap();
+        let policy = StsPolicy::parse(RFC).unwrap();
         let is_permitted = ["mail.example.com", "a.example.net", "backupmx.example.com"];
         let is_not = ["example.com", "example.net", "a.b.example.net", ".example.net", "a.mail.example.com", ""];
         assert!(is_permitted.iter().all(|host| policy.permits(host)));
@@ -154,7 +154,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_panics(text in "(?s).{0,200}", begin in "version: STSv1\n|") {
-            let _ = Policy::parse(&(begin + &text)).map(|policy| policy.permits("mx.example"));
+            let _ = StsPolicy::parse(&(begin + &text)).map(|policy| policy.permits("mx.example"));
         }
     }
 }

@@ -17,7 +17,10 @@ use crate::gate::Gate;
 use crate::phase::{PhaseWatch, Phases};
 use crate::proxy::take_header;
 use crate::reserve::Reserve;
-use crate::{Admission, CurrentPhase, Limits, Listener, Peer, Phase, ProxyError, Refusal, Rules, Stream, close};
+use crate::{
+    Admission, ConnectionRefusal, CurrentPhase, GateLimits, ListeningSocket, Peer, Phase, ProxyError, Rules, Stream,
+    close,
+};
 
 /// A protocol. One value serves all connections of a listener.
 pub trait Service: Send + Sync + 'static {
@@ -26,7 +29,7 @@ pub trait Service: Send + Sync + 'static {
     fn serve(&self, connection: Connection) -> impl Future<Output = ()> + Send;
 
     /// The last bytes for a client that is refused. Must not block.
-    fn refuse(&self, peer: &Peer, why: &Refusal) -> Goodbye;
+    fn refuse(&self, peer: &Peer, why: &ConnectionRefusal) -> Goodbye;
 }
 
 /// An admitted client.
@@ -72,7 +75,7 @@ impl Listeners {
     ///
     /// # Errors
     /// No file descriptors are left for the reserve, which lets the server still refuse clients properly at the descriptor limit.
-    pub fn new(limits: Limits) -> io::Result<Self> {
+    pub fn new(limits: GateLimits) -> io::Result<Self> {
         let phases = Phases::new();
         let shared = Shared {
             gate: Gate::new(limits),
@@ -86,14 +89,14 @@ impl Listeners {
     }
 
     /// Serves `listener` on the current tokio runtime until [`Listeners::shutdown`]. Listeners may share `admission`.
-    pub fn serve(&mut self, listener: Listener, admission: &Arc<Admission>, service: impl Service) {
+    pub fn serve(&mut self, listener: ListeningSocket, admission: &Arc<Admission>, service: impl Service) {
         let shared = Arc::clone(&self.shared);
         let door = Arc::new(Door { shared, admission: Arc::clone(admission), service });
         self.accepting.push(tokio::spawn(accept(listener, door)));
     }
 
     /// Replaces the limits. Open connections stay.
-    pub fn set_limits(&self, limits: Limits) {
+    pub fn set_limits(&self, limits: GateLimits) {
         self.shared.gate.replace(limits);
     }
 
@@ -149,7 +152,7 @@ struct Door<S> {
 /// Maximum clients that linger after a refusal; above it they are closed without waiting for them to read the reason.
 const REJECTING_MAX: usize = 256;
 
-async fn accept<S: Service>(listener: Listener, door: Arc<Door<S>>) {
+async fn accept<S: Service>(listener: ListeningSocket, door: Arc<Door<S>>) {
     let mut phase = door.shared.phase.clone();
     loop {
         let accepted = tokio::select! {
@@ -167,7 +170,7 @@ async fn accept<S: Service>(listener: Listener, door: Arc<Door<S>>) {
 fn admit<S: Service>(door: &Arc<Door<S>>, stream: Stream, peer: Peer) {
     let rules = door.admission.rules();
     let entered = match &rules.proxies {
-        Some(proxies) if !proxies.trust(&peer) => Err(Refusal::NotAProxy),
+        Some(proxies) if !proxies.trust(&peer) => Err(ConnectionRefusal::NotAProxy),
         // The client is counted once the proxy has named it.
         Some(_) => door.admission.enter(&door.shared.gate, None),
         None => rules.check(&peer).and_then(|()| door.admission.enter(&door.shared.gate, peer.ip())),
@@ -202,7 +205,7 @@ async fn passed_on<S: Service>(
         _ = phase.wait_for(|phase| *phase >= Phase::Draining) => return,
         header = timeout(patience, take_header(&stream)) => header.unwrap_or(Err(ProxyError::TimedOut)),
     };
-    let entered = header.map_err(Refusal::from).and_then(|header| {
+    let entered = header.map_err(ConnectionRefusal::from).and_then(|header| {
         // Without addresses it is the proxy's own connection, such as a health check.
         if let Some((remote, local)) = header.addresses {
             peer = Peer::Tcp { remote, local };
@@ -239,7 +242,7 @@ async fn serve<S: Service>(door: &Door<S>, stream: Stream, peer: Peer) {
 }
 
 /// Refuses a client. The reason fits any socket buffer, so writing it never waits.
-fn reject<S: Service>(door: &Arc<Door<S>>, stream: Stream, peer: &Peer, why: &Refusal) {
+fn reject<S: Service>(door: &Arc<Door<S>>, stream: Stream, peer: &Peer, why: &ConnectionRefusal) {
     let refused = catch_unwind(AssertUnwindSafe(|| door.service.refuse(peer, why)));
     let Goodbye { bytes, linger } = refused.unwrap_or_else(|_| {
         tracing::error!("a protocol panicked while refusing a client");
@@ -264,7 +267,7 @@ fn reject<S: Service>(door: &Arc<Door<S>>, stream: Stream, peer: &Peer, why: &Re
 }
 
 /// Handles a failed accept. Out of descriptors: a reserved one admits the next client, to refuse it properly. Other errors concern one client only.
-async fn accept_failed<S: Service>(listener: &Listener, door: &Arc<Door<S>>, error: &io::Error) {
+async fn accept_failed<S: Service>(listener: &ListeningSocket, door: &Arc<Door<S>>, error: &io::Error) {
     const EMFILE: i32 = 24;
     const ENFILE: i32 = 23;
     const PAUSE: Duration = Duration::from_millis(10);
@@ -282,7 +285,7 @@ async fn accept_failed<S: Service>(listener: &Listener, door: &Arc<Door<S>>, err
     let recovered = reserve.refill();
     match accepted {
         Ok(Ok((stream, peer))) if recovered => admit(door, stream, peer),
-        Ok(Ok((stream, peer))) => reject(door, stream, &peer, &Refusal::TooManyFiles),
+        Ok(Ok((stream, peer))) => reject(door, stream, &peer, &ConnectionRefusal::TooManyFiles),
         // No client was waiting: without descriptors accept fails before it checks.
         _ => {}
     }

@@ -7,16 +7,16 @@ use std::time::Duration;
 use crate::gate::{Excess, Gate, Permit};
 use crate::networks::{IpNet, is_in};
 use crate::proxy::ProxyError;
-use crate::{Limits, Peer};
+use crate::{GateLimits, Peer};
 
 /// The reason why a client is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
-    /// [`Limits::connections`], of all listeners or of this one.
+pub enum ConnectionRefusal {
+    /// [`GateLimits::connections`], of all listeners or of this one.
     #[error("too many connections")]
     TooManyConnections,
-    /// [`Limits::connections_per_address`].
+    /// [`GateLimits::connections_per_address`].
     #[error("too many connections from this address")]
     TooManyFromAddress,
     /// [`NetworkLimits::connections`](crate::NetworkLimits::connections).
@@ -36,7 +36,7 @@ pub enum Refusal {
     Proxy(#[from] ProxyError),
 }
 
-impl From<Excess> for Refusal {
+impl From<Excess> for ConnectionRefusal {
     fn from(excess: Excess) -> Self {
         match excess {
             Excess::Total => Self::TooManyConnections,
@@ -55,12 +55,12 @@ pub struct Rules {
     /// Trusted proxies. If set, only proxies connect here, no clients. Default: `None`.
     pub proxies: Option<Proxies>,
     /// Limits of these listeners, in addition to the common ones. Default: none.
-    pub limits: Limits,
+    pub limits: GateLimits,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { allow: None, proxies: None, limits: Limits::NONE }
+        Self { allow: None, proxies: None, limits: GateLimits::NONE }
     }
 }
 
@@ -110,7 +110,7 @@ impl Admission {
     }
 
     /// Counts a client here and with `all`.
-    pub(crate) fn enter(&self, all: &Arc<Gate>, ip: Option<IpAddr>) -> Result<Permits, Refusal> {
+    pub(crate) fn enter(&self, all: &Arc<Gate>, ip: Option<IpAddr>) -> Result<Permits, ConnectionRefusal> {
         Ok(Permits { all: all.enter(ip)?, own: self.gate.enter(ip)? })
     }
 }
@@ -123,7 +123,7 @@ pub(crate) struct Permits {
 }
 
 impl Permits {
-    pub fn enter_from(&mut self, ip: IpAddr) -> Result<(), Refusal> {
+    pub fn enter_from(&mut self, ip: IpAddr) -> Result<(), ConnectionRefusal> {
         self.all.enter_from(ip)?;
         Ok(self.own.enter_from(ip)?)
     }
@@ -131,8 +131,8 @@ impl Permits {
 
 impl Rules {
     /// Checks a client against the permitted networks; limits are not counted here.
-    pub(crate) fn check(&self, peer: &Peer) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, peer: &Peer) -> Result<(), ConnectionRefusal> {
         let allowed = peer.ip().is_none_or(|ip| self.allow.as_ref().is_none_or(|allow| is_in(allow, ip)));
-        if allowed { Ok(()) } else { Err(Refusal::NotAllowed) }
+        if allowed { Ok(()) } else { Err(ConnectionRefusal::NotAllowed) }
     }
 }

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use crate::{Backlog, Bound, Limits, UnixAccess};
+use crate::{Backlog, Bound, GateLimits, UnixAccess};
 
 /// A place to listen.
 #[derive(Debug)]
-pub enum Place {
+pub enum ListenPlace {
     /// `host:port`; port 0 takes a free one. A name with several addresses is bound at each.
     Tcp(String),
     /// A UNIX socket. A socket left behind by a dead server is replaced, any other file is an error. Our name is
@@ -23,7 +23,7 @@ pub enum Place {
     BoundUnix(std::os::unix::net::UnixListener),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ListenPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => f.write_str(address),
@@ -39,23 +39,23 @@ impl fmt::Display for Place {
 ///
 /// # Errors
 /// [`ListenError`] names the place; then nothing stays bound.
-pub fn bind<T: Clone>(places: Vec<(Place, T)>, limits: &Limits) -> Result<Vec<(Bound, T)>, ListenError> {
+pub fn bind<T: Clone>(places: Vec<(ListenPlace, T)>, limits: &GateLimits) -> Result<Vec<(Bound, T)>, ListenError> {
     let backlog = Backlog::for_connections(limits.connections);
     let mut tcp = Vec::new();
     let mut bound = Vec::new();
     for (at, with) in places {
         let place = at.to_string();
         let socket = match at {
-            Place::Tcp(address) => match address.to_socket_addrs() {
+            ListenPlace::Tcp(address) => match address.to_socket_addrs() {
                 Ok(addresses) => {
                     tcp.push((place, addresses.collect::<Vec<_>>(), with));
                     continue;
                 }
                 Err(error) => Err(error),
             },
-            Place::Unix(path, access) => Bound::unix(&path, access, backlog),
-            Place::BoundTcp(listener) => Bound::from_tcp(listener, backlog),
-            Place::BoundUnix(listener) => Bound::from_unix(listener, backlog),
+            ListenPlace::Unix(path, access) => Bound::unix(&path, access, backlog),
+            ListenPlace::BoundTcp(listener) => Bound::from_tcp(listener, backlog),
+            ListenPlace::BoundUnix(listener) => Bound::from_unix(listener, backlog),
         };
         bound.push((socket.map_err(|error| ListenError { place, error })?, with));
     }

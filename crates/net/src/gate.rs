@@ -9,7 +9,7 @@ use crate::peer::customer;
 
 /// Limits on simultaneous connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct GateLimits {
     /// In all.
     pub connections: usize,
     /// From one IPv4 address or one IPv6 /64. UNIX sockets have no address.
@@ -23,17 +23,17 @@ pub struct Limits {
 pub struct NetworkLimits {
     /// From the whole network; they also count globally.
     pub connections: Option<usize>,
-    /// In place of [`Limits::connections_per_address`].
+    /// In place of [`GateLimits::connections_per_address`].
     pub connections_per_address: Option<usize>,
 }
 
-impl Limits {
+impl GateLimits {
     /// No limits.
     pub const NONE: Self = Self { connections: usize::MAX, connections_per_address: usize::MAX, networks: Vec::new() };
 }
 
 /// 20,000 connections in all, and no other limit.
-impl Default for Limits {
+impl Default for GateLimits {
     fn default() -> Self {
         Self { connections: 20_000, ..Self::NONE }
     }
@@ -71,8 +71,8 @@ pub(crate) struct Permit {
 }
 
 impl Gate {
-    pub fn new(limits: Limits) -> Arc<Self> {
-        let Limits { connections, connections_per_address, networks } = limits;
+    pub fn new(limits: GateLimits) -> Arc<Self> {
+        let GateLimits { connections, connections_per_address, networks } = limits;
         Arc::new(Self(Mutex::new(Counts {
             connections,
             connections_per_address,
@@ -84,8 +84,8 @@ impl Gate {
     }
 
     /// Replaces the limits. Open connections stay.
-    pub fn replace(&self, limits: Limits) {
-        let Limits { connections, connections_per_address, networks } = limits;
+    pub fn replace(&self, limits: GateLimits) {
+        let GateLimits { connections, connections_per_address, networks } = limits;
         let mut counts = self.counts();
         counts.networks = ByNetwork::new(NetworkLimits::default(), networks);
         (counts.connections, counts.connections_per_address) = (connections, connections_per_address);
@@ -176,8 +176,8 @@ mod tests {
     use super::*;
     use crate::network;
 
-    fn limits(connections: usize, connections_per_address: usize) -> Limits {
-        Limits { connections, connections_per_address, networks: Vec::new() }
+    fn limits(connections: usize, connections_per_address: usize) -> GateLimits {
+        GateLimits { connections, connections_per_address, networks: Vec::new() }
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -211,7 +211,7 @@ mod tests {
         let own = |connections, connections_per_address| NetworkLimits { connections, connections_per_address };
         let networks = [("10.0.0.0/8", own(Some(3), Some(2))), ("10.9.0.0/16", own(None, Some(4)))];
         let networks = networks.map(|(text, limits)| (network(text).unwrap(), limits)).to_vec();
-        let gate = Gate::new(Limits { networks, ..limits(100, 1) });
+        let gate = Gate::new(GateLimits { networks, ..limits(100, 1) });
         let enter = |text: &str| gate.enter(Some(ip(text)));
         let mut inside = vec![enter("192.0.2.1").unwrap()];
         assert_eq!(enter("192.0.2.1").unwrap_err(), Excess::Address);

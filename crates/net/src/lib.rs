@@ -59,13 +59,13 @@ mod validation;
 pub mod x509;
 
 pub use accept::{Connection, Goodbye, Listeners, Service};
-pub use admission::{Admission, Proxies, Refusal, Rules};
-pub use bind::{ListenError, Place, bind};
+pub use admission::{Admission, ConnectionRefusal, Proxies, Rules};
+pub use bind::{ListenError, ListenPlace, bind};
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use chooser::{CertificateChooser, CertificateList, certificate_has_name};
-pub use gate::{Limits, NetworkLimits};
-pub use listen::{Backlog, Bound, Listener, UnixAccess};
+pub use gate::{GateLimits, NetworkLimits};
+pub use listen::{Backlog, Bound, ListeningSocket, UnixAccess};
 pub use networks::{ByNetwork, IpNet, NetworkError, is_much_of_the_internet, network};
 pub use peer::Peer;
 pub use phase::{CurrentPhase, Phase, after};

@@ -164,8 +164,8 @@ impl Bound {
     ///
     /// # Errors
     /// Errors of the system, such as too many open files.
-    pub fn listen(self) -> io::Result<Listener> {
-        Ok(Listener(match self.0 {
+    pub fn listen(self) -> io::Result<ListeningSocket> {
+        Ok(ListeningSocket(match self.0 {
             Socket::Tcp(listener) => {
                 let local = Some(listener.local_addr()?).filter(|local| !local.ip().is_unspecified());
                 Accepting::Tcp { listener: TcpListener::from_std(listener)?, local }
@@ -185,7 +185,7 @@ fn unix_socket() -> io::Result<OwnedFd> {
 
 /// A socket that accepts clients.
 #[derive(Debug)]
-pub struct Listener(Accepting);
+pub struct ListeningSocket(Accepting);
 
 #[derive(Debug)]
 enum Accepting {
@@ -252,7 +252,7 @@ fn remove_dead_socket(path: &Path) -> io::Result<()> {
     std::fs::remove_file(path)
 }
 
-impl Listener {
+impl ListeningSocket {
     pub(crate) async fn accept(&self) -> io::Result<(Stream, Peer)> {
         match &self.0 {
             Accepting::Tcp { listener, local } => {

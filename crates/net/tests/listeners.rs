@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_net::{
-    Admission, Connection, Goodbye, IpNet, Limits, Listeners, NetworkLimits, Peer, Phase, Place, Proxies, Refusal,
-    Rules, Service, UnixAccess, bind, network,
+    Admission, Connection, ConnectionRefusal, GateLimits, Goodbye, IpNet, ListenPlace, Listeners, NetworkLimits, Peer,
+    Phase, Proxies, Rules, Service, UnixAccess, bind, network,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 const LONG: Duration = Duration::from_secs(60);
 
 /// Says who the client is, and then what it says, until there is a shutdown.
-struct Echo(mpsc::UnboundedSender<Refusal>);
+struct Echo(mpsc::UnboundedSender<ConnectionRefusal>);
 
 impl Service for Echo {
     async fn serve(&self, mut connection: Connection) {
@@ -32,9 +32,9 @@ impl Service for Echo {
         }
     }
 
-    fn refuse(&self, _: &Peer, why: &Refusal) -> Goodbye {
+    fn refuse(&self, _: &Peer, why: &ConnectionRefusal) -> Goodbye {
         self.0.send(why.clone()).unwrap();
-        if matches!(why, Refusal::Proxy(_)) { Goodbye::default() } else { Goodbye::new(format!("{why}\n")) }
+        if matches!(why, ConnectionRefusal::Proxy(_)) { Goodbye::default() } else { Goodbye::new(format!("{why}\n")) }
     }
 }
 
@@ -42,12 +42,12 @@ struct Fixture {
     listeners: Listeners,
     admission: Arc<Admission>,
     address: SocketAddr,
-    refusals: mpsc::UnboundedReceiver<Refusal>,
+    refusals: mpsc::UnboundedReceiver<ConnectionRefusal>,
 }
 
-fn start(limits: Limits, rules: Rules) -> Fixture {
+fn start(limits: GateLimits, rules: Rules) -> Fixture {
     let (sender, refusals) = mpsc::unbounded_channel();
-    let (bound, ()) = bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &limits).unwrap().remove(0);
+    let (bound, ()) = bind(vec![(ListenPlace::Tcp("127.0.0.1:0".into()), ())], &limits).unwrap().remove(0);
     let address = bound.local_addr().unwrap();
     let mut listeners = Listeners::new(limits).unwrap();
     let admission = Admission::new(rules);
@@ -92,7 +92,7 @@ fn version_2(command: u8, rest: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn the_proxy_names_the_client_whose_first_octets_are_kept() {
-    let fixture = start(Limits::NONE, behind(&["127.0.0.0/8"]));
+    let fixture = start(GateLimits::NONE, behind(&["127.0.0.0/8"]));
     let v2 = version_2(0x21, &[192, 0, 2, 7, 127, 0, 0, 1, 0, 1, 0, 25, 4, 0, 0]);
     let health_check = version_2(0x20, &[]);
     for (header, expected) in [
@@ -117,7 +117,7 @@ async fn the_proxy_names_the_client_whose_first_octets_are_kept() {
 async fn a_proxy_that_does_not_say_who_is_closed() {
     let mut rules = behind(&["127.0.0.1"]);
     rules.proxies.as_mut().unwrap().header_patience = Duration::from_millis(50);
-    let mut fixture = start(Limits::NONE, rules);
+    let mut fixture = start(GateLimits::NONE, rules);
     for octets in [
         &b"EHLO client.example\r\n"[..],
         b"PROXY TCP4 192.0.2.7 127.0.0.1 1 66666\r\n",
@@ -128,7 +128,11 @@ async fn a_proxy_that_does_not_say_who_is_closed() {
     ] {
         let (_stream, heard) = fixture.line(octets, true).await;
         assert_eq!(heard, "", "{}", octets.escape_ascii());
-        assert!(matches!(fixture.refusals.recv().await, Some(Refusal::Proxy(_))), "{}", octets.escape_ascii());
+        assert!(
+            matches!(fixture.refusals.recv().await, Some(ConnectionRefusal::Proxy(_))),
+            "{}",
+            octets.escape_ascii()
+        );
     }
     while fixture.listeners.connections() > 0 {
         tokio::task::yield_now().await;
@@ -137,7 +141,7 @@ async fn a_proxy_that_does_not_say_who_is_closed() {
 
 #[tokio::test]
 async fn nobody_else_may_say_whose_connection_it_is() {
-    let fixture = start(Limits::NONE, behind(&["192.0.2.0/24"]));
+    let fixture = start(GateLimits::NONE, behind(&["192.0.2.0/24"]));
     let (_stream, heard) = fixture.line(b"PROXY TCP4 192.0.2.7 127.0.0.1 1 25\r\n", true).await;
     assert_eq!(heard, "not one of the proxies that may connect here\n");
     // And where no proxy is expected, a header is what the client says.
@@ -150,8 +154,11 @@ async fn nobody_else_may_say_whose_connection_it_is() {
 async fn limits_and_rules_count_the_client_and_not_the_proxy() {
     let rules = Rules { allow: Some(networks(&["192.0.2.0/24", "198.51.100.0/24"])), ..behind(&["127.0.0.1"]) };
     let own = NetworkLimits { connections: Some(2), connections_per_address: Some(2) };
-    let limits =
-        Limits { connections_per_address: 1, networks: vec![(networks(&["198.51.100.0/24"])[0], own)], ..Limits::NONE };
+    let limits = GateLimits {
+        connections_per_address: 1,
+        networks: vec![(networks(&["198.51.100.0/24"])[0], own)],
+        ..GateLimits::NONE
+    };
     let fixture = start(limits, rules);
     let from = |ip: &str| {
         let header = format!("PROXY TCP4 {ip} 127.0.0.1 1 25\r\n");
@@ -175,8 +182,8 @@ async fn limits_and_rules_count_the_client_and_not_the_proxy() {
 
 #[tokio::test]
 async fn a_listener_has_its_own_limits_and_all_can_be_changed() {
-    let rules = |connections| Rules { limits: Limits { connections, ..Limits::NONE }, ..Rules::default() };
-    let fixture = start(Limits { connections: 2, ..Limits::NONE }, rules(1));
+    let rules = |connections| Rules { limits: GateLimits { connections, ..GateLimits::NONE }, ..Rules::default() };
+    let fixture = start(GateLimits { connections: 2, ..GateLimits::NONE }, rules(1));
     let first = fixture.line(b"", true).await;
     assert_eq!(first.1, "hello 127.0.0.1\n");
     assert_eq!(fixture.line(b"", true).await.1, "too many connections\n");
@@ -184,7 +191,7 @@ async fn a_listener_has_its_own_limits_and_all_can_be_changed() {
     let second = fixture.line(b"", true).await;
     assert_eq!(second.1, "hello 127.0.0.1\n");
     assert_eq!(fixture.line(b"", true).await.1, "too many connections\n");
-    fixture.listeners.set_limits(Limits::NONE);
+    fixture.listeners.set_limits(GateLimits::NONE);
     assert_eq!(fixture.line(b"", true).await.1, "hello 127.0.0.1\n");
 }
 
@@ -192,9 +199,9 @@ async fn a_listener_has_its_own_limits_and_all_can_be_changed() {
 async fn a_proxy_may_come_over_a_unix_socket() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("proxied");
-    let place = Place::Unix(path.clone(), UnixAccess::default());
-    let (bound, ()) = bind(vec![(place, ())], &Limits::NONE).unwrap().remove(0);
-    let mut listeners = Listeners::new(Limits::NONE).unwrap();
+    let place = ListenPlace::Unix(path.clone(), UnixAccess::default());
+    let (bound, ()) = bind(vec![(place, ())], &GateLimits::NONE).unwrap().remove(0);
+    let mut listeners = Listeners::new(GateLimits::NONE).unwrap();
     let (sender, _refusals) = mpsc::unbounded_channel();
     listeners.serve(bound.listen().unwrap(), &Admission::new(behind(&[])), Echo(sender));
     let mut stream = UnixStream::connect(&path).await.unwrap();

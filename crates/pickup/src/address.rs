@@ -1,7 +1,7 @@
 //! Addresses as programs write them: with or without brackets, with or without a domain.
 
 use posthaste_message::address::{AddressError, quoted};
-use posthaste_message::mime::{Addresses, DecodedAddress};
+use posthaste_message::mime::{AddressList, DecodedAddress};
 use posthaste_smtp::{ForwardPath, ReversePath};
 
 /// Reads a recipient with or without brackets; one without a domain belongs to `origin`.
@@ -32,7 +32,7 @@ pub(crate) fn listed(text: &str, origin: &str) -> Result<Vec<ForwardPath>, Addre
         return Err(why);
     }
     let mut found = Vec::new();
-    for address in Addresses::new(text.as_bytes(), None) {
+    for address in AddressList::new(text.as_bytes(), None) {
         match address {
             // A tolerant reader may have put one together of pieces.
             DecodedAddress::Mailbox { address: Some(address), .. } if text.contains(&address) => {

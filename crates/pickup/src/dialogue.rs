@@ -7,9 +7,9 @@ use bytes::BytesMut;
 use posthaste_smtp::server::{Config, Event, Machine};
 use posthaste_smtp::{BodyError, ForwardPath, MessageOutcome, Reply};
 
-use crate::directory::Directory;
-use crate::entry::{Entry, EntryError};
-use crate::head::Head;
+use crate::directory::PickupDirectory;
+use crate::entry::{EntryError, PickupEntry};
+use crate::head::PickupHead;
 
 /// Speaks SMTP until the client says QUIT or its output ends. `check` is asked about each recipient. A message is answered with 250 once it is durable in the
 /// directory.
@@ -20,7 +20,7 @@ pub fn serve(
     mut input: impl Read,
     mut output: impl Write,
     config: Config,
-    directory: &Directory,
+    directory: &PickupDirectory,
     mut check: impl FnMut(&ForwardPath) -> Result<(), Reply>,
 ) -> io::Result<()> {
     let config = Config { asks_hello: false, asks_data: false, starttls: false, auth_mechanisms: Vec::new(), ..config };
@@ -48,8 +48,8 @@ pub fn serve(
                 machine.answer(verdict);
             }
             Event::BodyBegin(envelope) => {
-                let head = Head::new(envelope.mail, envelope.recipients);
-                entry = Some(Entry::begin(directory, head, message_bytes_max));
+                let head = PickupHead::new(envelope.mail, envelope.recipients);
+                entry = Some(PickupEntry::begin(directory, head, message_bytes_max));
             }
             Event::Body(piece) => {
                 if let Some(Ok(open)) = &mut entry
@@ -60,7 +60,7 @@ pub fn serve(
             }
             Event::BodyEnd => {
                 let kept = entry.take().unwrap_or_else(|| Err(io::Error::other("no message").into()));
-                machine.finish(&outcome(kept.and_then(Entry::finish)));
+                machine.finish(&outcome(kept.and_then(PickupEntry::finish)));
             }
             Event::BodyAborted(_) | Event::TransactionAborted(_) => entry = None,
             Event::StartTls => machine.close(&BodyError::ShuttingDown.reply()),
@@ -90,9 +90,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::message::Message;
+    use crate::message::PickupMessage;
 
-    fn speak(directory: &Directory, text: &str) -> String {
+    fn speak(directory: &PickupDirectory, text: &str) -> String {
         let mut said = Vec::new();
         let check = |path: &ForwardPath| match path.local_part() {
             "nobody" => Err(Reply::new(550, "5.1.1", "No such user here")),
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_message_that_was_answered_lies_in_the_directory() {
         let place = tempfile::tempdir().unwrap();
-        let directory = Directory::open(place.path()).unwrap();
+        let directory = PickupDirectory::open(place.path()).unwrap();
         let said = speak(
             &directory,
             "EHLO x\r\nMAIL FROM:<a@b.example> BODY=8BITMIME\r\nRCPT TO:<nobody@x.example>\r\nRCPT TO:<c@x.example>\r\n\
@@ -113,7 +113,7 @@ mod tests {
         );
         let name = said.split("Kept as ").nth(1).unwrap().lines().next().unwrap();
         assert!(said.contains("\r\n550 5.1.1 No such user here\r\n") && said.contains("\r\n221 "), "{said}");
-        let mut message = Message::open(&directory, name.as_ref()).unwrap();
+        let mut message = PickupMessage::open(&directory, name.as_ref()).unwrap();
         assert_eq!(message.head().mail.to_string(), "MAIL FROM:<a@b.example> BODY=8BITMIME");
         assert_eq!(message.head().recipients.len(), 1);
         assert_eq!(message.read().unwrap().unwrap(), b"Subject: x\r\n\r\n.\r\n".as_slice());
@@ -134,12 +134,12 @@ mod tests {
             ),
         ) {
             let place = tempfile::tempdir().unwrap();
-            let directory = Directory::open(place.path()).unwrap();
+            let directory = PickupDirectory::open(place.path()).unwrap();
             let said = speak(&directory, &lines.concat());
             let names = directory.names().unwrap();
             prop_assert_eq!(said.matches("Kept as ").count(), names.len(), "{}", said);
             for name in names {
-                let mut message = Message::open(&directory, &name).unwrap();
+                let mut message = PickupMessage::open(&directory, &name).unwrap();
                 while message.read().unwrap().is_some() {}
             }
             prop_assert_eq!(directory.remove_unfinished(std::time::SystemTime::now() + 2 * crate::UNFINISHED_AGE_MAX).unwrap(), 0);
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn what_was_cut_off_is_not_there() {
         let place = tempfile::tempdir().unwrap();
-        let directory = Directory::open(place.path()).unwrap();
+        let directory = PickupDirectory::open(place.path()).unwrap();
         let begin = "EHLO x\r\nMAIL FROM:<a@b.example>\r\nRCPT TO:<c@x.example>\r\nDATA\r\nSubject: x\r\n\r\nlong";
         speak(&directory, begin);
         let said = speak(&directory, &format!("{begin}\nbare\r\n.\r\nSTARTTLS\r\nAUTH PLAIN\r\nGET / HTTP/1.0\r\n"));

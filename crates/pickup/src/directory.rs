@@ -20,7 +20,7 @@ pub const UNFINISHED_AGE_MAX: Duration = Duration::from_secs(36 * 3600);
 ///
 /// A name that begins with a dot is a file that is being written; any other file is a message. Directories are passed over.
 #[derive(Debug)]
-pub struct Directory {
+pub struct PickupDirectory {
     path: PathBuf,
     fd: OwnedFd,
     /// True if we may list it, which an fsync of it needs.
@@ -30,7 +30,7 @@ pub struct Directory {
     hands_on_group: bool,
 }
 
-impl Directory {
+impl PickupDirectory {
     /// Opens a directory. One that may be written to and not listed (mode 3733) is open for new files only.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl Directory {
     }
 }
 
-impl AsFd for Directory {
+impl AsFd for PickupDirectory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn unfinished_files_go_after_a_day_and_a_half_and_nothing_else() {
         let place = tempfile::tempdir().unwrap();
-        let directory = Directory::make(&place.path().join("a/pickup")).unwrap();
+        let directory = PickupDirectory::make(&place.path().join("a/pickup")).unwrap();
         for name in [".unfinished", "whole"] {
             std::fs::write(directory.path().join(name), "x").unwrap();
         }

@@ -11,15 +11,15 @@ use posthaste_smtp::BodyType;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::directory::Directory;
-use crate::head::{FIRST_LINE_BYTES, HEAD_BYTES_MAX, Head, Promise};
+use crate::directory::PickupDirectory;
+use crate::head::{FIRST_LINE_BYTES, HEAD_BYTES_MAX, PickupHead, Promise};
 
 /// A file that is being written. Dropped before [`finish`](Self::finish), it is removed.
 #[derive(Debug)]
-pub struct Entry<'a> {
-    directory: &'a Directory,
+pub struct PickupEntry<'a> {
+    directory: &'a PickupDirectory,
     file: File,
-    head: Head,
+    head: PickupHead,
     /// Octets in front of the message.
     head_bytes: u64,
     /// While it is written it has a dot in front of this.
@@ -58,12 +58,12 @@ impl From<Errno> for EntryError {
     }
 }
 
-impl<'a> Entry<'a> {
+impl<'a> PickupEntry<'a> {
     /// Begins a file under a name that nobody can guess.
     ///
     /// # Errors
     /// See [`EntryError`].
-    pub fn begin(directory: &'a Directory, head: Head, bytes_max: Option<u64>) -> Result<Self, EntryError> {
+    pub fn begin(directory: &'a PickupDirectory, head: PickupHead, bytes_max: Option<u64>) -> Result<Self, EntryError> {
         let head_bytes = head.lines().len();
         if head_bytes > HEAD_BYTES_MAX {
             return Err(EntryError::TooManyRecipients);
@@ -125,11 +125,11 @@ impl<'a> Entry<'a> {
     ///
     /// # Errors
     /// See [`EntryError`].
-    pub fn finish_as(mut self, directory: &Directory, name: &OsStr) -> Result<(), EntryError> {
+    pub fn finish_as(mut self, directory: &PickupDirectory, name: &OsStr) -> Result<(), EntryError> {
         self.put(directory, name)
     }
 
-    fn put(&mut self, directory: &Directory, name: &OsStr) -> Result<(), EntryError> {
+    fn put(&mut self, directory: &PickupDirectory, name: &OsStr) -> Result<(), EntryError> {
         self.write_out()?;
         if self.is_8bit {
             self.head.mail.body = BodyType::EightBitMime;
@@ -154,7 +154,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-impl Drop for Entry<'_> {
+impl Drop for PickupEntry<'_> {
     fn drop(&mut self) {
         if !self.is_finished {
             // Otherwise it goes when it is old.

@@ -7,7 +7,7 @@ use posthaste_smtp::{BodyType, MailFrom, RcptTo};
 
 /// Sender and recipients of a message, and who has handed it over.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Head {
+pub struct PickupHead {
     /// The sender.
     pub mail: MailFrom,
     /// The recipients; at least one.
@@ -50,14 +50,14 @@ pub(crate) struct Promise {
 
 /// The beginning of every file.
 pub(crate) const MAGIC: &str = "POSTHASTE-PICKUP/1";
-/// The first line with its end, as [`Entry`](crate::Entry) writes it.
+/// The first line with its end, as [`PickupEntry`](crate::PickupEntry) writes it.
 pub(crate) const FIRST_LINE_BYTES: usize = MAGIC.len() + 1 + 20 + 1 + 8 + 1;
 /// A head is not larger: about 60,000 recipients of ordinary length.
 pub(crate) const HEAD_BYTES_MAX: usize = 4 << 20;
 /// The end of a MAIL line if the message has octets above 127.
 const EIGHT_BIT: &str = " BODY=8BITMIME";
 
-impl Head {
+impl PickupHead {
     /// An envelope from the owner of the file.
     pub fn new(mail: MailFrom, recipients: Vec<RcptTo>) -> Self {
         Self { mail, recipients, uid: None }
@@ -139,10 +139,10 @@ mod tests {
 
     use super::*;
 
-    fn head() -> Head {
+    fn head() -> PickupHead {
         let rcpt = |path: &str| RcptTo::new(ForwardPath::parse(path).unwrap());
         let mail = MailFrom::new(ReversePath::parse("<a@example.org>").unwrap());
-        Head::new(mail, vec![rcpt("<b@example.org>"), rcpt("<\"c d\"@example.org>")])
+        PickupHead::new(mail, vec![rcpt("<b@example.org>"), rcpt("<\"c d\"@example.org>")])
     }
 
     #[test]
@@ -151,17 +151,17 @@ mod tests {
         for body in [BodyType::SevenBit, BodyType::EightBitMime] {
             head.mail.body = body;
             lens.push(head.lines().len());
-            assert_eq!(Head::parse(head.lines().as_bytes()), Ok(head.clone()));
+            assert_eq!(PickupHead::parse(head.lines().as_bytes()), Ok(head.clone()));
         }
         assert_eq!(lens[0], lens[1]);
         head.uid = Some(1000);
-        assert_eq!(Head::parse(head.lines().as_bytes()), Ok(head));
+        assert_eq!(PickupHead::parse(head.lines().as_bytes()), Ok(head));
     }
 
     #[test]
     fn what_is_no_envelope_is_said_with_its_line() {
         let check = |lines: &str, expected: &str| {
-            let error = Head::parse(lines.as_bytes()).unwrap_err().to_string();
+            let error = PickupHead::parse(lines.as_bytes()).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{lines:?}: {error}");
         };
         check("", "the envelope has no MAIL line");

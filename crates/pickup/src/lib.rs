@@ -3,8 +3,8 @@
 //! For programs that hand over mail and must not lose it while the server is down, and for servers that take such
 //! mail. It opens no socket, and does not decide who receives mail.
 //!
-//! - [`Directory`] is the directory, and who may read what is put there;
-//! - [`Entry`] writes a file, [`Entry::finish`] makes it durable; [`Message`] reads one;
+//! - [`PickupDirectory`] is the directory, and who may read what is put there;
+//! - [`PickupEntry`] writes a file, [`PickupEntry::finish`] makes it durable; [`PickupMessage`] reads one;
 //! - [`submit`](mod@submit) does what `sendmail` does with its input, [`dialogue`] is SMTP on standard input and output;
 //! - [`Section`] is `[pickup]` of a configuration file.
 //!
@@ -43,9 +43,9 @@ mod message;
 mod section;
 pub mod submit;
 
-pub use directory::{Directory, UNFINISHED_AGE_MAX};
-pub use entry::{Entry, EntryError};
-pub use head::{Head, HeadError};
-pub use message::{Message, ReadError};
+pub use directory::{PickupDirectory, UNFINISHED_AGE_MAX};
+pub use entry::{EntryError, PickupEntry};
+pub use head::{HeadError, PickupHead};
+pub use message::{PickupMessage, PickupReadError};
 pub use section::Section;
 pub use submit::{Completed, Facts, Reading, Submission, SubmitError, complete_header};

@@ -11,14 +11,14 @@ use posthaste_fsops as fsops;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::directory::{Directory, is_sound};
-use crate::head::{HEAD_BYTES_MAX, Head, HeadError, MAGIC, Promise};
+use crate::directory::{PickupDirectory, is_sound};
+use crate::head::{HEAD_BYTES_MAX, HeadError, MAGIC, PickupHead, Promise};
 
 /// A file that is being read. Its author may still write to it, so what was read counts only once [`read`](Self::read) has said `None`.
 #[derive(Debug)]
-pub struct Message {
+pub struct PickupMessage {
     file: File,
-    head: Head,
+    head: PickupHead,
     /// The user who handed it over.
     uid: u32,
     /// Octets of the message.
@@ -34,7 +34,7 @@ pub struct Message {
 /// Why a message cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReadError {
+pub enum PickupReadError {
     /// The file is gone.
     #[error("it is gone")]
     Gone,
@@ -63,32 +63,32 @@ pub enum ReadError {
     Io(#[from] io::Error),
 }
 
-impl ReadError {
+impl PickupReadError {
     /// True if another attempt fails as well.
     pub fn is_final(&self) -> bool {
         !matches!(self, Self::Io(_))
     }
 }
 
-impl Message {
+impl PickupMessage {
     /// Opens a file and reads its head.
     ///
     /// # Errors
-    /// See [`ReadError`].
-    pub fn open(directory: &Directory, name: &OsStr) -> Result<Self, ReadError> {
+    /// See [`PickupReadError`].
+    pub fn open(directory: &PickupDirectory, name: &OsStr) -> Result<Self, PickupReadError> {
         // A FIFO would keep us waiting, and a link may lead anywhere.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file: File = match fsops::openat(directory, name.as_bytes(), flags, Mode::empty()) {
             Ok(file) => file.into(),
-            Err(Errno::NOENT) => return Err(ReadError::Gone),
-            Err(Errno::ACCESS | Errno::PERM) => return Err(ReadError::Forbidden),
+            Err(Errno::NOENT) => return Err(PickupReadError::Gone),
+            Err(Errno::ACCESS | Errno::PERM) => return Err(PickupReadError::Forbidden),
             // A link, a socket.
-            Err(Errno::LOOP | Errno::NXIO) => return Err(ReadError::NotAFile),
-            Err(error) => return Err(ReadError::Io(error.into())),
+            Err(Errno::LOOP | Errno::NXIO) => return Err(PickupReadError::NotAFile),
+            Err(error) => return Err(PickupReadError::Io(error.into())),
         };
         let found = file.metadata()?;
         if !is_sound(&found) {
-            return Err(ReadError::NotAFile);
+            return Err(PickupReadError::NotAFile);
         }
         let mut begin = Begin { file: &file, buffer: Vec::new() };
         let first_end = begin.until(|read| read.iter().position(|&b| b == b'\n').map(|at| at + 1), LINE_BYTES_MAX);
@@ -96,12 +96,12 @@ impl Message {
         let promise = Promise::parse(&begin.buffer[..first_end - 1])?;
         let behind = found.size().saturating_sub(first_end as u64);
         if behind != promise.bytes {
-            return Err(ReadError::Length { found: behind, promised: promise.bytes });
+            return Err(PickupReadError::Length { found: behind, promised: promise.bytes });
         }
         let blank = |read: &[u8]| read[first_end..].windows(2).position(|pair| pair == b"\n\n");
         let blank = begin.until(blank, first_end + HEAD_BYTES_MAX)?.ok_or(HeadError::Endless)?;
         let lines_end = first_end + blank + 1;
-        let head = Head::parse(&begin.buffer[first_end..lines_end])?;
+        let head = PickupHead::parse(&begin.buffer[first_end..lines_end])?;
         let lines_end = lines_end + 1;
         let (crc, mut first) = (crc32c::crc32c(&begin.buffer[first_end..lines_end]), begin.buffer);
         first.drain(..lines_end);
@@ -114,7 +114,7 @@ impl Message {
     }
 
     /// Sender and recipients.
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &PickupHead {
         &self.head
     }
 
@@ -131,11 +131,11 @@ impl Message {
     /// The next piece of the message; `None` after the last, if length and checksum are right.
     ///
     /// # Errors
-    /// See [`ReadError`]; what was read before must be thrown away.
-    pub fn read(&mut self) -> Result<Option<Bytes>, ReadError> {
+    /// See [`PickupReadError`]; what was read before must be thrown away.
+    pub fn read(&mut self) -> Result<Option<Bytes>, PickupReadError> {
         if self.left == 0 {
             let is_right = self.expected.is_none_or(|expected| expected == self.crc);
-            return if is_right { Ok(None) } else { Err(ReadError::Checksum) };
+            return if is_right { Ok(None) } else { Err(PickupReadError::Checksum) };
         }
         let mut piece = std::mem::take(&mut self.first);
         if piece.is_empty() {
@@ -143,7 +143,7 @@ impl Message {
             piece.reserve_exact(max as usize);
             (&self.file).take(max).read_to_end(&mut piece)?;
             if (piece.len() as u64) < max {
-                return Err(ReadError::Length { found: self.bytes - self.left, promised: self.bytes });
+                return Err(PickupReadError::Length { found: self.bytes - self.left, promised: self.bytes });
             }
         }
         self.left -= piece.len() as u64;

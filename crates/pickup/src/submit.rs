@@ -10,9 +10,9 @@ use posthaste_smtp::{BodyType, MailFrom, Notify, RcptTo, Ret, ReversePath};
 
 use crate::address::{listed, recipient, sender};
 use crate::compose::{Missing, begins_field, completed, recipients};
-use crate::directory::Directory;
-use crate::entry::{Entry, EntryError};
-use crate::head::Head;
+use crate::directory::PickupDirectory;
+use crate::entry::{EntryError, PickupEntry};
+use crate::head::PickupHead;
 use crate::lines::Lines;
 
 /// A message as `sendmail`'s command line describes it.
@@ -61,7 +61,7 @@ pub struct Facts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completed {
     /// Sender and recipients.
-    pub head: Head,
+    pub head: PickupHead,
     /// The header as it goes out, with the empty line.
     pub header: Vec<u8>,
 }
@@ -140,7 +140,7 @@ impl Submission {
             mail.body = BodyType::EightBitMime;
         }
         let rcpt = |path| RcptTo { notify: self.notify, ..RcptTo::new(path) };
-        let head = Head::new(mail, paths.into_iter().map(rcpt).collect());
+        let head = PickupHead::new(mail, paths.into_iter().map(rcpt).collect());
         Ok((Completed { head, header }, reading))
     }
 }
@@ -186,8 +186,13 @@ impl<R: BufRead> Reading<R> {
     ///
     /// # Errors
     /// See [`SubmitError`]; nothing is left in the directory.
-    pub fn store(mut self, completed: Completed, directory: &Directory, facts: &Facts) -> Result<String, SubmitError> {
-        let mut entry = Entry::begin(directory, completed.head, facts.message_bytes_max)?;
+    pub fn store(
+        mut self,
+        completed: Completed,
+        directory: &PickupDirectory,
+        facts: &Facts,
+    ) -> Result<String, SubmitError> {
+        let mut entry = PickupEntry::begin(directory, completed.head, facts.message_bytes_max)?;
         entry.write(&completed.header)?;
         while let Some(piece) = self.piece()? {
             entry.write(&piece)?;
@@ -294,7 +299,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::message::Message;
+    use crate::message::PickupMessage;
 
     fn facts() -> Facts {
         Facts {
@@ -311,14 +316,14 @@ mod tests {
     }
 
     /// The file of a message, read: envelope and text.
-    fn stored(submission: &Submission, input: &[u8]) -> Result<(Head, String), SubmitError> {
+    fn stored(submission: &Submission, input: &[u8]) -> Result<(PickupHead, String), SubmitError> {
         let place = tempfile::tempdir().unwrap();
-        let directory = Directory::open(place.path()).unwrap();
+        let directory = PickupDirectory::open(place.path()).unwrap();
         let read = submission.read_header(input, &facts());
         let name = read.and_then(|(completed, reading)| reading.store(completed, &directory, &facts()));
         let left = std::fs::read_dir(place.path()).unwrap().count();
         assert_eq!(left, usize::from(name.is_ok()), "what is not taken leaves nothing behind");
-        let mut message = Message::open(&directory, name?.as_ref()).unwrap();
+        let mut message = PickupMessage::open(&directory, name?.as_ref()).unwrap();
         let mut text = Vec::new();
         while let Some(piece) = message.read().unwrap() {
             text.extend_from_slice(&piece);

@@ -3,30 +3,31 @@
 use std::ffi::OsString;
 
 use posthaste_fsops::{Choice, Cut, Machine, Tree};
-use posthaste_pickup::{Directory, Entry, Head, Message};
+use posthaste_pickup::{PickupDirectory, PickupEntry, PickupHead, PickupMessage};
 use posthaste_smtp::{ForwardPath, MailFrom, RcptTo, ReversePath};
 
 /// Seeds for each position.
 const SEEDS: u64 = 6;
 
-fn head(number: u64) -> Head {
+fn head(number: u64) -> PickupHead {
     let mail = MailFrom::new(ReversePath::parse("<a@example.org>").expect("a path"));
-    Head::new(mail, vec![RcptTo::new(ForwardPath::parse(&format!("<r{number}@example.org>")).expect("a path"))])
+    PickupHead::new(mail, vec![RcptTo::new(ForwardPath::parse(&format!("<r{number}@example.org>")).expect("a path"))])
 }
 
 fn body(number: u64) -> Vec<u8> {
     format!("Number: {number}\r\n\r\n{}\r\n", "text ".repeat(number as usize * 3000)).into_bytes()
 }
 
-fn put<'a>(directory: &'a Directory, number: u64) -> Entry<'a> {
-    let mut entry = Entry::begin(directory, head(number), None).expect("begun");
+fn put<'a>(directory: &'a PickupDirectory, number: u64) -> PickupEntry<'a> {
+    let mut entry = PickupEntry::begin(directory, head(number), None).expect("begun");
     body(number).chunks(9000).for_each(|piece| entry.write(piece).expect("written"));
     entry
 }
 
 /// The number of a message that is whole.
-fn number_of(directory: &Directory, name: &OsString) -> u64 {
-    let mut message = Message::open(directory, name).unwrap_or_else(|error| panic!("{}: {error}", name.display()));
+fn number_of(directory: &PickupDirectory, name: &OsString) -> u64 {
+    let mut message =
+        PickupMessage::open(directory, name).unwrap_or_else(|error| panic!("{}: {error}", name.display()));
     let mut text = Vec::new();
     while let Some(piece) = message.read().unwrap_or_else(|error| panic!("{}: {error}", name.display())) {
         text.extend_from_slice(&piece);
@@ -44,7 +45,7 @@ fn each_cut(machine: &Machine, ordered_log: bool, check: impl Fn(Cut, Vec<u64>))
         for seed in 0..SEEDS {
             let cut = Cut { position, choice: Choice::Seed(seed) };
             let left = Machine::boot(&recording.cut(cut), true, ordered_log).expect("a directory");
-            let Ok(directory) = Directory::open(&left.path().join("pickup")) else {
+            let Ok(directory) = PickupDirectory::open(&left.path().join("pickup")) else {
                 check(cut, Vec::new());
                 continue;
             };
@@ -60,7 +61,7 @@ fn each_cut(machine: &Machine, ordered_log: bool, check: impl Fn(Cut, Vec<u64>))
 fn what_was_finished_is_there_and_whole_wherever_the_power_goes() {
     for ordered_log in [false, true] {
         let machine = Machine::boot(&Tree::default(), true, ordered_log).expect("a machine");
-        let directory = Directory::make(&machine.path().join("pickup")).expect("a directory");
+        let directory = PickupDirectory::make(&machine.path().join("pickup")).expect("a directory");
         for number in 0..4 {
             put(&directory, number).finish().expect("finished");
             machine.acknowledge(number);
@@ -80,7 +81,7 @@ fn what_was_finished_is_there_and_whole_wherever_the_power_goes() {
 #[test]
 fn a_file_that_is_written_anew_is_the_old_one_or_the_new_one() {
     let machine = Machine::new().expect("a machine");
-    let directory = Directory::make(&machine.path().join("pickup")).expect("a directory");
+    let directory = PickupDirectory::make(&machine.path().join("pickup")).expect("a directory");
     let name = put(&directory, 1).finish().expect("finished");
     let begun = machine.position();
     put(&directory, 2).finish_as(&directory, name.as_ref()).expect("finished");

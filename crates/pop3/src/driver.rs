@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_mailstore::Mailstore;
-use posthaste_net::{Certificate, Connection, CurrentCertificate, Goodbye, Grant, Peer, Refusal, Service};
+use posthaste_net::{Certificate, Connection, ConnectionRefusal, CurrentCertificate, Goodbye, Grant, Peer, Service};
 use posthaste_scram::{ScramKeys, ScramProof};
 
 use crate::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
@@ -130,17 +130,17 @@ impl<A: Pop3Authenticator> Service for Pop3Service<A> {
         serve::serve(self, connection).await;
     }
 
-    fn refuse(&self, _: &Peer, why: &Refusal) -> Goodbye {
+    fn refuse(&self, _: &Peer, why: &ConnectionRefusal) -> Goodbye {
         // Under implicit TLS the client could not read it.
         if self.implicit_tls { Goodbye::default() } else { goodbye_to(why) }
     }
 }
 
 /// Sends no goodbye to an invalid proxy, or to a proxy that does not name its client.
-fn goodbye_to(why: &Refusal) -> Goodbye {
+fn goodbye_to(why: &ConnectionRefusal) -> Goodbye {
     let line: &[u8] = match why {
-        Refusal::NotAProxy | Refusal::Proxy(_) => return Goodbye::default(),
-        Refusal::NotAllowed => b"-ERR [SYS/PERM] Clients of your address may not connect here\r\n",
+        ConnectionRefusal::NotAProxy | ConnectionRefusal::Proxy(_) => return Goodbye::default(),
+        ConnectionRefusal::NotAllowed => b"-ERR [SYS/PERM] Clients of your address may not connect here\r\n",
         _ => b"-ERR [SYS/TEMP] Too many connections, try again later\r\n",
     };
     Goodbye::new(line)

@@ -13,7 +13,8 @@ use posthaste_mailstore::{
     SelectMode, Uid,
 };
 use posthaste_net::{
-    Admission, Connection, CurrentPhase, Grant, Limits, Listeners, Peer, Place, Proxies, Rules, Service, Stream,
+    Admission, Connection, CurrentPhase, GateLimits, Grant, ListenPlace, Listeners, Peer, Proxies, Rules, Service,
+    Stream,
 };
 use posthaste_pop3::driver::{Pop3Authenticator, Pop3Service, Pop3Timeouts};
 use posthaste_pop3::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
@@ -217,9 +218,10 @@ async fn who_does_not_log_in_or_falls_asleep_is_cut_off_in_silence() {
 
 #[tokio::test]
 async fn a_shutdown_ends_sessions_between_commands() {
-    let mut listeners = Listeners::new(Limits::default()).unwrap();
-    let (bound, ()) =
-        posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default()).unwrap().remove(0);
+    let mut listeners = Listeners::new(GateLimits::default()).unwrap();
+    let (bound, ()) = posthaste_net::bind(vec![(ListenPlace::Tcp("127.0.0.1:0".into()), ())], &GateLimits::default())
+        .unwrap()
+        .remove(0);
     let address = bound.local_addr().unwrap();
     let service = Pop3Service::new(Arc::new(store()), Judge, Pop3Config::new("mail.example.org"));
     listeners.serve(bound.listen().unwrap(), &Admission::new(Rules::default()), service);
@@ -251,9 +253,9 @@ async fn refused_connections_hear_the_right_reason() {
     for (rules, told) in
         [(elsewhere, "-ERR [SYS/PERM] Clients of your address may not connect here\r\n"), (proxied, "")]
     {
-        let mut listeners = Listeners::new(Limits::default()).unwrap();
-        let places = vec![(Place::Tcp("127.0.0.1:0".into()), ())];
-        let (bound, ()) = posthaste_net::bind(places, &Limits::default()).unwrap().remove(0);
+        let mut listeners = Listeners::new(GateLimits::default()).unwrap();
+        let places = vec![(ListenPlace::Tcp("127.0.0.1:0".into()), ())];
+        let (bound, ()) = posthaste_net::bind(places, &GateLimits::default()).unwrap().remove(0);
         let address = bound.local_addr().unwrap();
         let service = Pop3Service::new(Arc::new(store()), Judge, Pop3Config::new("mail.example.org"));
         listeners.serve(bound.listen().unwrap(), &Admission::new(rules), service);

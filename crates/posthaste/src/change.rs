@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use posthaste_maildir::{Flags, Found, KEYWORDS_MAX, Keys, Maildir, Subdir};
-use posthaste_search::flag_tags::FlagChange;
-use posthaste_search::{Indexer, Message, Searcher, UpdateOptions};
+use posthaste_maildir::{Flags, Found, KEYWORDS_MAX, Maildir, Subdir, TakenKeys};
+use posthaste_search::flag_tags::TagFlags;
+use posthaste_search::{FoundMessage, Indexer, Searcher, UpdateOptions};
 
 use crate::search_common::{Failure, IndexDir, waiting};
 use crate::terminal::{complain, harmless, print};
 
 /// Changes to one message.
 pub struct Task<'a> {
-    pub message: &'a Message,
+    pub message: &'a FoundMessage,
     pub add: Flags,
     pub remove: Flags,
     /// Keywords by name; an added one without a letter in the folder gets one.
@@ -64,7 +64,7 @@ pub fn parse_flags(text: &str) -> Result<(Flags, Flags), String> {
 }
 
 /// Applies to the files the flags that were changed as tags. The index must not be open for writing.
-pub fn change_flags(index: &IndexDir, searcher: &Searcher, changes: &[FlagChange]) -> Result<Outcome, Failure> {
+pub fn change_flags(index: &IndexDir, searcher: &Searcher, changes: &[TagFlags]) -> Result<Outcome, Failure> {
     let numbers: Vec<u32> = changes.iter().map(|change| change.number).collect();
     let messages = searcher.messages(&numbers)?;
     let tasks = messages.iter().zip(changes);
@@ -127,7 +127,7 @@ pub fn change(index: &IndexDir, searcher: &Searcher, tasks: &[Task], change: &Ch
 }
 
 /// The directory of the folder in the message's tree.
-fn target_of(searcher: &Searcher, message: &Message, folder: &str) -> Result<PathBuf, Failure> {
+fn target_of(searcher: &Searcher, message: &FoundMessage, folder: &str) -> Result<PathBuf, Failure> {
     let wanted = folder.trim_matches('/');
     let roots = &searcher.directory().roots;
     let root = roots.iter().filter(|root| message.path.starts_with(root)).max_by_key(|root| root.as_os_str().len());
@@ -152,7 +152,7 @@ fn target_of(searcher: &Searcher, message: &Message, folder: &str) -> Result<Pat
 struct Open {
     maildirs: HashMap<PathBuf, Maildir>,
     /// Keys taken in the Maildirs that messages are moved to.
-    taken: HashMap<PathBuf, Keys>,
+    taken: HashMap<PathBuf, TakenKeys>,
 }
 
 impl Open {

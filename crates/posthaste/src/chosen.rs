@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use posthaste_search::query::{Query, is_field};
-use posthaste_search::{Bitmap, Message, Searcher, Sort};
+use posthaste_search::{Bitmap, FoundMessage, Searcher, Sort};
 
 use crate::search_common::{Failure, IndexDir, parse};
 
@@ -33,7 +33,7 @@ pub fn files(words: &[String], index: &IndexDir, choice: Choice) -> Result<Vec<P
 }
 
 /// Returns the matches of a query.
-pub fn messages(searcher: &Searcher, query: &Query, choice: Choice) -> Result<Vec<Message>, Failure> {
+pub fn messages(searcher: &Searcher, query: &Query, choice: Choice) -> Result<Vec<FoundMessage>, Failure> {
     let Choice { limit, reverse, entire_thread } = choice;
     let mut page = searcher.page(&searcher.find(query)?, Sort::Date, reverse && !entire_thread, 0, limit)?;
     if entire_thread {

@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use clap::{Args, ValueEnum};
 use posthaste_maildir::Flags;
 use posthaste_search::query::{Leaf, Query};
-use posthaste_search::{Bitmap, Message, Searcher, Sort};
+use posthaste_search::{Bitmap, FoundMessage, Searcher, Sort};
 use posthaste_units::count;
 
 use crate::change::{Change, Task, change, parse_flags};
@@ -239,7 +239,7 @@ fn found(searcher: &Searcher, query: &Query, args: &Find) -> Result<Bitmap, Fail
 }
 
 /// The values of a notmuch `--output`, each once.
-fn values(output: Output, messages: &[Message], as_trees: bool, is_json: bool) -> Vec<String> {
+fn values(output: Output, messages: &[FoundMessage], as_trees: bool, is_json: bool) -> Vec<String> {
     if let Output::Tags = output {
         return messages
             .iter()
@@ -249,7 +249,7 @@ fn values(output: Output, messages: &[Message], as_trees: bool, is_json: bool) -
             .cloned()
             .collect();
     }
-    let value = |(message, _): (&Message, _)| match output {
+    let value = |(message, _): (&FoundMessage, _)| match output {
         Output::Files => message.path.to_string_lossy().into_owned(),
         Output::Threads => format!("thread:{:08x}", message.thread),
         // As in notmuch: terms of a query, but in JSON the ids alone.
@@ -277,7 +277,7 @@ fn write_values(args: &Find, values: Vec<String>) -> Result<(), Failure> {
 }
 
 /// Exit status 1: no match, or a message could not be changed.
-fn change_all(args: &Find, searcher: &Searcher, messages: &[Message]) -> Result<ExitCode, Failure> {
+fn change_all(args: &Find, searcher: &Searcher, messages: &[FoundMessage]) -> Result<ExitCode, Failure> {
     if messages.is_empty() {
         return Ok(nothing_found());
     }
@@ -292,7 +292,7 @@ fn change_all(args: &Find, searcher: &Searcher, messages: &[Message]) -> Result<
 }
 
 /// Exit status 1: no match, or the command failed for a message.
-fn exec(command: &str, messages: &[Message], dry_run: bool) -> Result<ExitCode, Failure> {
+fn exec(command: &str, messages: &[FoundMessage], dry_run: bool) -> Result<ExitCode, Failure> {
     if messages.is_empty() {
         return Ok(nothing_found());
     }
@@ -309,7 +309,7 @@ fn exec(command: &str, messages: &[Message], dry_run: bool) -> Result<ExitCode, 
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-fn write(args: &Find, fields: &[Field], messages: &[Message], reader: &mut Reader) -> Result<(), Failure> {
+fn write(args: &Find, fields: &[Field], messages: &[FoundMessage], reader: &mut Reader) -> Result<(), Failure> {
     match args.form() {
         Format::Plain => {
             let line_cells = columns::of_terminal();
@@ -329,6 +329,6 @@ fn write(args: &Find, fields: &[Field], messages: &[Message], reader: &mut Reade
     Ok(())
 }
 
-fn text(args: &Find, fields: &[Field], messages: &[Message], style: &Style) -> String {
+fn text(args: &Find, fields: &[Field], messages: &[FoundMessage], style: &Style) -> String {
     if args.threads { trees(messages, fields, style) } else { plain(messages, fields, style) }
 }

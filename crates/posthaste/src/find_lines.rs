@@ -5,7 +5,7 @@ use std::path::Path;
 
 use posthaste_search::state::bits;
 use posthaste_search::text::{base_subject, extract};
-use posthaste_search::{Message, tree};
+use posthaste_search::{FoundMessage, tree};
 
 use crate::columns;
 use crate::find_output::{Field, value};
@@ -28,7 +28,7 @@ const CELLS_A_LEVEL: usize = 6;
 pub const SUBJECT_CELLS_MIN: usize = 16;
 
 /// One line for each message. Missing values take no room, except in the columns on a terminal.
-pub fn plain(messages: &[Message], fields: &[Field], style: &Style) -> String {
+pub fn plain(messages: &[FoundMessage], fields: &[Field], style: &Style) -> String {
     let row = |message| fields.iter().map(|&field| harmless(&value(field, message))).collect();
     let mut rows: Vec<Vec<String>> = messages.iter().map(row).collect();
     if style.line_cells.is_some() {
@@ -39,7 +39,7 @@ pub fn plain(messages: &[Message], fields: &[Field], style: &Style) -> String {
 
 /// Like [`plain`], with threads as trees. Fields before the subject are in columns, so that branches line up. A subject
 /// that repeats the line above is left out.
-pub fn trees(messages: &[Message], fields: &[Field], style: &Style) -> String {
+pub fn trees(messages: &[FoundMessage], fields: &[Field], style: &Style) -> String {
     let tree = tree(messages);
     let levels_max = style.line_cells.map_or(usize::MAX, |cells| cells / CELLS_A_LEVEL);
     let mut rows = Vec::new();
@@ -76,7 +76,7 @@ fn line_up(rows: &mut [Vec<String>], fields: &[Field], style: &Style) {
 fn lines<'m>(
     rows: Vec<Vec<String>>,
     fields: &[Field],
-    messages: impl IntoIterator<Item = &'m Message>,
+    messages: impl IntoIterator<Item = &'m FoundMessage>,
     style: &Style,
 ) -> String {
     let mut out = String::new();
@@ -97,7 +97,7 @@ fn lines<'m>(
     out
 }
 
-fn paint(field: Field, value: &str, message: &Message, style: &Style) -> String {
+fn paint(field: Field, value: &str, message: &FoundMessage, style: &Style) -> String {
     if !style.colours {
         return value.to_owned();
     }
@@ -131,8 +131,8 @@ mod tests {
 
     use super::*;
 
-    fn message(number: u32, from: &str, subject: &str, tags: &[&str]) -> Message {
-        Message {
+    fn message(number: u32, from: &str, subject: &str, tags: &[&str]) -> FoundMessage {
+        FoundMessage {
             number,
             date: i64::from(number),
             size: 0,
@@ -147,7 +147,7 @@ mod tests {
         }
     }
 
-    fn messages() -> [Message; 3] {
+    fn messages() -> [FoundMessage; 3] {
         [
             message(0, "梁礼学 <l@example.org>", "Rye bread and how it is made", &["todo"]),
             message(1, "", "An oven", &[]),
@@ -177,7 +177,7 @@ mod tests {
         let style = Style { line_cells: Some(12), ..Style::default() };
         let expected = "Rye bread and h…\n└▸An oven\n  └▸Re: 东京都…\n";
         assert_eq!(trees(&messages(), &[Field::Subject], &style), expected);
-        let deep: Vec<Message> = (0..9).map(|number| message(number, "", &format!("{number}"), &[])).collect();
+        let deep: Vec<FoundMessage> = (0..9).map(|number| message(number, "", &format!("{number}"), &[])).collect();
         assert!(trees(&deep, &[Field::Subject], &style).ends_with("  └▸7\n  └▸8\n"));
     }
 }

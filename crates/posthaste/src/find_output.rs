@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 
 use posthaste_search::state::bits;
-use posthaste_search::{Message, split_addresses, tree};
+use posthaste_search::{FoundMessage, split_addresses, tree};
 use serde_json::json;
 
 use crate::search_common::{Failure, Reader, local};
@@ -87,7 +87,7 @@ fn letter(letter: char) -> Option<Field> {
 }
 
 /// A field's value on a line.
-pub fn value(field: Field, message: &Message) -> String {
+pub fn value(field: Field, message: &FoundMessage) -> String {
     match field {
         Field::Date => local(message.date).strftime("%Y-%m-%d %H:%M").to_string(),
         Field::From => sender(&message.head.from),
@@ -158,7 +158,7 @@ fn priority(flags: u64) -> &'static str {
 }
 
 /// Messages in their order, or in the order of trees, each with its depth in the thread.
-pub fn ordered(messages: &[Message], as_trees: bool) -> Vec<(&Message, Option<usize>)> {
+pub fn ordered(messages: &[FoundMessage], as_trees: bool) -> Vec<(&FoundMessage, Option<usize>)> {
     if as_trees {
         tree(messages).into_iter().map(|line| (&messages[line.index], Some(line.more.len()))).collect()
     } else {
@@ -167,11 +167,11 @@ pub fn ordered(messages: &[Message], as_trees: bool) -> Vec<(&Message, Option<us
 }
 
 /// A JSON array, one object on a line.
-pub fn json(messages: &[Message], as_trees: bool) -> String {
+pub fn json(messages: &[FoundMessage], as_trees: bool) -> String {
     let address = |field: &str| -> serde_json::Value {
         split_addresses(field).into_iter().map(|(name, address)| json!({"name": name, "address": address})).collect()
     };
-    let object = |(message, level): (&Message, Option<usize>)| {
+    let object = |(message, level): (&FoundMessage, Option<usize>)| {
         let head = &message.head;
         let mut object = json!({
             "message_id": head.message_id, "thread": format!("{:08x}", message.thread), "date": message.date, "subject": head.subject,
@@ -189,7 +189,7 @@ pub fn json(messages: &[Message], as_trees: bool) -> String {
 }
 
 /// One property list for each message, with mu4e's property names.
-pub fn sexp(messages: &[Message], as_trees: bool) -> String {
+pub fn sexp(messages: &[FoundMessage], as_trees: bool) -> String {
     let quote = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
     let address = |field: &str| {
         let each = |(name, address): (String, String)| {
@@ -229,7 +229,7 @@ pub fn sexp(messages: &[Message], as_trees: bool) -> String {
 /// An mbox of messages with all their files. In the `mboxrd` format every line that begins with `From ` after any `>`
 /// gets one more `>`.
 pub fn mbox<'m>(
-    messages: impl Iterator<Item = (&'m Message, Vec<&'m Path>)>,
+    messages: impl Iterator<Item = (&'m FoundMessage, Vec<&'m Path>)>,
     reader: &mut Reader,
 ) -> Result<(), Failure> {
     for (message, files) in messages {
@@ -264,7 +264,7 @@ pub fn mbox<'m>(
 }
 
 /// A Maildir of symbolic links, to show the result in a mail program.
-pub fn links(messages: &[Message], dir: &Path, clear: bool) -> Result<(), Failure> {
+pub fn links(messages: &[FoundMessage], dir: &Path, clear: bool) -> Result<(), Failure> {
     let fail = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
     for sub in ["new", "cur", "tmp"] {
         let sub = dir.join(sub);

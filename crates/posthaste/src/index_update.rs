@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use posthaste_search::settings::{Settings, add_headers};
+use posthaste_search::settings::{SearchSettings, add_headers};
 use posthaste_search::{Indexer, IoMethod, MEMORY_BYTES, Report, UpdateOptions, nothing_to_do, run_hook};
 use posthaste_units::count;
 use rustix::thread::disable_transparent_huge_pages;
@@ -97,7 +97,7 @@ impl Update {
 
     /// Validates the settings before anything is done, and saves the headers given as options.
     pub fn prepare(&self, dir: &Path) -> Result<(), Failure> {
-        Settings::check(dir)?;
+        SearchSettings::check(dir)?;
         Ok(add_headers(dir, &self.headers)?)
     }
 

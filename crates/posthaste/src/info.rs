@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use posthaste_search::query::Query;
-use posthaste_search::settings::{SETTINGS_FILE, Settings};
-use posthaste_search::state::Directory;
+use posthaste_search::settings::{SETTINGS_FILE, SearchSettings};
+use posthaste_search::state::IndexDirectory;
 use posthaste_search::watched;
 use posthaste_units::{about_bytes, count};
 use serde_json::json;
@@ -91,7 +91,7 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
 }
 
 /// Existing folders, sorted.
-pub fn folders(directory: &Directory) -> BTreeSet<&str> {
+pub fn folders(directory: &IndexDirectory) -> BTreeSet<&str> {
     directory.folders.iter().filter(|folder| folder.present).map(|folder| folder.path.as_str()).collect()
 }
 
@@ -101,7 +101,7 @@ fn settings_lines(dir: &Path) -> Vec<String> {
     if !path.exists() {
         return Vec::new();
     }
-    let settings = match Settings::check(dir) {
+    let settings = match SearchSettings::check(dir) {
         Ok(settings) => settings,
         Err(error) => return error.to_string().lines().map(str::to_owned).collect(),
     };
@@ -127,7 +127,7 @@ fn settings_lines(dir: &Path) -> Vec<String> {
 }
 
 fn settings_json(dir: &Path) -> serde_json::Value {
-    match Settings::check(dir) {
+    match SearchSettings::check(dir) {
         Err(error) => json!({ "error": error.to_string() }),
         Ok(settings) => {
             let rules = settings.new.rule.iter();

@@ -1,7 +1,7 @@
 //! notmuch's output format, for front ends and scripts written for it.
 
 use posthaste_search::state::bits;
-use posthaste_search::{Message, split_addresses};
+use posthaste_search::{FoundMessage, split_addresses};
 use serde_json::Value;
 
 use crate::search_common::local;
@@ -12,7 +12,7 @@ pub fn thread_id(thread: u32) -> String {
 }
 
 /// Tags, sorted, including the flags and properties that notmuch keeps as tags.
-pub fn tags(message: &Message) -> Vec<String> {
+pub fn tags(message: &FoundMessage) -> Vec<String> {
     let letter = |letter| message.flags & bits::letters(letter) != 0;
     let property = |bit| message.flags & bit != 0;
     let derived = [

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use posthaste_message::mime::{Header, Kind, Message as Mail, Part};
-use posthaste_search::settings::{Settings, User};
+use posthaste_search::settings::{SearchSettings, User};
 use posthaste_search::text::extract_whole;
 use serde_json::{Value, json};
 
@@ -65,7 +65,7 @@ pub fn run(args: Reply) -> Result<ExitCode, Failure> {
     };
     let bytes = fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let mail = Mail::parse(&bytes);
-    let user = Settings::load(&args.index.path()?)?.user;
+    let user = SearchSettings::load(&args.index.path()?)?.user;
     let fields = answer(&mail, &bytes, &user, &args);
     match args.format {
         Format::Json | Format::Sexp => {

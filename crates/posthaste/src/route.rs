@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use posthaste_config::{Config, Loaded};
 use posthaste_control::{MailSender, OutboundRoute, RouteFinder};
-use posthaste_directory::{Place, Route, Rule, Step};
+use posthaste_directory::{AddressStep, Place, Route, Rule};
 use posthaste_relay::sender::{HopPreview, MtaStsPreview};
 use posthaste_smtp::{ForwardPath, ReversePath};
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ struct Explained<'a> {
     address: &'a str,
     /// The replacement address from `relay.maps.canonical`.
     canonical: Option<ForwardPath>,
-    steps: Vec<Step>,
+    steps: Vec<AddressStep>,
     end: End,
 }
 
@@ -135,7 +135,7 @@ fn explain<'a>(
             End::Local(found)
         }
         Route::Discard => End::Discard,
-        Route::Refused(posthaste_directory::Refusal::Relay) => match ways.get()?.sent(path) {
+        Route::Refused(posthaste_directory::DirectoryRefusal::Relay) => match ways.get()?.sent(path) {
             Ok(way) => End::Remote(Box::new(way)),
             Err(not) => End::Refused { reply: not.reply.to_string(), sender: Some(not.sender) },
         },
@@ -153,7 +153,7 @@ fn as_text(explained: &Explained<'_>, config: &Config) -> String {
     if let Some(canonical) = &explained.canonical {
         line("canonical", &format!("{} -> {}", explained.address, canonical.bare()));
     }
-    for Step { address, rule, to } in &explained.steps {
+    for AddressStep { address, rule, to } in &explained.steps {
         let to = if to.is_empty() { String::new() } else { format!(" -> {}", to.join(", ")) };
         let pattern =
             if let Rule::Pattern(pattern) = rule { format!("   (match = {pattern:?})") } else { String::new() };
@@ -257,7 +257,7 @@ fn lines_of_hop(name: &str, hop: &HopPreview, line: &mut dyn FnMut(&str, &str)) 
 }
 
 fn as_json(explained: &Explained<'_>, config: &Config) -> Value {
-    let steps = explained.steps.iter().map(|Step { address, rule, to }| {
+    let steps = explained.steps.iter().map(|AddressStep { address, rule, to }| {
         let mut step = json!({ "address": address, "rule": rule.name(), "to": to });
         if let Rule::Pattern(pattern) = rule {
             step["match"] = json!(pattern);

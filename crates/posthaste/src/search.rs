@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use posthaste_search::{Bitmap, Message, Searcher, Sort};
+use posthaste_search::{Bitmap, FoundMessage, Searcher, Sort};
 use serde_json::{Value, json};
 
 use crate::exclude::Exclude;
@@ -103,7 +103,7 @@ fn summaries(searcher: &Searcher, args: &Search, matched: &Bitmap, all: &Bitmap)
         .filter(|(_, thread)| places.contains_key(thread))
         .map(|(number, _)| number)
         .collect();
-    let mut members: Vec<Vec<Message>> = order.iter().map(|_| Vec::new()).collect();
+    let mut members: Vec<Vec<FoundMessage>> = order.iter().map(|_| Vec::new()).collect();
     for message in searcher.messages(&wanted)? {
         members[places[&message.thread]].push(message);
     }
@@ -125,8 +125,8 @@ struct Summary {
 
 impl Summary {
     /// `messages` are newest first.
-    fn of(messages: &[Message], matched: &Bitmap, is_oldest_first: bool) -> Self {
-        let is_hit = |message: &&Message| matched.get(message.number);
+    fn of(messages: &[FoundMessage], matched: &Bitmap, is_oldest_first: bool) -> Self {
+        let is_hit = |message: &&FoundMessage| matched.get(message.number);
         // Several files with one id are one message here. Which of them matched does not matter.
         let mut known: HashMap<&str, bool> = HashMap::new();
         for message in messages {

@@ -11,9 +11,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use posthaste_config::{FoundFile, Loaded};
-use posthaste_directory::{Refusal, Route};
+use posthaste_directory::{DirectoryRefusal, Route};
 use posthaste_message::DateTime;
-use posthaste_pickup::{Directory, EntryError, Facts, SubmitError, dialogue};
+use posthaste_pickup::{EntryError, Facts, PickupDirectory, SubmitError, dialogue};
 use posthaste_smtp::{ForwardPath, Reply};
 
 use crate::sendmail_options::{Mode, Options, parse};
@@ -165,7 +165,7 @@ fn send(name: Name, words: &[OsString]) -> Result<(), Failure> {
 
 /// Lists mail that programs have handed over and the server has not taken yet, in the form of `mailq`. With `is_short`,
 /// prints nothing if there is none.
-fn not_taken(directory: &Directory, is_short: bool) -> String {
+fn not_taken(directory: &PickupDirectory, is_short: bool) -> String {
     let path = harmless(&directory.path().display().to_string());
     let file = |entry: &DirEntry| {
         let found = entry.metadata().ok()?;
@@ -223,14 +223,14 @@ fn send_message(name: Name, options: Options) -> Result<(), Failure> {
 /// The server's permanent refusal of a recipient, known without asking it: reported now, while a user is present.
 fn refused(loaded: &Loaded, path: &ForwardPath) -> Option<Reply> {
     match loaded.directory.recipient(path) {
-        Route::Refused(Refusal::Relay) if loaded.config.relay.local_users => None,
+        Route::Refused(DirectoryRefusal::Relay) if loaded.config.relay.local_users => None,
         Route::Refused(refusal) => Some(refusal.reply()).filter(Reply::is_permanent),
         _ => None,
     }
 }
 
 /// Loads the configuration, and opens its pickup directory.
-fn open(name: Name, options: &Options) -> Result<(Loaded, Directory), Failure> {
+fn open(name: Name, options: &Options) -> Result<(Loaded, PickupDirectory), Failure> {
     let bad = |why: String| Failure(CONFIGURATION, why);
     let found = match name {
         // A program may be in any directory when it sends mail: its owner has no say in where the mail goes.
@@ -243,7 +243,7 @@ fn open(name: Name, options: &Options) -> Result<(Loaded, Directory), Failure> {
         return Err(Failure(UNAVAILABLE, "the configuration has pickup.enabled = false".to_owned()));
     }
     let path = pickup.directory.clone();
-    let directory = Directory::open(&path).map_err(|error| {
+    let directory = PickupDirectory::open(&path).map_err(|error| {
         let of = loaded.file.as_ref().map(|file| format!(" (configuration: {})", file.display())).unwrap_or_default();
         let why = format!("{}: {error}{of}", path.display());
         match error.kind() {

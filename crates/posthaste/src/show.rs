@@ -7,8 +7,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Args, ValueEnum};
-use posthaste_message::mime::{Kind, Message as Mail, Part};
-use posthaste_search::{Bitmap, Message, Searcher, Sort};
+use posthaste_message::mime::{FoundMessage as Mail, Kind, Part};
+use posthaste_search::{Bitmap, FoundMessage, Searcher, Sort};
 use serde_json::{Value, json};
 
 use crate::exclude::Exclude;
@@ -128,7 +128,7 @@ fn one(args: &Show, searcher: &Searcher, matched: &Bitmap, format: Format) -> Re
 
 /// Messages as trees; several files with one Message-ID are one message.
 struct Threads {
-    messages: Vec<Message>,
+    messages: Vec<FoundMessage>,
     is_hit: Vec<bool>,
     files: Vec<Vec<String>>,
     /// Tags of each message over all its files, since each file has its own flags.
@@ -191,7 +191,7 @@ impl Threads {
         Ok(all)
     }
 
-    fn with_files(&self) -> impl Iterator<Item = (&Message, Vec<&Path>)> {
+    fn with_files(&self) -> impl Iterator<Item = (&FoundMessage, Vec<&Path>)> {
         let files = self.files.iter().map(|files| files.iter().map(Path::new).collect());
         self.messages.iter().zip(files)
     }
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_circle_of_answers_is_shown() {
-        let message = |number: u32| Message {
+        let message = |number: u32| FoundMessage {
             number,
             date: i64::from(number),
             size: 0,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 
 use posthaste_spool::{Batch, Body, ClosedSpool, Entry, FileSpool, Lsn, Spool};
-use posthaste_transport::inspect::{Unreached, undelivered};
+use posthaste_transport::inspect::{UnreachedTarget, undelivered};
 use posthaste_transport::{STREAM, TransportEntry};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ type AnyError = Box<dyn std::error::Error>;
 /// Mail for transports that is to be dropped: a message, for one recipient or for all that have not got it.
 pub struct Doomed {
     message: Lsn,
-    targets: Vec<Unreached>,
+    targets: Vec<UnreachedTarget>,
 }
 
 impl Doomed {
@@ -73,7 +73,7 @@ impl Doomed {
     }
 
     pub fn text(&self) -> String {
-        let one = |to: &Unreached| {
+        let one = |to: &UnreachedTarget| {
             let why = to
                 .trouble
                 .as_ref()
@@ -84,7 +84,8 @@ impl Doomed {
     }
 
     pub fn json(&self) -> Value {
-        let one = |to: &Unreached| json!({"transport": &*to.target.transport, "recipient": &*to.target.recipient});
+        let one =
+            |to: &UnreachedTarget| json!({"transport": &*to.target.transport, "recipient": &*to.target.recipient});
         json!({"message": self.message, "dropped": self.targets.iter().map(one).collect::<Vec<_>>()})
     }
 }

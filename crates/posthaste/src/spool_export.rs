@@ -164,7 +164,7 @@ fn entry_json(stream: &str, payload: &[u8]) -> Value {
     }
     match LocalEntry::decode(payload.to_vec().into()) {
         Some(LocalEntry::Deliver(deliver)) => {
-            let target = |(number, target): &(u16, posthaste_delivery::local::Target)| {
+            let target = |(number, target): &(u16, posthaste_delivery::local::MailboxTarget)| {
                 json!({
                     "number": number, "mailbox": &*target.mailbox, "in_front": String::from_utf8_lossy(&target.prefix),
                 })

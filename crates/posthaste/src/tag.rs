@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use posthaste_search::flag_tags::FLAG_TAGS;
-use posthaste_search::flag_tags::Restored;
+use posthaste_search::flag_tags::RestoredTags;
 use posthaste_search::query::Query;
 use posthaste_search::tags::{Restore, check_tag};
 use posthaste_search::{Indexer, Searcher};
@@ -100,7 +100,7 @@ fn restore(args: &Tag, file: &Path) -> Result<ExitCode, Failure> {
     let searcher = args.index.open()?;
     let restored = indexer.restore_tags(&text, &ids(&searcher, &Query::All)?, how)?;
     drop(indexer);
-    let Restored { changed, replaced, tags_lost, queries, not_here, .. } = restored;
+    let RestoredTags { changed, replaced, tags_lost, queries, not_here, .. } = restored;
     let failed = if args.dry_run { 0 } else { change_flags(&args.index, &searcher, &restored.flags)?.failed };
     if replaced > 0 {
         let verb = if args.dry_run { "would lose" } else { "lost" };

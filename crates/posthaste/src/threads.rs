@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use posthaste_search::state::bits;
-use posthaste_search::{Message, Sort};
+use posthaste_search::{FoundMessage, Sort};
 use serde_json::json;
 
 use crate::columns;
@@ -66,7 +66,7 @@ pub fn run(args: Threads) -> Result<ExitCode, Failure> {
     for thread in &order {
         let numbers = &members[thread];
         let hits = numbers.iter().filter(|number| matched.get(**number)).count();
-        let messages: Vec<Message> = messages.by_ref().take(numbers.len()).collect();
+        let messages: Vec<FoundMessage> = messages.by_ref().take(numbers.len()).collect();
         rows.push(row(*thread, &messages, hits, args.json, line_cells));
     }
     if args.json {
@@ -78,9 +78,9 @@ pub fn run(args: Threads) -> Result<ExitCode, Failure> {
 }
 
 /// `messages` are newest first. On a terminal the subject is cut to fit `line_cells`, if enough of it remains.
-fn row(thread: u32, messages: &[Message], hits: usize, as_json: bool, line_cells: Option<usize>) -> String {
+fn row(thread: u32, messages: &[FoundMessage], hits: usize, as_json: bool, line_cells: Option<usize>) -> String {
     // Those without a date stand last and have only their files' times.
-    let has_date = |message: &&Message| message.flags & bits::UNDATED == 0;
+    let has_date = |message: &&FoundMessage| message.flags & bits::UNDATED == 0;
     let oldest = messages.iter().rev().find(has_date).or(messages.last());
     let (Some(newest), Some(oldest)) = (messages.first(), oldest) else { return String::new() };
     let mut writers: Vec<String> = Vec::new();

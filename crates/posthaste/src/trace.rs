@@ -8,7 +8,7 @@ use clap::Args;
 use jiff::Timestamp;
 use posthaste_control::Request;
 use posthaste_events::packed_name;
-use posthaste_events::story::{Found, Wanted, Within, search};
+use posthaste_events::story::{StoriesFound, Wanted, Within, search};
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
@@ -91,7 +91,7 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
     let wanted = user.map_or_else(|| Wanted::Named(args.what.clone().unwrap_or_default()), Wanted::User);
     let (since, until) = (args.since, args.until);
     let within = Within { since, until, messages_max: args.limit as usize, deadline: None, tenant: None };
-    let Found { stories, is_cut, damaged, .. } = search(dir, &wanted, &within).map_err(|error| {
+    let StoriesFound { stories, is_cut, damaged, .. } = search(dir, &wanted, &within).map_err(|error| {
         let hint = match error.kind() {
             _ if !config.events.enabled => "the event log is off: `enabled = false` in [events]",
             ErrorKind::NotFound => ELSEWHERE,

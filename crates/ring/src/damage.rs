@@ -7,7 +7,7 @@ use crate::scan::Scan;
 /// A place in the log where records should be and are not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Damage {
+pub struct RingDamage {
     /// Name of the segment file; empty if a whole one must be missing.
     pub segment: String,
     /// Byte offset in the file where the first damaged byte may lie: everything before it is whole.

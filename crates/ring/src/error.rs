@@ -7,10 +7,10 @@ use std::sync::Arc;
 use crate::Lsn;
 
 /// Why an append was refused. In every case nothing of the record will be found by a later opening, except after
-/// [`AppendError::Poisoned`], when it may or may not.
+/// [`RingAppendError::Poisoned`], when it may or may not.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
-pub enum AppendError {
+pub enum RingAppendError {
     /// No space now, in the ring or on the disk. [`Ring::free_below`](crate::Ring::free_below) or the operator may make some: reply 452.
     #[error("no space in the log: {0}")]
     Full(Arc<str>),
@@ -39,7 +39,7 @@ pub enum AppendError {
 /// Why a ring could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum RingOpenError {
     /// Another process, or another ring in this one, has it open.
     #[error("the log in {} is in use: stop the process that has it open, or use another directory", dir.display())]
     Locked {
@@ -83,7 +83,7 @@ const SHOWN: usize = 8;
 /// Why a record could not be read back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ReadError {
+pub enum RingReadError {
     /// No segment in service holds it: it never was published, or was freed.
     #[error("record {0} is not in the log")]
     NotFound(Lsn),

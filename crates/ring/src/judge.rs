@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::damage::{Damage, Read};
+use crate::damage::{Read, RingDamage};
 use crate::scan::LSN_GAP;
 use crate::{Lsn, OnRecord, Proof};
 
@@ -66,7 +66,7 @@ pub(crate) fn judge(
     segments: &BTreeMap<u64, Read>,
     epochs: &mut BTreeMap<u64, Epoch>,
     expected: &Expected<'_>,
-) -> (Vec<Damage>, Lsn) {
+) -> (Vec<RingDamage>, Lsn) {
     let mut damage = expected.missing_between(segments);
     let mut found = Lsn::ZERO;
     let is_end_lost = expected.is_end_lost(segments);
@@ -94,13 +94,13 @@ impl Expected<'_> {
     }
 
     /// Reports missing segments between epochs. Those within an epoch, or at the end, show as gaps in the LSNs.
-    fn missing_between(&self, segments: &BTreeMap<u64, Read>) -> Vec<Damage> {
+    fn missing_between(&self, segments: &BTreeMap<u64, Read>) -> Vec<RingDamage> {
         let freed = self.on_record.freed;
-        let mut damage: Vec<Damage> = Vec::new();
+        let mut damage: Vec<RingDamage> = Vec::new();
         let mut note = |first: Lsn, last: Lsn| {
             let lsns = Some((Lsn::new(first.get() + 1), last)).filter(|(first, last)| first <= last);
             let what = "a segment is missing";
-            let new = Damage { segment: String::new(), offset: 0, lsns, promised: true, what };
+            let new = RingDamage { segment: String::new(), offset: 0, lsns, promised: true, what };
             if damage.last() != Some(&new) {
                 damage.push(new);
             }
@@ -123,7 +123,13 @@ impl Expected<'_> {
         let is_left = segments.values().any(|read| read.segment.header.epoch == epoch);
         if self.missing.is_empty() && through > freed && !is_left {
             let lsns = Some((Lsn::new(freed.get() + 1), through));
-            damage.push(Damage { segment: String::new(), offset: 0, lsns, promised: true, what: "records missing" });
+            damage.push(RingDamage {
+                segment: String::new(),
+                offset: 0,
+                lsns,
+                promised: true,
+                what: "records missing",
+            });
         }
         damage
     }
@@ -138,16 +144,16 @@ struct End<'a> {
 }
 
 impl End<'_> {
-    fn missing_behind(&self, last: Lsn, promised: bool) -> Damage {
+    fn missing_behind(&self, last: Lsn, promised: bool) -> RingDamage {
         let (segment, what) = (self.segment.to_owned(), "records missing");
         let lsns = Some((Lsn::new(self.lsn.get() + 1), last));
-        Damage { segment, offset: self.offset, lsns, promised, what }
+        RingDamage { segment, offset: self.offset, lsns, promised, what }
     }
 }
 
 impl Epoch {
     /// The damaged and missing parts, in the order of the log. `freed`: the last record that is not needed any more.
-    fn damage(&self, segments: &BTreeMap<u64, Read>, freed: Lsn) -> Vec<Damage> {
+    fn damage(&self, segments: &BTreeMap<u64, Read>, freed: Lsn) -> Vec<RingDamage> {
         let mut damage = Vec::new();
         let mut end: Option<End<'_>> = None;
         for (number, read) in self.segments.iter().map(|number| (*number, &segments[number])) {
@@ -160,24 +166,26 @@ impl Epoch {
                     let last = Lsn::new(first.get() - 1);
                     let missing = end.missing_behind(last, end.lsn < self.mark);
                     match at_the_beginning {
-                        Some(here) => damage.push(Damage { lsns: missing.lsns, promised: missing.promised, ..here }),
+                        Some(here) => {
+                            damage.push(RingDamage { lsns: missing.lsns, promised: missing.promised, ..here })
+                        }
                         None => damage.push(missing),
                     }
                 }
                 (Some(_), Some(_)) => {}
                 (Some(end), None) => {
                     let promised = end.lsn < self.mark;
-                    damage.extend(at_the_beginning.map(|here| Damage { promised, ..here }));
+                    damage.extend(at_the_beginning.map(|here| RingDamage { promised, ..here }));
                 }
                 // The segment before it was freed. If what is right before its first whole record was not durable, a cut has torn that.
                 (None, Some((first, _))) if first.get() > self.mark.get() + 1 => {
                     let torn = (Lsn::new(self.mark.get() + 1), Lsn::new(first.get() - 1));
                     let lsns = Some(torn).filter(|_| self.mark > Lsn::ZERO);
-                    damage.extend(at_the_beginning.map(|here| Damage { promised: false, lsns, ..here }));
+                    damage.extend(at_the_beginning.map(|here| RingDamage { promised: false, lsns, ..here }));
                 }
                 // Others around it tell, or what was freed: else each opening would take all that may have followed for lost.
                 (None, _) => damage.extend(at_the_beginning.map(|here| {
-                    if here.promised { Damage { lsns: around(segments, number, freed), ..here } } else { here }
+                    if here.promised { RingDamage { lsns: around(segments, number, freed), ..here } } else { here }
                 })),
             }
             damage.extend(within.filter(|damage| damage.lsns.is_some()));
@@ -191,9 +199,9 @@ impl Epoch {
         damage
     }
 
-    fn damage_within<'a>(&self, read: &'a Read) -> impl Iterator<Item = Damage> + use<'a> {
+    fn damage_within<'a>(&self, read: &'a Read) -> impl Iterator<Item = RingDamage> + use<'a> {
         let mark = self.mark;
-        read.scan.gaps.iter().map(move |gap| Damage {
+        read.scan.gaps.iter().map(move |gap| RingDamage {
             segment: read.segment.name.clone(),
             offset: gap.range.start,
             lsns: gap.lsns,

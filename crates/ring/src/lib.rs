@@ -38,15 +38,15 @@ mod table;
 mod window;
 mod writer;
 
-pub use damage::Damage;
-pub use error::{AppendError, OpenError, ReadError};
+pub use damage::RingDamage;
+pub use error::{RingAppendError, RingOpenError, RingReadError};
 pub use layout::Lsn;
-pub use queue::{Cancelled, Fate, Ticket};
+pub use queue::{RecordFate, RingCancelled, RingTicket};
 pub use recovery::{Examined, Recovery, examine};
-pub use ring::{Config, Event, Events, OnRecord, Proof, RecordHead, Ring, Room};
+pub use ring::{Config, OnRecord, Proof, RecordHead, Ring, RingEvent, RingEvents, Room};
 pub use scan::{Gap, LSN_GAP, Located};
 pub use segment::SegmentReader;
-pub use stats::Stats;
+pub use stats::RingStats;
 pub use table::SegmentInfo;
 
 /// Compiles the examples of the README.

@@ -333,7 +333,7 @@ mod tests {
     use crate::roster::Entered;
     use crate::shared::{Opened, Shared};
     use crate::table::Table;
-    use crate::{Config, Event};
+    use crate::{Config, RingEvent};
 
     /// A timeout longer than any of these tests.
     const FOR_EVER: Duration = Duration::from_secs(3600);
@@ -482,14 +482,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (tell, told) = channel();
         let tell = Mutex::new(tell);
-        let events: crate::Events = Arc::new(move |event| drop(tell.lock().unwrap().send(event)));
+        let events: crate::RingEvents = Arc::new(move |event| drop(tell.lock().unwrap().send(event)));
         let pool = Pool { max_segments: 1, ..pool_in(dir.path(), 64 << 10) };
         let config = Config { events, ..Config::default() };
         let shared = Shared::new(config, pool, Table::default(), Opened::default());
         shared.pool.prepare_ahead(2).unwrap();
         let error = shared.pool.prepare_ahead(2).unwrap_err();
-        assert!(matches!(shared.report(error), crate::AppendError::Full(_)));
-        assert!(matches!(told.try_recv(), Ok(Event::RoomWanted)));
+        assert!(matches!(shared.report(error), crate::RingAppendError::Full(_)));
+        assert!(matches!(told.try_recv(), Ok(RingEvent::RoomWanted)));
         let segment = shared.pool.take(Need::NoBody).unwrap();
         shared.pool.give_back(&segment);
         assert_eq!(shared.pool.take(Need::NoBody).unwrap().header.number, 2, "at once, from the same file");

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 
 use crate::layout::record_span;
-use crate::{AppendError, Lsn};
+use crate::{Lsn, RingAppendError};
 
 /// Callback, on the writer's thread, once a record is durable or refused.
-pub(crate) type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
+pub(crate) type Then = Box<dyn FnOnce(Result<Lsn, RingAppendError>) + Send>;
 
 /// A record to write.
 pub(crate) struct Pending {
@@ -19,7 +19,7 @@ pub(crate) struct Pending {
     pub body_len: u32,
     pub head_crc: u32,
     pub body_crc: u32,
-    pub fate: Fate,
+    pub fate: RecordFate,
     then: Then,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Pending {
 pub(crate) enum Item {
     Record(Pending),
     /// Answered once everything before it has been.
-    Flush(Box<dyn FnOnce(Result<(), AppendError>) + Send>),
+    Flush(Box<dyn FnOnce(Result<(), RingAppendError>) + Send>),
 }
 
 impl Pending {
@@ -39,7 +39,7 @@ impl Pending {
             (u32::try_from(len).expect("checked against the segment's size"), crc)
         };
         let ((head_len, head_crc), (body_len, body_crc)) = (of(&head), of(&body));
-        Pending { head, body, head_len, body_len, head_crc, body_crc, fate: Fate::default(), then }
+        Pending { head, body, head_len, body_len, head_crc, body_crc, fate: RecordFate::default(), then }
     }
 
     pub fn bytes(&self) -> usize {
@@ -55,7 +55,7 @@ impl Pending {
     }
 
     /// Calls back with the outcome, unless the record was cancelled. Returns whether it called.
-    pub fn tell(self, outcome: Result<Lsn, AppendError>) -> bool {
+    pub fn tell(self, outcome: Result<Lsn, RingAppendError>) -> bool {
         let decided = self.fate.decide();
         if decided {
             (self.then)(outcome);
@@ -72,7 +72,7 @@ impl Item {
         }
     }
 
-    pub fn fail(self, error: &AppendError) {
+    pub fn fail(self, error: &RingAppendError) {
         match self {
             Item::Record(pending) => drop(pending.tell(Err(error.clone()))),
             Item::Flush(then) => then(Err(error.clone())),
@@ -80,32 +80,32 @@ impl Item {
     }
 }
 
-/// An append under way, to be cancelled or forgotten: the other side of a [`Fate`].
+/// An append under way, to be cancelled or forgotten: the other side of a [`RecordFate`].
 #[derive(Debug, Clone)]
-pub struct Ticket(Fate);
+pub struct RingTicket(RecordFate);
 
 /// Result of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cancelled {
+pub enum RingCancelled {
     /// The record is not and will not be written, and `then` is not called.
     NotWritten,
-    /// It is being written or was just written under this LSN. `then` is not called; [`Event::Cancelled`](crate::Event::Cancelled) comes in its place, if the
+    /// It is being written or was just written under this LSN. `then` is not called; [`RingEvent::Cancelled`](crate::RingEvent::Cancelled) comes in its place, if the
     /// write succeeds. After a crash the record may be found, until the ring's user has made durable that it does not count.
     Written(Lsn),
     /// `then` was called or is being called.
     TooLate,
 }
 
-impl Ticket {
+impl RingTicket {
     /// Cancels the record unless it was published: one atomic decision, so that either `then` is called or this succeeds, never both.
-    pub fn cancel(&self) -> Cancelled {
+    pub fn cancel(&self) -> RingCancelled {
         self.0.cancel()
     }
 }
 
 /// State of a record in one word: waiting, taken under an LSN, cancelled (with its LSN if it has one), or decided. For every log that lets appends be cancelled.
 #[derive(Debug, Clone, Default)]
-pub struct Fate(Arc<AtomicU64>);
+pub struct RecordFate(Arc<AtomicU64>);
 
 const WAITING: u64 = 0;
 const DECIDED: u64 = 3;
@@ -113,10 +113,10 @@ const DECIDED: u64 = 3;
 const TAKEN: u64 = 1;
 const CANCELLED: u64 = 2;
 
-impl Fate {
+impl RecordFate {
     /// The ticket for the caller that appends it.
-    pub fn ticket(&self) -> Ticket {
-        Ticket(self.clone())
+    pub fn ticket(&self) -> RingTicket {
+        RingTicket(self.clone())
     }
 
     /// Gives the record an LSN, under which it is written now. False: it was cancelled.
@@ -130,13 +130,13 @@ impl Fate {
         now & 3 != CANCELLED && self.swap(now, DECIDED)
     }
 
-    fn cancel(&self) -> Cancelled {
+    fn cancel(&self) -> RingCancelled {
         let mut now = self.0.load(Ordering::Acquire);
         loop {
             let outcome = match (now & 3, now >> 2) {
-                (WAITING, _) | (CANCELLED, 0) => Cancelled::NotWritten,
-                (TAKEN | CANCELLED, lsn) => Cancelled::Written(Lsn::new(lsn)),
-                _ => return Cancelled::TooLate,
+                (WAITING, _) | (CANCELLED, 0) => RingCancelled::NotWritten,
+                (TAKEN | CANCELLED, lsn) => RingCancelled::Written(Lsn::new(lsn)),
+                _ => return RingCancelled::TooLate,
             };
             if now & 3 == CANCELLED || self.swap(now, now & !3 | CANCELLED) {
                 return outcome;
@@ -160,7 +160,7 @@ mod tests {
         let lsn = Lsn::new(77);
         for before in [WAITING, TAKEN] {
             for _ in 0..2000 {
-                let fate = Fate::default();
+                let fate = RecordFate::default();
                 assert!(before == WAITING || fate.take(lsn));
                 let ticket = fate.ticket();
                 let (published, cancelled) = std::thread::scope(|scope| {
@@ -169,9 +169,9 @@ mod tests {
                     (published, cancels.join().unwrap())
                 });
                 match cancelled {
-                    Cancelled::TooLate => assert!(published),
-                    Cancelled::NotWritten => assert!(!published && before == WAITING),
-                    Cancelled::Written(written) => assert!(!published && written == lsn),
+                    RingCancelled::TooLate => assert!(published),
+                    RingCancelled::NotWritten => assert!(!published && before == WAITING),
+                    RingCancelled::Written(written) => assert!(!published && written == lsn),
                 }
                 assert_eq!(ticket.cancel(), cancelled, "it stays as it was told");
             }

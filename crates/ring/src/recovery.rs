@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::damage::{Damage, Read};
+use crate::damage::{Read, RingDamage};
 use crate::file::{SegmentFile, Source, Staging};
 use crate::judge::{Expected, epochs, judge};
 use crate::layout::{BLOCK, FIRST_RECORD, RECORD_HEADER, SegmentHeader};
@@ -24,7 +24,7 @@ use crate::{Lsn, OnRecord, Proof};
 #[non_exhaustive]
 pub struct Recovery {
     /// Damaged places. Those that are not `promised` are what a power cut leaves of an unfinished write, or cost no record.
-    pub damage: Vec<Damage>,
+    pub damage: Vec<RingDamage>,
     /// Records in service.
     pub records: u64,
     /// The last record that was found; zero if none was.
@@ -44,7 +44,7 @@ pub(crate) struct Contents {
     pub free: Vec<Segment>,
     /// Files of zeros, which no segment header was ever written to.
     pub unused: Vec<String>,
-    pub damage: Vec<Damage>,
+    pub damage: Vec<RingDamage>,
     /// The last epoch, up to where everything was found, but for damage that was reported as a broken promise.
     pub found: Proof,
     pub next_lsn: u64,
@@ -88,7 +88,7 @@ pub(crate) fn read_all(storage: &Storage, on_record: OnRecord, roster: Option<&E
         if copies == 1 {
             // Both were durable before the first record was written.
             let (segment, what) = (segment.name.clone(), "one copy of the segment header is damaged, the other serves");
-            out.damage.push(Damage { segment, offset: 0, lsns: None, promised: false, what });
+            out.damage.push(RingDamage { segment, offset: 0, lsns: None, promised: false, what });
         }
         let is_cut = segment.file.len()? < segment.header.bytes;
         out.enter(Read { segment, scan, is_cut });
@@ -101,7 +101,7 @@ pub(crate) fn read_all(storage: &Storage, on_record: OnRecord, roster: Option<&E
     out.find_next_lsn(on_record, gone.len());
     let expected = Expected { missing: &gone, on_record, end: Lsn::new(out.next_lsn - 1) };
     let (damage, found) = judge(&out.in_service, &mut epochs, &expected);
-    let through = |damage: &Damage| damage.lsns.map_or(expected.end, |(_, last)| last);
+    let through = |damage: &RingDamage| damage.lsns.map_or(expected.end, |(_, last)| last);
     out.lost_through = damage.iter().filter(|damage| damage.promised).map(through).max().unwrap_or_default();
     out.damage.extend(damage);
     let epoch = epochs.keys().next_back().copied().unwrap_or_default();
@@ -118,8 +118,8 @@ pub(crate) fn read_all(storage: &Storage, on_record: OnRecord, roster: Option<&E
 #[non_exhaustive]
 pub struct Examined {
     /// Damaged places: see [`Recovery::damage`].
-    pub damage: Vec<Damage>,
-    /// Segments that are missing, which an opening refuses: see [`OpenError::Missing`](crate::OpenError::Missing).
+    pub damage: Vec<RingDamage>,
+    /// Segments that are missing, which an opening refuses: see [`RingOpenError::Missing`](crate::RingOpenError::Missing).
     pub missing: Vec<u64>,
 }
 
@@ -188,7 +188,7 @@ impl Contents {
         let is_any_unknown = roster.is_none() || !self.missing.is_empty();
         for (name, what) in &self.unreadable {
             let segment = name.clone();
-            self.damage.push(Damage { segment, offset: 0, lsns: None, promised: is_any_unknown, what });
+            self.damage.push(RingDamage { segment, offset: 0, lsns: None, promised: is_any_unknown, what });
         }
         if roster.is_none() {
             self.next_number += self.unreadable.len() as u64;
@@ -229,7 +229,7 @@ impl Contents {
         if let Some(older) = self.in_service.insert(number, read) {
             let what = "a later segment has the same number";
             let lsns = older.scan.lsns();
-            self.damage.push(Damage { segment: older.segment.name, offset: 0, lsns, promised: true, what });
+            self.damage.push(RingDamage { segment: older.segment.name, offset: 0, lsns, promised: true, what });
         }
     }
 
@@ -237,7 +237,7 @@ impl Contents {
     pub fn set_aside(&self, storage: &Storage) {
         for read in self.in_service.values() {
             for gap in &read.scan.gaps {
-                let is_promised = |damage: &&Damage| {
+                let is_promised = |damage: &&RingDamage| {
                     damage.promised && damage.segment == read.segment.name && damage.offset == gap.range.start
                 };
                 if self.damage.iter().find(is_promised).is_none() {

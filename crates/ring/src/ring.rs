@@ -23,7 +23,7 @@ use crate::shared::{Opened, Shared};
 use crate::storage::Storage;
 use crate::table::{InService, Table};
 use crate::writer::Writer;
-use crate::{AppendError, OpenError, ReadError, SegmentInfo, Stats, Ticket};
+use crate::{RingAppendError, RingOpenError, RingReadError, RingStats, RingTicket, SegmentInfo};
 
 /// Sizes and bounds. Every field can be changed from one opening to the next.
 #[derive(Clone)]
@@ -32,25 +32,25 @@ pub struct Config {
     /// this long, less about 8 KiB. 64 MiB by default, as measured (bench-results/segments): smaller ones end
     /// more often, larger ones take long to be made and to be freed.
     pub segment_bytes: u64,
-    /// Segment files at most, and at least 3; when all hold records, appends fail with [`AppendError::Full`]. 64 by default.
+    /// Segment files at most, and at least 3; when all hold records, appends fail with [`RingAppendError::Full`]. 64 by default.
     pub max_segments: usize,
     /// Bytes that new segment files may take on the file system now. One that finds less is not made, as if there were as many as there may be; but the last
     /// one for records without a body is made while the disk has room for it at all. By default there is no such bound.
     pub room: Room,
     /// Records in one commit at most, and at least 1. 1024 by default.
     pub max_batch: usize,
-    /// Bytes that may wait for a commit; beyond, appends fail with [`AppendError::Busy`]. 256 MiB by default.
+    /// Bytes that may wait for a commit; beyond, appends fail with [`RingAppendError::Busy`]. 256 MiB by default.
     pub max_pending_bytes: usize,
     /// Called for events that no append reports. By default they are dropped.
-    pub events: Events,
+    pub events: RingEvents,
     /// The file that says which segments must be there: outside of the ring's directory it tells when all of that is gone. `roster` in the directory by default.
     pub roster: Option<PathBuf>,
-    /// Opens the ring without the segments that are missing, and remembers that. False by default: see [`OpenError::Missing`].
+    /// Opens the ring without the segments that are missing, and remembers that. False by default: see [`RingOpenError::Missing`].
     pub gives_up_missing: bool,
 }
 
-/// Callback for [`Event`]s, called on the ring's threads or the caller's. Must not block. The ring holds no lock during the call.
-pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
+/// Callback for [`RingEvent`]s, called on the ring's threads or the caller's. Must not block. The ring holds no lock during the call.
+pub type RingEvents = Arc<dyn Fn(RingEvent) + Send + Sync>;
 
 /// Bytes that the owner of the file system allows. Called on the threads that make segments; the ring holds no lock that appends take during the call.
 pub type Room = Arc<dyn Fn() -> io::Result<u64> + Send + Sync>;
@@ -58,7 +58,7 @@ pub type Room = Arc<dyn Fn() -> io::Result<u64> + Send + Sync>;
 /// Something that no append reports.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub enum Event {
+pub enum RingEvent {
     /// A cancelled record has been written all the same. Comes on the ring's thread, in LSN order, instead of the call of `then`. The ring's user has to record
     /// durably that it does not count; [`Ring::append_first`] does so with the next write.
     Cancelled(Lsn),
@@ -163,12 +163,12 @@ impl Ring {
     /// Takes no space; whatever is appended belongs to a new epoch, which is durable before the first of it.
     ///
     /// # Errors
-    /// [`OpenError::Locked`] if another process has it; [`OpenError::Missing`]; [`OpenError::Io`] if the file system fails.
-    pub fn open(dir: &Path, config: Config, on_record: OnRecord) -> Result<(Self, Recovery), OpenError> {
+    /// [`RingOpenError::Locked`] if another process has it; [`RingOpenError::Missing`]; [`RingOpenError::Io`] if the file system fails.
+    pub fn open(dir: &Path, config: Config, on_record: OnRecord) -> Result<(Self, Recovery), RingOpenError> {
         let failed = |error: io::Error| match error.kind() {
             // Only the lock is asked for without a wait.
-            io::ErrorKind::WouldBlock => OpenError::Locked { dir: dir.to_owned() },
-            _ => OpenError::Io { dir: dir.to_owned(), error },
+            io::ErrorKind::WouldBlock => RingOpenError::Locked { dir: dir.to_owned() },
+            _ => RingOpenError::Io { dir: dir.to_owned(), error },
         };
         let config = config.within_bounds();
         let path = config.roster.clone().unwrap_or_else(|| dir.join(ROSTER));
@@ -176,7 +176,7 @@ impl Ring {
         let entered = Entered::read(&path).map_err(failed)?;
         let contents = read_all(&storage, on_record, entered.as_ref()).map_err(failed)?;
         if !contents.missing.is_empty() && !config.gives_up_missing {
-            return Err(OpenError::Missing { numbers: contents.missing, unreadable: contents.unreadable });
+            return Err(RingOpenError::Missing { numbers: contents.missing, unreadable: contents.unreadable });
         }
         contents.set_aside(&storage);
         let mut roster = Roster::new(path, entered.clone().unwrap_or_default());
@@ -230,14 +230,14 @@ impl Ring {
         &self,
         head: Vec<Bytes>,
         body: Vec<Bytes>,
-        then: impl FnOnce(Result<Lsn, AppendError>) + Send + 'static,
-    ) -> Ticket {
+        then: impl FnOnce(Result<Lsn, RingAppendError>) + Send + 'static,
+    ) -> RingTicket {
         let limit = self.max_record_bytes();
         let bytes = head.iter().chain(&body).map(Bytes::len).sum();
         if bytes > limit {
             let refused = Pending::new(Vec::new(), Vec::new(), Box::new(then));
             let ticket = refused.fate.ticket();
-            refused.tell(Err(AppendError::TooLarge { bytes, limit }));
+            refused.tell(Err(RingAppendError::TooLarge { bytes, limit }));
             return ticket;
         }
         let pending = Pending::new(head, body, Box::new(then));
@@ -249,12 +249,12 @@ impl Ring {
     }
 
     /// Like [`append`](Self::append) of a record without a body, but before all that wait, and beyond [`Config::max_pending_bytes`]. Called on the ring's own
-    /// thread, from a callback or for an event, the record is part of the next write. For what a written record makes necessary: see [`Event::Cancelled`].
-    pub fn append_first(&self, head: Bytes, then: impl FnOnce(Result<Lsn, AppendError>) + Send + 'static) {
+    /// thread, from a callback or for an event, the record is part of the next write. For what a written record makes necessary: see [`RingEvent::Cancelled`].
+    pub fn append_first(&self, head: Bytes, then: impl FnOnce(Result<Lsn, RingAppendError>) + Send + 'static) {
         let (bytes, limit) = (head.len(), self.max_record_bytes());
         let pending = Pending::new(vec![head], Vec::new(), Box::new(then));
         if bytes > limit {
-            pending.tell(Err(AppendError::TooLarge { bytes, limit }));
+            pending.tell(Err(RingAppendError::TooLarge { bytes, limit }));
         } else if let Err((item, error)) = self.shared().push_first(Item::Record(pending)) {
             item.fail(&error);
         }
@@ -263,15 +263,15 @@ impl Ring {
     /// Waits until everything that was appended before this call is durable or refused. Blocks, so it must not be called on the ring's own thread.
     ///
     /// # Errors
-    /// [`AppendError::Poisoned`] and [`AppendError::Closed`].
-    pub fn flush(&self) -> Result<(), AppendError> {
+    /// [`RingAppendError::Poisoned`] and [`RingAppendError::Closed`].
+    pub fn flush(&self) -> Result<(), RingAppendError> {
         let (tell, outcome) = sync_channel(1);
         let item = Item::Flush(Box::new(move |outcome| drop(tell.send(outcome))));
         if let Err((_, error)) = self.shared().push(item) {
             return Err(error);
         }
         // The sender is dropped without a word only when the ring is closed.
-        outcome.recv().unwrap_or(Err(AppendError::Closed))
+        outcome.recv().unwrap_or(Err(RingAppendError::Closed))
     }
 
     /// Shows the heads of the records in service from `from` on, in LSN order, up to the last that is published now; cancelled ones, too. Reads them from
@@ -314,8 +314,8 @@ impl Ring {
     /// The head of a record in service.
     ///
     /// # Errors
-    /// See [`ReadError`].
-    pub fn read_head(&self, lsn: Lsn) -> Result<Bytes, ReadError> {
+    /// See [`RingReadError`].
+    pub fn read_head(&self, lsn: Lsn) -> Result<Bytes, RingReadError> {
         self.read(lsn, |segment, offset, record| segment.head(offset, record))
     }
 
@@ -323,24 +323,24 @@ impl Ring {
     /// before any of it is returned.
     ///
     /// # Errors
-    /// See [`ReadError`].
-    pub fn read_body(&self, lsn: Lsn, range: Range<u32>) -> Result<Bytes, ReadError> {
+    /// See [`RingReadError`].
+    pub fn read_body(&self, lsn: Lsn, range: Range<u32>) -> Result<Bytes, RingReadError> {
         self.read(lsn, |segment, offset, record| segment.body(offset, record, range))
     }
 
     /// The header of a record in service.
     ///
     /// # Errors
-    /// See [`ReadError`].
-    pub fn record(&self, lsn: Lsn) -> Result<RecordHeader, ReadError> {
+    /// See [`RingReadError`].
+    pub fn record(&self, lsn: Lsn) -> Result<RecordHeader, RingReadError> {
         self.read(lsn, |_, _, record| Ok(*record))
     }
 
     /// Reads the body of a record again from the disk rather than from the page cache: see [`SegmentReader::body_again`].
     ///
     /// # Errors
-    /// See [`ReadError`]; a damaged body is none.
-    pub fn read_body_again(&self, lsn: Lsn) -> Result<(Bytes, bool), ReadError> {
+    /// See [`RingReadError`]; a damaged body is none.
+    pub fn read_body_again(&self, lsn: Lsn) -> Result<(Bytes, bool), RingReadError> {
         self.read(lsn, |segment, offset, record| segment.body_again(offset, record))
     }
 
@@ -413,9 +413,9 @@ impl Ring {
     }
 
     /// Counters since opening.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> RingStats {
         let shared = self.shared();
-        Stats {
+        RingStats {
             segments_in_service: shared.table().segments.len(),
             segments: shared.pool.total(),
             max_segments: shared.config.max_segments,
@@ -443,19 +443,23 @@ impl Ring {
     fn read<T>(
         &self,
         lsn: Lsn,
-        read: impl FnOnce(&SegmentReader, u32, &RecordHeader) -> Result<T, ReadError>,
-    ) -> Result<T, ReadError> {
+        read: impl FnOnce(&SegmentReader, u32, &RecordHeader) -> Result<T, RingReadError>,
+    ) -> Result<T, RingReadError> {
         let found = self.shared().table().find(lsn);
-        let (Segment { file, header, .. }, from) = found.ok_or(ReadError::NotFound(lsn))?;
+        let (Segment { file, header, .. }, from) = found.ok_or(RingReadError::NotFound(lsn))?;
         let reader = SegmentReader::new(file, header);
         let outcome = match reader.find(from, lsn) {
             Ok(Some((offset, record))) => read(&reader, offset, &record),
-            Ok(None) => Err(ReadError::HeadDamaged(lsn)),
-            Err(error) => Err(ReadError::Io(lsn, error)),
+            Ok(None) => Err(RingReadError::HeadDamaged(lsn)),
+            Err(error) => Err(RingReadError::Io(lsn, error)),
         };
         // It may have been freed and overwritten meanwhile.
         outcome.map_err(|error| {
-            if self.shared().table().segments.contains_key(&header.number) { error } else { ReadError::NotFound(lsn) }
+            if self.shared().table().segments.contains_key(&header.number) {
+                error
+            } else {
+                RingReadError::NotFound(lsn)
+            }
         })
     }
 

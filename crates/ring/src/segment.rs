@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::ReadError;
+use crate::RingReadError;
 use crate::file::{SegmentFile, Source, Staging};
 use crate::layout::{BLOCK, FIRST_RECORD, Lsn, RECORD_HEADER, RecordHeader, SegmentHeader};
 use crate::scan::{Gap, Located, scan};
@@ -60,21 +60,21 @@ impl SegmentReader {
     /// The head of the record that begins at `offset`.
     ///
     /// # Errors
-    /// [`ReadError::HeadDamaged`] if its checksum does not match.
-    pub fn head(&self, offset: u32, record: &RecordHeader) -> Result<Bytes, ReadError> {
+    /// [`RingReadError::HeadDamaged`] if its checksum does not match.
+    pub fn head(&self, offset: u32, record: &RecordHeader) -> Result<Bytes, RingReadError> {
         let at = u64::from(offset) + RECORD_HEADER as u64;
-        self.checked(record.lsn, at, record.head_len, record.head_crc)?.ok_or(ReadError::HeadDamaged(record.lsn))
+        self.checked(record.lsn, at, record.head_len, record.head_crc)?.ok_or(RingReadError::HeadDamaged(record.lsn))
     }
 
     /// That part of the body of the record that begins at `offset`; a range that reaches beyond the body ends with it. The whole body is
     /// read and its checksum compared first.
     ///
     /// # Errors
-    /// [`ReadError::BodyDamaged`] if the checksum does not match.
-    pub fn body(&self, offset: u32, record: &RecordHeader, range: Range<u32>) -> Result<Bytes, ReadError> {
+    /// [`RingReadError::BodyDamaged`] if the checksum does not match.
+    pub fn body(&self, offset: u32, record: &RecordHeader, range: Range<u32>) -> Result<Bytes, RingReadError> {
         let at = u64::from(offset) + RECORD_HEADER as u64 + u64::from(record.head_len);
         let body = self.checked(record.lsn, at, record.body_len, record.body_crc)?;
-        let body = body.ok_or(ReadError::BodyDamaged(record.lsn))?;
+        let body = body.ok_or(RingReadError::BodyDamaged(record.lsn))?;
         let end = (range.end as usize).min(body.len());
         Ok(body.slice((range.start as usize).min(end)..end))
     }
@@ -83,10 +83,10 @@ impl SegmentReader {
     /// whether their checksum matches. Sectors that cannot be read are zeros; what is missing at the end of the file is left out.
     ///
     /// # Errors
-    /// [`ReadError::Io`].
-    pub fn body_again(&self, offset: u32, record: &RecordHeader) -> Result<(Bytes, bool), ReadError> {
+    /// [`RingReadError::Io`].
+    pub fn body_again(&self, offset: u32, record: &RecordHeader) -> Result<(Bytes, bool), RingReadError> {
         let at = u64::from(offset) + RECORD_HEADER as u64 + u64::from(record.head_len);
-        let io = |error| ReadError::Io(record.lsn, error);
+        let io = |error| RingReadError::Io(record.lsn, error);
         self.file.forget_cached(at, record.body_len.into());
         let mut window = Window::new(&self.file, Source::Cache, 0).map_err(io)?;
         let body = Bytes::copy_from_slice(window.get(at, record.body_len as usize).map_err(io)?);
@@ -124,11 +124,11 @@ impl SegmentReader {
         }
     }
 
-    fn checked(&self, lsn: Lsn, at: u64, len: u32, crc: u32) -> Result<Option<Bytes>, ReadError> {
+    fn checked(&self, lsn: Lsn, at: u64, len: u32, crc: u32) -> Result<Option<Bytes>, RingReadError> {
         let mut bytes = vec![0; len as usize];
         match self.file.read_exact_at(&mut bytes, at) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            read => read.map_err(|error| ReadError::Io(lsn, error))?,
+            read => read.map_err(|error| RingReadError::Io(lsn, error))?,
         }
         Ok((crc32c::crc32c(&bytes) == crc).then(|| bytes.into()))
     }

@@ -9,7 +9,7 @@ use crate::pool::{Pool, PoolError};
 use crate::queue::Item;
 use crate::stats::Counters;
 use crate::table::Table;
-use crate::{AppendError, Config, Event, Lsn, Proof};
+use crate::{Config, Lsn, Proof, RingAppendError, RingEvent};
 
 /// State that the handle, the writer and the preparer share.
 pub(crate) struct Shared {
@@ -87,7 +87,7 @@ impl Shared {
         self.table.lock().expect("table lock")
     }
 
-    pub fn tell(&self, event: Event) {
+    pub fn tell(&self, event: RingEvent) {
         (self.config.events)(event);
     }
 
@@ -99,7 +99,7 @@ impl Shared {
     pub fn poison_with(&self, why: String) -> Arc<str> {
         let why: Arc<str> = why.into();
         if self.poison.set(why.clone()).is_ok() {
-            self.tell(Event::Poisoned(why));
+            self.tell(RingEvent::Poisoned(why));
         }
         self.poison.get().expect("set by somebody").clone()
     }
@@ -109,28 +109,28 @@ impl Shared {
     }
 
     /// Queues an item after all that wait, or gives it back with the reason why not.
-    pub fn push(&self, item: Item) -> Result<(), (Item, AppendError)> {
+    pub fn push(&self, item: Item) -> Result<(), (Item, RingAppendError)> {
         self.push_at(item, Place::Last)
     }
 
     /// Queues an item before all that wait, however many bytes those have.
-    pub fn push_first(&self, item: Item) -> Result<(), (Item, AppendError)> {
+    pub fn push_first(&self, item: Item) -> Result<(), (Item, RingAppendError)> {
         self.push_at(item, Place::First)
     }
 
-    fn push_at(&self, item: Item, place: Place) -> Result<(), (Item, AppendError)> {
+    fn push_at(&self, item: Item, place: Place) -> Result<(), (Item, RingAppendError)> {
         // A flush is answered once everything appended before it has been refused.
         if let Some(why) = self.poison().filter(|_| matches!(item, Item::Record(_))) {
-            return Err((item, AppendError::Poisoned(why)));
+            return Err((item, RingAppendError::Poisoned(why)));
         }
         let bytes = item.bytes();
         let mut queue = self.queue.lock().expect("queue lock");
         if self.closed.load(Ordering::Acquire) {
-            return Err((item, AppendError::Closed));
+            return Err((item, RingAppendError::Closed));
         }
         let is_over = queue.bytes + bytes > self.config.max_pending_bytes && !queue.items.is_empty();
         match place {
-            Place::Last if is_over => return Err((item, AppendError::Busy)),
+            Place::Last if is_over => return Err((item, RingAppendError::Busy)),
             Place::Last => queue.items.push_back(item),
             Place::First => queue.items.push_front(item),
         }
@@ -160,7 +160,7 @@ impl Shared {
     }
 
     /// Takes nothing more, and refuses what waits.
-    pub fn fail_all(&self, error: &AppendError) {
+    pub fn fail_all(&self, error: &RingAppendError) {
         self.close();
         let items = {
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,23 +198,25 @@ impl Shared {
     }
 
     /// Reports a segment that could not be made, and returns the error for an append that needs it.
-    pub fn report(&self, error: PoolError) -> AppendError {
+    pub fn report(&self, error: PoolError) -> RingAppendError {
         match error {
             PoolError::NoneFree => {
-                self.tell(Event::RoomWanted);
-                AppendError::Full("all segments that there may be, or that the disk has room for, hold records".into())
+                self.tell(RingEvent::RoomWanted);
+                RingAppendError::Full(
+                    "all segments that there may be, or that the disk has room for, hold records".into(),
+                )
             }
             PoolError::NoSpace(error) => {
                 let why = error.to_string();
-                self.tell(Event::SegmentFailed(Arc::new(error)));
-                AppendError::Full(why.into())
+                self.tell(RingEvent::SegmentFailed(Arc::new(error)));
+                RingAppendError::Full(why.into())
             }
             PoolError::Other(error) => {
                 let error = Arc::new(error);
-                self.tell(Event::SegmentFailed(error.clone()));
-                AppendError::Local(error)
+                self.tell(RingEvent::SegmentFailed(error.clone()));
+                RingAppendError::Local(error)
             }
-            PoolError::Device(why) => AppendError::Poisoned(self.poison_with(why)),
+            PoolError::Device(why) => RingAppendError::Poisoned(self.poison_with(why)),
         }
     }
 }

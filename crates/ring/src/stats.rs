@@ -8,7 +8,7 @@ use posthaste_units::histogram::{Histogram, HistogramRead, LATENCY_US, NUMBERS};
 /// Counters of a ring since it was opened; times in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct RingStats {
     /// Records written.
     pub records: u64,
     /// Records among them that were cancelled before they were published.
@@ -90,9 +90,9 @@ impl Counters {
     }
 
     /// The counters; the caller adds facts about the segments.
-    pub fn read(&self) -> Stats {
+    pub fn read(&self) -> RingStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Stats {
+        RingStats {
             records: of(&self.records),
             cancelled: of(&self.cancelled),
             bytes: of(&self.bytes),
@@ -103,7 +103,7 @@ impl Counters {
             sync_ns_max: of(&self.sync_ns_max),
             sync_us: self.sync_us.read(),
             commit_records: self.commit_records.read(),
-            ..Stats::default()
+            ..RingStats::default()
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::pool::{Need, PoolError, Segment};
 use crate::queue::{Item, Pending};
 use crate::shared::Shared;
 use crate::table::InService;
-use crate::{AppendError, Event, Lsn};
+use crate::{Lsn, RingAppendError, RingEvent};
 
 pub(crate) struct Writer {
     shared: Arc<Shared>,
@@ -43,7 +43,7 @@ impl Writer {
                 }
             }
             self.commit(records);
-            let outcome = self.shared.poison().map_or(Ok(()), |why| Err(AppendError::Poisoned(why)));
+            let outcome = self.shared.poison().map_or(Ok(()), |why| Err(RingAppendError::Poisoned(why)));
             flushes.into_iter().for_each(|then| then(outcome.clone()));
         }
     }
@@ -52,13 +52,13 @@ impl Writer {
     fn commit(&mut self, mut batch: Vec<Pending>) {
         while !batch.is_empty() {
             if let Some(why) = self.shared.poison() {
-                return fail(batch, &AppendError::Poisoned(why));
+                return fail(batch, &RingAppendError::Poisoned(why));
             }
             // Space is looked for before anything is written: a record that finds none is refused whole, and one without a
             // body may still get through.
             if let Err(error) = self.make_room(&batch) {
                 let error = self.shared.report(error);
-                let is_poisoned = matches!(error, AppendError::Poisoned(_));
+                let is_poisoned = matches!(error, RingAppendError::Poisoned(_));
                 let (refused, kept): (Vec<_>, Vec<_>) = batch.into_iter().partition(|pending| {
                     is_poisoned || pending.has_body() || self.fits(std::slice::from_ref(pending)) == 0
                 });
@@ -162,17 +162,17 @@ impl Writer {
         if let Err(error) = current.file.write_all_at(&mut slices, start) {
             // Some of the bytes may be in the page cache and become durable although the append failed.
             let why = self.shared.poison_with(format!("write failed: {error}"));
-            return fail(batch, &AppendError::Poisoned(why));
+            return fail(batch, &RingAppendError::Poisoned(why));
         }
         self.offset += padded as u64;
         if let Err(error) = self.sync(&current) {
             // A failed fsync may have dropped dirty pages, so a second try would only report a comforting lie.
             let why = self.shared.poison_with(format!("sync failed: {error}"));
-            return fail(batch, &AppendError::Poisoned(why));
+            return fail(batch, &RingAppendError::Poisoned(why));
         }
         // Read again before the callbacks: another sync may have failed meanwhile, so that this device is not trusted any more.
         if let Some(why) = self.shared.poison() {
-            return fail(batch, &AppendError::Poisoned(why));
+            return fail(batch, &RingAppendError::Poisoned(why));
         }
         self.shared.counters.count_commit(batch.len(), bytes, padded);
         self.enter(&current, start, &batch, &headers);
@@ -205,13 +205,13 @@ impl Writer {
         for (pending, (lsn, _)) in batch.into_iter().zip(headers) {
             if !pending.tell(Ok(*lsn)) {
                 self.shared.counters.count_cancelled();
-                self.shared.tell(Event::Cancelled(*lsn));
+                self.shared.tell(RingEvent::Cancelled(*lsn));
             }
         }
     }
 }
 
-fn fail(batch: Vec<Pending>, error: &AppendError) {
+fn fail(batch: Vec<Pending>, error: &RingAppendError) {
     for pending in batch {
         pending.tell(Err(error.clone()));
     }
@@ -224,7 +224,7 @@ impl Drop for FailsTheRest {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let why = self.0.poison_with("the thread that writes has ended by a panic".to_owned());
-            self.0.fail_all(&AppendError::Poisoned(why));
+            self.0.fail_all(&RingAppendError::Poisoned(why));
         }
     }
 }

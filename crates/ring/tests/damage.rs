@@ -7,11 +7,11 @@ use std::sync::mpsc::channel;
 
 use bytes::Bytes;
 use posthaste_ring::layout::{BLOCK, FIRST_RECORD, RECORD_HEADER};
-use posthaste_ring::{Config, Damage, Lsn, OnRecord, OpenError, ReadError, Recovery, Ring};
+use posthaste_ring::{Config, Lsn, OnRecord, Recovery, Ring, RingDamage, RingOpenError, RingReadError};
 
 const SEGMENT: u64 = 64 << 10;
 
-fn try_open(dir: &Path, low: u64, gives_up_missing: bool) -> Result<(Ring, Recovery), OpenError> {
+fn try_open(dir: &Path, low: u64, gives_up_missing: bool) -> Result<(Ring, Recovery), RingOpenError> {
     let config = Config { segment_bytes: SEGMENT, gives_up_missing, ..Config::default() };
     Ring::open(dir, config, OnRecord { low, ..OnRecord::default() })
 }
@@ -25,13 +25,13 @@ fn open(dir: &Path, low: u64) -> (Ring, Recovery) {
 fn open_without(dir: &Path, low: u64, expected: &[u64]) -> (Ring, Recovery, u64) {
     let before = content(dir);
     let refused = try_open(dir, low, false).err().expect("it is refused");
-    let OpenError::Missing { numbers, .. } = &refused else { panic!("{refused}") };
+    let RingOpenError::Missing { numbers, .. } = &refused else { panic!("{refused}") };
     assert!(numbers.starts_with(expected), "{refused}");
     assert!(content(dir) == before, "it was changed");
     let examined = posthaste_ring::examine(dir, None, OnRecord { low, ..OnRecord::default() }).unwrap();
     assert!(examined.missing.starts_with(expected) && examined.missing.len() < expected.len() + 3, "{examined:?}");
     let (ring, recovery) = try_open(dir, low, true).expect("ring opens");
-    let told = |damage: &[Damage]| damage.iter().filter(|damage| damage.promised).cloned().collect::<Vec<_>>();
+    let told = |damage: &[RingDamage]| damage.iter().filter(|damage| damage.promised).cloned().collect::<Vec<_>>();
     assert_eq!(told(&examined.damage), told(&recovery.damage));
     assert!(recovery.lost_through > Lsn::ZERO);
     (ring, recovery, *numbers.last().unwrap())
@@ -78,7 +78,7 @@ fn found(ring: &Ring) -> BTreeMap<Lsn, (Bytes, Option<Bytes>)> {
     ring.visit(Lsn::ZERO, &mut |record| {
         let body = match ring.read_body(record.lsn, 0..u32::MAX) {
             Ok(body) => Some(body),
-            Err(ReadError::BodyDamaged(lsn)) if lsn == record.lsn => None,
+            Err(RingReadError::BodyDamaged(lsn)) if lsn == record.lsn => None,
             Err(error) => panic!("{error}"),
         };
         assert_eq!(ring.read_head(record.lsn).expect("it was shown"), record.head);
@@ -289,7 +289,7 @@ fn without_the_roster_a_ring_is_opened_and_writes_a_new_one() {
         drop(ring);
         let last = segments(damaged.path()).into_iter().next_back().unwrap();
         std::fs::remove_file(last.1).unwrap();
-        assert!(matches!(try_open(damaged.path(), 0, false), Err(OpenError::Missing { .. })), "{how}");
+        assert!(matches!(try_open(damaged.path(), 0, false), Err(RingOpenError::Missing { .. })), "{how}");
     }
 }
 
@@ -352,7 +352,7 @@ fn a_lost_middle_is_named_and_the_rest_is_read_by_lsn() {
     assert!(left.iter().all(|(lsn, record)| whole[lsn] == *record));
     for nth in hits {
         let outcome = ring.read_head(lsns[nth]);
-        assert!(matches!(outcome, Err(ReadError::HeadDamaged(_) | ReadError::NotFound(_))), "{outcome:?}");
+        assert!(matches!(outcome, Err(RingReadError::HeadDamaged(_) | RingReadError::NotFound(_))), "{outcome:?}");
     }
     let aside = std::fs::read_dir(dir.path())
         .unwrap()
@@ -369,5 +369,5 @@ fn a_lost_middle_is_named_and_the_rest_is_read_by_lsn() {
         ControlFlow::Continue(())
     });
     assert_eq!((visited.unwrap_err().kind(), shown), (std::io::ErrorKind::InvalidData, left.len() - 1));
-    assert!(matches!(ring.read_head(lsns[100]), Err(ReadError::HeadDamaged(_))));
+    assert!(matches!(ring.read_head(lsns[100]), Err(RingReadError::HeadDamaged(_))));
 }

@@ -5,25 +5,25 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use posthaste_fsops::recording::{Event as Done, Scope};
+use posthaste_fsops::recording::{FsEvent as Done, SyncScope};
 use posthaste_fsops::{Faults, Machine};
 use posthaste_ring::layout::FIRST_RECORD;
-use posthaste_ring::{AppendError, Config, Event, Lsn, OnRecord, Ring};
+use posthaste_ring::{Config, Lsn, OnRecord, Ring, RingAppendError, RingEvent};
 use posthaste_turns::{Random, in_turns};
 use rustix::io::Errno;
 
 /// For what would otherwise never happen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn open(dir: &Path) -> (Ring, Receiver<Event>) {
+fn open(dir: &Path) -> (Ring, Receiver<RingEvent>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
-    let events: posthaste_ring::Events = Arc::new(move |event| drop(tell.lock().unwrap().send(event)));
+    let events: posthaste_ring::RingEvents = Arc::new(move |event| drop(tell.lock().unwrap().send(event)));
     let config = Config { segment_bytes: 64 << 10, max_segments: 5, events, ..Config::default() };
     (Ring::open(dir, config, OnRecord::default()).expect("ring opens").0, told)
 }
 
-fn append(ring: &Ring) -> Result<Lsn, AppendError> {
+fn append(ring: &Ring) -> Result<Lsn, RingAppendError> {
     let (tell, told) = channel();
     ring.append(vec!["head".into()], vec!["body".into()], move |outcome| drop(tell.send(outcome)));
     told.recv_timeout(PATIENCE).expect("an answer")
@@ -47,17 +47,17 @@ fn a_segment_that_cannot_be_made_is_not_always_a_full_disk() {
         let (ring, events) = open(&dir);
         let refused = append(&ring).expect_err("there is no segment");
         match (errno, &refused) {
-            (Errno::NOSPC | Errno::DQUOT, AppendError::Full(_)) => {}
-            (Errno::MFILE | Errno::NFILE, AppendError::Local(error)) => {
+            (Errno::NOSPC | Errno::DQUOT, RingAppendError::Full(_)) => {}
+            (Errno::MFILE | Errno::NFILE, RingAppendError::Local(error)) => {
                 assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()));
                 assert!(!refused.to_string().contains("space"), "{refused}");
             }
-            (Errno::IO, AppendError::Poisoned(_)) => {}
+            (Errno::IO, RingAppendError::Poisoned(_)) => {}
             _ => panic!("{errno}: {refused:?}"),
         }
         let told = events.recv_timeout(PATIENCE).expect("an operator hears of it");
-        assert_eq!(matches!(told, Event::Poisoned(_)), errno == Errno::IO, "{told:?}");
-        assert_eq!(matches!(told, Event::SegmentFailed(_)), errno != Errno::IO, "{told:?}");
+        assert_eq!(matches!(told, RingEvent::Poisoned(_)), errno == Errno::IO, "{told:?}");
+        assert_eq!(matches!(told, RingEvent::SegmentFailed(_)), errno != Errno::IO, "{told:?}");
         machine.set_faults(Faults::default());
         assert_eq!(
             append(&ring).is_ok(),
@@ -77,8 +77,8 @@ fn a_sync_that_failed_while_a_segment_was_made_ahead_poisons() {
     machine.set_faults(Faults { fail_syncs, ..Faults::default() });
     let (ring, events) = open(&dir);
     let told = events.recv_timeout(PATIENCE);
-    assert!(matches!(told, Ok(Event::Poisoned(_))), "{told:?}");
-    assert!(matches!(append(&ring), Err(AppendError::Poisoned(_))));
+    assert!(matches!(told, Ok(RingEvent::Poisoned(_))), "{told:?}");
+    assert!(matches!(append(&ring), Err(RingAppendError::Poisoned(_))));
     drop(ring);
     append(&open(&dir).0).expect("opened again");
 }
@@ -100,10 +100,10 @@ fn a_failed_write_or_sync_of_a_commit_is_final() {
             });
             append(&ring).err()
         });
-        assert!(matches!(refused, Some(AppendError::Poisoned(_))), "{refused:?}");
+        assert!(matches!(refused, Some(RingAppendError::Poisoned(_))), "{refused:?}");
         machine.set_faults(Faults::default());
-        assert!(matches!(append(&ring), Err(AppendError::Poisoned(_))));
-        assert!(matches!(events.recv_timeout(PATIENCE), Ok(Event::Poisoned(_))));
+        assert!(matches!(append(&ring), Err(RingAppendError::Poisoned(_))));
+        assert!(matches!(events.recv_timeout(PATIENCE), Ok(RingEvent::Poisoned(_))));
         assert_eq!(ring.read_body(kept, 0..9).unwrap(), "body");
         drop(ring);
         let (ring, _) = open(&dir);
@@ -141,7 +141,7 @@ fn nothing_is_acknowledged_whose_sync_came_after_the_poison() {
                     |event: &Done| matches!(event, Done::Write { offset, .. } if *offset >= FIRST_RECORD as u64);
                 let Some(write) = events[..position].iter().rposition(is_commit) else { continue };
                 let Done::Write { node, .. } = events[write] else { unreachable!() };
-                let is_sync = |event: &Done| *event == Done::Sync(Scope::Node(node));
+                let is_sync = |event: &Done| *event == Done::Sync(SyncScope::Node(node));
                 let Some(sync) = events[write..position].iter().position(is_sync).map(|nth| write + nth) else {
                     continue;
                 };

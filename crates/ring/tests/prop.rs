@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
 
 use bytes::Bytes;
-use posthaste_ring::{AppendError, Cancelled, Config, Lsn, OnRecord, ReadError, Ring};
+use posthaste_ring::{Config, Lsn, OnRecord, Ring, RingAppendError, RingCancelled, RingReadError};
 use proptest::prelude::*;
 
 const SEGMENT: u64 = 64 << 10;
@@ -85,11 +85,11 @@ impl Both {
         ring.flush().expect("nothing fails");
         for (head, body, told, cancelled) in under_way {
             let lsn = match (told.try_recv(), cancelled) {
-                (Ok(Ok(lsn)), None | Some(Cancelled::TooLate)) => lsn,
+                (Ok(Ok(lsn)), None | Some(RingCancelled::TooLate)) => lsn,
                 // Written all the same; the caller that cancelled it must record that it does not count.
-                (Err(_), Some(Cancelled::Written(lsn))) => lsn,
-                (Err(_), Some(Cancelled::NotWritten)) => continue,
-                (Ok(Err(AppendError::Full(_))), None | Some(Cancelled::TooLate)) => {
+                (Err(_), Some(RingCancelled::Written(lsn))) => lsn,
+                (Err(_), Some(RingCancelled::NotWritten)) => continue,
+                (Ok(Err(RingAppendError::Full(_))), None | Some(RingCancelled::TooLate)) => {
                     let in_service = ring.segments().len();
                     assert!(in_service >= 4, "full with {in_service} segments of six in service");
                     continue;
@@ -132,7 +132,7 @@ impl Both {
         assert!(firsts.windows(2).all(|pair| pair[0].1 < pair[1].0), "{by_segment:?}");
         if let Some((first, ..)) = self.model.first() {
             let before = Lsn::new(first.get() - 1);
-            assert!(matches!(ring.read_head(before), Err(ReadError::NotFound(_))));
+            assert!(matches!(ring.read_head(before), Err(RingReadError::NotFound(_))));
         }
     }
 }

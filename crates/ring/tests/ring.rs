@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_ring::{AppendError, Cancelled, Config, Event, Lsn, OnRecord, ReadError, Ring, SegmentReader};
+use posthaste_ring::{
+    Config, Lsn, OnRecord, Ring, RingAppendError, RingCancelled, RingEvent, RingReadError, SegmentReader,
+};
 
 const SEGMENT: u64 = 64 << 10;
 /// For what would otherwise never happen.
@@ -23,7 +25,7 @@ fn open(dir: &Path, low: u64) -> Ring {
     ring
 }
 
-type Outcome = Result<Lsn, AppendError>;
+type Outcome = Result<Lsn, RingAppendError>;
 
 /// Appends and hands back where the outcome will come.
 fn begin(ring: &Ring, head: &str, body: &[u8]) -> Receiver<Outcome> {
@@ -49,7 +51,7 @@ fn heads(ring: &Ring, from: Lsn) -> Vec<(Lsn, String)> {
 }
 
 /// Fills the ring with records of this body until it is full; returns their LSNs and the refusal.
-fn fill(ring: &Ring, body: &[u8]) -> (Vec<Lsn>, AppendError) {
+fn fill(ring: &Ring, body: &[u8]) -> (Vec<Lsn>, RingAppendError) {
     let mut lsns = Vec::new();
     loop {
         match append(ring, "fill", body) {
@@ -79,7 +81,7 @@ fn what_was_appended_is_read_visited_and_found_again() {
         let expected: Vec<_> = lsns.iter().enumerate().map(|(n, lsn)| (*lsn, format!("head {n}"))).collect();
         assert_eq!(heads(ring, Lsn::ZERO), expected);
         assert_eq!(heads(ring, lsns[77]), expected[77..]);
-        assert!(matches!(ring.read_head(Lsn::new(lsns[0].get() - 1)), Err(ReadError::NotFound(_))));
+        assert!(matches!(ring.read_head(Lsn::new(lsns[0].get() - 1)), Err(RingReadError::NotFound(_))));
     };
     check(&ring);
     drop(ring);
@@ -114,7 +116,7 @@ fn segments_are_used_in_order_and_recycled_from_the_oldest() {
     ring.free_below(u64::MAX);
     let [current] = ring.segments()[..] else { panic!("{:?}", ring.segments()) };
     assert_eq!(ring.read_head(current.first).unwrap(), "turn", "what is written to is never freed");
-    assert!(matches!(ring.read_head(all[0]), Err(ReadError::NotFound(_))));
+    assert!(matches!(ring.read_head(all[0]), Err(RingReadError::NotFound(_))));
     drop(ring);
     let ring = open(dir.path(), current.number);
     assert_eq!(heads(&ring, Lsn::ZERO).len(), heads(&ring, current.first).len());
@@ -135,29 +137,29 @@ fn a_full_ring_takes_completions_and_mail_once_space_is_freed() {
     let config = Config { events: Arc::new(move |event| told.lock().unwrap().push(event)), ..config() };
     let (ring, _) = Ring::open(dir.path(), config, OnRecord::default()).unwrap();
     let (lsns, refused) = fill(&ring, &[7; 5000]);
-    assert!(matches!(refused, AppendError::Full(_)), "{refused:?}");
+    assert!(matches!(refused, RingAppendError::Full(_)), "{refused:?}");
     assert_eq!(ring.segments().len(), 4, "one segment is left");
-    assert!(events.lock().unwrap().iter().any(|event| matches!(event, Event::RoomWanted)));
+    assert!(events.lock().unwrap().iter().any(|event| matches!(event, RingEvent::RoomWanted)));
     // Both together: one is refused and the other is not.
     let both = (begin(&ring, "mail", &[1; 5000]), begin(&ring, "done", b""));
-    assert!(matches!(both.0.recv_timeout(PATIENCE).unwrap(), Err(AppendError::Full(_))));
+    assert!(matches!(both.0.recv_timeout(PATIENCE).unwrap(), Err(RingAppendError::Full(_))));
     both.1.recv_timeout(PATIENCE).unwrap().expect("what is done needs no body");
     assert!(ring.flush().is_ok(), "waiting needs no room");
     for freed in 1..=3 {
         ring.free_below(freed + 1);
         append(&ring, "mail", &[2; 5000]).unwrap_or_else(|error| panic!("freed {freed}: {error}"));
         let (more, refused) = fill(&ring, &[3; 5000]);
-        assert!(more.len() > 3 && matches!(refused, AppendError::Full(_)), "{more:?}, {refused}");
+        assert!(more.len() > 3 && matches!(refused, RingAppendError::Full(_)), "{more:?}, {refused}");
     }
     // When the last segment is full, too, the first one that is freed takes its place.
     while append(&ring, &"done ".repeat(300), b"").is_ok() {}
     assert_eq!(ring.segments().len(), 5);
     ring.free_below(5);
     append(&ring, "done", b"").expect("in the segment that was freed");
-    assert!(matches!(append(&ring, "mail", &[2; 5000]), Err(AppendError::Full(_))));
+    assert!(matches!(append(&ring, "mail", &[2; 5000]), Err(RingAppendError::Full(_))));
     ring.free_below(6);
     append(&ring, "mail", &[2; 5000]).expect("the next one that is freed is for mail");
-    assert!(matches!(ring.read_head(lsns[0]), Err(ReadError::NotFound(_))));
+    assert!(matches!(ring.read_head(lsns[0]), Err(RingReadError::NotFound(_))));
     assert!(ring.stats().segments <= 5);
 }
 
@@ -168,7 +170,7 @@ fn a_full_ring_opens_however_often_and_is_no_fuller() {
     let lsns = fill(&ring, &[7; 5000]).0;
     for _ in 0..4 {
         let again = Ring::open(dir.path(), config(), OnRecord::default());
-        assert!(matches!(again, Err(posthaste_ring::OpenError::Locked { dir: named }) if named == dir.path()));
+        assert!(matches!(again, Err(posthaste_ring::RingOpenError::Locked { dir: named }) if named == dir.path()));
     }
     drop(ring);
     for _ in 0..4 {
@@ -233,7 +235,7 @@ fn a_timely_cancel_gets_no_answer_and_may_skip_the_write() {
         held.recv().unwrap();
     });
     enters.recv_timeout(PATIENCE).unwrap();
-    assert_eq!(first.cancel(), Cancelled::TooLate);
+    assert_eq!(first.cancel(), RingCancelled::TooLate);
     // This one holds the writer between the sync and the answers of its commit.
     let (hold_second, held_second) = channel::<()>();
     let (entered, enters) = channel();
@@ -244,20 +246,20 @@ fn a_timely_cancel_gets_no_answer_and_may_skip_the_write() {
     let written = ring.append(vec!["written".into()], vec![], answer("written"));
     ring.append(vec!["kept".into()], vec![], answer("kept"));
     let waiting = ring.append(vec!["waiting".into()], vec![], answer("waiting"));
-    assert_eq!(waiting.cancel(), Cancelled::NotWritten);
+    assert_eq!(waiting.cancel(), RingCancelled::NotWritten);
     hold.send(()).unwrap();
     enters.recv_timeout(PATIENCE).unwrap();
-    let Cancelled::Written(lsn) = written.cancel() else { panic!("it was written and not published") };
-    assert_eq!(written.cancel(), Cancelled::Written(lsn));
+    let RingCancelled::Written(lsn) = written.cancel() else { panic!("it was written and not published") };
+    assert_eq!(written.cancel(), RingCancelled::Written(lsn));
     hold_second.send(()).unwrap();
     ring.flush().unwrap();
     assert_eq!(told.try_iter().collect::<Vec<_>>(), [("kept", Ok(()))]);
     let events: Vec<_> = events.try_iter().collect();
-    assert!(matches!(events[..], [Event::Cancelled(cancelled)] if cancelled == lsn), "{events:?}");
+    assert!(matches!(events[..], [RingEvent::Cancelled(cancelled)] if cancelled == lsn), "{events:?}");
     assert_eq!(ring.stats().cancelled, 1);
     let heads: Vec<String> = heads(&ring, Lsn::ZERO).into_iter().map(|(_, head)| head).collect();
     assert_eq!(heads, ["first", "second", "written", "kept"]);
-    assert_eq!(waiting.cancel(), Cancelled::NotWritten);
+    assert_eq!(waiting.cancel(), RingCancelled::NotWritten);
 }
 
 #[test]
@@ -269,7 +271,7 @@ fn what_is_too_long_or_too_much_is_refused_at_once() {
     append(&ring, "", &vec![1; limit]).expect("as long as it may be");
     let refused = append(&ring, "x", &vec![1; limit]);
     assert!(
-        matches!(refused, Err(AppendError::TooLarge { bytes, limit: told }) if bytes == limit + 1 && told == limit)
+        matches!(refused, Err(RingAppendError::TooLarge { bytes, limit: told }) if bytes == limit + 1 && told == limit)
     );
     let ((hold, held), (entered, enters)) = (channel::<()>(), channel());
     ring.append(vec!["first".into()], vec![], move |_| {
@@ -278,7 +280,7 @@ fn what_is_too_long_or_too_much_is_refused_at_once() {
     });
     enters.recv_timeout(PATIENCE).unwrap();
     let waits = begin(&ring, "", &[1; 900]);
-    assert!(matches!(append(&ring, "", &[1; 101]), Err(AppendError::Busy)));
+    assert!(matches!(append(&ring, "", &[1; 101]), Err(RingAppendError::Busy)));
     hold.send(()).unwrap();
     assert!(waits.recv_timeout(PATIENCE).unwrap().is_ok());
 }
@@ -302,11 +304,14 @@ fn a_poisoned_ring_takes_nothing_and_refuses_what_is_in_flight() {
     ring.poison("later".into());
     hold.send(()).unwrap();
     let refused = waits.recv_timeout(PATIENCE).unwrap();
-    assert!(matches!(&refused, Err(AppendError::Poisoned(why)) if &**why == "somebody's syncfs failed"), "{refused:?}");
-    assert!(matches!(append(&ring, "later", b""), Err(AppendError::Poisoned(_))));
-    assert!(matches!(ring.flush(), Err(AppendError::Poisoned(_))));
+    assert!(
+        matches!(&refused, Err(RingAppendError::Poisoned(why)) if &**why == "somebody's syncfs failed"),
+        "{refused:?}"
+    );
+    assert!(matches!(append(&ring, "later", b""), Err(RingAppendError::Poisoned(_))));
+    assert!(matches!(ring.flush(), Err(RingAppendError::Poisoned(_))));
     assert_eq!(ring.poisoned().as_deref(), Some("somebody's syncfs failed"));
-    let told = events.try_iter().filter(|event| matches!(event, Event::Poisoned(_))).count();
+    let told = events.try_iter().filter(|event| matches!(event, RingEvent::Poisoned(_))).count();
     assert_eq!(told, 1);
     assert_eq!(ring.read_body(kept, 0..4).unwrap(), "body", "what there is can be read");
     drop(ring);
@@ -327,7 +332,7 @@ fn nobody_waits_for_a_writer_that_has_panicked() {
     let second = begin(&ring, "second", b"");
     hold.send(()).unwrap();
     let second = second.recv_timeout(PATIENCE).unwrap();
-    assert!(matches!(second, Err(AppendError::Poisoned(_) | AppendError::Closed)), "{second:?}");
+    assert!(matches!(second, Err(RingAppendError::Poisoned(_) | RingAppendError::Closed)), "{second:?}");
     assert!(append(&ring, "third", b"").is_err());
     assert!(ring.poisoned().is_some());
 }
@@ -365,7 +370,7 @@ fn what_a_callback_appends_first_is_part_of_the_next_write() {
         ring.append(vec![nth.into()], vec![vec![7; 30].into()], |outcome: Outcome| assert!(outcome.is_ok()));
     }
     let refused = append(&ring, "too much", b"");
-    assert!(matches!(refused, Err(AppendError::Busy)), "{refused:?}");
+    assert!(matches!(refused, Err(RingAppendError::Busy)), "{refused:?}");
     hold.send(()).unwrap();
     ring.flush().unwrap();
     let lsn = told.recv_timeout(PATIENCE).unwrap().unwrap();
@@ -378,5 +383,5 @@ fn what_a_callback_appends_first_is_part_of_the_next_write() {
     assert_eq!(ring.stats().commits, 3, "two in each after the first");
     let (tell, told) = channel();
     ring.append_first(vec![0; SEGMENT as usize].into(), move |outcome: Outcome| tell.send(outcome).unwrap());
-    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Err(AppendError::TooLarge { .. })));
+    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Err(RingAppendError::TooLarge { .. })));
 }

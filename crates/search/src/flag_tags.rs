@@ -22,7 +22,7 @@ pub const FLAG_TAGS: [(&str, char); 5] =
 /// Changes of flags and keywords in the name of a message's file. Keywords go by name: the folder's table maps them to
 /// letters when the change is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FlagChange {
+pub struct TagFlags {
     /// The message.
     pub number: u32,
     /// Flags to add.
@@ -41,12 +41,12 @@ pub struct Tagged {
     /// Messages whose tags changed, or will when their files have the flags.
     pub changed: u64,
     /// Flag and keyword changes that the caller applies to the files; empty unless flags or keywords are tags.
-    pub flags: Vec<FlagChange>,
+    pub flags: Vec<TagFlags>,
 }
 
 /// Outcome of restoring a dump.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoredTags {
     /// Messages whose tags changed.
     pub changed: u64,
     /// Messages that lost tags.
@@ -58,7 +58,7 @@ pub struct Restored {
     /// Message-IDs that are not in the index.
     pub not_here: u64,
     /// Flag changes that the caller applies to the files; empty unless flags are tags.
-    pub flags: Vec<FlagChange>,
+    pub flags: Vec<TagFlags>,
 }
 
 /// True for the tags of [`FLAG_TAGS`].
@@ -121,8 +121,8 @@ impl<'a> FileTags<'a> {
         wanted: &Tags,
         asked: &dyn Fn(&str) -> bool,
         new_keywords: &BTreeSet<String>,
-    ) -> (Tags, Option<FlagChange>) {
-        let mut change = FlagChange {
+    ) -> (Tags, Option<TagFlags>) {
+        let mut change = TagFlags {
             number,
             add: Flags::NONE,
             remove: Flags::NONE,

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::settings::Settings;
+use crate::settings::SearchSettings;
 use crate::update::Report;
 
 /// Set for the command, so that an update which it makes itself does not run it again.
@@ -43,7 +43,7 @@ pub fn run_hook(dir: &Path, report: &Report) -> Result<(), String> {
 }
 
 fn run(dir: &Path, counts: Counts) -> Result<(), String> {
-    let settings = Settings::load(dir).map_err(|error| error.to_string())?;
+    let settings = SearchSettings::load(dir).map_err(|error| error.to_string())?;
     let Some(command) = settings.hook.after_index else { return Ok(()) };
     if std::env::var_os(INSIDE).is_some() {
         return Ok(());

@@ -59,12 +59,12 @@ pub use posthaste_maildir::tree::IoMethod;
 pub use posthaste_text as text;
 pub use posthaste_text::{HEADERS_MAX, HeaderNames, OTHER_HEADERS, check_header_name, split_addresses};
 pub use scan::scan;
-pub use search::{AddressFields, Containing, Exclusion, FolderFiles, Message, Searcher, Sort, TreeLine, tree};
+pub use search::{AddressFields, Containing, Exclusion, FolderFiles, FoundMessage, Searcher, Sort, TreeLine, tree};
 pub use section::Section;
 pub use stop::Stop;
 pub use text_index::Head;
 pub use update::{Indexer, MEMORY_BYTES, Progress, ROUND_MESSAGES, Report, Touched, UpdateOptions, nothing_to_do};
-pub use verify::{Verdict, verify};
+pub use verify::{IndexVerdict, verify};
 pub use watch::{WatchEvent, WatchOptions, WatchStatus, watch, watched};
 
 /// Compiles the examples of the README.

@@ -25,7 +25,7 @@ pub const SETTINGS_FILE: &str = "config.toml";
 
 /// All settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct SearchSettings {
     /// Name and addresses of the reader.
     pub user: User,
     /// Tags and rules for messages that are new in a run.
@@ -55,12 +55,12 @@ pub struct NewMail {
     /// Tags for each of them.
     pub tags: BTreeSet<String>,
     /// Rules, applied in this order.
-    pub rule: Vec<Rule>,
+    pub rule: Vec<TagRule>,
 }
 
 /// Tags for new messages that match a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub struct TagRule {
     /// Query that selects the messages.
     pub query: String,
     /// Line of the query in the file, from 1.
@@ -175,7 +175,7 @@ fn home_of(key: &str) -> Option<String> {
 }
 
 impl File {
-    fn checked(self, text: &str, path: PathBuf) -> Result<Settings, String> {
+    fn checked(self, text: &str, path: PathBuf) -> Result<SearchSettings, String> {
         let line = |start: usize| text[..start].matches('\n').count() + 1;
         let are_flags = self.maildir.synchronize_flags;
         let tags = |tags: Vec<Spanned<String>>| {
@@ -198,13 +198,13 @@ impl File {
             if rule.add.is_empty() && rule.remove.is_empty() {
                 return Err(format!("line {line}: a rule needs `add = [...]` or `remove = [...]`"));
             }
-            Ok(Rule { line, query: rule.query.into_inner(), add: tags(rule.add)?, remove: tags(rule.remove)? })
+            Ok(TagRule { line, query: rule.query.into_inner(), add: tags(rule.add)?, remove: tags(rule.remove)? })
         };
         let rules = self.new.rule.into_iter().map(rule).collect::<Result<_, String>>()?;
         let new = NewMail { tags: tags(self.new.tags)?, rule: rules };
         let headers = headers(self.headers, line)?;
         let maildir = self.maildir.checked(line)?;
-        Ok(Settings { headers, user: self.user, new, maildir, hook: self.hook, path })
+        Ok(SearchSettings { headers, user: self.user, new, maildir, hook: self.hook, path })
     }
 }
 
@@ -250,7 +250,7 @@ fn headers(names: Vec<Spanned<String>>, line: impl Fn(usize) -> usize) -> Result
 /// # Errors
 /// [`SettingsError`]: the file cannot be read or written, or a name is no header's.
 pub fn add_headers(dir: &Path, names: &[String]) -> Result<(), SettingsError> {
-    let settings = Settings::load(dir)?;
+    let settings = SearchSettings::load(dir)?;
     let fail = |why: String| SettingsError::new(&settings.path, why);
     names.iter().try_for_each(|name| check_header_name(name)).map_err(fail)?;
     let new: Vec<&String> = names.iter().filter(|name| settings.headers.known_as(name).is_none()).collect();
@@ -292,7 +292,7 @@ fn with_headers(text: &str, names: &str) -> String {
     }
 }
 
-impl Settings {
+impl SearchSettings {
     /// Loads the settings of the index in `dir`; defaults if there is no file.
     ///
     /// # Errors
@@ -332,7 +332,7 @@ impl Settings {
     /// [`SettingsError`]: one is malformed.
     pub(crate) fn queries(&self, saved: &SavedQueries) -> Result<Vec<Query>, SettingsError> {
         let now = Zoned::now();
-        let query = |rule: &Rule| {
+        let query = |rule: &TagRule| {
             let fail = |why: String| SettingsError::new(&self.path, format!("line {}: {why}", rule.line));
             let query = parse_with(&rule.query, &now, saved).map_err(|error| fail(error.show(&rule.query)))?;
             if let Some(name) = query.headers().iter().find(|name| self.headers.known_as(name).is_none()) {
@@ -360,10 +360,10 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn load(text: &str) -> Result<Settings, String> {
+    fn load(text: &str) -> Result<SearchSettings, String> {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(SETTINGS_FILE), text).unwrap();
-        Settings::load(dir.path()).map_err(|error| error.why)
+        SearchSettings::load(dir.path()).map_err(|error| error.why)
     }
 
     #[test]
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(all.new.rule[0].line, 7);
         assert!(all.has_rules() && all.maildir.synchronize_flags && all.user.name == "Ann");
         assert!(!load("").unwrap().has_rules());
-        assert!(!Settings::check(Path::new("/nowhere")).unwrap().has_rules());
+        assert!(!SearchSettings::check(Path::new("/nowhere")).unwrap().has_rules());
         assert!(load("[new]\ntags = [\"unread\"]\n").unwrap().new.tags.contains("unread"));
         let check = |text: &str, line: &str, why: &str| {
             let error = load(text).unwrap_err();
@@ -407,7 +407,7 @@ mod tests {
             ("headers = [\"X-A:\"]\n", "line 1: `X-A:` is no header name"),
         ] {
             std::fs::write(&file, text).unwrap();
-            let error = Settings::load(dir.path()).unwrap_err().to_string();
+            let error = SearchSettings::load(dir.path()).unwrap_err().to_string();
             let error = error.strip_prefix(&file.display().to_string()).unwrap();
             assert!(error.contains(told), "{error}");
         }
@@ -419,8 +419,8 @@ mod tests {
         let text =
             "[[new.rule]]\nquery = \"from:ann\"\nadd = [\"a\"]\n[[new.rule]]\nquery = \"date:x\"\nadd = [\"a\"]\n";
         std::fs::write(dir.path().join(SETTINGS_FILE), text).unwrap();
-        assert_eq!(Settings::load(dir.path()).unwrap().new.rule.len(), 2);
-        let error = Settings::check(dir.path()).unwrap_err().to_string();
+        assert_eq!(SearchSettings::load(dir.path()).unwrap().new.rule.len(), 2);
+        let error = SearchSettings::check(dir.path()).unwrap_err().to_string();
         assert!(error.contains("config.toml: line 5: ") && error.contains("`x` is no date"), "{error}");
     }
 }

@@ -47,7 +47,7 @@ impl Default for SubjectRule {
 
 /// A message's place in a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct ThreadPlace {
     /// The smallest number of the thread's messages.
     pub thread: u32,
     /// Its parent, or [`NO_PARENT`].
@@ -56,7 +56,7 @@ pub struct Place {
 
 /// Returns the place of every message, in the order of `items`. That order breaks ties. Of messages with the same id
 /// the first counts as the original, and the others hang under it; messages of the same second keep their order.
-pub fn thread(items: &[Item<'_>], rule: SubjectRule) -> Vec<Place> {
+pub fn thread(items: &[Item<'_>], rule: SubjectRule) -> Vec<ThreadPlace> {
     let mut forest = Forest::default();
     let own: Vec<usize> = items.iter().enumerate().map(|(index, item)| forest.message(index, item.id)).collect();
     for (item, &node) in items.iter().zip(&own) {
@@ -151,7 +151,7 @@ impl Forest {
         self.union[below] = above;
     }
 
-    fn places(&mut self, items: &[Item<'_>], own: &[usize]) -> Vec<Place> {
+    fn places(&mut self, items: &[Item<'_>], own: &[usize]) -> Vec<ThreadPlace> {
         let roots: Vec<usize> = own.iter().map(|&node| self.root(node)).collect();
         let mut smallest = HashMap::new();
         for (item, root) in items.iter().zip(&roots) {
@@ -163,7 +163,10 @@ impl Forest {
             NONE => NO_PARENT,
             message => items[message].number,
         };
-        own.iter().zip(&roots).map(|(&node, root)| Place { thread: smallest[root], parent: parent(node) }).collect()
+        own.iter()
+            .zip(&roots)
+            .map(|(&node, root)| ThreadPlace { thread: smallest[root], parent: parent(node) })
+            .collect()
     }
 
     /// For each container the nearest ancestor with a message, or `NONE`. Walks each link once.

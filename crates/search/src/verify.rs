@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::IndexError;
 use crate::search::Searcher;
-use crate::settings::Settings;
+use crate::settings::SearchSettings;
 use crate::state::{Lock, Snapshot, StateError, bits};
 use crate::tags;
 use crate::text_index::{TextIndex, check_files};
@@ -12,7 +12,7 @@ use crate::update::PENDING;
 
 /// Result of a check.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct IndexVerdict {
     /// Messages that are in the index.
     pub messages: u64,
     /// Damaged files and messages, each with its damage. A rebuild ([`Indexer::rebuild`](crate::Indexer::rebuild))
@@ -31,8 +31,8 @@ pub struct Verdict {
 /// check is repeated under the writer's lock; `waiting` is called before waiting for another writer.
 ///
 /// # Errors
-/// [`IndexError`] if there is no index, one of another version, or a file cannot be read. Damage is in the [`Verdict`].
-pub fn verify(dir: &Path, waiting: &dyn Fn()) -> Result<Verdict, IndexError> {
+/// [`IndexError`] if there is no index, one of another version, or a file cannot be read. Damage is in the [`IndexVerdict`].
+pub fn verify(dir: &Path, waiting: &dyn Fn()) -> Result<IndexVerdict, IndexError> {
     if !dir.join("current").exists() {
         return Err(StateError::Missing(dir.to_owned()).into());
     }
@@ -50,8 +50,8 @@ pub fn verify(dir: &Path, waiting: &dyn Fn()) -> Result<Verdict, IndexError> {
     look(dir)
 }
 
-fn look(dir: &Path) -> Result<Verdict, IndexError> {
-    let mut verdict = Verdict::default();
+fn look(dir: &Path) -> Result<IndexVerdict, IndexError> {
+    let mut verdict = IndexVerdict::default();
     if dir.join(PENDING).exists() {
         verdict.unfinished.push("a change of tags was interrupted".to_owned());
     } else {
@@ -70,7 +70,7 @@ fn is_read_only(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem)
 }
 
-fn check(dir: &Path, snapshot: &Snapshot, verdict: &mut Verdict) -> Result<(), IndexError> {
+fn check(dir: &Path, snapshot: &Snapshot, verdict: &mut IndexVerdict) -> Result<(), IndexError> {
     let text_dir = snapshot.text_dir();
     let files = check_files(&text_dir);
     let is_text_whole = files.is_empty();
@@ -102,7 +102,7 @@ fn check(dir: &Path, snapshot: &Snapshot, verdict: &mut Verdict) -> Result<(), I
         return Ok(());
     }
     let searcher = Searcher::open(dir)?;
-    if Settings::load(dir).is_ok_and(|settings| settings.headers != *searcher.headers()) {
+    if SearchSettings::load(dir).is_ok_and(|settings| settings.headers != *searcher.headers()) {
         verdict.unfinished.push("the settings name other headers than the index has".to_owned());
     }
     let with_text = searcher.numbers_with_text()?;

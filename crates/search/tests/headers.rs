@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use posthaste_search::query::parse;
-use posthaste_search::settings::{Settings, add_headers};
+use posthaste_search::settings::{SearchSettings, add_headers};
 use posthaste_search::text::extract_with;
 use posthaste_search::{
     IndexError, Indexer, Report, Searcher, Stop, UpdateOptions, WatchEvent, WatchOptions, nothing_to_do, scan, verify,
@@ -171,10 +171,10 @@ fn rules_for_new_mail_may_ask_for_headers() {
     mail(maildir.path());
     let rules = "[[new.rule]]\nquery = \"header:X-Spam-Score:>5\"\nadd = [\"spam\"]\n";
     fs::write(index.path().join("config.toml"), rules).unwrap();
-    let error = Settings::check(index.path()).unwrap_err().to_string();
+    let error = SearchSettings::check(index.path()).unwrap_err().to_string();
     assert!(error.contains("line 2: the header X-Spam-Score is not indexed"), "{error}");
     add_headers(index.path(), &names(&["X-Spam-Score"])).unwrap();
-    Settings::check(index.path()).unwrap();
+    SearchSettings::check(index.path()).unwrap();
     update(index.path(), maildir.path());
     check(&Searcher::open(index.path()).unwrap(), "tag:spam", "spam");
     // A watch that runs is told of a header before its index has it: the mail comes in, and its tags with the next run that has.
@@ -195,7 +195,7 @@ fn names_are_added_to_the_settings_as_a_person_would() {
         fs::write(&path, before).unwrap();
         add_headers(index.path(), &names(add)).unwrap();
         assert_eq!(fs::read_to_string(path).unwrap(), after);
-        let headers = Settings::load(index.path()).unwrap().headers;
+        let headers = SearchSettings::load(index.path()).unwrap().headers;
         assert!(add.iter().all(|name| headers.known_as(name).is_some()), "{headers}");
     };
     check("", &["X-A", "X-B"], "headers = [\"X-A\", \"X-B\"]\n");
@@ -218,7 +218,7 @@ fn values_are_those_of_all_fields_of_that_name() {
     let message = "To: a@x.example\nX-A: one\nx-a: =?utf-8?B?endlaQ==?=\nX-B:\nX-A:\n three\n four\n\nX-A: five\n";
     let index = tempfile::tempdir().unwrap();
     add_headers(index.path(), &names(&["X-A", "X-B"])).unwrap();
-    let wanted = Settings::load(index.path()).unwrap().headers;
+    let wanted = SearchSettings::load(index.path()).unwrap().headers;
     let found = extract_with(message.as_bytes(), &wanted);
     let expected = [("X-A", "one"), ("X-A", "zwei"), ("X-B", ""), ("X-A", "three four")];
     assert_eq!(found.headers, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use posthaste_search::settings::{Settings, add_headers};
+use posthaste_search::settings::{SearchSettings, add_headers};
 use posthaste_search::text::{Extracted, Kind, Priority, extract_with, fold, tokens};
 use posthaste_search::{Exclusion, Searcher, Sort};
 
@@ -106,7 +106,7 @@ fn hits_are_those_of_a_plain_scan() {
     maildir(mail.path(), "");
     let names = ["Content-Type", "Message-ID", "List-Id", "X-Priority"].map(str::to_owned);
     add_headers(index.path(), &names).unwrap();
-    let headers = Settings::load(index.path()).unwrap().headers;
+    let headers = SearchSettings::load(index.path()).unwrap().headers;
     let mut all = Vec::new();
     // Not every corpus has mail of a list, or what is urgent.
     let own = [LISTED, URGENT].map(|text| text.as_bytes().to_vec());

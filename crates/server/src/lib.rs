@@ -23,5 +23,5 @@ pub use control::config_check::{ConfigFindings, check_config};
 pub use control::outbound::{OutboundError, open_routes};
 pub use control::requests::{ClosedAnswer, ClosedError, open_closed};
 pub use control::serve::{ServeFailure, ServeOptions, serve};
-pub use control::server::{Server, Stopped};
+pub use control::server::{MailServer, Stopped};
 pub use posthaste_intake::Left;

@@ -2,7 +2,7 @@
 //!
 //! Mail goes to `anybody@example.org`; AUTH takes `ann` with the password `secret`.
 
-use posthaste_smtp::driver::{Aborted, Body, Handler, Peer, Refusal, Server, Session, SessionEnd};
+use posthaste_smtp::driver::{Aborted, Handler, IncomingBody, Peer, Refusal, Server, Session, SmtpSessionEnd};
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
@@ -114,7 +114,7 @@ impl Handler for Show {
         session: &mut Session<Seen>,
         _: Mail,
         envelope: Envelope,
-        body: &mut Body<'_>,
+        body: &mut IncomingBody<'_>,
     ) -> MessageOutcome {
         let mut octets = 0;
         while let Some(chunk) = body.chunk().await {
@@ -138,7 +138,7 @@ impl Handler for Show {
         say(session, format_args!("no message after {:?}: {:?}", aborted.stage, aborted.cause));
     }
 
-    fn ended(&self, session: Session<Seen>, end: SessionEnd) {
+    fn ended(&self, session: Session<Seen>, end: SmtpSessionEnd) {
         say(&session, format_args!("{end:?} after {:?}", session.state));
     }
 }

@@ -1,6 +1,6 @@
 //! A server that counts the octets of every message and forgets it: `cargo run --features tokio --example server`.
 
-use posthaste_smtp::driver::{Body, Handler, Server, Session};
+use posthaste_smtp::driver::{Handler, IncomingBody, Server, Session};
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 
@@ -14,7 +14,13 @@ impl Handler for Count {
         Ok(())
     }
 
-    async fn message(&self, session: &mut Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+    async fn message(
+        &self,
+        session: &mut Session,
+        _: (),
+        envelope: Envelope,
+        body: &mut IncomingBody<'_>,
+    ) -> MessageOutcome {
         let mut octets = 0;
         while let Some(chunk) = body.chunk().await {
             match chunk {

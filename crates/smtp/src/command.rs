@@ -6,7 +6,7 @@ mod params;
 mod xtext;
 
 use crate::reply::Reply;
-use posthaste_message::address::{AddressError, DOMAIN_BYTES_MAX, Domain, ForwardPath, ReversePath};
+use posthaste_message::address::{AddressDomain, AddressError, DOMAIN_BYTES_MAX, ForwardPath, ReversePath};
 
 pub use envelope::{BodyType, MailFrom, Notify, RcptTo, Ret};
 use hold::parse_secs;
@@ -227,7 +227,7 @@ fn helo_name(text: &str) -> Result<&str, CommandError> {
         return Err(BAD);
     }
     if let Some(literal) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-        return Domain::parse_literal(literal).map(|_| text).map_err(|_| BAD);
+        return AddressDomain::parse_literal(literal).map(|_| text).map_err(|_| BAD);
     }
     if text.contains(is_unfit_for_name) { Err(BAD) } else { Ok(text) }
 }

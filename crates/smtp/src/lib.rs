@@ -35,7 +35,7 @@ pub use body_error::BodyError;
 pub use command::{BodyType, MailFrom, Notify, RcptTo, Ret};
 pub use limits::{BareNewlines, Limits, LongLines, NulOctets, Timeouts};
 #[doc(no_inline)]
-pub use posthaste_message::address::{self, Address, Domain, ForwardPath, LocalPart, ReversePath};
+pub use posthaste_message::address::{self, Address, AddressDomain, ForwardPath, LocalPart, ReversePath};
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use posthaste_net::tls;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_smtp::driver::{
-    Body, Client, ClientBuilder, ConnectError, Handler, RunningServer, Server, Session, SessionEnd,
+    Client, ClientBuilder, ConnectError, Handler, IncomingBody, RunningServer, Server, Session, SmtpSessionEnd,
 };
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{Address, Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
@@ -54,11 +54,11 @@ impl Handler for Noting {
     async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
         Ok(())
     }
-    async fn message(&self, session: &mut Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, session: &mut Session, _: (), _: Envelope, _: &mut IncomingBody<'_>) -> MessageOutcome {
         let client = session.tls.as_ref().and_then(|tls| tls.client.as_ref()).expect("it was shown");
         MessageOutcome::accepted(described(&client.chain))
     }
-    fn ended(&self, _: Session, end: SessionEnd) {
+    fn ended(&self, _: Session, end: SmtpSessionEnd) {
         self.note(format!("{end:?}"));
     }
 }

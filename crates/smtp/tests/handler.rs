@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use posthaste_smtp::client;
 use posthaste_smtp::driver::{
-    AbortCause, Aborted, Body, Client, ClientTimeouts, Handler, RunningServer, Server, Session, SessionEnd,
+    AbortCause, Aborted, Client, ClientTimeouts, Handler, IncomingBody, RunningServer, Server, Session, SmtpSessionEnd,
 };
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{Address, Envelope, MailFrom, MessageOutcome, Protocol, RcptTo, Reply};
@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// Notes its questions, and panics if the client's name says so.
 struct Noting {
-    ends: mpsc::UnboundedSender<(Vec<String>, SessionEnd)>,
+    ends: mpsc::UnboundedSender<(Vec<String>, SmtpSessionEnd)>,
     /// The number of the session whose connection hook panics.
     panics_at: u64,
 }
@@ -67,7 +67,7 @@ impl Handler for Noting {
         session: &mut Session<Vec<String>>,
         _: (),
         _: Envelope,
-        body: &mut Body<'_>,
+        body: &mut IncomingBody<'_>,
     ) -> MessageOutcome {
         let _ = body.chunk().await;
         tokio::task::yield_now().await;
@@ -82,7 +82,7 @@ impl Handler for Noting {
         session.state.push(format!("abort:{:?}:{cause}", aborted.stage));
         assert_ne!(session.helo.as_deref(), Some("panic-abort"), "as the client wished");
     }
-    fn ended(&self, session: Session<Vec<String>>, end: SessionEnd) {
+    fn ended(&self, session: Session<Vec<String>>, end: SmtpSessionEnd) {
         // The test may end before its last session.
         let _ = self.ends.send((session.state, end));
     }
@@ -90,7 +90,7 @@ impl Handler for Noting {
 
 struct Fixture {
     server: RunningServer,
-    ends: mpsc::UnboundedReceiver<(Vec<String>, SessionEnd)>,
+    ends: mpsc::UnboundedReceiver<(Vec<String>, SmtpSessionEnd)>,
 }
 
 async fn start(change: impl FnOnce(&mut Config)) -> Fixture {
@@ -107,7 +107,7 @@ async fn start_with(panics_at: u64, change: impl FnOnce(&mut Config)) -> Fixture
 }
 
 impl Fixture {
-    async fn end(&mut self) -> (String, SessionEnd) {
+    async fn end(&mut self) -> (String, SmtpSessionEnd) {
         let (state, end) = timeout(LONG, self.ends.recv()).await.expect("in time").unwrap();
         (state.join(" "), end)
     }
@@ -139,16 +139,16 @@ async fn a_session_has_a_state_and_an_end() {
     let twice = format!("{}RSET\r\n{}", message("c.example", 6), &message("c.example", 6));
     fixture.dialogue(&format!("{twice}QUIT\r\n")).await;
     let each = "hello mail rcpt data message";
-    assert_eq!(fixture.end().await, (format!("connect {each} {each}"), SessionEnd::Quit));
+    assert_eq!(fixture.end().await, (format!("connect {each} {each}"), SmtpSessionEnd::Quit));
     fixture.dialogue("EHLO c.example\r\nMAIL FROM:<a@example.org>\r\n").await;
     let lost = "connect hello mail abort:Mail:Disconnected";
-    assert_eq!(fixture.end().await, (lost.into(), SessionEnd::Disconnected));
+    assert_eq!(fixture.end().await, (lost.into(), SmtpSessionEnd::Disconnected));
     fixture.dialogue("GET / HTTP/1.1\r\n").await;
-    assert_eq!(fixture.end().await, ("connect".into(), SessionEnd::Closed));
+    assert_eq!(fixture.end().await, ("connect".into(), SmtpSessionEnd::Closed));
     let stream = TcpStream::connect(fixture.server.local_addrs()[0]).await.unwrap();
     stream.readable().await.unwrap();
     assert!(fixture.server.shutdown(LONG).await);
-    assert_eq!(fixture.ends.recv().await, Some((vec!["connect".into()], SessionEnd::ShutDown)));
+    assert_eq!(fixture.ends.recv().await, Some((vec!["connect".into()], SmtpSessionEnd::ShutDown)));
     assert_eq!(fixture.ends.recv().await, None, "each is told once");
 }
 
@@ -156,7 +156,7 @@ async fn a_session_has_a_state_and_an_end() {
 async fn a_session_that_says_nothing_times_out() {
     let mut fixture = start(|config| config.limits.timeouts.command = Duration::from_millis(200)).await;
     let _silent = TcpStream::connect(fixture.server.local_addrs()[0]).await.unwrap();
-    assert_eq!(fixture.end().await, ("connect".into(), SessionEnd::TimedOut));
+    assert_eq!(fixture.end().await, ("connect".into(), SmtpSessionEnd::TimedOut));
 }
 
 /// Never returns from `message`; reports the call, the drop of its future, and the end of the session.
@@ -177,13 +177,13 @@ impl Handler for Stuck {
     async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
         Ok(())
     }
-    async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut IncomingBody<'_>) -> MessageOutcome {
         let _dropped = Dropped(self);
         self.0.send("at work").unwrap();
         std::future::pending().await
     }
-    fn ended(&self, _: Session, end: SessionEnd) {
-        assert_eq!(end, SessionEnd::ShutDown);
+    fn ended(&self, _: Session, end: SmtpSessionEnd) {
+        assert_eq!(end, SmtpSessionEnd::ShutDown);
         self.0.send("ended").unwrap();
     }
 }
@@ -211,26 +211,26 @@ async fn hello_and_data_may_be_refused() {
 
 /// The dialogue after the greeting, with `HI` for the protocol's hello; the events of the handler, and the end of the
 /// session.
-const DIALOGUES: [(&str, &str, SessionEnd); 14] = [
-    ("HI c\nMAIL\nRSET\nQUIT\n", "hello mail abort:Mail:Reset", SessionEnd::Quit),
-    ("HI c\nMAIL\nRCPT\nHI c\nQUIT\n", "hello mail rcpt abort:Rcpt:Hello hello", SessionEnd::Quit),
-    ("HI c\nMAIL\nRCPT\nQUIT\n", "hello mail rcpt abort:Rcpt:Quit", SessionEnd::Quit),
+const DIALOGUES: [(&str, &str, SmtpSessionEnd); 14] = [
+    ("HI c\nMAIL\nRSET\nQUIT\n", "hello mail abort:Mail:Reset", SmtpSessionEnd::Quit),
+    ("HI c\nMAIL\nRCPT\nHI c\nQUIT\n", "hello mail rcpt abort:Rcpt:Hello hello", SmtpSessionEnd::Quit),
+    ("HI c\nMAIL\nRCPT\nQUIT\n", "hello mail rcpt abort:Rcpt:Quit", SmtpSessionEnd::Quit),
     // The second MAIL is refused, and ends nothing (RFC 5321 section 4.1.4).
-    ("HI c\nMAIL\nMAIL\nRSET\nRSET\nQUIT\n", "hello mail abort:Mail:Reset", SessionEnd::Quit),
-    ("HI c\nMAIL\nGET / HTTP/1.1\n", "hello mail abort:Mail:Closed", SessionEnd::Closed),
-    ("HI c\nMAIL\nRCPT\n", "hello mail rcpt abort:Rcpt:Disconnected", SessionEnd::Disconnected),
-    ("HI c\nMAIL\nRCPT\nNO", "hello mail rcpt abort:Rcpt:Disconnected", SessionEnd::Disconnected),
-    ("HI refuse-mail\nMAIL\nRSET\nQUIT\n", "hello mail", SessionEnd::Quit),
-    ("HI refuse-rcpt\nMAIL\nRCPT\nDATA\nQUIT\n", "hello mail rcpt abort:Rcpt:Quit", SessionEnd::Quit),
-    ("HI refuse-data\nMAIL\nRCPT\nDATA\nRSET\nQUIT\n", "hello mail rcpt data", SessionEnd::Quit),
-    ("HI refuse-hello\nMAIL\nQUIT\n", "hello", SessionEnd::Quit),
+    ("HI c\nMAIL\nMAIL\nRSET\nRSET\nQUIT\n", "hello mail abort:Mail:Reset", SmtpSessionEnd::Quit),
+    ("HI c\nMAIL\nGET / HTTP/1.1\n", "hello mail abort:Mail:Closed", SmtpSessionEnd::Closed),
+    ("HI c\nMAIL\nRCPT\n", "hello mail rcpt abort:Rcpt:Disconnected", SmtpSessionEnd::Disconnected),
+    ("HI c\nMAIL\nRCPT\nNO", "hello mail rcpt abort:Rcpt:Disconnected", SmtpSessionEnd::Disconnected),
+    ("HI refuse-mail\nMAIL\nRSET\nQUIT\n", "hello mail", SmtpSessionEnd::Quit),
+    ("HI refuse-rcpt\nMAIL\nRCPT\nDATA\nQUIT\n", "hello mail rcpt abort:Rcpt:Quit", SmtpSessionEnd::Quit),
+    ("HI refuse-data\nMAIL\nRCPT\nDATA\nRSET\nQUIT\n", "hello mail rcpt data", SmtpSessionEnd::Quit),
+    ("HI refuse-hello\nMAIL\nQUIT\n", "hello", SmtpSessionEnd::Quit),
     // From the first octet of the message on, the body reports it.
-    ("HI c\nMAIL\nRCPT\nDATA\nx\n", "hello mail rcpt data message", SessionEnd::Disconnected),
-    ("HI c\nMAIL\nRCPT\nBDAT 1\nxRSET\nQUIT\n", "hello mail rcpt message", SessionEnd::Quit),
+    ("HI c\nMAIL\nRCPT\nDATA\nx\n", "hello mail rcpt data message", SmtpSessionEnd::Disconnected),
+    ("HI c\nMAIL\nRCPT\nBDAT 1\nxRSET\nQUIT\n", "hello mail rcpt message", SmtpSessionEnd::Quit),
     (
         "HI c\nMAIL\nRCPT\nDATA\nx\n.\nMAIL\nRCPT\nBDAT 1 LAST\nxMAIL\nQUIT\n",
         "hello mail rcpt data message mail rcpt message mail abort:Mail:Quit",
-        SessionEnd::Quit,
+        SmtpSessionEnd::Quit,
     ),
 ];
 
@@ -254,7 +254,7 @@ async fn a_timeout_or_shutdown_of_the_session_ends_a_transaction() {
     let mut fixture = start(limit).await;
     let mut stream = TcpStream::connect(fixture.server.local_addrs()[0]).await.unwrap();
     stream.write_all(b"EHLO c\r\nMAIL FROM:<a@example.org>\r\n").await.unwrap();
-    assert_eq!(fixture.end().await, ("connect hello mail abort:Mail:TimedOut".into(), SessionEnd::TimedOut));
+    assert_eq!(fixture.end().await, ("connect hello mail abort:Mail:TimedOut".into(), SmtpSessionEnd::TimedOut));
     let mut fixture = start(|_| {}).await;
     let mut stream = TcpStream::connect(fixture.server.local_addrs()[0]).await.unwrap();
     stream.write_all(b"EHLO c\r\nMAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\n").await.unwrap();
@@ -264,7 +264,10 @@ async fn a_timeout_or_shutdown_of_the_session_ends_a_transaction() {
     }
     assert!(!fixture.server.shutdown(Duration::ZERO).await);
     let (state, end) = fixture.ends.recv().await.unwrap();
-    assert_eq!((state.join(" ").as_str(), end), ("connect hello mail rcpt abort:Rcpt:ShutDown", SessionEnd::ShutDown));
+    assert_eq!(
+        (state.join(" ").as_str(), end),
+        ("connect hello mail rcpt abort:Rcpt:ShutDown", SmtpSessionEnd::ShutDown)
+    );
 }
 
 /// Refuses each message as soon as it begins, for all, or for the first of its recipients only.
@@ -277,7 +280,13 @@ impl Handler for Full {
     async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
         Ok(())
     }
-    async fn message(&self, session: &mut Session, _: (), envelope: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+    async fn message(
+        &self,
+        session: &mut Session,
+        _: (),
+        envelope: Envelope,
+        _: &mut IncomingBody<'_>,
+    ) -> MessageOutcome {
         let full = Reply::new(452, "4.3.1", "no room");
         match (session.helo.as_deref(), envelope.recipients.len()) {
             (Some("leave"), _) => Reply::new(421, "4.3.2", "leave").into(),
@@ -326,16 +335,16 @@ async fn a_panic_costs_its_own_session_only() {
             "data" => "connect hello mail rcpt data abort:Data:Panicked",
             _ => &state,
         };
-        assert_eq!((&*state, end), (told, SessionEnd::Panicked));
+        assert_eq!((&*state, end), (told, SmtpSessionEnd::Panicked));
         assert!(told.ends_with(method) || told.ends_with(":Panicked"), "{told}");
     }
     let aborts = "EHLO panic-abort\r\nMAIL FROM:<a@example.org>\r\nRSET\r\nNOOP\r\n";
     assert_eq!(fixture.dialogue(aborts).await[3..], ["250 2.0.0", "421 4.3.0"]);
-    assert_eq!(fixture.end().await.1, SessionEnd::Panicked);
+    assert_eq!(fixture.end().await.1, SmtpSessionEnd::Panicked);
     fixture.dialogue("QUIT\r\n").await;
-    assert_eq!(fixture.end().await.1, SessionEnd::Quit);
+    assert_eq!(fixture.end().await.1, SmtpSessionEnd::Quit);
     assert_eq!(fixture.dialogue("").await, ["421 4.3.0"], "in connect");
-    assert_eq!(fixture.end().await, (String::new(), SessionEnd::Panicked));
+    assert_eq!(fixture.end().await, (String::new(), SmtpSessionEnd::Panicked));
     assert_eq!(fixture.dialogue(&message("c.example", 6)).await.last().unwrap(), "250 2.0.0");
     assert!(fixture.server.shutdown(LONG).await);
 }

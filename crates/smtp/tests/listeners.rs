@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use posthaste_smtp::driver::{
-    Body, ByNetwork, Handler, ListenerSettings, Peer, Proxies, Refusal, RunningServer, Server, Session, network,
+    ByNetwork, Handler, IncomingBody, ListenerSettings, Peer, Proxies, Refusal, RunningServer, Server, Session, network,
 };
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{Envelope, Limits, MessageOutcome, Protocol, RcptTo, Reply};
@@ -34,7 +34,7 @@ impl Handler for Here {
     async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
         Ok(())
     }
-    async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut IncomingBody<'_>) -> MessageOutcome {
         MessageOutcome::accepted("kept")
     }
     fn turned_away(&self, listener: usize, _: &Peer, why: &Refusal) {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use posthaste_smtp::client::{self, ClientError, Step};
 use posthaste_smtp::driver::{
-    Body, Certificate, Client, ClientBuilder, ConnectError, Handler, ListenerSettings, RunningServer, Server,
-    ServerBuilder, Session, SessionEnd, SetupError,
+    Certificate, Client, ClientBuilder, ConnectError, Handler, IncomingBody, ListenerSettings, RunningServer, Server,
+    ServerBuilder, ServerSetupError, Session, SmtpSessionEnd,
 };
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::sasl::scram::{ScramKeys, ScramProof};
@@ -27,7 +27,7 @@ const LONG: Duration = Duration::from_secs(60);
 /// Accepts mail from clients authenticated as ann, and reports messages and ends of sessions.
 struct Strict {
     messages: mpsc::UnboundedSender<(Session, Vec<u8>)>,
-    ends: mpsc::UnboundedSender<(Session, SessionEnd)>,
+    ends: mpsc::UnboundedSender<(Session, SmtpSessionEnd)>,
     /// Verdicts on AUTH.
     told: mpsc::UnboundedSender<String>,
     needs_identity: bool,
@@ -73,7 +73,7 @@ impl Handler for Strict {
     async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
         Ok(())
     }
-    async fn message(&self, session: &mut Session, _: (), _: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, session: &mut Session, _: (), _: Envelope, body: &mut IncomingBody<'_>) -> MessageOutcome {
         let mut whole = Vec::new();
         while let Some(chunk) = body.chunk().await {
             match chunk {
@@ -84,7 +84,7 @@ impl Handler for Strict {
         self.messages.send((session.clone(), whole)).unwrap();
         MessageOutcome::accepted("kept")
     }
-    fn ended(&self, session: Session, end: SessionEnd) {
+    fn ended(&self, session: Session, end: SmtpSessionEnd) {
         // The test may end before its last session.
         let _ = self.ends.send((session, end));
     }
@@ -93,7 +93,7 @@ impl Handler for Strict {
 struct Fixture {
     server: RunningServer,
     messages: mpsc::UnboundedReceiver<(Session, Vec<u8>)>,
-    ends: mpsc::UnboundedReceiver<(Session, SessionEnd)>,
+    ends: mpsc::UnboundedReceiver<(Session, SmtpSessionEnd)>,
     told: mpsc::UnboundedReceiver<String>,
     /// The certificate that a client must trust.
     certificate: Vec<u8>,
@@ -146,7 +146,7 @@ impl Fixture {
         Talk(TcpStream::connect(self.server.local_addrs()[0]).await.unwrap())
     }
 
-    async fn end(&mut self) -> SessionEnd {
+    async fn end(&mut self) -> SmtpSessionEnd {
         timeout(LONG, self.ends.recv()).await.expect("in time").unwrap().1
     }
 }
@@ -226,7 +226,7 @@ async fn mail_goes_over_starttls_from_those_who_authenticate() {
             assert!(tls.cipher.starts_with("TLS13_") && tls.client.is_none(), "{tls:?}");
         }
         client.quit().await.unwrap();
-        assert_eq!(fixture.end().await, SessionEnd::Quit);
+        assert_eq!(fixture.end().await, SmtpSessionEnd::Quit);
         assert!(fixture.server.shutdown(LONG).await);
     }
 }
@@ -390,7 +390,7 @@ async fn tls_can_begin_at_once() {
     assert!(client.send(mail, rcpts, vec!["x\r\n".into()]).await.unwrap().recipients[0].is_delivered());
     assert_eq!(fixture.messages.recv().await.unwrap().0.with_keyword(true), "UTF8SMTPSA");
     client.quit().await.unwrap();
-    assert_eq!(fixture.end().await, SessionEnd::Quit);
+    assert_eq!(fixture.end().await, SmtpSessionEnd::Quit);
     // A client in the clear gets no session at all.
     let mut talk = fixture.talk().await;
     talk.say("EHLO client.example\r\n").await;
@@ -423,7 +423,7 @@ async fn a_session_starts_over_behind_starttls() {
     talk.hear_close().await;
     let (session, _) = fixture.messages.recv().await.unwrap();
     assert_eq!(session.helo.as_deref(), Some("other.example"));
-    assert_eq!(fixture.end().await, SessionEnd::Quit);
+    assert_eq!(fixture.end().await, SmtpSessionEnd::Quit);
 }
 
 #[tokio::test]
@@ -434,7 +434,7 @@ async fn what_comes_with_starttls_in_the_clear_is_never_executed() {
     talk.say("EHLO client.example\r\n").await.hear("250").await;
     talk.say("STARTTLS\r\nMAIL FROM:<forged@example.org>\r\n").await.hear("554").await;
     talk.hear_close().await;
-    assert_eq!(fixture.end().await, SessionEnd::Closed);
+    assert_eq!(fixture.end().await, SmtpSessionEnd::Closed);
     // A moment later it is part of a handshake, and an invalid one.
     let mut talk = fixture.talk().await;
     talk.hear("220").await;
@@ -444,7 +444,7 @@ async fn what_comes_with_starttls_in_the_clear_is_never_executed() {
     let mut rest = Vec::new();
     let _ = timeout(LONG, talk.0.read_to_end(&mut rest)).await.expect("closed in time");
     assert!(!rest.starts_with(b"250"), "{rest:?}");
-    assert_eq!(fixture.end().await, SessionEnd::Tls);
+    assert_eq!(fixture.end().await, SmtpSessionEnd::Tls);
     assert!(fixture.server.shutdown(LONG).await);
 }
 
@@ -465,7 +465,7 @@ async fn a_server_that_requires_tls_takes_no_mail_without() {
     talk.say("EHLO client.example\r\n").await.hear("250").await;
     talk.say("MAIL FROM:<a@example.org>\r\n").await.hear("250").await;
     talk.say("QUIT\r\n").await.hear("221").await;
-    assert_eq!(fixture.end().await, SessionEnd::Quit);
+    assert_eq!(fixture.end().await, SmtpSessionEnd::Quit);
 }
 
 #[tokio::test]
@@ -507,7 +507,7 @@ async fn passwords_do_not_go_in_the_clear() {
     talk.say("AUTH PLAIN AGFubgBzZWNyZXQ=\r\n").await.hear("538").await;
     talk.say("MAIL FROM:<a@example.org>\r\n").await.hear("530").await;
     drop(talk);
-    assert_eq!(fixture.end().await, SessionEnd::Disconnected);
+    assert_eq!(fixture.end().await, SmtpSessionEnd::Disconnected);
     let in_the_clear = || Client::builder("client.example").credentials(ann());
     assert!(matches!(fixture.connect(in_the_clear()).await, Err(ConnectError::PlaintextAuth)));
     // The client would, if told; this server does not offer it.
@@ -533,7 +533,7 @@ async fn refusals_of_tls_and_auth_are_told_apart() {
         let Err(ConnectError::Io { step: Step::Handshake, error }) = refused else { panic!("{refused:?}") };
         assert!(error.to_string().contains("certificate"), "{error}");
     }
-    assert_eq!(fixture.end().await, SessionEnd::Tls);
+    assert_eq!(fixture.end().await, SmtpSessionEnd::Tls);
     let plain = start(Config::new("mx.example.org"), false).await;
     assert!(matches!(plain.connect(plain.client()).await, Err(ConnectError::NoStartTls)));
     assert!(matches!(plain.connect(plain.client().credentials(ann())).await, Err(ConnectError::NoStartTls)));
@@ -566,7 +566,7 @@ async fn a_shutdown_does_not_wait_for_a_handshake() {
     talk.say("STARTTLS\r\n").await.hear("220").await;
     let shutdown = timeout(LONG, fixture.server.shutdown(Duration::from_secs(3600)));
     assert!(shutdown.await.expect("in time"));
-    assert_eq!(fixture.ends.recv().await.unwrap().1, SessionEnd::ShutDown);
+    assert_eq!(fixture.ends.recv().await.unwrap().1, SmtpSessionEnd::ShutDown);
 }
 
 #[tokio::test]
@@ -577,7 +577,7 @@ async fn a_handshake_takes_no_longer_than_a_command() {
     let mut talk = fixture.talk().await;
     talk.hear("220").await;
     talk.say("EHLO client.example\r\nSTARTTLS\r\n").await.hear("220").await;
-    assert_eq!(fixture.end().await, SessionEnd::TimedOut);
+    assert_eq!(fixture.end().await, SmtpSessionEnd::TimedOut);
 }
 
 #[tokio::test]
@@ -585,24 +585,27 @@ async fn settings_that_cannot_be_kept_to_are_refused() {
     let refused = async |builder: ServerBuilder| {
         let error = builder.listen("127.0.0.1:0").start(Nobody).await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
-        error.get_ref().and_then(|inner| inner.downcast_ref::<SetupError>()).cloned().unwrap()
+        error.get_ref().and_then(|inner| inner.downcast_ref::<ServerSetupError>()).cloned().unwrap()
     };
     let auth = |mechanisms: &[&str]| Config { starttls: false, ..offering(mechanisms) };
-    assert_eq!(refused(Server::builder().config(offering(&[]))).await, SetupError::NoCertificate);
-    assert_eq!(refused(Server::builder().implicit_tls(true)).await, SetupError::NoCertificate);
-    assert_eq!(refused(Server::builder().config(auth(&["PLAIN"]))).await, SetupError::AuthWithoutTls);
+    assert_eq!(refused(Server::builder().config(offering(&[]))).await, ServerSetupError::NoCertificate);
+    assert_eq!(refused(Server::builder().implicit_tls(true)).await, ServerSetupError::NoCertificate);
+    assert_eq!(refused(Server::builder().config(auth(&["PLAIN"]))).await, ServerSetupError::AuthWithoutTls);
     // A certificate that is never used does not help.
-    assert_eq!(refused(Server::builder().config(auth(&["PLAIN"])).tls(identity().0)).await, SetupError::AuthWithoutTls);
+    assert_eq!(
+        refused(Server::builder().config(auth(&["PLAIN"])).tls(identity().0)).await,
+        ServerSetupError::AuthWithoutTls
+    );
     let in_vain = Config { requires_tls: true, starttls: false, ..offering(&[]) };
-    assert_eq!(refused(Server::builder().config(in_vain).tls(identity().0)).await, SetupError::NoTls);
+    assert_eq!(refused(Server::builder().config(in_vain).tls(identity().0)).await, ServerSetupError::NoTls);
     // Nor is an unused one accepted silently: a program that calls `tls` wants it.
-    assert_eq!(refused(Server::builder().tls(identity().0)).await, SetupError::CertificateUnused);
+    assert_eq!(refused(Server::builder().tls(identity().0)).await, ServerSetupError::CertificateUnused);
     let own = ListenerSettings { certificate: Certificate::new(identity().0), ..offering(&[]).into() };
-    assert_eq!(refused(Server::builder().tls(identity().0).settings(own)).await, SetupError::CertificateUnused);
+    assert_eq!(refused(Server::builder().tls(identity().0).settings(own)).await, ServerSetupError::CertificateUnused);
     let unknown = auth(&["PLAIN", "CRAM-MD5"]);
-    assert_eq!(refused(Server::builder().config(unknown)).await, SetupError::Mechanism("CRAM-MD5".into()));
+    assert_eq!(refused(Server::builder().config(unknown)).await, ServerSetupError::Mechanism("CRAM-MD5".into()));
     let server = Server::builder().listen("127.0.0.1:0").start(Nobody).await.unwrap();
-    assert_eq!(server.reconfigure(offering(&[])), Err(SetupError::NoCertificate));
+    assert_eq!(server.reconfigure(offering(&[])), Err(ServerSetupError::NoCertificate));
     assert_eq!(server.reconfigure(auth(&[])), Ok(()));
 }
 

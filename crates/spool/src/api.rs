@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_units::histogram::HistogramRead;
-use posthaste_watch::{Found, Watch};
+use posthaste_watch::{StuckWorker, Watch};
 
 use crate::events::Damage;
 use crate::pressure::Pressure;
@@ -160,7 +160,7 @@ pub trait Spool: Send + Sync {
 
     /// Looks whether the thread that calls consumers, and those who wait for a batch, comes back, and at all other workers of [`watch`](Self::watch). To be called every few
     /// seconds.
-    fn look_for_stuck(&self, now: Instant) -> Vec<Found>;
+    fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker>;
 
     /// Counters and sizes.
     fn stats(&self) -> Stats;

@@ -12,7 +12,7 @@ use posthaste_ring::Proof;
 use crate::batch::{BodyPlace, Head};
 use crate::checkpoint::Checkpoint;
 use crate::core::{Appended, AppendedBody};
-use crate::events::Event;
+use crate::events::SpoolEvent;
 use crate::live::Window;
 use crate::lsn_set::LsnSet;
 use crate::shared::{Shared, Work};
@@ -51,12 +51,12 @@ impl Shared {
                 });
                 self.checkpoints.fetch_add(1, Ordering::Relaxed);
                 if took > self.config.checkpoint_slow {
-                    self.config.events.tell(Event::CheckpointSlow { took });
+                    self.config.events.tell(SpoolEvent::CheckpointSlow { took });
                 }
             }
             Err(error) => {
                 self.checkpoints_failed.fetch_add(1, Ordering::Relaxed);
-                self.config.events.tell(Event::CheckpointFailed { error: error.to_string() });
+                self.config.events.tell(SpoolEvent::CheckpointFailed { error: error.to_string() });
             }
         }
         outcome.map(drop)

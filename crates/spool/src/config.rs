@@ -24,7 +24,7 @@ pub struct Config {
     pub kind: StoreKind,
     /// Durability of kinds on an LSM tree. The others always sync.
     pub lsm_durability: LsmDurability,
-    /// The ring's segments and bounds; of these, other kinds use those of batches and of what waits. Its own events come as [`Event`](crate::Event)s of the spool.
+    /// The ring's segments and bounds; of these, other kinds use those of batches and of what waits. Its own events come as [`SpoolEvent`](crate::SpoolEvent)s of the spool.
     pub ring: posthaste_ring::Config,
     /// Longest time between checkpoints, if anything has changed.
     pub checkpoint_every: Duration,

@@ -219,9 +219,9 @@ impl From<ReplayError> for io::Error {
     }
 }
 
-impl From<posthaste_ring::AppendError> for AppendError {
-    fn from(error: posthaste_ring::AppendError) -> Self {
-        use posthaste_ring::AppendError as Ring;
+impl From<posthaste_ring::RingAppendError> for AppendError {
+    fn from(error: posthaste_ring::RingAppendError) -> Self {
+        use posthaste_ring::RingAppendError as Ring;
         match error {
             Ring::Full(why) => AppendError::Full(why),
             Ring::Local(error) => AppendError::Local(error),

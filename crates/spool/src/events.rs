@@ -9,7 +9,7 @@ use crate::Lsn;
 /// Something that the operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum SpoolEvent {
     /// A checkpoint failed: nothing is freed until one succeeds, and the spool fills.
     CheckpointFailed {
         /// The error.
@@ -70,15 +70,15 @@ impl fmt::Display for Damage {
 
 /// Receives events. Must not block for long: the keeper waits for it.
 #[derive(Clone)]
-pub struct Events(Arc<dyn Fn(Event) + Send + Sync>);
+pub struct Events(Arc<dyn Fn(SpoolEvent) + Send + Sync>);
 
 impl Events {
     /// Calls `tell` with each event.
-    pub fn new(tell: impl Fn(Event) + Send + Sync + 'static) -> Self {
+    pub fn new(tell: impl Fn(SpoolEvent) + Send + Sync + 'static) -> Self {
         Events(Arc::new(tell))
     }
 
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn tell(&self, event: SpoolEvent) {
         (self.0)(event);
     }
 }

@@ -10,7 +10,7 @@ use posthaste_fsops::Space;
 use posthaste_ring::Ring;
 
 use crate::core::{Core, Wanted};
-use crate::events::Event;
+use crate::events::SpoolEvent;
 use crate::shared::{Shared, usable_bytes};
 
 /// The running thread; dropped, it ends when what it is doing is done.
@@ -189,7 +189,7 @@ impl Shared {
         }
         let Space { bytes: free_bytes, inodes: free_inodes } = space;
         if self.is_short_of_space.swap(is_short, Ordering::Relaxed) != is_short {
-            self.config.events.tell(Event::ShortOfSpace { is_short, free_bytes, free_inodes });
+            self.config.events.tell(SpoolEvent::ShortOfSpace { is_short, free_bytes, free_inodes });
         }
     }
 }

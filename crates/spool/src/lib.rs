@@ -56,7 +56,7 @@ pub use closed::{
 };
 pub use config::{Config, LsmDurability};
 pub use error::{AppendError, CheckpointError, OpenError, ReadError, ReplayError, RestoreError, StreamError};
-pub use events::{Damage, Event, Events};
+pub use events::{Damage, Events, SpoolEvent};
 pub use fields::{Fields, put_text};
 pub use front::{FrontFields, FrontFieldsError};
 pub use lsn::Lsn;

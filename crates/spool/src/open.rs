@@ -17,7 +17,7 @@ use crate::bodies::{self, Bodies};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found, PackRow};
 use crate::closed::RECORD_MISSING;
 use crate::core::Core;
-use crate::events::{Damage, Event};
+use crate::events::{Damage, SpoolEvent};
 use crate::keeper::Keeper;
 use crate::live::{LiveFiles, lsns_of};
 use crate::pack::{self, PackCache, PackError};
@@ -97,7 +97,7 @@ impl FileSpool {
             find_again(&*store, &packs, &mut state, *window, checkpoint.through, &mut damage)?;
         }
         report.unnamed_bodies = remove_bodies(&bodies, &state, damage.is_empty() && lost.is_empty())?;
-        damage.iter().for_each(|damage| config.events.tell(Event::Damage(damage.clone())));
+        damage.iter().for_each(|damage| config.events.tell(SpoolEvent::Damage(damage.clone())));
         let told = damage.iter().filter_map(|damage| damage.lsn).map(Lsn::get).collect();
         report.damage = damage;
 

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::CheckpointError;
 use crate::batch::Head;
 use crate::checkpoint::PackRow;
-use crate::events::{Damage, Event};
+use crate::events::{Damage, SpoolEvent};
 use crate::files;
 use crate::pace::Pace;
 use crate::pack::{IndexEntry, IndexWriter, PackError, PackReader, PackWriter, index_path, pack_path};
@@ -146,7 +146,7 @@ impl Shared {
         let lost = lost.iter().map(|lsn| damage(*lsn, "its head is damaged"));
         for damage in lost.chain(found) {
             work.damaged_packs.entry(id).or_default().extend(damage.lsn);
-            self.config.events.tell(Event::Damage(damage));
+            self.config.events.tell(SpoolEvent::Damage(damage));
         }
         Ok(())
     }
@@ -213,7 +213,7 @@ impl Shared {
             self.packs.remove(id);
         }
         if let Err(error) = &outcome {
-            self.config.events.tell(Event::PackingFailed { error: error.to_string() });
+            self.config.events.tell(SpoolEvent::PackingFailed { error: error.to_string() });
         }
         outcome.map_err(CheckpointError::io("cannot write a pack"))
     }
@@ -316,7 +316,7 @@ impl Shared {
             Err(CopyError::Damaged(damage)) => {
                 self.packs.remove(id);
                 work.damaged_packs.entry(rows[at].id).or_default().extend(damage.lsn);
-                self.config.events.tell(Event::Damage(damage));
+                self.config.events.tell(SpoolEvent::Damage(damage));
                 return Ok(0);
             }
         };

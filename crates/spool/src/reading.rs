@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::batch::Head;
 use crate::bodies::{BodyError, BodyFile};
-use crate::events::{Damage, Event};
+use crate::events::{Damage, SpoolEvent};
 use crate::pack::PackError;
 use crate::replay::Found;
 use crate::shared::{MOVES_MAX, Shared, moves_too_often};
@@ -123,7 +123,11 @@ impl Shared {
         let is_new = self.lost_fronts.lock().expect("nothing panics while it is held").insert(lsn.get());
         if is_new {
             let what = format!("{LOST_FRONT}: {what}");
-            self.config.events.tell(Event::Damage(Damage { lsn: Some(lsn), place: "front fields".to_owned(), what }));
+            self.config.events.tell(SpoolEvent::Damage(Damage {
+                lsn: Some(lsn),
+                place: "front fields".to_owned(),
+                what,
+            }));
         }
     }
 
@@ -250,7 +254,7 @@ mod tests {
             spool.checkpoint().unwrap();
             assert_eq!(spool.pack_oldest(1).unwrap(), 1);
             assert!(matches!(spool.shared.front_of(lsn, body), Err(ReadError::NotFound(_))));
-            assert!(!told.try_iter().any(|event| matches!(event, Event::Damage(_))), "{is_entry_needed}");
+            assert!(!told.try_iter().any(|event| matches!(event, SpoolEvent::Damage(_))), "{is_entry_needed}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::Lsn;
 
 use crate::batch::{BodyPlace, Head};
-use crate::events::{Damage, Event};
+use crate::events::{Damage, SpoolEvent};
 use crate::pack::PackError;
 use crate::shared::{MOVES_MAX, Shared};
 use crate::{Consumer, Published, PublishedBody, ReplayError, Replayed, StreamId};
@@ -238,7 +238,7 @@ impl Shared {
     fn tell_lost_head(&self, lsn: u64, what: &str) {
         if self.lost_heads.lock().expect("nothing panics while it is held").insert(lsn) {
             let (place, what) = (self.store.name().to_owned(), what.to_owned());
-            self.config.events.tell(Event::Damage(Damage { lsn: Some(Lsn::new(lsn)), place, what }));
+            self.config.events.tell(SpoolEvent::Damage(Damage { lsn: Some(Lsn::new(lsn)), place, what }));
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::Lsn;
 use crate::checkpoint::PackRow;
-use crate::events::{Damage, Event};
+use crate::events::{Damage, SpoolEvent};
 use crate::pack::{PackError, PackReader, pack_path};
 use crate::reading::LOST_FRONT;
 use crate::shared::Shared;
@@ -99,7 +99,7 @@ impl Shared {
     fn scrub_slowly(&self, stop: &Stop) -> ControlFlow<()> {
         let (begun, mut told) = (Instant::now(), 0);
         let mut tell = |damage: &[Damage]| {
-            damage[told..].iter().for_each(|damage| self.config.events.tell(Event::Damage(damage.clone())));
+            damage[told..].iter().for_each(|damage| self.config.events.tell(SpoolEvent::Damage(damage.clone())));
             told = damage.len();
         };
         let report = self.scrub(&mut |report| {
@@ -113,7 +113,7 @@ impl Shared {
             }
             Err(error) => {
                 let what = format!("the scrub was ended: {error}");
-                self.config.events.tell(Event::Damage(Damage { lsn: None, place: "spool".to_owned(), what }));
+                self.config.events.tell(SpoolEvent::Damage(Damage { lsn: None, place: "spool".to_owned(), what }));
                 ControlFlow::Continue(())
             }
         }

@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub checkpoints_failed: AtomicU64,
     pub checkpoint_since: Mutex<Option<Instant>>,
     // Held for its lock.
-    pub _watch: posthaste_fsops::Watch,
+    pub _watch: posthaste_fsops::DeviceWatch,
     pub _lock: std::fs::File,
 }
 

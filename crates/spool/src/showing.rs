@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use posthaste_watch::{Found, Watch, Watcher, Worker};
+use posthaste_watch::{StuckWorker, Watch, Watcher, Worker};
 
 /// The call that the ring's thread makes once a batch is durable.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Showing {
     }
 
     /// New findings. `name` gives a stream's name.
-    pub fn look(&self, now: Instant, name: impl FnOnce(u16) -> Option<String>) -> Vec<Found> {
+    pub fn look(&self, now: Instant, name: impl FnOnce(u16) -> Option<String>) -> Vec<StuckWorker> {
         let stream = Some(self.stream.load(Ordering::Relaxed)).filter(|stream| *stream != 0);
         let name = stream.and_then(name).map_or_else(String::new, |name| format!("stream {name}"));
         self.worker.within(name);

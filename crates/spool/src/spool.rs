@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use bytes::Bytes;
-use posthaste_watch::{Found, Watch};
+use posthaste_watch::{StuckWorker, Watch};
 
 use crate::batch::{BodyPlace, ENTRIES_MAX, Head, HeadEntry};
 use crate::core::{Appended, AppendedBody, Core, FileOfBatch, Wanted};
@@ -95,7 +95,7 @@ impl FileSpool {
 #[non_exhaustive]
 pub struct FileStats {
     /// The ring's own.
-    pub ring: posthaste_ring::Stats,
+    pub ring: posthaste_ring::RingStats,
     /// Packs, and their bytes.
     pub packs: usize,
     /// See `packs`.
@@ -294,7 +294,7 @@ impl Spool for FileSpool {
         &self.shared.config.watch
     }
 
-    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+    fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker> {
         let core = &self.shared.core;
         core.showing.look(now, |stream| core.state().streams.get(&stream).map(|stream| stream.name.clone()))
     }

@@ -30,7 +30,7 @@ pub struct Ticket(Fate);
 #[derive(Clone)]
 enum Fate {
     Decided,
-    OfRing(posthaste_ring::Ticket),
+    OfRing(posthaste_ring::RingTicket),
     Other(Arc<dyn Cancel>),
 }
 
@@ -45,7 +45,7 @@ impl Ticket {
         Ticket(Fate::Decided)
     }
 
-    pub(crate) fn of_ring(ticket: posthaste_ring::Ticket) -> Self {
+    pub(crate) fn of_ring(ticket: posthaste_ring::RingTicket) -> Self {
         Ticket(Fate::OfRing(ticket))
     }
 
@@ -55,9 +55,9 @@ impl Ticket {
         match &self.0 {
             Fate::Decided => Cancelled::TooLate,
             Fate::OfRing(ticket) => match ticket.cancel() {
-                posthaste_ring::Cancelled::NotWritten => Cancelled::NotWritten,
-                posthaste_ring::Cancelled::Written(lsn) => Cancelled::Written(lsn.into()),
-                posthaste_ring::Cancelled::TooLate => Cancelled::TooLate,
+                posthaste_ring::RingCancelled::NotWritten => Cancelled::NotWritten,
+                posthaste_ring::RingCancelled::Written(lsn) => Cancelled::Written(lsn.into()),
+                posthaste_ring::RingCancelled::TooLate => Cancelled::TooLate,
             },
             Fate::Other(batch) => batch.cancel(),
         }

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_spool::{
-    AppendError, Batch, Body, Config, Consumer, Entry, Event, Events, FileSpool, Lsn, OpenError, Published, ReadError,
-    Released, Replayed, SetAside, SnapshotName, Spool, SpoolAdmin, StreamId,
+    AppendError, Batch, Body, Config, Consumer, Entry, Events, FileSpool, Lsn, OpenError, Published, ReadError,
+    Released, Replayed, SetAside, SnapshotName, Spool, SpoolAdmin, SpoolEvent, StreamId,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -75,7 +75,7 @@ impl Consumer for Keeps {
     }
 }
 
-fn events() -> (Events, Receiver<Event>) {
+fn events() -> (Events, Receiver<SpoolEvent>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
     (Events::new(move |event| drop(tell.lock().unwrap().send(event))), told)
@@ -362,9 +362,9 @@ fn a_flipped_byte_is_found_by_a_scrub_and_never_read_as_mail() {
 }
 
 /// Batches reported as damaged, in order.
-fn damaged(told: &Receiver<Event>) -> Vec<Lsn> {
+fn damaged(told: &Receiver<SpoolEvent>) -> Vec<Lsn> {
     let of = |event| match event {
-        Event::Damage(damage) => damage.lsn,
+        SpoolEvent::Damage(damage) => damage.lsn,
         _ => None,
     };
     told.try_iter().filter_map(of).collect()
@@ -502,7 +502,7 @@ fn below_the_floors_bodies_are_refused_and_notes_get_through() {
     let stream = spool.stream("a").unwrap();
     assert!(matches!(append(&spool, &[stream], b"x"), Err(AppendError::Full(_))));
     note(&spool, stream, "done").unwrap();
-    assert!(told.try_iter().any(|event| matches!(event, Event::ShortOfSpace { is_short: true, .. })));
+    assert!(told.try_iter().any(|event| matches!(event, SpoolEvent::ShortOfSpace { is_short: true, .. })));
     drop(spool);
     let spool = open(dir.path(), Config { free_inodes_min: u64::MAX - 1, ..config() });
     let has_inodes = rustix::fs::statvfs(dir.path()).unwrap().f_files > 0;
@@ -528,7 +528,7 @@ fn the_keeper_checkpoints_by_bytes_and_time_and_names_slow_ones() {
         let before = spool.stats().checkpoints;
         append(&spool, &[stream], &[1; 5000]).unwrap();
         // It is counted before it is told.
-        let is_slow = |event: Event| matches!(event, Event::CheckpointSlow { .. });
+        let is_slow = |event: SpoolEvent| matches!(event, SpoolEvent::CheckpointSlow { .. });
         while !is_slow(told.recv_timeout(PATIENCE).expect("told")) || spool.stats().checkpoints == before {}
     }
 }

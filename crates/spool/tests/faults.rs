@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use posthaste_fsops::{Choice, Cut, Faults, Machine};
 use posthaste_spool::{
-    AppendError, Batch, Body, Config, Entry, Event, Events, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool,
-    StreamId,
+    AppendError, Batch, Body, Config, Entry, Events, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool,
+    SpoolEvent, StreamId,
 };
 use posthaste_turns::in_turns;
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ struct Fixture {
     machine: Machine,
     spool: FileSpool,
     stream: StreamId,
-    told: Receiver<Event>,
+    told: Receiver<SpoolEvent>,
     lsns: Vec<Lsn>,
 }
 
@@ -119,7 +119,7 @@ fn each_sync_fails() {
             assert!(matches!(refused, Err(AppendError::Poisoned(_))), "{name}, sync {nth}: {refused:?}");
             assert!(it.spool.checkpoint().is_err() && it.spool.pack_oldest(1).is_err());
             let told: Vec<_> = it.told.try_iter().collect();
-            assert!(told.iter().any(|event| matches!(event, Event::Poisoned { .. })), "{told:?}");
+            assert!(told.iter().any(|event| matches!(event, SpoolEvent::Poisoned { .. })), "{told:?}");
             it.check();
             nth += 1;
         }
@@ -145,7 +145,7 @@ fn a_segment_with_a_body_that_cannot_be_read_is_adopted_whole() {
     assert_eq!(spool.pack_oldest(1).unwrap(), 1);
     spool.checkpoint().unwrap();
     let damage: Vec<_> =
-        told.try_iter().filter_map(|event| if let Event::Damage(it) = event { Some(it) } else { None }).collect();
+        told.try_iter().filter_map(|event| if let SpoolEvent::Damage(it) = event { Some(it) } else { None }).collect();
     assert_eq!(damage.len(), 1, "{damage:?}");
     assert_eq!((damage[0].lsn, &*damage[0].what), (Some(lsns[3]), "it cannot be read from the disk"));
     let packs: Vec<_> =
@@ -182,7 +182,7 @@ fn each_change_finds_the_disk_full() {
             }
             let told: Vec<_> = it.told.try_iter().collect();
             if !done && name == "checkpoint" {
-                assert!(told.iter().any(|event| matches!(event, Event::CheckpointFailed { .. })), "{told:?}");
+                assert!(told.iter().any(|event| matches!(event, SpoolEvent::CheckpointFailed { .. })), "{told:?}");
             }
             append(&it.spool, it.stream, Body::None).unwrap();
             assert!(act(&it), "{name} again, change {nth}");

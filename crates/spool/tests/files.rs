@@ -399,8 +399,8 @@ fn a_batch_without_a_head_is_given_up_with_its_entries() {
     for _ in 0..2 {
         assert!(matches!(spool.entries(stream, lsns[1]), Err(ReadError::Unreachable { .. })));
     }
-    let is_told = |event: &posthaste_spool::Event| match event {
-        posthaste_spool::Event::Damage(damage) => damage.lsn == Some(lsns[1]) && damage.place == "files",
+    let is_told = |event: &posthaste_spool::SpoolEvent| match event {
+        posthaste_spool::SpoolEvent::Damage(damage) => damage.lsn == Some(lsns[1]) && damage.place == "files",
         _ => false,
     };
     assert_eq!(told.try_iter().filter(is_told).count(), 1, "once");

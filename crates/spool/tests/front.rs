@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 
 use bytes::Bytes;
 use posthaste_spool::{
-    Batch, Body, ClosedFileSpool, ClosedSpool, Config, Entry, Event, Events, FileSpool, FrontFields, Lsn, ReadError,
-    Released, Replayed, Spool, SpoolAdmin, StreamId,
+    Batch, Body, ClosedFileSpool, ClosedSpool, Config, Entry, Events, FileSpool, FrontFields, Lsn, ReadError, Released,
+    Replayed, Spool, SpoolAdmin, SpoolEvent, StreamId,
 };
 
 const FRONT: &[u8] = b"Received: from the place where it was\r\n by the place where it is\r\n";
@@ -32,7 +32,7 @@ const PLACES: [(Where, bool); 6] = [
     (Where::Copied, true),
 ];
 
-fn open(dir: &Path) -> (FileSpool, Receiver<Event>) {
+fn open(dir: &Path) -> (FileSpool, Receiver<SpoolEvent>) {
     let (tell, told) = channel();
     let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 8, ..Default::default() };
     let events = Events::new(move |event| drop(tell.send(event)));
@@ -52,7 +52,7 @@ fn text(is_large: bool) -> Vec<u8> {
 }
 
 /// A spool with one such message, among others. Returns all that a reader gets of it.
-fn spool(dir: &Path, (place, is_large): (Where, bool)) -> (FileSpool, Receiver<Event>, Lsn, Vec<u8>) {
+fn spool(dir: &Path, (place, is_large): (Where, bool)) -> (FileSpool, Receiver<SpoolEvent>, Lsn, Vec<u8>) {
     let (spool, told) = open(dir);
     let stream = spool.stream("one").unwrap();
     let (front, text) = (FrontFields::new(FRONT).unwrap(), text(is_large));
@@ -156,7 +156,7 @@ fn damaged_front_fields_cost_no_message() {
         };
         (0..2).for_each(|_| check(spool.read(lsn, 0..whole.len() as u64).unwrap()));
         assert!(spool.read(lsn, FRONT.len() as u64..whole.len() as u64).unwrap() == whole[FRONT.len()..]);
-        let is_told = |event: Event| matches!(event, Event::Damage(damage) if damage.lsn == Some(lsn));
+        let is_told = |event: SpoolEvent| matches!(event, SpoolEvent::Damage(damage) if damage.lsn == Some(lsn));
         assert_eq!(told.try_iter().filter(|event| is_told(event.clone())).count(), 1, "{place:?}: once");
         let scrubbed = spool.scrub(&mut |_| ControlFlow::Continue(())).unwrap().damage;
         assert!(scrubbed.iter().any(|found| found.lsn == Some(lsn) && found.what.contains("is whole")), "{scrubbed:?}");
@@ -206,6 +206,6 @@ fn a_rebuilt_spool_keeps_a_message_with_lost_fields() {
         let (spool, told) = open(&to);
         let read = spool.read(lsn, 0..whole.len() as u64).unwrap();
         assert!(read.starts_with(b"X-Lost:") && read[FRONT.len()..] == whole[FRONT.len()..], "{place:?}");
-        assert!(!told.try_iter().any(|event| matches!(event, Event::Damage(_))), "{place:?}: it is whole now");
+        assert!(!told.try_iter().any(|event| matches!(event, SpoolEvent::Damage(_))), "{place:?}: it is whole now");
     }
 }

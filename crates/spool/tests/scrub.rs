@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use posthaste_spool::{Batch, Body, Config, Entry, Event, Events, FileSpool, Lsn, Spool};
+use posthaste_spool::{Batch, Body, Config, Entry, Events, FileSpool, Lsn, Spool, SpoolEvent};
 
-fn config() -> (Config, Receiver<Event>) {
+fn config() -> (Config, Receiver<SpoolEvent>) {
     let (tell, told) = channel();
     let mut config = Config { events: Events::new(move |event| drop(tell.send(event))), ..Config::default() };
     config.ring.segment_bytes = 64 << 10;
@@ -48,7 +48,7 @@ fn damage_is_told_without_anybody_asking() {
     let (spool, [_, second]) = fill(dir.path(), config);
     damage(dir.path(), 2);
     let found = loop {
-        if let Event::Damage(damage) = told.recv().unwrap() {
+        if let SpoolEvent::Damage(damage) = told.recv().unwrap() {
             break damage;
         }
     };
@@ -68,6 +68,6 @@ fn who_closes_the_spool_does_not_wait_for_a_slow_scrub() {
     let (spool, _) = FileSpool::open(dir.path(), slow).unwrap();
     // It is at its first batch now, or sleeps after it: for days, if nobody woke it up.
     drop(spool);
-    let told = told.iter().filter(|event| matches!(event, Event::Damage(_))).count();
+    let told = told.iter().filter(|event| matches!(event, SpoolEvent::Damage(_))).count();
     assert!(told <= 1, "the second is not due");
 }

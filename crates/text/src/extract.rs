@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use posthaste_message::mime::{Kind, Limits, Message, Part, Problem, unflow};
+use posthaste_message::mime::{Kind, Message, Part, ScanLimits, ScanProblem, unflow};
 
 use crate::alternatives::says_more;
 use crate::extracted::{Extracted, ITEMS_MAX};
@@ -19,7 +19,7 @@ pub const TEXT_BYTES_MAX: usize = 16 << 20;
 /// Maximum bytes of a message's own header, a server's default. Of a message with a longer one nothing else is read.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 /// Maximum depth and number of parts and enclosed messages.
-pub(super) const LIMITS: Limits = Limits { depth: 100, parts: 10_000 };
+pub(super) const LIMITS: ScanLimits = ScanLimits { depth: 100, parts: 10_000 };
 /// Maximum depth of encoded enclosed messages, since their content is copied.
 pub(super) const ENCODED_DEPTH_MAX: u32 = 2;
 /// Reads a whole message, line ends LF or CRLF.
@@ -60,13 +60,13 @@ fn try_extract(bytes: &[u8], is_whole: bool, headers: &HeaderNames) -> Extracted
     let bytes = &*with_line_feeds(bytes);
     let message = Message::parse_within(bytes, &LIMITS);
     match message.problem() {
-        Some(Problem::NoHeader) => {
+        Some(ScanProblem::NoHeader) => {
             out.body = raw_text(bytes);
             out.problem = out.problem.or(Some("no header"));
             return out;
         }
-        Some(Problem::TooDeep) => out.problem = Some("nested too deeply"),
-        Some(Problem::TooManyParts) => out.problem = Some("more than 10,000 parts"),
+        Some(ScanProblem::TooDeep) => out.problem = Some("nested too deeply"),
+        Some(ScanProblem::TooManyParts) => out.problem = Some("more than 10,000 parts"),
         None => {}
     }
     let head = Head::read(&message);
@@ -179,7 +179,7 @@ fn leaf(this: Part<'_, '_>, media_type: &str, out: &mut Extracted, encoded: u32)
         }
         let octets = this.decoded();
         let message = Message::parse_within(&octets, &LIMITS);
-        if message.problem() == Some(Problem::TooDeep) {
+        if message.problem() == Some(ScanProblem::TooDeep) {
             out.problem = Some("nested too deeply");
         }
         enclosed(message.root(), out, encoded + 1);

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use posthaste_message::mime::{
-    Addresses, Charset, DecodedAddress, Field, Message, in_reply_to, message_id, references,
+    AddressList, Charset, DecodedAddress, Field, Message, in_reply_to, message_id, references,
 };
 
 use crate::extracted::{Extracted, ITEMS_MAX, Priority};
@@ -203,7 +203,7 @@ pub(super) struct AddressText {
 }
 
 impl AddressText {
-    pub fn add(&mut self, addresses: Addresses<'_>) {
+    pub fn add(&mut self, addresses: AddressList<'_>) {
         for address in addresses {
             self.count += 1;
             if self.count > ITEMS_MAX {
@@ -354,7 +354,7 @@ mod tests {
         let text = |text: Option<String>| text.map(|text| one_line(&text)).unwrap_or_default();
         let mut all = Vec::new();
         let mut group = None;
-        for address in Addresses::new(value, None) {
+        for address in AddressList::new(value, None) {
             match address {
                 DecodedAddress::Mailbox { name, address } => {
                     group = None;
@@ -370,7 +370,7 @@ mod tests {
 
     fn taken_apart(value: &[u8]) -> (String, Vec<(String, String)>) {
         let mut text = AddressText::default();
-        text.add(Addresses::new(value, None));
+        text.add(AddressList::new(value, None));
         let found = split_addresses(&text.text);
         (text.text, found)
     }

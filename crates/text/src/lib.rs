@@ -33,8 +33,8 @@ pub use header_names::{HEADERS_MAX, HeaderNames, OTHER_HEADERS, check_header_nam
 pub use html::html_to_text;
 pub use mail::{MailText, SearchedField};
 pub use needle::{Needle, NeedlePiece};
-pub use parts::{Part, html_parts, parts, safe_file_name};
+pub use parts::{TextPart, html_parts, parts, safe_file_name};
 pub use posthaste_message::mime::{BaseSubject, base_subject};
 pub use prune::prune_into;
 pub use runs::eight_at;
-pub use tokens::{Kind, Octets, TOKEN_BYTES_MAX, Tokens, random_key, tokens};
+pub use tokens::{Octets, TOKEN_BYTES_MAX, TokenKind, Tokens, random_key, tokens};

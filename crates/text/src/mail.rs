@@ -1,6 +1,6 @@
 //! The searched text of one message, or of its header alone.
 
-use posthaste_message::mime::{Charset, Field, Message, Problem};
+use posthaste_message::mime::{Charset, Field, Message, ScanProblem};
 
 use crate::extract::{LIMITS, extract, header_cut_short, with_line_feeds};
 use crate::header::{Head, field_value, is_trace, other_fields};
@@ -60,7 +60,7 @@ impl MailText {
         let octets = header_cut_short(octets).unwrap_or(octets);
         let octets = &*with_line_feeds(octets);
         let message = Message::parse_within(octets, &LIMITS);
-        let is_empty = message.problem() == Some(Problem::NoHeader);
+        let is_empty = message.problem() == Some(ScanProblem::NoHeader);
         let head = if is_empty { Head::default() } else { Head::read_some(&message, is_searched) };
         let charset = message.header_charset();
         let fields = || message.root().header().fields().filter(|_| !is_empty);

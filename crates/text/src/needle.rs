@@ -1,7 +1,7 @@
 //! Substring search by words.
 
 use crate::fold::{Class, class};
-use crate::tokens::{Kind, Tokens};
+use crate::tokens::{TokenKind, Tokens};
 
 /// A substring to search for. Case and accents are ignored, and a run of blanks and punctuation matches any such run.
 ///
@@ -50,17 +50,17 @@ impl Needle {
             kinds.push(kind);
         }
         // The pair before has that character, and in a longer text it does not stand alone.
-        if kinds.last() == Some(&Kind::Tail) {
+        if kinds.last() == Some(&TokenKind::Tail) {
             pieces.pop();
             kinds.pop();
         }
-        if kinds.first() == Some(&Kind::Word) {
+        if kinds.first() == Some(&TokenKind::Word) {
             pieces[0].from_start = text.chars().next().is_some_and(is_border);
         }
         // A single character of a script without spaces begins every pair that it is in, and ends every run alone.
         let (ends_open, last) = match kinds.last() {
-            Some(Kind::Word) => (!text.chars().next_back().is_some_and(is_border), pieces.last_mut()),
-            Some(Kind::Single) => (true, pieces.last_mut()),
+            Some(TokenKind::Word) => (!text.chars().next_back().is_some_and(is_border), pieces.last_mut()),
+            Some(TokenKind::Single) => (true, pieces.last_mut()),
             _ => (false, None),
         };
         if let Some(last) = last {

@@ -8,7 +8,7 @@ use super::extract::{ENCODED_DEPTH_MAX, LIMITS, is_marked, is_message, with_line
 
 /// A leaf part, decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part<'a> {
+pub struct TextPart<'a> {
     /// File name as written by the sender: may be empty, a path, or anything else. See [`safe_file_name`].
     pub name: Option<String>,
     /// Lower case, such as `image/png`.
@@ -22,27 +22,27 @@ pub struct Part<'a> {
 
 /// All leaf parts in the order of the message, including those of enclosed messages. An enclosed message is itself a
 /// part, before its own.
-pub fn parts(message: &[u8]) -> Vec<Part<'_>> {
+pub fn parts(message: &[u8]) -> Vec<TextPart<'_>> {
     let mut all = Vec::new();
     match with_line_feeds(message) {
         Cow::Borrowed(message) => collect(message, &mut all, 0),
         Cow::Owned(message) => {
             let mut found = Vec::new();
             collect(&message, &mut found, 0);
-            all.extend(found.into_iter().map(Part::into_owned));
+            all.extend(found.into_iter().map(TextPart::into_owned));
         }
     }
     all
 }
 
-impl Part<'_> {
-    fn into_owned<'a>(self) -> Part<'a> {
-        Part { content: Cow::Owned(self.content.into_owned()), ..self }
+impl TextPart<'_> {
+    fn into_owned<'a>(self) -> TextPart<'a> {
+        TextPart { content: Cow::Owned(self.content.into_owned()), ..self }
     }
 }
 
 /// `encoded`: number of encoded messages around it.
-fn collect<'a>(bytes: &'a [u8], all: &mut Vec<Part<'a>>, encoded: u32) {
+fn collect<'a>(bytes: &'a [u8], all: &mut Vec<TextPart<'a>>, encoded: u32) {
     for part in Message::parse_within(bytes, &LIMITS).parts().filter(|part| part.kind() != Kind::Multipart) {
         let media_type = part.media_type();
         let content = part.decoded();
@@ -51,10 +51,10 @@ fn collect<'a>(bytes: &'a [u8], all: &mut Vec<Part<'a>>, encoded: u32) {
         if encloses {
             collect(&content, &mut within, encoded + 1);
         }
-        let within: Vec<Part<'a>> = within.into_iter().map(Part::into_owned).collect();
+        let within: Vec<TextPart<'a>> = within.into_iter().map(TextPart::into_owned).collect();
         let name = part.file_name();
         let is_attachment = is_marked(part) || name.is_some();
-        all.push(Part { name, media_type: media_type.into_owned(), is_attachment, content });
+        all.push(TextPart { name, media_type: media_type.into_owned(), is_attachment, content });
         all.extend(within);
     }
 }

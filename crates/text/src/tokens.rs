@@ -14,7 +14,7 @@ pub const TOKEN_BYTES_MAX: usize = 64;
 
 /// Kind of a token, which decides how a query matches it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum TokenKind {
     /// A whole word.
     Word,
     /// Two neighbours in a script without spaces.
@@ -101,7 +101,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// Puts the next token into `token`. `None` at the end.
-    pub fn next_into(&mut self, token: &mut String) -> Option<Kind> {
+    pub fn next_into(&mut self, token: &mut String) -> Option<TokenKind> {
         token.clear();
         loop {
             if let Some((first, had_pair)) = self.gram.take() {
@@ -110,10 +110,10 @@ impl<'a> Tokens<'a> {
                     Some(second) => {
                         fold_into(second, token);
                         self.gram = Some((second, true));
-                        Kind::Pair
+                        TokenKind::Pair
                     }
-                    None if had_pair => Kind::Tail,
-                    None => Kind::Single,
+                    None if had_pair => TokenKind::Tail,
+                    None => TokenKind::Single,
                 };
                 if token.is_empty() {
                     continue;
@@ -126,7 +126,7 @@ impl<'a> Tokens<'a> {
             if self.gram.is_none() {
                 self.read_word(token);
                 if !token.is_empty() {
-                    return Some(Kind::Word);
+                    return Some(TokenKind::Word);
                 }
             }
         }
@@ -226,7 +226,7 @@ impl<'a> Tokens<'a> {
 }
 
 /// All tokens of a text with their kinds: for queries, and to show the indexed form.
-pub fn tokens(text: &str) -> Vec<(String, Kind)> {
+pub fn tokens(text: &str) -> Vec<(String, TokenKind)> {
     let mut source = Tokens::new(text);
     let mut token = String::new();
     let mut all = Vec::new();
@@ -270,8 +270,8 @@ mod tests {
         check("東京都", &["東京", "京都", "都"]);
         check("iPhone手机x", &["iphone", "手机", "机", "x"]);
         check("字", &["字"]);
-        assert_eq!(tokens("字"), [("字".to_owned(), Kind::Single)]);
-        assert_eq!(tokens("東京").last(), Some(&("京".to_owned(), Kind::Tail)));
+        assert_eq!(tokens("字"), [("字".to_owned(), TokenKind::Single)]);
+        assert_eq!(tokens("東京").last(), Some(&("京".to_owned(), TokenKind::Tail)));
         check("한글", &["한글", "글"]);
         check("东\u{200b}京", &["东京", "京"]);
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use posthaste_directory::TransportKind;
 
-use crate::entry::{Failure, Key};
+use crate::entry::{Failure, TargetKey};
 use crate::observer::TargetId;
 use crate::queues::{Queues, Stand, Wake, Worker};
 use crate::reason::FailureReason;
@@ -49,7 +49,7 @@ impl Queues {
             queue.running -= 1;
         }
         let is_left = |queues: &mut Self, key| queues.job(key).is_some_and(|job| job.stand == Stand::Running);
-        let left: Vec<Key> = targets.into_iter().filter(|key| is_left(self, *key)).collect();
+        let left: Vec<TargetKey> = targets.into_iter().filter(|key| is_left(self, *key)).collect();
         let notes =
             left.into_iter().filter_map(|key| self.failed(key, Failure::Panicked, why.clone().into(), now)).collect();
         self.consider(&transport);
@@ -86,7 +86,7 @@ impl Queues {
         outcomes: Vec<Outcome>,
         is_overdue: bool,
         now: Instant,
-    ) -> (Vec<Key>, Vec<Note>) {
+    ) -> (Vec<TargetKey>, Vec<Note>) {
         let (mut done, mut notes) = (Vec::new(), Vec::new());
         let transport = work.transport.text();
         if let Some(worker) = self.workers.get_mut(&worker) {
@@ -152,7 +152,7 @@ impl Queues {
     }
 
     /// An attempt has failed for one target, which waits.
-    fn failed(&mut self, key: Key, failure: Failure, error: FailureReason, now: Instant) -> Option<Note> {
+    fn failed(&mut self, key: TargetKey, failure: Failure, error: FailureReason, now: Instant) -> Option<Note> {
         let (back_off, held) = (self.config.retry, self.config.held_pause);
         let job = self.job(key)?;
         job.attempts = job.attempts.saturating_add(1);
@@ -175,11 +175,11 @@ impl Queues {
         let queued = self.queues.get(transport).map(|queue| queue.queued.clone());
         let is_new =
             |queues: &mut Self, key| queues.job(key).is_some_and(|job| !std::mem::replace(&mut job.is_told, true));
-        let new: Vec<Key> = queued.into_iter().flatten().filter(|key| is_new(self, *key)).collect();
+        let new: Vec<TargetKey> = queued.into_iter().flatten().filter(|key| is_new(self, *key)).collect();
         new.into_iter().filter_map(|key| self.target_id(key)).collect()
     }
 
-    fn target_id(&self, (message, number): Key) -> Option<TargetId> {
+    fn target_id(&self, (message, number): TargetKey) -> Option<TargetId> {
         let target = &self.messages.get(&message)?.jobs.get(&number)?.target;
         let (transport, recipient) = (target.transport.clone(), target.recipient.clone());
         Some(TargetId { message, number, transport, recipient })
@@ -218,7 +218,7 @@ impl Queues {
         }
     }
 
-    fn queue_again(&mut self, key: Key, due: Option<Instant>) {
+    fn queue_again(&mut self, key: TargetKey, due: Option<Instant>) {
         let Some(job) = self.job(key) else { return };
         match job.stand {
             Stand::Waiting(at) if due.is_none_or(|due| due == at) => job.stand = Stand::Queued,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use posthaste_spool::{Lsn, Released};
 
-use crate::entry::{Deliver, Failure, Key, TransportEntry, Trouble};
+use crate::entry::{Deliver, Failure, TargetKey, TargetTrouble, TransportEntry};
 use crate::events::unix_secs;
 use crate::queues::{Carry, Job, Message, Queues, RefusalNotice, Stand};
 use crate::work::Note;
@@ -90,7 +90,7 @@ impl Message {
                 entries.push(refusal(key(number), job, reply));
             }
         }
-        let those = |holds: &dyn Fn(&Job) -> bool| -> Vec<Key> {
+        let those = |holds: &dyn Fn(&Job) -> bool| -> Vec<TargetKey> {
             self.jobs.iter().filter(|(_, job)| holds(job)).map(|(number, _)| key(number)).collect()
         };
         let told = TransportEntry::Told(those(&|job| job.notice == RefusalNotice::Told));
@@ -105,12 +105,12 @@ impl Message {
 }
 
 /// Says *notice owed* again. What is the matter now follows with the other [`troubles`](Queues::troubles).
-fn refusal(key: Key, job: &Job, reply: &Arc<str>) -> TransportEntry {
+fn refusal(key: TargetKey, job: &Job, reply: &Arc<str>) -> TransportEntry {
     let due = match job.stand {
         Stand::Waiting(due) => due.saturating_duration_since(Instant::now()),
         _ => Duration::ZERO,
     };
-    TransportEntry::Trouble(Trouble {
+    TransportEntry::Trouble(TargetTrouble {
         key: Some(key),
         transport: job.target.transport.clone(),
         attempts: job.attempts,

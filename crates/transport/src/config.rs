@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use posthaste_units::BackOff;
 
-use crate::observer::Observer;
+use crate::observer::TransportObserver;
 use crate::refusals::RefusalNotifier;
 
 /// Bounds and times of the transports.
@@ -34,7 +34,7 @@ pub struct Config {
     /// Time for which the drop of the last handle waits for work under way.
     pub shutdown_patience: Duration,
     /// Hears the outcome of each target.
-    pub observer: Option<Arc<dyn Observer>>,
+    pub observer: Option<Arc<dyn TransportObserver>>,
     /// Teller of refusals; without it nobody is told.
     pub notifier: Option<Arc<dyn RefusalNotifier>>,
 }

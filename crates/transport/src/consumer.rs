@@ -11,7 +11,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::carry::CarriedMessage;
 use crate::config::Config;
 use crate::entry::TransportEntry;
-use crate::events::{Event, Events, event, observe, trouble, unix_secs};
+use crate::events::{TransportEvent, TransportEvents, event, observe, trouble, unix_secs};
 use crate::observer::TargetId;
 use crate::queues::Queues;
 use crate::record::DeliveryRecorder;
@@ -20,7 +20,7 @@ use crate::work::{LostMail, Note, Outcome, Work};
 pub(crate) struct Shared {
     pub stream: StreamHandle,
     pub config: Config,
-    pub events: Events,
+    pub events: TransportEvents,
     pub queues: Mutex<Queues>,
     /// For the scheduler.
     pub wake: Arc<Notify>,
@@ -144,7 +144,7 @@ impl Shared {
                 observer.given_up(target.clone(), error.clone());
             }
             let (received_secs, bytes, error) = (work.deliver.secs, work.body_len, error.clone());
-            (self.events.0)(Event::Lost(LostMail { target, received_secs, bytes, error, kept: kept.clone() }));
+            (self.events.0)(TransportEvent::Lost(LostMail { target, received_secs, bytes, error, kept: kept.clone() }));
         }
     }
 

@@ -6,10 +6,10 @@ use std::time::Instant;
 use posthaste_intake::{
     BodyFacts, Destination, DestinationFigures, Left, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving,
 };
-use posthaste_watch::Found;
+use posthaste_watch::StuckWorker;
 
 use crate::entry::Target;
-use crate::transports::{Message, Transports};
+use crate::transports::{TransportMessage, Transports};
 
 impl Destination for Transports {
     fn left(&self) -> Left {
@@ -42,7 +42,7 @@ impl Destination for Transports {
         self.0.runtime.poll_ended(cx)
     }
 
-    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+    fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker> {
         self.0.runtime.look(now)
     }
 
@@ -72,7 +72,12 @@ impl Destination for Transports {
         let targets: Vec<Target> = mail.recipients.iter().filter_map(target).collect();
         if !targets.is_empty() {
             let (is_8bit, smtputf8) = (mail.is_8bit, mail.smtputf8);
-            reserved.entries.push(self.entry(Message { sender: (&*mail.sender).into(), is_8bit, smtputf8, targets }));
+            reserved.entries.push(self.entry(TransportMessage {
+                sender: (&*mail.sender).into(),
+                is_8bit,
+                smtputf8,
+                targets,
+            }));
         }
         Reserving::Done(Ok(()))
     }

@@ -31,7 +31,7 @@ impl Failure {
 }
 
 /// A target: the batch that has the message's body, and the target's number within the message.
-pub type Key = (Lsn, u16);
+pub type TargetKey = (Lsn, u16);
 
 /// An entry in the stream of the transports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,23 +39,23 @@ pub enum TransportEntry {
     /// A message to deliver.
     Deliver(Deliver),
     /// Targets have got it, or are not to get it any more. Nobody waits for this entry: without it they get it once more.
-    Done(Vec<Key>),
+    Done(Vec<TargetKey>),
     /// A file is about to be appended to: durable before the first byte is written, so that half a message is recognised after a kill.
     Begun {
         /// The target.
-        key: Key,
+        key: TargetKey,
         /// Bytes of the file before.
         file_bytes: u64,
     },
     /// A failed attempt, for `spool inspect`. A later one for the same target replaces it. The first refusal of a
     /// target also says *notice owed*: a notice is due until [`Told`](Self::Told) records it.
-    Trouble(Trouble),
+    Trouble(TargetTrouble),
     /// Notices of refusals are made, in the batch of the notice: of these targets nobody is told any more.
-    Told(Vec<Key>),
+    Told(Vec<TargetKey>),
     /// Targets that may or may not have their message: not tried until they are [released](Self::Released).
-    Held(Vec<Key>),
+    Held(Vec<TargetKey>),
     /// An operator has these targets tried again.
-    Released(Vec<Key>),
+    Released(Vec<TargetKey>),
 }
 
 /// A message for some transports.
@@ -90,9 +90,9 @@ pub struct Target {
 
 /// Why a target waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct TargetTrouble {
     /// The target. `None`: everything for the transport waits.
-    pub key: Option<Key>,
+    pub key: Option<TargetKey>,
     /// The transport.
     pub transport: Arc<str>,
     /// Attempts in a row that failed.
@@ -185,7 +185,7 @@ impl TransportEntry {
                     IS_OVERDUE => Failure::Overdue,
                     _ => return None,
                 };
-                Self::Trouble(Trouble {
+                Self::Trouble(TargetTrouble {
                     key: if flags & HAS_KEY != 0 { Some(key(&mut rest)?) } else { None },
                     failure,
                     attempts: rest.u32()?,
@@ -241,22 +241,22 @@ impl Deliver {
 
 const KEY_BYTES: usize = 10;
 
-fn put_key(out: &mut BytesMut, (lsn, number): Key) {
+fn put_key(out: &mut BytesMut, (lsn, number): TargetKey) {
     out.put_u64_le(lsn.get());
     out.put_u16_le(number);
 }
 
-fn key(rest: &mut Fields<'_>) -> Option<Key> {
+fn key(rest: &mut Fields<'_>) -> Option<TargetKey> {
     Some((rest.lsn()?, rest.u16()?))
 }
 
-fn put_keys(out: &mut BytesMut, kind: u8, keys: &[Key]) {
+fn put_keys(out: &mut BytesMut, kind: u8, keys: &[TargetKey]) {
     out.put_u8(kind);
     keys.iter().for_each(|key| put_key(out, *key));
 }
 
 /// All that are left.
-fn keys(rest: &mut Fields<'_>) -> Option<Vec<Key>> {
+fn keys(rest: &mut Fields<'_>) -> Option<Vec<TargetKey>> {
     (0..rest.len() / KEY_BYTES).map(|_| key(rest)).collect()
 }
 
@@ -283,7 +283,7 @@ mod tests {
         let key = (Lsn::new(5), 7);
         let trouble = |key, failure| {
             let (transport, error) = ("|/t".into(), FailureReason::at("RCPT", &"no"));
-            TransportEntry::Trouble(Trouble { key, transport, attempts: 2, next_try_secs: 3, failure, error })
+            TransportEntry::Trouble(TargetTrouble { key, transport, attempts: 2, next_try_secs: 3, failure, error })
         };
         vec![
             deliver(None),

@@ -3,31 +3,31 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::entry::{Failure, TransportEntry, Trouble};
-use crate::observer::{Observer, TargetId};
+use crate::entry::{Failure, TargetTrouble, TransportEntry};
+use crate::observer::{TargetId, TransportObserver};
 use crate::work::{LostMail, Note};
 
 /// Tells the operator. Must not block.
 #[derive(Clone)]
-pub struct Events(pub(crate) Arc<dyn Fn(Event) + Send + Sync>);
+pub struct TransportEvents(pub(crate) Arc<dyn Fn(TransportEvent) + Send + Sync>);
 
-impl Events {
+impl TransportEvents {
     /// Calls `tell` for each event, on the thread where it happens.
-    pub fn new(tell: impl Fn(Event) + Send + Sync + 'static) -> Self {
-        Events(Arc::new(tell))
+    pub fn new(tell: impl Fn(TransportEvent) + Send + Sync + 'static) -> Self {
+        TransportEvents(Arc::new(tell))
     }
 }
 
-impl Default for Events {
+impl Default for TransportEvents {
     fn default() -> Self {
-        Events::new(|_| ())
+        TransportEvents::new(|_| ())
     }
 }
 
 /// An event for the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum TransportEvent {
     /// An attempt failed, for one recipient of one message.
     Failed {
         /// Where.
@@ -88,22 +88,22 @@ pub enum Event {
 }
 
 /// The operator's event.
-pub(crate) fn event(note: Note, now: Instant) -> Option<Event> {
+pub(crate) fn event(note: Note, now: Instant) -> Option<TransportEvent> {
     Some(match note {
         Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error } => {
             let (id, pause, error) = (key.0.get(), due - now, error.said());
-            Event::Failed { transport, id, recipient, attempts, failure, is_new, error, pause }
+            TransportEvent::Failed { transport, id, recipient, attempts, failure, is_new, error, pause }
         }
         Note::Unavailable { transport, attempts, due, is_overdue, error } => {
-            Event::Unavailable { transport, attempts, error: error.said(), pause: due - now, is_overdue }
+            TransportEvent::Unavailable { transport, attempts, error: error.said(), pause: due - now, is_overdue }
         }
-        Note::Recovered { transport } => Event::Recovered { transport },
+        Note::Recovered { transport } => TransportEvent::Recovered { transport },
         Note::Behind { .. } => return None,
     })
 }
 
 /// Tells an observer, if it is something that it hears.
-pub(crate) fn observe(observer: &dyn Observer, note: &Note) {
+pub(crate) fn observe(observer: &dyn TransportObserver, note: &Note) {
     match note {
         Note::Failed { transport, key: (message, number), recipient, failure, is_new: true, error, .. } => {
             let (transport, recipient) = (transport.clone(), recipient.clone());
@@ -128,7 +128,7 @@ pub(crate) fn trouble(note: &Note, now: Instant) -> Option<TransportEntry> {
     };
     let next_try_secs = unix_secs(SystemTime::now() + due.saturating_duration_since(now));
     let (transport, attempts, error) = (transport.clone(), *attempts, error.shortened());
-    Some(TransportEntry::Trouble(Trouble { key, transport, attempts, next_try_secs, failure, error }))
+    Some(TransportEntry::Trouble(TargetTrouble { key, transport, attempts, next_try_secs, failure, error }))
 }
 
 pub(crate) fn unix_secs(time: SystemTime) -> u64 {

@@ -10,7 +10,7 @@ use posthaste_units::BackOff;
 
 use crate::inspect::undelivered;
 use crate::tests::{World, append, quick, read};
-use crate::{Config, Deliver, Event, Failure, STREAM, Target, TransportEntry};
+use crate::{Config, Deliver, Failure, STREAM, Target, TransportEntry, TransportEvent};
 
 /// A message that was received in 1970.
 fn send_old(world: &World, transport: &str) -> u64 {
@@ -28,16 +28,17 @@ fn lasting_failures_are_held_told_once_and_tried_on_demand() {
     let world = World::new(quick());
     let program = world.script("test -e DIR/go || exit 75; cat > DIR/out");
     let id = send_old(&world, &program);
-    let Event::Failed { id: of, failure: Failure::Overdue, is_new: true, pause, .. } = world.event() else {
+    let TransportEvent::Failed { id: of, failure: Failure::Overdue, is_new: true, pause, .. } = world.event() else {
         panic!("not held")
     };
     assert!(of == id && pause > Duration::from_secs(80_000), "{of}: {pause:?}");
     let listed = || undelivered(&ClosedFileSpool::glance(&world.path("spool")).unwrap()).unwrap();
-    let is_overdue =
-        |to: &crate::inspect::Unreached| to.trouble.as_ref().is_some_and(|trouble| trouble.failure == Failure::Overdue);
+    let is_overdue = |to: &crate::inspect::UnreachedTarget| {
+        to.trouble.as_ref().is_some_and(|trouble| trouble.failure == Failure::Overdue)
+    };
     world.until("it is listed", || listed().iter().any(|message| message.id == id && is_overdue(&message.targets[0])));
     world.transports.retry();
-    assert!(matches!(world.event(), Event::Failed { failure: Failure::Overdue, is_new: false, .. }));
+    assert!(matches!(world.event(), TransportEvent::Failed { failure: Failure::Overdue, is_new: false, .. }));
     std::fs::write(world.path("go"), "").unwrap();
     world.transports.retry();
     world.until_delivered(1);
@@ -48,9 +49,9 @@ fn held_mail_is_dropped_for_good_and_other_mail_is_not() {
     let world = World::new(quick());
     let program = world.script("exit 75");
     let held = send_old(&world, &program);
-    assert!(matches!(world.event(), Event::Failed { failure: Failure::Overdue, .. }));
+    assert!(matches!(world.event(), TransportEvent::Failed { failure: Failure::Overdue, .. }));
     let other = world.send(&[(&program, "a@example.org")], b"text\r\n");
-    assert!(matches!(world.event(), Event::Failed { failure: Failure::Temporary, .. }));
+    assert!(matches!(world.event(), TransportEvent::Failed { failure: Failure::Temporary, .. }));
     let drop_held = |id: u64| world.transports.drop_held(&|target| target.id == id, &"deleted".into()).unwrap();
     assert_eq!((drop_held(other), drop_held(held), drop_held(held)), (0, 1, 0));
     assert_eq!(world.transports.stats().messages, 1);
@@ -64,7 +65,7 @@ fn old_mail_for_a_missing_transport_is_told_once_and_retried() {
     let file = world.path("dir/file");
     send_old(&world, file.to_str().unwrap());
     for (attempt, expected) in [(1, true), (2, false), (3, false)] {
-        let Event::Unavailable { attempts, is_overdue, .. } = world.event() else { panic!("another event") };
+        let TransportEvent::Unavailable { attempts, is_overdue, .. } = world.event() else { panic!("another event") };
         assert_eq!((attempts, is_overdue), (attempt, expected));
     }
     std::fs::create_dir(world.path("dir")).unwrap();
@@ -90,11 +91,11 @@ fn a_message_with_a_lost_body_is_reported_and_given_up() {
         let world = World::new(Config { retry: BackOff::new(long, long), ..Config::default() });
         let transport = transport.replace("DIR", world.path("").to_str().unwrap().trim_end_matches('/'));
         let id = world.send(&[(&transport, "a@example.org")], b"BAD text\r\n");
-        assert!(matches!(world.event(), Event::Failed { .. } | Event::Unavailable { .. }));
+        assert!(matches!(world.event(), TransportEvent::Failed { .. } | TransportEvent::Unavailable { .. }));
         damage(&world.path("spool"), "BAD text");
         std::fs::create_dir(world.path("go")).unwrap();
         world.transports.retry();
-        let Event::Lost(lost) = world.event() else { panic!("not given up") };
+        let TransportEvent::Lost(lost) = world.event() else { panic!("not given up") };
         assert_eq!((lost.target.message.get(), &*lost.target.recipient, lost.bytes), (id, "a@example.org", 10));
         assert_eq!(read(lost.kept.expect("a copy")), "CAD text\r\n");
         world.until("nothing waits", || world.transports.stats().messages == 0);

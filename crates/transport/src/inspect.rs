@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use posthaste_spool::{ClosedSpool, Lsn};
 
-use crate::entry::{Deliver, Key, Target, TransportEntry, Trouble};
+use crate::entry::{Deliver, Target, TargetKey, TargetTrouble, TransportEntry};
 use crate::transports::STREAM;
 
 /// A message that some transports have not got.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Undelivered {
+pub struct UndeliveredTargets {
     /// The batch of the spool that has its body.
     pub id: u64,
     /// When it was received, in seconds since 1970.
@@ -18,18 +18,18 @@ pub struct Undelivered {
     /// Bytes of its body.
     pub bytes: u64,
     /// Targets that have not got it.
-    pub targets: Vec<Unreached>,
+    pub targets: Vec<UnreachedTarget>,
 }
 
 /// A target that has not got a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unreached {
+pub struct UnreachedTarget {
     /// Its number among the message's targets.
     pub number: u16,
     /// The target.
     pub target: Target,
     /// Why, if it was tried in vain; otherwise the message is on its way, or held.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<TargetTrouble>,
     /// Held: it is unknown if the target has its message.
     pub is_uncertain: bool,
 }
@@ -38,12 +38,12 @@ pub struct Unreached {
 ///
 /// # Errors
 /// An error of the file system.
-pub fn undelivered(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Undelivered>> {
+pub fn undelivered(spool: &dyn ClosedSpool) -> std::io::Result<Vec<UndeliveredTargets>> {
     let mut messages: BTreeMap<Lsn, (Deliver, u64)> = BTreeMap::new();
-    let mut troubles: HashMap<Key, Trouble> = HashMap::new();
-    let mut of_transports: HashMap<Arc<str>, Trouble> = HashMap::new();
-    let mut done: Vec<Key> = Vec::new();
-    let mut held: HashSet<Key> = HashSet::new();
+    let mut troubles: HashMap<TargetKey, TargetTrouble> = HashMap::new();
+    let mut of_transports: HashMap<Arc<str>, TargetTrouble> = HashMap::new();
+    let mut done: Vec<TargetKey> = Vec::new();
+    let mut held: HashSet<TargetKey> = HashSet::new();
     spool.entries(&mut |stream, lsn, payload, body_len| {
         if stream != STREAM {
             return;
@@ -78,9 +78,9 @@ pub fn undelivered(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Undelivered>>
     let undelivered = undelivered.map(|(body, (deliver, bytes))| {
         let targets = deliver.targets.into_iter().map(|(number, target)| {
             let trouble = troubles.get(&(body, number)).or_else(|| of_transports.get(&target.transport)).cloned();
-            Unreached { number, target, trouble, is_uncertain: held.contains(&(body, number)) }
+            UnreachedTarget { number, target, trouble, is_uncertain: held.contains(&(body, number)) }
         });
-        Undelivered { id: body.get(), received_secs: deliver.secs, bytes, targets: targets.collect() }
+        UndeliveredTargets { id: body.get(), received_secs: deliver.secs, bytes, targets: targets.collect() }
     });
     Ok(undelivered.collect())
 }

@@ -47,12 +47,12 @@ mod workers;
 
 pub use config::Config;
 pub use descriptors::close_inherited_on_exec;
-pub use entry::{Deliver, ERROR_BYTES_MAX, Failure, Key, Target, TransportEntry, Trouble};
-pub use events::{Event, Events};
-pub use observer::{Observer, TargetId};
+pub use entry::{Deliver, ERROR_BYTES_MAX, Failure, Target, TargetKey, TargetTrouble, TransportEntry};
+pub use events::{TransportEvent, TransportEvents};
+pub use observer::{TargetId, TransportObserver};
 pub use reason::FailureReason;
 pub use refusals::{RefusalNotifier, RefusedMail, Telling};
 pub use section::Section;
-pub use transports::{Message, OpenReport, STREAM, Stats, TransportFull, Transports};
+pub use transports::{STREAM, TransportFull, TransportMessage, TransportOpenReport, TransportStats, Transports};
 pub use waiting::{TransportWaits, WaitingTarget};
 pub use work::LostMail;

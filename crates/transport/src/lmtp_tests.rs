@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::tests::{World, quick};
-use crate::{Config, ERROR_BYTES_MAX, Event, Failure};
+use crate::{Config, ERROR_BYTES_MAX, Failure, TransportEvent};
 
 /// An LMTP server that does what a script says with each connection: after how many replies it closes.
 struct Scripted {
@@ -109,9 +109,9 @@ fn a_server_that_drops_connections_gets_the_message_at_last() {
         });
         let world = World::new(quick());
         world.send(&[(&server.address, "a@example.org")], b"text\r\n");
-        assert!(matches!(world.event(), Event::Unavailable { attempts: 1, .. }), "{stage}");
+        assert!(matches!(world.event(), TransportEvent::Unavailable { attempts: 1, .. }), "{stage}");
         world.until_delivered(1);
-        world.until("it is told", || matches!(world.event(), Event::Recovered { .. }));
+        world.until("it is told", || matches!(world.event(), TransportEvent::Recovered { .. }));
     }
 }
 
@@ -129,10 +129,10 @@ fn each_recipient_has_its_verdict_and_a_bad_one_blocks_nobody() {
     let to = &server.address;
     world.send(&[(to, "gone@example.org"), (to, "full@example.org"), (to, "good@example.org")], b"text\r\n");
     let mut events = [world.event(), world.event()];
-    events.sort_by_key(|event| matches!(event, Event::Failed { failure: Failure::Temporary, .. }));
+    events.sort_by_key(|event| matches!(event, TransportEvent::Failed { failure: Failure::Temporary, .. }));
     let [
-        Event::Failed { failure: Failure::Refused, recipient, error, .. },
-        Event::Failed { recipient: full, error: later, .. },
+        TransportEvent::Failed { failure: Failure::Refused, recipient, error, .. },
+        TransportEvent::Failed { recipient: full, error: later, .. },
     ] = &events
     else {
         panic!("{events:?}")
@@ -150,7 +150,7 @@ fn a_server_that_does_not_answer_is_given_up_in_time() {
     let world = World::new(Config { lmtp_time: Duration::from_millis(300), ..Config::default() });
     let to = format!("lmtp:{}", listener.local_addr().unwrap());
     world.send(&[(&to, "a@example.org")], b"text\r\n");
-    let Event::Unavailable { error, .. } = world.event() else { panic!("it says nothing") };
+    let TransportEvent::Unavailable { error, .. } = world.event() else { panic!("it says nothing") };
     assert!(error.contains("timed out"), "{error}");
 }
 
@@ -171,7 +171,9 @@ fn a_421_is_told_with_the_stage_that_it_answers() {
         let world = World::new(quick());
         world.send(&[(&server.address, "a@example.org")], b"text\r\n");
         match world.event() {
-            Event::Unavailable { transport, error, .. } => assert_eq!((&*transport, &*error), (&*server.address, told)),
+            TransportEvent::Unavailable { transport, error, .. } => {
+                assert_eq!((&*transport, &*error), (&*server.address, told))
+            }
             event => panic!("{stage}: {event:?}"),
         }
         world.until_delivered(1);
@@ -188,7 +190,7 @@ fn what_is_kept_of_a_reply_is_bounded() {
     });
     let world = World::new(Config::default());
     world.send(&[(&server.address, "a@example.org")], b"text\r\n");
-    let Event::Failed { error, .. } = world.event() else { panic!("450 is no refusal") };
+    let TransportEvent::Failed { error, .. } = world.event() else { panic!("450 is no refusal") };
     assert!(error.starts_with("RCPT: 450") && error.len() < 2 * ERROR_BYTES_MAX, "{}", error.len());
     world.until("it is listed", || {
         let mut kept = None;

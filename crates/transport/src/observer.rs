@@ -9,7 +9,7 @@ use crate::entry::Failure;
 use crate::reason::FailureReason;
 
 /// Hears what becomes of targets. Called by workers: must not block.
-pub trait Observer: Debug + Send + Sync {
+pub trait TransportObserver: Debug + Send + Sync {
     /// Called when targets have the message. The returned entry goes into the batch that records it: a power cut
     /// loses both or neither. If it loses both, the targets are delivered and reported again.
     fn delivered(&self, targets: Vec<TargetId>) -> Option<Entry>;

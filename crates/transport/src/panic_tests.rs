@@ -12,7 +12,7 @@ use posthaste_intake::Destination as _;
 use posthaste_spool::{Batch, Body, FileSpool, Spool};
 use posthaste_units::BackOff;
 
-use crate::{Config, Event, Events, Failure, Message, Target, Transports};
+use crate::{Config, Failure, Target, TransportEvent, TransportEvents, TransportMessage, Transports};
 
 /// Long enough for a machine with other work; nothing is measured with it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -38,7 +38,7 @@ impl Hooks for Panics {
 struct World {
     transports: Transports,
     spool: Arc<HookedSpool<Panics>>,
-    events: Receiver<Event>,
+    events: Receiver<TransportEvent>,
     dir: tempfile::TempDir,
 }
 
@@ -52,7 +52,7 @@ impl World {
         let spool = Arc::new(HookedSpool::new(spool, Panics::default()));
         let (tell, events) = channel();
         let tell = Mutex::new(tell);
-        let tell = Events::new(move |event| {
+        let tell = TransportEvents::new(move |event| {
             let sent = tell.lock().map(|tell| tell.send(event));
             assert!(!tell_panics || sent.is_err(), "this test wants a panic");
         });
@@ -71,7 +71,7 @@ impl World {
             detail: "".into(),
         };
         let message =
-            Message { sender: "s@example.net".into(), is_8bit: false, smtputf8: false, targets: vec![target] };
+            TransportMessage { sender: "s@example.net".into(), is_8bit: false, smtputf8: false, targets: vec![target] };
         let body = Body::inline(vec![Bytes::from_static(b"text\r\n")]);
         let (tell, told) = channel();
         let batch = Batch { entries: vec![self.transports.entry(message)], body };
@@ -97,7 +97,7 @@ fn a_panic_costs_one_attempt_and_is_told_once_by_target() {
         let before = world.transports.stats().delivered;
         world.send(transport);
         for attempt in 1..=2 {
-            let Event::Failed { transport: of, recipient, attempts, failure, is_new, error, .. } =
+            let TransportEvent::Failed { transport: of, recipient, attempts, failure, is_new, error, .. } =
                 world.events.recv_timeout(PATIENCE).expect("an event")
             else {
                 panic!("another event");
@@ -118,7 +118,7 @@ fn a_worker_that_panics_after_its_attempt_is_counted_as_ended() {
     // No file can be there: nothing can be delivered.
     std::fs::create_dir(&dir).unwrap();
     world.send(dir.to_str().unwrap());
-    assert!(matches!(world.events.recv_timeout(PATIENCE), Ok(Event::Unavailable { attempts: 1, .. })));
+    assert!(matches!(world.events.recv_timeout(PATIENCE), Ok(TransportEvent::Unavailable { attempts: 1, .. })));
     std::fs::remove_dir(&dir).unwrap();
     world.until("the next worker delivers it", || world.transports.stats().delivered == 1);
     assert!(std::fs::read_to_string(&dir).unwrap().ends_with("\ntext\n\n"));

@@ -9,7 +9,7 @@ use posthaste_directory::{Transport, TransportKind};
 use posthaste_spool::{Lsn, ReplayError};
 
 use crate::config::Config;
-use crate::entry::{Deliver, Failure, Key, Target, TransportEntry, Trouble};
+use crate::entry::{Deliver, Failure, Target, TargetKey, TargetTrouble, TransportEntry};
 use crate::reason::FailureReason;
 
 /// Where a target stands.
@@ -76,7 +76,7 @@ pub(crate) enum RefusalNotice {
 pub(crate) struct Queue {
     /// The transport, or the mistake in it, if an earlier configuration or version has written it.
     pub transport: Result<Arc<Transport>, Arc<str>>,
-    pub queued: VecDeque<Key>,
+    pub queued: VecDeque<TargetKey>,
     pub running: usize,
     /// Failures in a row of the transport itself.
     pub attempts: u32,
@@ -93,12 +93,12 @@ pub(crate) struct Queue {
 pub(crate) struct Worker {
     pub transport: Arc<str>,
     pub since: Instant,
-    pub targets: Vec<Key>,
+    pub targets: Vec<TargetKey>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wake {
-    Target(Key),
+    Target(TargetKey),
     Transport(Arc<str>),
 }
 
@@ -117,14 +117,14 @@ pub(crate) struct Queues {
     pub due: BTreeSet<(Instant, Wake)>,
     pub released: Vec<Lsn>,
     /// Targets that owe a notice since the last look.
-    pub owing: Vec<Key>,
+    pub owing: Vec<TargetKey>,
     /// Held targets of which the stream does not say so yet: until it does, it passes nothing.
-    pub holds_to_record: BTreeSet<Key>,
+    pub holds_to_record: BTreeSet<TargetKey>,
     /// Messages whose new entries the spool has refused.
     pub failed_carries: Arc<Mutex<Vec<Lsn>>>,
     pub is_changed: bool,
     /// Targets that replay has shown as done: an entry that stands for an older one may name them.
-    pub done: Option<HashSet<Key>>,
+    pub done: Option<HashSet<TargetKey>>,
     pub workers: HashMap<u64, Worker>,
     pub next_worker: u64,
 }
@@ -169,7 +169,7 @@ impl Queues {
     }
 
     /// An entry is shown. Returns the targets that it names although they are done.
-    pub fn show(&mut self, lsn: Lsn, entry: Option<TransportEntry>, body_len: u64) -> Vec<Key> {
+    pub fn show(&mut self, lsn: Lsn, entry: Option<TransportEntry>, body_len: u64) -> Vec<TargetKey> {
         self.seen = self.seen.max(lsn);
         self.shown += 1;
         match entry {
@@ -184,7 +184,9 @@ impl Queues {
                 self.changed(key.0);
                 self.job(key).into_iter().for_each(|job| job.begun = Some(file_bytes));
             }
-            Some(TransportEntry::Trouble(Trouble { key: Some(key), failure: Failure::Refused, error, .. })) => {
+            Some(TransportEntry::Trouble(TargetTrouble {
+                key: Some(key), failure: Failure::Refused, error, ..
+            })) => {
                 self.is_changed = true;
                 self.owe_notice(key, error.said());
             }
@@ -213,7 +215,7 @@ impl Queues {
         Vec::new()
     }
 
-    fn deliver(&mut self, lsn: Lsn, mut deliver: Deliver, body_len: u64) -> Vec<Key> {
+    fn deliver(&mut self, lsn: Lsn, mut deliver: Deliver, body_len: u64) -> Vec<TargetKey> {
         let is_carried = deliver.body.is_some();
         let (body, body_len) = deliver.body.unwrap_or((lsn, body_len));
         let targets = std::mem::take(&mut deliver.targets);
@@ -224,7 +226,7 @@ impl Queues {
             let named: Vec<u16> = targets.iter().map(|(number, _)| *number).collect();
             let done =
                 named.into_iter().filter(|number| !message.jobs.contains_key(number)).map(|number| (body, number));
-            let done: Vec<Key> = done.collect();
+            let done: Vec<TargetKey> = done.collect();
             self.is_changed = true;
             let carry = std::mem::take(&mut message.carry);
             if carry != (Carry::UnderWay { is_stale: true }) {
@@ -239,7 +241,7 @@ impl Queues {
             }
             return done;
         }
-        let keys: Vec<Key> = targets.iter().map(|(number, _)| (body, *number)).collect();
+        let keys: Vec<TargetKey> = targets.iter().map(|(number, _)| (body, *number)).collect();
         if is_carried && self.done.is_none() {
             return keys;
         }
@@ -251,7 +253,7 @@ impl Queues {
             self.released.push(body);
             return Vec::new();
         }
-        let keys: Vec<(Key, Arc<str>)> =
+        let keys: Vec<(TargetKey, Arc<str>)> =
             targets.iter().map(|(number, target)| ((body, *number), target.transport.clone())).collect();
         let job = |target| Job {
             target,
@@ -299,7 +301,7 @@ impl Queues {
         })
     }
 
-    pub fn job(&mut self, (body, number): Key) -> Option<&mut Job> {
+    pub fn job(&mut self, (body, number): TargetKey) -> Option<&mut Job> {
         self.messages.get_mut(&body)?.jobs.get_mut(&number)
     }
 
@@ -321,7 +323,7 @@ impl Queues {
     }
 
     /// A target that was held is tried.
-    fn release(&mut self, key: Key) {
+    fn release(&mut self, key: TargetKey) {
         self.holds_to_record.remove(&key);
         let Some(job) = self.job(key).filter(|job| job.stand == Stand::Held) else { return };
         job.stand = Stand::Queued;
@@ -344,7 +346,7 @@ impl Queues {
         }
     }
 
-    pub fn remove(&mut self, key: Key) {
+    pub fn remove(&mut self, key: TargetKey) {
         let Some(message) = self.messages.get_mut(&key.0) else { return };
         let Some(job) = message.jobs.remove(&key.1) else { return };
         self.is_changed = true;

@@ -8,7 +8,7 @@ use posthaste_spool::Lsn;
 
 use crate::carry::CarriedMessage;
 use crate::config::Config;
-use crate::entry::{Deliver, Failure, Key, Target, TransportEntry, Trouble};
+use crate::entry::{Deliver, Failure, Target, TargetKey, TargetTrouble, TransportEntry};
 use crate::queues::{Queues, RefusalNotice, Stand};
 use crate::work::{Outcome, Work};
 
@@ -99,7 +99,7 @@ fn message(random: &mut Random) -> TransportEntry {
     })
 }
 
-fn open(queues: &Queues) -> BTreeSet<Key> {
+fn open(queues: &Queues) -> BTreeSet<TargetKey> {
     queues.messages.iter().flat_map(|(body, message)| message.jobs.keys().map(|number| (*body, *number))).collect()
 }
 
@@ -116,7 +116,7 @@ fn any_order_of_attempts_rewrites_and_cuts_loses_nothing() {
         let mut ending: Vec<u64> = Vec::new();
         // Carried entries on their way into the log: something may be done meanwhile.
         let mut under_way: Vec<CarriedMessage> = Vec::new();
-        let mut missing: BTreeSet<Key> = BTreeSet::new();
+        let mut missing: BTreeSet<TargetKey> = BTreeSet::new();
         for _ in 0..200 {
             match random.below(12) {
                 0..3 => {
@@ -209,7 +209,14 @@ fn an_owed_notice_is_written_anew_with_its_message() {
     let key = (body, 0);
     let refused = |failure, error: &str| {
         let (transport, error) = ("|/a".into(), error.into());
-        TransportEntry::Trouble(Trouble { key: Some(key), transport, attempts: 1, next_try_secs: 1, failure, error })
+        TransportEntry::Trouble(TargetTrouble {
+            key: Some(key),
+            transport,
+            attempts: 1,
+            next_try_secs: 1,
+            failure,
+            error,
+        })
     };
     log.append(&mut queues, refused(Failure::Refused, "550 no"));
     // Another trouble has taken its place for those who look.
@@ -232,7 +239,7 @@ fn the_position_passes_no_entry_that_the_new_one_lacks() {
         let mut log = Log { entries: Vec::new(), position: Lsn::ZERO, last: 0 };
         let body = log.append(&mut queues, message(&mut Random::new(7)));
         let key = (body, 0);
-        let refusal = TransportEntry::Trouble(Trouble {
+        let refusal = TransportEntry::Trouble(TargetTrouble {
             key: Some(key),
             transport: "|/a".into(),
             attempts: 1,
@@ -285,7 +292,7 @@ fn what_is_uncertain_is_held_until_it_is_released() {
     let bodies: Vec<Lsn> = (0..3).map(|_| log.append(&mut queues, message(&mut Random::new(7)))).collect();
     let mut queues = log.replayed_after_loss(&config);
     assert!(queues.take(Instant::now()).is_none() && queues.take_advance().is_none(), "nothing is tried or passed");
-    let keys: Vec<Key> = open(&queues).into_iter().collect();
+    let keys: Vec<TargetKey> = open(&queues).into_iter().collect();
     log.append(&mut queues, TransportEntry::Held(keys.clone()));
     assert!(queues.holds_to_record.is_empty());
     // The doubt is forgotten with the position, and the hold is not.
@@ -294,11 +301,12 @@ fn what_is_uncertain_is_held_until_it_is_released() {
     let mut queues = log.replayed(&config);
     queues.retry_all();
     assert!(queues.take(Instant::now()).is_none() && queues.holds_to_record.is_empty(), "it stays held");
-    let (of_first, others): (Vec<Key>, Vec<Key>) = keys.into_iter().partition(|(body, _)| *body == bodies[0]);
+    let (of_first, others): (Vec<TargetKey>, Vec<TargetKey>) =
+        keys.into_iter().partition(|(body, _)| *body == bodies[0]);
     log.append(&mut queues, TransportEntry::Released(of_first.clone()));
     for mut queues in [log.replayed(&config), log.replayed_after_loss_of(&config, bodies[2]), queues] {
         assert!(queues.take(Instant::now()).is_some());
-        let mut is_held = |key: &Key| queues.job(*key).unwrap().stand == Stand::Held;
+        let mut is_held = |key: &TargetKey| queues.job(*key).unwrap().stand == Stand::Held;
         assert!(!of_first.iter().any(&mut is_held) && others.iter().all(is_held));
     }
 }

@@ -12,17 +12,17 @@ use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::consumer::Shared;
-use crate::entry::{Key, TransportEntry};
-use crate::events::{Event, Events};
-use crate::observer::{Observer, TargetId};
+use crate::entry::{TargetKey, TransportEntry};
+use crate::events::{TransportEvent, TransportEvents};
+use crate::observer::{TargetId, TransportObserver};
 
 /// Records deliveries within a budget; records that the spool refuses are kept and appended again. It does not hold the spool, whose thread calls it.
 pub(crate) struct DeliveryRecorder {
     pub budget: OutcomeBudget,
     /// Records that the spool refused, to be appended again.
     refused: Mutex<Vec<DoneRecord>>,
-    events: Events,
-    observer: Option<Arc<dyn Observer>>,
+    events: TransportEvents,
+    observer: Option<Arc<dyn TransportObserver>>,
     /// Of the scheduler.
     wake: Arc<Notify>,
     /// Notified when delivery ends for good.
@@ -39,7 +39,7 @@ struct DoneRecord {
 }
 
 impl DeliveryRecorder {
-    pub fn new(spool: &Arc<dyn Spool>, config: &Config, events: &Events, wake: Arc<Notify>) -> Self {
+    pub fn new(spool: &Arc<dyn Spool>, config: &Config, events: &TransportEvents, wake: Arc<Notify>) -> Self {
         let (events, observer) = (events.clone(), config.observer.clone());
         let budget = OutcomeBudget::new(poison_watch(spool), Instant::now());
         let (refused, closed) = (Mutex::default(), Notify::new());
@@ -71,7 +71,7 @@ impl DeliveryRecorder {
     fn close(&self, why: &Arc<str>) {
         if self.budget.close() {
             let unrecorded = self.budget.unrecorded();
-            (self.events.0)(Event::NotRecorded { unrecorded, why: why.clone(), is_final: true });
+            (self.events.0)(TransportEvent::NotRecorded { unrecorded, why: why.clone(), is_final: true });
             self.closed.notify_waiters();
         }
     }
@@ -108,7 +108,7 @@ impl Shared {
     }
 
     /// Notes what is done, and with it what the observer has to say of what was delivered. What the spool refuses is appended again each second.
-    pub fn record_done(&self, done: Vec<Key>, delivered: Vec<TargetId>) {
+    pub fn record_done(&self, done: Vec<TargetKey>, delivered: Vec<TargetId>) {
         let (targets, count) = (done.len(), delivered.len() as u64);
         let mut entries = vec![self.stream.entry(TransportEntry::Done(done).encode())];
         let observer = self.config.observer.as_ref().filter(|_| !delivered.is_empty());
@@ -130,7 +130,7 @@ impl Shared {
 
     /// Says in the stream which targets are held, until it has that.
     pub fn record_holds(&self) {
-        let holds: Vec<Key> = self.queues().holds_to_record.iter().copied().collect();
+        let holds: Vec<TargetKey> = self.queues().holds_to_record.iter().copied().collect();
         holds.chunks(KEYS_MAX).for_each(|keys| self.append(&TransportEntry::Held(keys.to_vec())));
     }
 
@@ -148,9 +148,9 @@ impl Shared {
         match self.recorder.budget.look(Instant::now()) {
             Some(BudgetChange::Stopped { unrecorded, why }) => {
                 let why = why.unwrap_or_else(|| "the disk does not answer".into());
-                (self.events.0)(Event::NotRecorded { unrecorded, why, is_final: false });
+                (self.events.0)(TransportEvent::NotRecorded { unrecorded, why, is_final: false });
             }
-            Some(BudgetChange::GoesOn) => (self.events.0)(Event::RecordedAgain),
+            Some(BudgetChange::GoesOn) => (self.events.0)(TransportEvent::RecordedAgain),
             None => {}
         }
     }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use posthaste_hooked_spool::{HookedSpool, Hooks};
 use posthaste_spool::{AppendError, Batch, Body, FileSpool, OpenError, Spool, Then};
 
-use crate::{Config, Event, Events, Message, Target, Transports};
+use crate::{Config, Target, TransportEvent, TransportEvents, TransportMessage, Transports};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Concurrent deliveries of one program.
@@ -68,7 +68,7 @@ struct World {
     transports: Transports,
     spool: Arc<HookedSpool<On>>,
     disk: Arc<Disk>,
-    events: Receiver<Event>,
+    events: Receiver<TransportEvent>,
     dir: tempfile::TempDir,
 }
 
@@ -94,7 +94,7 @@ impl World {
         let spool = Arc::new(HookedSpool::new(spool, On(disk.clone())));
         let (tell, events) = channel();
         let tell = Mutex::new(tell);
-        let tell = Events::new(move |event| drop(tell.lock().unwrap().send(event)));
+        let tell = TransportEvents::new(move |event| drop(tell.lock().unwrap().send(event)));
         let (transports, _) = Transports::open(spool.clone(), Config::default(), tell).unwrap();
         World { transports, spool, disk, events, dir }
     }
@@ -115,7 +115,7 @@ impl World {
             Target { transport: transport.into(), recipient, original, detail: "".into() }
         };
         let targets = (0..targets).map(target).collect();
-        let message = Message { sender: "s@example.net".into(), is_8bit: false, smtputf8: false, targets };
+        let message = TransportMessage { sender: "s@example.net".into(), is_8bit: false, smtputf8: false, targets };
         let body = Body::inline(vec![Bytes::from_static(b"text\r\n")]);
         let (tell, told) = channel();
         let batch = Batch { entries: vec![self.transports.entry(message)], body };
@@ -128,7 +128,7 @@ impl World {
         out.lines().count()
     }
 
-    fn until_stopped(&self) -> Event {
+    fn until_stopped(&self) -> TransportEvent {
         let event = self.events.recv_timeout(PATIENCE).expect("an event");
         until("no worker is left", || self.transports.queues().workers() == 0);
         assert_eq!(self.transports.stats().delivered as usize, self.delivered());
@@ -163,7 +163,7 @@ fn on_a_poisoned_spool_delivery_stops_at_once() {
     world.set(Mode::Poisoned);
     world.send(30);
     let event = world.until_stopped();
-    assert!(matches!(&event, Event::NotRecorded { is_final: true, .. }), "{event:?}");
+    assert!(matches!(&event, TransportEvent::NotRecorded { is_final: true, .. }), "{event:?}");
     let before = world.delivered();
     assert!((1..=WORKERS).contains(&before), "{before}");
     assert!(world.events.try_recv().is_err(), "it is told once");
@@ -214,7 +214,7 @@ fn poison_cuts_lmtp_sessions_before_the_next_octet() {
         answers.send(is_answered).unwrap();
         assert_eq!(server.join().unwrap(), "", "{is_answered}: not even QUIT");
         let event = world.events.recv_timeout(PATIENCE).expect("an event");
-        assert!(matches!(&event, Event::NotRecorded { is_final: true, .. }), "{event:?}");
+        assert!(matches!(&event, TransportEvent::NotRecorded { is_final: true, .. }), "{event:?}");
         until("no worker is left", || world.transports.queues().workers() == 0);
         assert!(world.events.try_recv().is_err(), "it is told once");
     }
@@ -226,12 +226,12 @@ fn what_was_delivered_while_the_ring_refused_is_recorded_later() {
     world.set(Mode::Full);
     world.send(30);
     let event = world.until_stopped();
-    assert!(matches!(&event, Event::NotRecorded { is_final: false, .. }), "{event:?}");
+    assert!(matches!(&event, TransportEvent::NotRecorded { is_final: false, .. }), "{event:?}");
     let before = world.delivered();
     assert!((1..=WORKERS).contains(&before), "{before}");
     world.set(Mode::Well);
     world.until_empty();
-    assert_eq!((world.delivered(), world.events.recv_timeout(PATIENCE)), (30, Ok(Event::RecordedAgain)));
+    assert_eq!((world.delivered(), world.events.recv_timeout(PATIENCE)), (30, Ok(TransportEvent::RecordedAgain)));
     let world = world.again();
     assert_eq!((world.transports.stats().messages, world.delivered()), (0, 30));
 }
@@ -260,7 +260,7 @@ fn while_records_hang_only_the_bound_is_delivered() {
     world.set(Mode::Hung);
     world.send(1100);
     let event = world.until_stopped();
-    assert!(matches!(&event, Event::NotRecorded { is_final: false, .. }), "{event:?}");
+    assert!(matches!(&event, TransportEvent::NotRecorded { is_final: false, .. }), "{event:?}");
     let before = world.delivered();
     assert!((1000..1000 + WORKERS).contains(&before), "{before}");
     let world = world.again();

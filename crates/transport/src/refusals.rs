@@ -15,8 +15,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::consumer::Shared;
-use crate::entry::{Key, TransportEntry};
-use crate::events::Event;
+use crate::entry::{TargetKey, TransportEntry};
+use crate::events::TransportEvent;
 use crate::queues::{Queues, RefusalNotice};
 use crate::workers::caught;
 
@@ -50,7 +50,7 @@ pub struct RefusedMail {
 
 impl Queues {
     /// Notes a refused target: one notice is due.
-    pub fn owe_notice(&mut self, key: Key, reply: Arc<str>) {
+    pub fn owe_notice(&mut self, key: TargetKey, reply: Arc<str>) {
         if let Some(job) = self.job(key).filter(|job| job.notice == RefusalNotice::None) {
             job.notice = RefusalNotice::Owed(reply);
             self.owing.push(key);
@@ -59,7 +59,7 @@ impl Queues {
     }
 
     /// Facts for the notice about a target; `None` if it was sent, or the target has its message.
-    fn owed_notice(&self, (body, number): Key) -> Option<RefusedMail> {
+    fn owed_notice(&self, (body, number): TargetKey) -> Option<RefusedMail> {
         let message = self.messages.get(&body)?;
         let job = message.jobs.get(&number)?;
         let RefusalNotice::Owed(reply) = &job.notice else { return None };
@@ -96,7 +96,7 @@ pub(crate) async fn tell_refusals(shared: Arc<Shared>) {
         tokio::select! {
             Some(Ok((key, made))) = making.join_next() => {
                 if let Some(error) = schedule.made(key, made, Instant::now()) {
-                    (shared.events.0)(Event::NotTold { id: key.0.get(), error });
+                    (shared.events.0)(TransportEvent::NotTold { id: key.0.get(), error });
                 }
             }
             () = shared.notices_wanted.notified() => {}
@@ -105,7 +105,7 @@ pub(crate) async fn tell_refusals(shared: Arc<Shared>) {
     }
 }
 
-async fn tell(shared: &Shared, notifier: &dyn RefusalNotifier, key: Key) -> Result<(), String> {
+async fn tell(shared: &Shared, notifier: &dyn RefusalNotifier, key: TargetKey) -> Result<(), String> {
     let Some(refused) = shared.queues().owed_notice(key) else { return Ok(()) };
     let told = TransportEntry::Told(vec![key]);
     if !notifier.tell(refused, shared.stream.entry(told.encode())).await? {

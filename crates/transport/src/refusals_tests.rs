@@ -10,7 +10,7 @@ use posthaste_spool::{Batch, Body, Entry, Spool};
 
 use crate::refusals::{RefusalNotifier, RefusedMail, Telling};
 use crate::tests::World;
-use crate::{Config, Event, Failure};
+use crate::{Config, Failure, TransportEvent};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -70,8 +70,8 @@ fn config(notices: &Arc<Notices>) -> Config {
 fn refused(world: &World) {
     loop {
         match world.event() {
-            Event::Failed { failure: Failure::Refused, .. } => return,
-            Event::NotTold { .. } => {}
+            TransportEvent::Failed { failure: Failure::Refused, .. } => return,
+            TransportEvent::NotTold { .. } => {}
             other => panic!("{other:?}"),
         }
     }

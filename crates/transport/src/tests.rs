@@ -10,7 +10,10 @@ use posthaste_spool::{Batch, Body, ClosedFileSpool, Entry, FileSpool, OpenError,
 use posthaste_units::BackOff;
 
 use crate::inspect::undelivered;
-use crate::{Config, Event, Events, Failure, Message, Target, TransportWaits, Transports, WaitingTarget};
+use crate::{
+    Config, Failure, Target, TransportEvent, TransportEvents, TransportMessage, TransportWaits, Transports,
+    WaitingTarget,
+};
 
 /// Long enough for a machine with other work; nothing is measured with it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -19,7 +22,7 @@ pub(crate) struct World {
     dir: tempfile::TempDir,
     pub spool: Arc<FileSpool>,
     pub transports: Transports,
-    events: Receiver<Event>,
+    events: Receiver<TransportEvent>,
 }
 
 impl World {
@@ -41,7 +44,7 @@ impl World {
         let spool = Arc::new(spool);
         let (tell, events) = channel();
         let tell = Mutex::new(tell);
-        let events_to = Events::new(move |event| drop(tell.lock().unwrap().send(event)));
+        let events_to = TransportEvents::new(move |event| drop(tell.lock().unwrap().send(event)));
         let (transports, _) = Transports::open(spool.clone(), config, events_to).unwrap();
         World { dir, spool, transports, events }
     }
@@ -74,11 +77,11 @@ impl World {
             detail: recipient.split_once('@').unwrap().0.split_once('+').map_or("", |(_, detail)| detail).into(),
         };
         let targets = targets.iter().map(target).collect();
-        let message = Message { sender: "s@example.net".into(), is_8bit: false, smtputf8: false, targets };
+        let message = TransportMessage { sender: "s@example.net".into(), is_8bit: false, smtputf8: false, targets };
         append(&*self.spool, self.transports.entry(message), body)
     }
 
-    pub fn event(&self) -> Event {
+    pub fn event(&self) -> TransportEvent {
         self.events.recv_timeout(PATIENCE).expect("an event")
     }
 
@@ -155,7 +158,7 @@ fn a_hanging_program_is_killed_with_its_children() {
         world.send(&[(&good, "b@example.org")], b"text\r\n");
     }
     world.until_delivered(20);
-    let Event::Failed { id: failed, error, attempts: 1, .. } = world.event() else { panic!("not killed") };
+    let TransportEvent::Failed { id: failed, error, attempts: 1, .. } = world.event() else { panic!("not killed") };
     assert!(failed == id && error.ends_with("/bin/sh: killed after 10 s"), "{error}");
     let child = read(world.path("child"));
     let status = || read(format!("/proc/{}/status", child.trim()));
@@ -189,7 +192,7 @@ fn a_program_is_judged_by_its_exit_status_alone() {
         &[(&world.script("head -c 5000000 /dev/zero | tr '\\0' 'y'; echo end >&2; exit 75"), "a@example.org")],
         &large,
     );
-    let Event::Failed { error, .. } = world.event() else { panic!("75 is no refusal") };
+    let TransportEvent::Failed { error, .. } = world.event() else { panic!("75 is no refusal") };
     assert!(error.starts_with("/bin/sh: exit status 75: ") && error.len() < 600, "{error}");
 }
 
@@ -210,20 +213,20 @@ fn what_an_exit_status_means() {
     ] {
         world.send(&[(&world.script(&format!("echo no {code}; exit {code}")), "a@example.org")], b"text\r\n");
         match world.event() {
-            Event::Failed { failure: Failure::Temporary, error, .. } if !is_refusal => {
+            TransportEvent::Failed { failure: Failure::Temporary, error, .. } if !is_refusal => {
                 assert_eq!(&*error, format!("/bin/sh: exit status {code}: no {code}"))
             }
-            Event::Failed { failure: Failure::Refused, error, .. } if is_refusal => {
+            TransportEvent::Failed { failure: Failure::Refused, error, .. } if is_refusal => {
                 assert_eq!(&*error, format!("/bin/sh: exit status {code}: no {code}"))
             }
             other => panic!("{code}: {other:?}"),
         }
     }
     world.send(&[(&world.script("kill -9 $$"), "a@example.org")], b"text\r\n");
-    let Event::Failed { error, .. } = world.event() else { panic!("a signal is no refusal") };
+    let TransportEvent::Failed { error, .. } = world.event() else { panic!("a signal is no refusal") };
     assert_eq!(&*error, "/bin/sh: ended by signal 9");
     world.send(&[("|/no/such/program", "a@example.org")], b"text\r\n");
-    let Event::Unavailable { error, .. } = world.event() else { panic!("it cannot be there") };
+    let TransportEvent::Unavailable { error, .. } = world.event() else { panic!("it cannot be there") };
     assert!(error.starts_with("/no/such/program: No such file"), "{error}");
 }
 
@@ -232,7 +235,7 @@ fn what_was_refused_stays_is_listed_and_is_tried_on_demand() {
     let world = World::new(Config::default());
     let program = world.script("test -e DIR/good || { echo unknown; exit 67; }");
     let id = world.send(&[(&program, "a@example.org")], b"text\r\n");
-    let Event::Failed { failure: Failure::Refused, id: of, attempts: 1, .. } = world.event() else {
+    let TransportEvent::Failed { failure: Failure::Refused, id: of, attempts: 1, .. } = world.event() else {
         panic!("no first refusal")
     };
     assert_eq!(of, id);
@@ -255,9 +258,9 @@ fn what_was_refused_stays_is_listed_and_is_tried_on_demand() {
         })
     });
     world.transports.retry();
-    assert!(matches!(world.event(), Event::Failed { failure: Failure::Refused, attempts: 2, .. }));
+    assert!(matches!(world.event(), TransportEvent::Failed { failure: Failure::Refused, attempts: 2, .. }));
     let world = world.again(Config::default());
-    assert!(matches!(world.event(), Event::Failed { failure: Failure::Refused, is_new: true, .. }));
+    assert!(matches!(world.event(), TransportEvent::Failed { failure: Failure::Refused, is_new: true, .. }));
     std::fs::write(world.path("good"), "").unwrap();
     world.transports.retry();
     world.until_delivered(1);
@@ -271,7 +274,7 @@ fn mail_for_a_transport_has_a_bound_of_its_own() {
     let world = World::new(Config { pending_bytes_max: 100_000, ..Config::default() });
     let transport = |text: &str| posthaste_directory::Transport::parse(text).unwrap().unwrap();
     world.send(&[("|/no/such/program", "a@example.org")], &[b'x'; 99_000]);
-    assert!(matches!(world.event(), Event::Unavailable { .. }));
+    assert!(matches!(world.event(), TransportEvent::Unavailable { .. }));
     assert!(world.transports.check_transport(transport("|/no/such/program").text()).is_err());
     assert!(world.transports.check_transport(transport("|/another").text()).is_ok());
 }
@@ -280,7 +283,7 @@ fn mail_for_a_transport_has_a_bound_of_its_own() {
 fn a_stuck_transport_holds_only_its_own_mail_in_the_spool() {
     let world = World::new(Config { retry: BackOff::new(PATIENCE, PATIENCE), ..quick() });
     let stuck = world.send(&[("|/no/such/program", "a@example.org")], b"stuck\r\n");
-    assert!(matches!(world.event(), Event::Unavailable { .. }));
+    assert!(matches!(world.event(), TransportEvent::Unavailable { .. }));
     let good = world.script("cat > /dev/null");
     let mut last = 0;
     for _ in 0..10 {
@@ -296,7 +299,7 @@ fn a_stuck_transport_holds_only_its_own_mail_in_the_spool() {
     world.until("one body is left", || stream().bodies == 1);
     let world = world.again(quick());
     assert_eq!(world.transports.stats().messages, 1);
-    let Event::Unavailable { .. } = world.event() else { panic!("it is tried again") };
+    let TransportEvent::Unavailable { .. } = world.event() else { panic!("it is tried again") };
     let waiting = undelivered(&ClosedFileSpool::glance(&world.path("spool")).unwrap()).unwrap();
     assert_eq!(waiting.iter().map(|message| (message.id, message.bytes)).collect::<Vec<_>>(), [(stuck, 7)]);
 }
@@ -336,7 +339,7 @@ fn a_locked_file_is_waited_for_and_a_strange_one_left_alone() {
     // Of a process that lives: our own.
     std::fs::write(&lock, format!("{}\n", std::process::id())).unwrap();
     world.send(&[(&transport, "a@example.org")], b"text\r\n");
-    let Event::Unavailable { error, .. } = world.event() else { panic!("it is locked") };
+    let TransportEvent::Unavailable { error, .. } = world.event() else { panic!("it is locked") };
     assert!(error.contains("another program holds") && !file.exists(), "{error}");
     // Of a process that does not.
     std::fs::write(&lock, "2147483646\n").unwrap();
@@ -354,7 +357,7 @@ fn a_locked_file_is_waited_for_and_a_strange_one_left_alone() {
         make(&elsewhere, &strange);
         world.send(&[(strange.to_str().unwrap(), "a@example.org")], b"text\r\n");
         world.until("it is not used", || {
-            matches!(world.event(), Event::Unavailable { transport, .. } if *transport == *strange.to_str().unwrap())
+            matches!(world.event(), TransportEvent::Unavailable { transport, .. } if *transport == *strange.to_str().unwrap())
         });
     }
     assert_eq!(read(&elsewhere), "x");

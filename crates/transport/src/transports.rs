@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Instant, SystemTime};
 
-use posthaste_consumer::{AttachedStream, ConsumerRuntime, NewRuntime, OpenError, StreamHandle};
+use posthaste_consumer::{AttachedStream, ConsumerRuntime, NewRuntime, StreamHandle, StreamOpenError};
 use posthaste_spool::{Entry, Lsn, Spool};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::config::Config;
 use crate::consumer::Shared;
-use crate::entry::{Deliver, Key, Target, TransportEntry};
-use crate::events::{Event, Events, unix_secs};
+use crate::entry::{Deliver, Target, TargetKey, TransportEntry};
+use crate::events::{TransportEvent, TransportEvents, unix_secs};
 use crate::queues::Queues;
 use crate::record::{DeliveryRecorder, KEYS_MAX};
 use crate::refusals::tell_refusals;
@@ -41,7 +41,7 @@ pub(crate) struct Handle {
 
 /// The envelope of a message for transports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub struct TransportMessage {
     /// The sender's address; empty for none.
     pub sender: Arc<str>,
     /// BODY=8BITMIME was said of it.
@@ -54,7 +54,7 @@ pub struct Message {
 
 /// The findings of an opening.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct OpenReport {
+pub struct TransportOpenReport {
     /// Messages that were not known to be delivered.
     pub messages: usize,
     /// Batches that cannot be read any more.
@@ -78,7 +78,7 @@ pub struct TransportFull {
 /// Figures since opening.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct TransportStats {
     /// Targets that got their message.
     pub delivered: u64,
     /// Attempts that failed.
@@ -95,16 +95,20 @@ impl Transports {
     /// Registers the stream and has everything in it delivered that is not known to be.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn open(spool: Arc<dyn Spool>, config: Config, events: Events) -> Result<(Self, OpenReport), OpenError> {
+    /// See [`StreamOpenError`].
+    pub fn open(
+        spool: Arc<dyn Spool>,
+        config: Config,
+        events: TransportEvents,
+    ) -> Result<(Self, TransportOpenReport), StreamOpenError> {
         let mut queues = Queues::new(config.clone());
         let mut replayed = StreamHandle::register(spool, STREAM)?.replay(&mut queues)?;
         queues.replayed();
         let (messages, damaged) = (queues.messages(), std::mem::take(&mut replayed.damaged));
         let (unknown, held) = (queues.unknown().to_vec(), queues.holds_to_record.len());
-        let report = OpenReport { messages, damaged, unknown, held };
-        let runtime =
-            NewRuntime::new("transport", BLOCKING_THREADS_MAX).map_err(OpenError::io("threads for transports"))?;
+        let report = TransportOpenReport { messages, damaged, unknown, held };
+        let runtime = NewRuntime::new("transport", BLOCKING_THREADS_MAX)
+            .map_err(StreamOpenError::io("threads for transports"))?;
         let lmtp_memory_kib =
             u32::try_from(config.lmtp_bytes_max / 1024).unwrap_or(u32::MAX >> 3).clamp(1, u32::MAX >> 3);
         let wake = Arc::<Notify>::default();
@@ -135,8 +139,8 @@ impl Transports {
     }
 
     /// The entry of a message for the batch that keeps it.
-    pub fn entry(&self, message: Message) -> Entry {
-        let Message { sender, is_8bit, smtputf8, targets } = message;
+    pub fn entry(&self, message: TransportMessage) -> Entry {
+        let TransportMessage { sender, is_8bit, smtputf8, targets } = message;
         let secs = unix_secs(SystemTime::now());
         let targets = (0..).zip(targets).collect();
         let deliver = Deliver { secs, sender, is_8bit, smtputf8, body: None, targets };
@@ -164,7 +168,7 @@ impl Transports {
     pub fn release(&self, is_meant: &dyn Fn(&WaitingTarget) -> bool) -> Result<usize, String> {
         let held = self.queues().waiting(Instant::now());
         let held = held.iter().filter(|target| target.waits == TransportWaits::Uncertain && is_meant(target));
-        let keys: Vec<Key> = held.map(|target| (Lsn::new(target.id), target.number)).collect();
+        let keys: Vec<TargetKey> = held.map(|target| (Lsn::new(target.id), target.number)).collect();
         for some in keys.chunks(KEYS_MAX) {
             self.0.shared.append_command(&TransportEntry::Released(some.to_vec()))?;
         }
@@ -179,7 +183,7 @@ impl Transports {
     pub fn drop_held(&self, is_meant: &dyn Fn(&WaitingTarget) -> bool, why: &Arc<str>) -> Result<usize, String> {
         let shared = &self.0.shared;
         let dropped = shared.queues().drop_held(Instant::now(), is_meant);
-        let keys: Vec<Key> = dropped.iter().map(|target| (target.message, target.number)).collect();
+        let keys: Vec<TargetKey> = dropped.iter().map(|target| (target.message, target.number)).collect();
         if let Some(observer) = &shared.config.observer {
             dropped.into_iter().for_each(|target| observer.given_up(target, why.clone()));
         }
@@ -197,10 +201,10 @@ impl Transports {
     }
 
     /// Figures since opening.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> TransportStats {
         let shared = &self.0.shared;
         let queues = shared.queues();
-        Stats {
+        TransportStats {
             delivered: shared.delivered.load(Ordering::Relaxed),
             failed_attempts: shared.failed_attempts.load(Ordering::Relaxed),
             messages: queues.messages(),
@@ -223,7 +227,7 @@ impl Handle {
         // Poison has been told.
         if unrecorded > 0 && !budget.is_closed() {
             let why = "the spool has not taken the records before the end".into();
-            (shared.events.0)(Event::NotRecorded { unrecorded, why, is_final: true });
+            (shared.events.0)(TransportEvent::NotRecorded { unrecorded, why, is_final: true });
         }
         self.attached.detach();
         shared.advance();

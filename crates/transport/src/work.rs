@@ -7,7 +7,7 @@ use std::time::Instant;
 use posthaste_directory::Transport;
 use posthaste_spool::Lsn;
 
-use crate::entry::{Deliver, Failure, Key, Target};
+use crate::entry::{Deliver, Failure, Target, TargetKey};
 use crate::observer::TargetId;
 use crate::reason::FailureReason;
 
@@ -63,7 +63,7 @@ pub(crate) struct Part {
 pub(crate) enum Note {
     Failed {
         transport: Arc<str>,
-        key: Key,
+        key: TargetKey,
         recipient: Arc<str>,
         attempts: u32,
         due: Instant,

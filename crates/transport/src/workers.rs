@@ -12,7 +12,7 @@ use posthaste_directory::TransportKind;
 use crate::blocking::blocking;
 use crate::body::failed;
 use crate::consumer::Shared;
-use crate::entry::{Key, TransportEntry};
+use crate::entry::{TargetKey, TransportEntry};
 use crate::lmtp::Session;
 use crate::mbox::{Append, AppendError};
 use crate::work::{Outcome, Work};
@@ -109,7 +109,7 @@ async fn deliver(shared: &Arc<Shared>, work: &Work, session: &mut Session) -> Ve
         TransportKind::File(path) => {
             let body = reader.clone();
             let (shared, path, deliver, part) = (shared.clone(), path.clone(), work.deliver.clone(), part.clone());
-            let key: Key = (work.body, part.number);
+            let key: TargetKey = (work.body, part.number);
             let append = move || {
                 let append = Append {
                     path: &path,

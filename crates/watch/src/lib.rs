@@ -129,7 +129,7 @@ impl WorkerState {
 
 /// A finding of [`Watcher::look`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct StuckWorker {
     /// The states that the worker is, or was, in, outermost first.
     pub states: String,
     /// Time in this state, as far as looks have seen.
@@ -149,7 +149,7 @@ pub enum Became {
     Ended,
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for StuckWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} for {} s", self.states, self.time.as_secs())
     }
@@ -182,7 +182,7 @@ impl Watcher {
     }
 
     /// Returns the news since the last look, longest stuck first.
-    pub fn look(&self, now: Instant) -> Vec<Found> {
+    pub fn look(&self, now: Instant) -> Vec<StuckWorker> {
         let workers: HashMap<u64, Arc<WorkerState>> = self.watch.workers().clone();
         let mut all_seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found = Vec::new();
@@ -190,7 +190,7 @@ impl Watcher {
         all_seen.retain(|serial, seen| {
             let has_ended = !workers.contains_key(serial);
             if has_ended && let Some(states) = seen.told.take() {
-                found.push(Found { states, time: time(seen), what: Became::Ended });
+                found.push(StuckWorker { states, time: time(seen), what: Became::Ended });
             }
             !has_ended
         });
@@ -200,13 +200,13 @@ impl Watcher {
             let time = time(seen);
             if seen.pulse != pulse {
                 if let Some(states) = seen.told.take() {
-                    found.push(Found { states, time, what: Became::WentOn });
+                    found.push(StuckWorker { states, time, what: Became::WentOn });
                 }
                 (seen.pulse, seen.since) = (pulse, now);
             } else if pulse & STEP_MASK != 0 && time > state.patience && seen.told.is_none() {
                 let states = state.states(pulse);
                 seen.told = Some(states.clone());
-                found.push(Found { states, time, what: Became::Stuck });
+                found.push(StuckWorker { states, time, what: Became::Stuck });
             }
         }
         found.sort_by(|a, b| b.time.cmp(&a.time).then_with(|| a.states.cmp(&b.states)));
@@ -224,7 +224,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const STEPS: &[&str] = &["", "working", "writing"];
 
-    fn texts(found: Vec<Found>) -> Vec<(String, Became)> {
+    fn texts(found: Vec<StuckWorker>) -> Vec<(String, Became)> {
         found.into_iter().map(|found| (found.to_string(), found.what)).collect()
     }
 

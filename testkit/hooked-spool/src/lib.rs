@@ -10,7 +10,7 @@ use posthaste_spool::{
     Replayed, RestoreError, Restored, SetAside, SnapshotError, SnapshotName, SnapshotReader, Spool, Stats, StreamError,
     StreamId, StreamStats, Then, Ticket, Upload,
 };
-use posthaste_watch::{Found, Watch};
+use posthaste_watch::{StuckWorker, Watch};
 
 /// Hooks that are called before the spool.
 pub trait Hooks: Send + Sync {
@@ -173,7 +173,7 @@ impl<H: Hooks> Spool for HookedSpool<H> {
         self.spool.watch()
     }
 
-    fn look_for_stuck(&self, now: std::time::Instant) -> Vec<Found> {
+    fn look_for_stuck(&self, now: std::time::Instant) -> Vec<StuckWorker> {
         self.spool.look_for_stuck(now)
     }
 

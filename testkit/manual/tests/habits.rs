@@ -1,6 +1,6 @@
 //! Habits of the workspace's tests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -135,4 +135,41 @@ fn a_function_has_at_most_80_lines() {
     assert!(long.is_empty(), "split them where layers meet: {long:#?}");
     let code = "trait T {\n    fn a(\n        b: B,\n    ) -> C;\n    pub async fn d<E>() {\n        e();\n    }\n    fn f() {}\n}\n";
     assert_eq!(functions(code), [("d", 3)]);
+}
+
+/// Names that each crate may have: they are read with its own.
+const IDIOMS: [&str; 2] = ["Config", "Section"];
+/// Names of two crates that stay, with the reason.
+const REPEATED: [(&str, &str); 3] = [
+    ("Event", "the machines of `smtp` are read with their side: `server::Event`"),
+    ("Lsn", "the number of `spool` is that of `ring` by another type, so that neither is taken for the other"),
+    ("Machine", "the machines of `smtp` are read with their side: `server::Machine`"),
+];
+/// Crates whose names are not unique yet.
+const TO_COME: [&str; 5] = ["cluster", "notify", "queue", "relay", "shaping"];
+
+#[test]
+fn a_public_type_has_a_name_of_its_own() {
+    let mut crates_of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (path, code) in product() {
+        let path = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        let own = path.split('/').nth(1).unwrap();
+        // The program has no types for others.
+        if own == "posthaste" || TO_COME.contains(&own) {
+            continue;
+        }
+        for line in code.lines() {
+            let Some((kind, rest)) = line.strip_prefix("pub ").and_then(|rest| rest.split_once(' ')) else { continue };
+            if ["struct", "enum", "trait", "type", "union"].contains(&kind) {
+                let name = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap();
+                crates_of.entry(name.to_owned()).or_default().insert(own.to_owned());
+            }
+        }
+    }
+    assert!(crates_of.len() > 800, "{} names", crates_of.len());
+    crates_of.retain(|name, crates| crates.len() > 1 && !IDIOMS.contains(&name.as_str()));
+    for (name, why) in REPEATED {
+        assert!(crates_of.remove(name).is_some(), "`{name}` is unique now ({why}): remove it here");
+    }
+    assert!(crates_of.is_empty(), "name one of them by its field's own term: {crates_of:#?}");
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use posthaste_admin::{AdminApi, HostNames, HttpSettings, Secret, TokenFile};
-use posthaste_net::{Limits, Listeners};
+use posthaste_net::{GateLimits, Listeners};
 
 use world::{Fake, World, serve, status};
 
@@ -256,7 +256,7 @@ async fn a_head_that_does_not_come_is_not_waited_for() {
     let data = tempfile::tempdir().unwrap();
     let settings = HttpSettings { names: HostNames::default(), token_rate: "1/second".parse().unwrap() };
     let api = AdminApi::new(Fake::default(), TokenFile::in_directory(data.path()), settings, 0);
-    let mut listeners = Listeners::new(Limits::default()).unwrap();
+    let mut listeners = Listeners::new(GateLimits::default()).unwrap();
     let address = serve(&mut listeners, api, true);
     for begin in ["", "GET / HTTP/1.1\r\nHost: loc"] {
         let mut slow = tokio::net::TcpStream::connect(address).await.unwrap();

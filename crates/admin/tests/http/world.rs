@@ -12,7 +12,7 @@ use posthaste_admin::{
     ServerStatus, ServerView, Token, TokenFile, TokenHash, secret_hash,
 };
 use posthaste_control::Request;
-use posthaste_net::{Admission, Limits, Listeners, Place, Rules};
+use posthaste_net::{Admission, GateLimits, ListenPlace, Listeners, Rules};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
@@ -118,7 +118,7 @@ impl World {
             AdminApi::new(Fake { guesses: guesses.clone(), ..Fake::default() }, tokens.clone(), settings, 1 << 20);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let guard = runtime.enter();
-        let mut listeners = Listeners::new(Limits::default()).unwrap();
+        let mut listeners = Listeners::new(GateLimits::default()).unwrap();
         let address = serve(&mut listeners, api.clone(), is_loopback);
         drop(guard);
         Self { address, secret, injects, guesses, api, tokens, runtime, listeners: Some(listeners), _data: data }
@@ -166,8 +166,9 @@ pub fn status(answer: &str) -> u16 {
 
 /// Serves `api` at a free port of loopback, in the clear.
 pub fn serve(listeners: &mut Listeners, api: AdminApi<Fake>, is_loopback: bool) -> SocketAddr {
-    let (bound, ()) =
-        posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default()).unwrap().remove(0);
+    let (bound, ()) = posthaste_net::bind(vec![(ListenPlace::Tcp("127.0.0.1:0".into()), ())], &GateLimits::default())
+        .unwrap()
+        .remove(0);
     let address = bound.local_addr().unwrap();
     let at = HttpListener {
         certificate: None,

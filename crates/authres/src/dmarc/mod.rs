@@ -21,7 +21,7 @@ pub enum Method {
 
 /// A domain that may answer for the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity<'a> {
+pub struct AlignedDomain<'a> {
     /// In lower-case A-labels.
     pub domain: &'a str,
     /// The method that has given pass for it.
@@ -103,7 +103,7 @@ impl AuthorPolicy {
     }
 
     /// Evaluates the policy (RFC 9989 section 5). It asks at most 8 questions for each identity of the author's organisation.
-    pub async fn judge<D: Dns>(&self, dns: &D, identities: &[Identity<'_>]) -> DmarcVerdict {
+    pub async fn judge<D: Dns>(&self, dns: &D, identities: &[AlignedDomain<'_>]) -> DmarcVerdict {
         let organization = self.organization.clone();
         let Some((record, policy)) = self.found else {
             return DmarcVerdict { result: DmarcResult::None, policy: Policy::None, organization };
@@ -128,7 +128,7 @@ impl AuthorPolicy {
         &self,
         dns: &D,
         record: &DmarcRecord,
-        identity: &Identity<'_>,
+        identity: &AlignedDomain<'_>,
     ) -> Result<bool, NoAnswer> {
         if identity.domain == self.author {
             return Ok(true);

@@ -1,9 +1,9 @@
 use std::sync::atomic::Ordering;
 
-use super::{AuthorPolicy, DmarcRecord, DmarcResult, DmarcVerdict, Identity, Method, Policy};
+use super::{AlignedDomain, AuthorPolicy, DmarcRecord, DmarcResult, DmarcVerdict, Method, Policy};
 use crate::zone::{Zone, now};
 
-fn judged(zone: &Zone, author: &str, identities: &[Identity<'_>]) -> DmarcVerdict {
+fn judged(zone: &Zone, author: &str, identities: &[AlignedDomain<'_>]) -> DmarcVerdict {
     now(async {
         match AuthorPolicy::look_up(zone, author).await {
             Ok(policy) => policy.judge(zone, identities).await,
@@ -13,9 +13,9 @@ fn judged(zone: &Zone, author: &str, identities: &[Identity<'_>]) -> DmarcVerdic
 }
 
 fn verdict(zone: &[&str], author: &str, spf: Option<&str>, dkim: &[&str]) -> (DmarcResult, Policy, String) {
-    let identity = |method| move |domain| Identity { domain, method, is_open: false };
+    let identity = |method| move |domain| AlignedDomain { domain, method, is_open: false };
     let dkim = dkim.iter().copied().map(identity(Method::Dkim));
-    let identities: Vec<Identity<'_>> = spf.into_iter().map(identity(Method::Spf)).chain(dkim).collect();
+    let identities: Vec<AlignedDomain<'_>> = spf.into_iter().map(identity(Method::Spf)).chain(dkim).collect();
     let found = judged(&Zone::new(zone), author, &identities);
     (found.result, found.policy, found.organization)
 }
@@ -140,9 +140,9 @@ fn without_an_answer_it_is_a_temporary_error() {
 fn an_aligned_domain_without_an_answer_leaves_it_open() {
     let relaxed = Zone::new(&[REJECT]);
     let strict = Zone::new(&["_dmarc.example.org TXT v=DMARC1; p=reject; adkim=s; aspf=s"]);
-    let passed = Identity { domain: "example.org", method: Method::Dkim, is_open: false };
+    let passed = AlignedDomain { domain: "example.org", method: Method::Dkim, is_open: false };
     for method in [Method::Spf, Method::Dkim] {
-        let open = |domain| Identity { domain, method, is_open: true };
+        let open = |domain| AlignedDomain { domain, method, is_open: true };
         for (zone, identities, expected) in [
             (&relaxed, &[open("example.org")][..], DmarcResult::TempError),
             (&relaxed, &[open("mx.example.org")], DmarcResult::TempError),

@@ -241,7 +241,7 @@ impl<L: LocalSpool> Spool for ReplicatedSpool<L> {
         self.hub.local.watch()
     }
 
-    fn look_for_stuck(&self, now: Instant) -> Vec<posthaste_watch::Found> {
+    fn look_for_stuck(&self, now: Instant) -> Vec<posthaste_watch::StuckWorker> {
         self.hub.local.look_for_stuck(now)
     }
 

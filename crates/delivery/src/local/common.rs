@@ -8,7 +8,7 @@ use posthaste_maildir::Owners;
 use posthaste_spool::{Lsn, Spool};
 
 use super::identity::BoundMounts;
-use super::observer::Observer;
+use super::observer::DeliveryObserver;
 use crate::cache::OpenMaildirs;
 use crate::seams::Seams;
 
@@ -20,7 +20,7 @@ pub(crate) struct Common {
     pub bound: Arc<BoundMounts>,
     pub spool: Arc<dyn Spool>,
     pub seams: Arc<Seams>,
-    pub observer: Option<Arc<dyn Observer>>,
+    pub observer: Option<Arc<dyn DeliveryObserver>>,
     /// See [`LocalConfig::expunged`](super::LocalConfig::expunged).
     pub expunged: Arc<HashSet<(Lsn, u16)>>,
     pub open: Arc<OpenMaildirs<Arc<str>>>,

@@ -10,7 +10,7 @@ use posthaste_maildir::{Host, Owners};
 use posthaste_spool::Lsn;
 
 use super::losses::Losses;
-use super::observer::Observer;
+use super::observer::DeliveryObserver;
 
 /// Directories and bounds of local delivery.
 #[derive(Debug, Clone)]
@@ -50,7 +50,7 @@ pub struct LocalConfig {
     /// run time. Mail gets the owner in force when it is written, not when it was accepted.
     pub owners: Owners,
     /// Receives the outcome of each target.
-    pub observer: Option<Arc<dyn Observer>>,
+    pub observer: Option<Arc<dyn DeliveryObserver>>,
     /// Receives mail given up because its body in the spool is lost.
     pub losses: Losses,
     /// Time for which opening waits until earlier mail is in its mailboxes, or is known to wait.
@@ -100,5 +100,5 @@ pub enum LocalOpenError {
     },
     /// The stream of a mount, the mail root, or a thread.
     #[error(transparent)]
-    Stream(#[from] posthaste_consumer::OpenError),
+    Stream(#[from] posthaste_consumer::StreamOpenError),
 }

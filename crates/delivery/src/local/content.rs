@@ -8,7 +8,7 @@ use posthaste_intake::LargeBody;
 use posthaste_maildir::line_ends::{LineEndScan, crlf_to_lf, wire_size_as_stored};
 use posthaste_spool::MessageReader;
 
-use super::message::{LineEnds, Target};
+use super::message::{LineEnds, MailboxTarget};
 
 /// The octets of a message, and where time is spent on them.
 pub(crate) struct Source<'a> {
@@ -37,7 +37,11 @@ pub(crate) struct Content<'a> {
 impl<'a> Content<'a> {
     /// # Errors
     /// The body cannot be read from the spool.
-    pub fn new(target: &Target, (line_ends, internal_date): (LineEnds, u32), source: Source<'a>) -> io::Result<Self> {
+    pub fn new(
+        target: &MailboxTarget,
+        (line_ends, internal_date): (LineEnds, u32),
+        source: Source<'a>,
+    ) -> io::Result<Self> {
         let modified = UNIX_EPOCH + Duration::from_secs(internal_date.into());
         if let Some(large) = source.large {
             return Ok(Self::large(target, (line_ends, modified), source, large));
@@ -61,7 +65,7 @@ impl<'a> Content<'a> {
     }
 
     fn large(
-        target: &Target,
+        target: &MailboxTarget,
         (line_ends, modified): (LineEnds, SystemTime),
         source: Source<'a>,
         large: LargeBody,

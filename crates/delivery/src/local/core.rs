@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use posthaste_consumer::{AttachedStream, OpenError, StreamHandle};
+use posthaste_consumer::{AttachedStream, StreamHandle, StreamOpenError};
 use posthaste_fsops::Space;
 use posthaste_intake::Intake;
 use posthaste_maildir::resolved;
@@ -46,8 +46,8 @@ impl Core {
         config: LocalConfig,
         seams: Seams,
         report: &mut ReplayReport,
-    ) -> Result<Self, OpenError> {
-        let at = |path: &Path| OpenError::io(path.display().to_string());
+    ) -> Result<Self, StreamOpenError> {
+        let at = |path: &Path| StreamOpenError::io(path.display().to_string());
         let mail_root = &config.mail_root;
         let spool = intake.spool().clone();
         let streams = spool.streams();

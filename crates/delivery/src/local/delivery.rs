@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use posthaste_consumer::OpenError;
-use posthaste_intake::{Body, Intake, IntakeError, Mail};
+use posthaste_consumer::StreamOpenError;
+use posthaste_intake::{GatheredBody, Intake, IntakeError, Mail};
 use posthaste_maildir::MailboxPath;
 use posthaste_spool::{FileSpool, Lsn};
 
 use super::config::{LocalConfig, LocalOpenError};
 use super::core::Core;
 use super::destination::{OneMessage, TARGETS_MAX, now_secs};
-use super::message::Message;
+use super::message::MailboxMessage;
 use super::mount::MailMount;
 use super::report::{
-    LocalReceipt, LocalStats, MailboxFull, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting,
-    WaitingMailbox,
+    LocalReceipt, LocalStats, MailboxFull, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, WaitingMailbox,
+    WaitingMailboxMail,
 };
 use crate::error::DeliveryError;
 use crate::seams::Seams;
@@ -62,8 +62,8 @@ impl LocalDelivery {
     /// intake are ignored, except the spool's directory: it records the file system of each mount.
     ///
     /// # Errors
-    /// See [`OpenError`]. An unwritable mailbox is not an error: its mail waits.
-    pub fn open_on(intake: Intake, config: LocalConfig) -> Result<(Self, ReplayReport), OpenError> {
+    /// See [`StreamOpenError`]. An unwritable mailbox is not an error: its mail waits.
+    pub fn open_on(intake: Intake, config: LocalConfig) -> Result<(Self, ReplayReport), StreamOpenError> {
         Self::open_with(intake, false, config, Seams::default())
     }
 
@@ -72,7 +72,7 @@ impl LocalDelivery {
         owns_intake: bool,
         config: LocalConfig,
         seams: Seams,
-    ) -> Result<(Self, ReplayReport), OpenError> {
+    ) -> Result<(Self, ReplayReport), StreamOpenError> {
         let mut report = ReplayReport::default();
         let core = Core::open(intake, config, seams, &mut report)?;
         let core = Arc::new(core);
@@ -85,7 +85,7 @@ impl LocalDelivery {
         };
         // On failure those that were started end with the handle.
         *delivery.handle.keeper.lock().expect("the keeper's handle") =
-            Some(started().map_err(OpenError::io("threads of local delivery"))?);
+            Some(started().map_err(StreamOpenError::io("threads of local delivery"))?);
         let deadline = Instant::now() + core.config.open_patience;
         for mount in &core.mounts {
             mount.wait_until_idle(deadline);
@@ -103,7 +103,7 @@ impl LocalDelivery {
     ///
     /// # Errors
     /// [`DeliveryError::BadMailbox`] and [`DeliveryError::Intake`]: the message is accepted for no recipient.
-    pub async fn deliver_message(&self, message: Message) -> Result<LocalReceipt, DeliveryError> {
+    pub async fn deliver_message(&self, message: MailboxMessage) -> Result<LocalReceipt, DeliveryError> {
         let (one, body) = self.one(message)?;
         let accepted = self.intake().accept(&[&one], &Mail::default(), body).await?;
         Ok(one.receipt(accepted.lsn))
@@ -116,7 +116,7 @@ impl LocalDelivery {
     /// Like [`deliver_message`](Self::deliver_message), and [`IntakeError::Cancelled`].
     pub async fn deliver_unless(
         &self,
-        message: Message,
+        message: MailboxMessage,
         give_up: impl Future<Output = ()>,
     ) -> Result<LocalReceipt, DeliveryError> {
         let (one, body) = self.one(message)?;
@@ -124,11 +124,11 @@ impl LocalDelivery {
         Ok(one.receipt(accepted.lsn))
     }
 
-    fn one(&self, message: Message) -> Result<(OneMessage<'_>, Body), DeliveryError> {
+    fn one(&self, message: MailboxMessage) -> Result<(OneMessage<'_>, GatheredBody), DeliveryError> {
         if self.has_ended() {
             return Err(IntakeError::Closed.into());
         }
-        let Message { targets, body, line_ends, also } = message;
+        let MailboxMessage { targets, body, line_ends, also } = message;
         for target in &targets {
             MailboxPath::parse(&target.mailbox)
                 .map_err(|error| DeliveryError::BadMailbox(format!("{}: {error}", target.mailbox).into()))?;
@@ -201,8 +201,9 @@ impl LocalDelivery {
 
     /// Messages that wait for unwritable mailboxes, or for mounts that do not answer, in order of arrival. A message
     /// that waits on several mounts is listed for each.
-    pub fn waiting(&self) -> Vec<Waiting> {
-        let mut all: Vec<Waiting> = self.handle.core.mounts.iter().flat_map(|mount| mount.waiting_messages()).collect();
+    pub fn waiting(&self) -> Vec<WaitingMailboxMail> {
+        let mut all: Vec<WaitingMailboxMail> =
+            self.handle.core.mounts.iter().flat_map(|mount| mount.waiting_messages()).collect();
         all.sort_by_key(|waiting| waiting.id);
         all
     }

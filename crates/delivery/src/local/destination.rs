@@ -11,8 +11,8 @@ use posthaste_spool::{Entry, Lsn};
 
 use super::core::Core;
 use super::delivery::LocalDelivery;
-use super::entry::{Deliver, LocalEntry};
-use super::message::{LineEnds, Target};
+use super::entry::{LocalEntry, MailboxDelivery};
+use super::message::{LineEnds, MailboxTarget};
 use super::mount::memory_units;
 use super::mounts::stream_of;
 use super::report::{LocalReceipt, MountStats};
@@ -20,7 +20,7 @@ use super::report::{LocalReceipt, MountStats};
 /// One message with its own mailboxes and entries.
 pub(super) struct OneMessage<'a> {
     pub core: &'a Core,
-    pub targets: Vec<Target>,
+    pub targets: Vec<MailboxTarget>,
     pub line_ends: LineEnds,
     /// Time of reception, in seconds since 1970.
     pub secs: u64,
@@ -109,7 +109,8 @@ impl Destination for LocalDelivery {
         if mailboxes.clone().nth(TARGETS_MAX).is_some() {
             return Reserving::Done(Err(unusable(format!("more than {TARGETS_MAX} mailboxes"))));
         }
-        let targets = mailboxes.map(|(mailbox, prefix)| Target { mailbox: mailbox.clone(), prefix: prefix.clone() });
+        let targets =
+            mailboxes.map(|(mailbox, prefix)| MailboxTarget { mailbox: mailbox.clone(), prefix: prefix.clone() });
         self.core().reserve(targets, (LineEnds::ToLf, now_secs(), mail.internal_date), body, reserved);
         Reserving::Done(Ok(()))
     }
@@ -157,19 +158,19 @@ impl Core {
     /// Adds the entries of a message, one per mount, with the memory of each.
     pub fn reserve(
         &self,
-        targets: impl Iterator<Item = Target>,
+        targets: impl Iterator<Item = MailboxTarget>,
         (line_ends, secs, internal_date): (LineEnds, u64, Option<u32>),
         body: BodyFacts,
         reserved: &mut Reserved,
     ) {
         let internal_date = internal_date.unwrap_or_else(|| u32::try_from(secs).unwrap_or(u32::MAX));
-        let mut of_mounts: Vec<(usize, Deliver)> = Vec::new();
+        let mut of_mounts: Vec<(usize, MailboxDelivery)> = Vec::new();
         for (number, target) in (0..).zip(targets) {
             let mount = self.points.of(&target.mailbox);
             let at = of_mounts.iter().position(|(other, _)| *other == mount).unwrap_or_else(|| {
                 let (nonce, host, large) = (self.nonce, self.host.clone(), body.large);
                 let (body, targets) = (None, Vec::new());
-                let deliver = Deliver { secs, internal_date, nonce, host, line_ends, body, large, targets };
+                let deliver = MailboxDelivery { secs, internal_date, nonce, host, line_ends, body, large, targets };
                 of_mounts.push((mount, deliver));
                 of_mounts.len() - 1
             });

@@ -8,14 +8,14 @@ use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_intake::LargeBody;
 use posthaste_spool::{Fields, Lsn, put_text};
 
-use super::message::{LineEnds, Target};
+use super::message::{LineEnds, MailboxTarget};
 use crate::session::{SessionTag, TAG_BYTES};
 
 /// An entry in the stream of a mail mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalEntry {
     /// A message to deliver.
-    Deliver(Deliver),
+    Deliver(MailboxDelivery),
     /// Targets became visible. Nobody waits for this entry; without it each kill would bring back mail that its owner
     /// has removed.
     Visible(Visible),
@@ -31,14 +31,14 @@ pub enum LocalEntry {
         begun: Lsn,
     },
     /// An attempt at a mailbox failed; for `posthaste spool inspect`. A later entry for the same mailbox replaces it.
-    Trouble(Trouble),
+    Trouble(MailboxTrouble),
     /// A mailbox was removed: earlier mail for it is not delivered any more.
     Removal(Removal),
 }
 
 /// A message for the mailboxes of one mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deliver {
+pub struct MailboxDelivery {
     /// Time of reception, in seconds since 1970; part of the file names.
     pub secs: u64,
     /// INTERNALDATE in seconds since 1970: the files' time of modification.
@@ -54,7 +54,7 @@ pub struct Deliver {
     /// Facts about a large body, so that its sizes on disk need no second count.
     pub large: Option<LargeBody>,
     /// The mailboxes still to reach, each with its number among the message's targets.
-    pub targets: Vec<(u16, Target)>,
+    pub targets: Vec<(u16, MailboxTarget)>,
 }
 
 /// The body of an older batch.
@@ -77,7 +77,7 @@ pub struct Visible {
 
 /// The reason why mail for a mailbox waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct MailboxTrouble {
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
     /// Consecutive failed attempts, of any messages.
@@ -141,7 +141,7 @@ impl LocalEntry {
                 out.put_u8(SYNCED);
                 out.put_u64_le(begun.get());
             }
-            LocalEntry::Trouble(Trouble { mailbox, attempts, next_try_secs, error }) => {
+            LocalEntry::Trouble(MailboxTrouble { mailbox, attempts, next_try_secs, error }) => {
                 out.put_u8(TROUBLE);
                 out.put_u32_le(*attempts);
                 out.put_u64_le(*next_try_secs);
@@ -164,7 +164,7 @@ impl LocalEntry {
             return None;
         }
         let entry = match rest.u8()? {
-            DELIVER => LocalEntry::Deliver(Deliver::take(&mut rest, &payload)?),
+            DELIVER => LocalEntry::Deliver(MailboxDelivery::take(&mut rest, &payload)?),
             VISIBLE => {
                 let session = session(&mut rest)?;
                 let count = rest.len() / VISIBLE_BYTES;
@@ -176,7 +176,7 @@ impl LocalEntry {
             }
             SYNC_BEGUN => LocalEntry::SyncBegun { session: session(&mut rest)? },
             SYNCED => LocalEntry::Synced { begun: rest.lsn()? },
-            TROUBLE => LocalEntry::Trouble(Trouble {
+            TROUBLE => LocalEntry::Trouble(MailboxTrouble {
                 attempts: rest.u32()?,
                 next_try_secs: rest.u64()?,
                 mailbox: rest.text()?,
@@ -192,7 +192,7 @@ impl LocalEntry {
     }
 }
 
-impl Deliver {
+impl MailboxDelivery {
     fn put(&self, out: &mut BytesMut) {
         let flag = |holds: bool, flag: u8| if holds { flag } else { 0 };
         out.put_u8(DELIVER);
@@ -242,9 +242,9 @@ impl Deliver {
         let mut targets = Vec::new();
         for _ in 0..rest.u16()? {
             let (number, mailbox, prefix) = (rest.u16()?, rest.text()?, rest.u32()?);
-            targets.push((number, Target { mailbox, prefix: payload.slice_ref(rest.bytes(prefix as usize)?) }));
+            targets.push((number, MailboxTarget { mailbox, prefix: payload.slice_ref(rest.bytes(prefix as usize)?) }));
         }
-        Some(Deliver { secs, internal_date, nonce, host, line_ends, body, large, targets })
+        Some(MailboxDelivery { secs, internal_date, nonce, host, line_ends, body, large, targets })
     }
 }
 
@@ -260,12 +260,12 @@ mod tests {
     use super::*;
 
     fn deliver(body: Option<OlderBody>, large: Option<LargeBody>) -> LocalEntry {
-        let target = |mailbox: &str, prefix: &'static [u8]| Target {
+        let target = |mailbox: &str, prefix: &'static [u8]| MailboxTarget {
             mailbox: mailbox.into(),
             prefix: Bytes::from_static(prefix),
         };
         let targets = vec![(0, target("a/Maildir", b"Delivered-To: a\r\n")), (7, target("b", b""))];
-        LocalEntry::Deliver(Deliver {
+        LocalEntry::Deliver(MailboxDelivery {
             secs: 1_700_000_000,
             internal_date: 1_600_000_000,
             nonce: 0xfeed,
@@ -287,7 +287,7 @@ mod tests {
             LocalEntry::Visible(Visible { session: SessionTag([0; TAG_BYTES]), targets: Vec::new() }),
             LocalEntry::SyncBegun { session: SessionTag([3; TAG_BYTES]) },
             LocalEntry::Synced { begun: Lsn::new(77) },
-            LocalEntry::Trouble(Trouble {
+            LocalEntry::Trouble(MailboxTrouble {
                 mailbox: "a/Maildir".into(),
                 attempts: 3,
                 next_try_secs: 1 << 40,
@@ -338,8 +338,8 @@ mod tests {
     /// The bytes on disk; every later version must read them alike.
     #[test]
     fn the_bytes_are_those_of_the_table() {
-        let target = Target { mailbox: "a".into(), prefix: Bytes::from_static(b"P") };
-        let deliver = LocalEntry::Deliver(Deliver {
+        let target = MailboxTarget { mailbox: "a".into(), prefix: Bytes::from_static(b"P") };
+        let deliver = LocalEntry::Deliver(MailboxDelivery {
             secs: 1,
             internal_date: 9,
             nonce: 2,

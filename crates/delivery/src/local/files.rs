@@ -11,11 +11,11 @@ use posthaste_spool::{Lsn, MessageReader};
 
 use super::common::Common;
 use super::content::{Content, Source};
-use super::entry::Deliver;
+use super::entry::MailboxDelivery;
 use super::held::HeldBody;
 use super::looking::{FoundMessages, copy, look};
 use super::losses::{Lost, given_up};
-use super::message::Target;
+use super::message::MailboxTarget;
 use super::mount_dir::MountDir;
 use super::room::{MailRoom, need_of};
 use super::table::{Taken, Task};
@@ -289,7 +289,7 @@ impl Files {
 }
 
 impl Job {
-    fn target(&self) -> &Target {
+    fn target(&self) -> &MailboxTarget {
         let target = self.deliver.targets.iter().find(|(number, _)| *number == self.key.1);
         &target.expect("a target of its message").1
     }
@@ -329,7 +329,7 @@ fn sync_found(maildir: &Maildir, name: &str) -> io::Result<()> {
 }
 
 /// The name of a target's file. It follows from the entry, so that an earlier delivery is found.
-fn name_of(deliver: &Deliver, (body, number): (Lsn, u16), disk_size: u64, wire_size: u64) -> UniqueName {
+fn name_of(deliver: &MailboxDelivery, (body, number): (Lsn, u16), disk_size: u64, wire_size: u64) -> UniqueName {
     let unique = unique_of(body.get(), deliver.nonce, number);
     UniqueName::new(deliver.secs, &unique, &Host::new(&deliver.host), disk_size, wire_size)
 }

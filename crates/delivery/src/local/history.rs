@@ -7,7 +7,7 @@ use bytes::Bytes;
 use posthaste_consumer::{ReplayedEntry, StreamState};
 use posthaste_spool::{Lsn, ReplayError};
 
-use super::entry::{Deliver, LocalEntry, Visible};
+use super::entry::{LocalEntry, MailboxDelivery, Visible};
 use super::removals::Removals;
 use super::table::{Key, State, Table, Task, memory_of};
 use crate::session::SessionTag;
@@ -30,7 +30,7 @@ pub(crate) struct History {
 /// A message and its current entry.
 pub(crate) struct Shown {
     pub entry: Lsn,
-    pub deliver: Arc<Deliver>,
+    pub deliver: Arc<MailboxDelivery>,
     pub body_len: u64,
 }
 
@@ -161,7 +161,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::super::entry::OlderBody;
-    use super::super::message::{LineEnds, Target};
+    use super::super::message::{LineEnds, MailboxTarget};
     use super::*;
 
     const FIRST: SessionTag = SessionTag([1; 24]);
@@ -169,8 +169,8 @@ mod tests {
     const THIRD: SessionTag = SessionTag([3; 24]);
 
     fn message(older: Option<u64>) -> LocalEntry {
-        let target = Target { mailbox: "m".into(), prefix: Bytes::new() };
-        LocalEntry::Deliver(Deliver {
+        let target = MailboxTarget { mailbox: "m".into(), prefix: Bytes::new() };
+        LocalEntry::Deliver(MailboxDelivery {
             secs: 1,
             internal_date: 1,
             nonce: 2,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_spool::{ClosedFileSpool, ClosedSpool, Lsn, OpenError};
 
-use super::entry::{LocalEntry, Trouble};
+use super::entry::{LocalEntry, MailboxTrouble};
 use super::mounts::is_of_mount;
 use super::removals::Removals;
 
@@ -30,7 +30,7 @@ pub struct Unreached {
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
     /// Error of the last attempt; `None` before any attempt.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<MailboxTrouble>,
 }
 
 /// Messages waiting in a spool, in order of arrival. Changes nothing.
@@ -44,7 +44,7 @@ pub fn undelivered(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Undelivered>>
     // By body and stream.
     let mut of_mounts: BTreeMap<(Lsn, String), Targets> = BTreeMap::new();
     let mut visible: HashSet<(Lsn, u16)> = HashSet::new();
-    let mut troubles: HashMap<Arc<str>, Trouble> = HashMap::new();
+    let mut troubles: HashMap<Arc<str>, MailboxTrouble> = HashMap::new();
     let mut removals: HashMap<String, Removals> = HashMap::new();
     spool.entries(&mut |stream, lsn, payload, body_len| {
         if !is_of_mount(stream) {

@@ -10,7 +10,7 @@ use posthaste_spool::MessageReader;
 /// A message given up for one mailbox: its body in the spool is damaged or missing.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct LostMail {
+pub struct LostMailboxMail {
     /// The spool's batch that had its body.
     pub id: u64,
     /// Time of reception, in seconds since 1970.
@@ -30,15 +30,15 @@ pub struct LostMail {
 
 /// Receives each message given up. Called by the delivering thread, which waits for it.
 #[derive(Clone)]
-pub struct Losses(Arc<dyn Fn(&LostMail) + Send + Sync>);
+pub struct Losses(Arc<dyn Fn(&LostMailboxMail) + Send + Sync>);
 
 impl Losses {
     /// Calls `tell` with each message.
-    pub fn new(tell: impl Fn(&LostMail) + Send + Sync + 'static) -> Self {
+    pub fn new(tell: impl Fn(&LostMailboxMail) + Send + Sync + 'static) -> Self {
         Losses(Arc::new(tell))
     }
 
-    pub(super) fn tell(&self, lost: &LostMail) {
+    pub(super) fn tell(&self, lost: &LostMailboxMail) {
         (self.0)(lost);
     }
 }

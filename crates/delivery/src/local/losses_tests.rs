@@ -10,9 +10,9 @@ use posthaste_spool::{Lsn, SpoolAdmin};
 
 use super::table::{State, Table, Task};
 use super::test_world::{Door, Doors, PATIENCE, Place, World, message};
-use super::{Body, Deliver, LineEnds, Losses, LostMail, Message, Target};
+use super::{Body, LineEnds, Losses, LostMailboxMail, MailboxDelivery, MailboxMessage, MailboxTarget};
 
-type LostMails = Arc<Mutex<Vec<LostMail>>>;
+type LostMails = Arc<Mutex<Vec<LostMailboxMail>>>;
 
 /// Position of the text in a file below a directory of the spool.
 fn find(place: &Place, dir: &str, text: &str) -> (PathBuf, u64) {
@@ -46,7 +46,7 @@ fn damaged(body: &str, damage: impl FnOnce(&World)) -> (World, Arc<Doors>, LostM
     ["ann/Maildir", "bob/Maildir"].iter().for_each(|mailbox| doors.shut(mailbox, Door::Fails));
     let world = world(Place::new(&[]), &doors, &told);
     world.deliver(message(&["ann"], "before"));
-    world.deliver(Message {
+    world.deliver(MailboxMessage {
         body: Body::Memory(vec![Bytes::copy_from_slice(body.as_bytes())]),
         ..message(&["ann", "bob"], "")
     });
@@ -204,8 +204,8 @@ fn what_may_come_back_waits_until_the_operator_gives_it_up() {
 
 #[test]
 fn mail_given_up_while_it_is_rewritten_does_not_return() {
-    let target = Target { mailbox: "ann/Maildir".into(), prefix: Bytes::new() };
-    let deliver = Deliver {
+    let target = MailboxTarget { mailbox: "ann/Maildir".into(), prefix: Bytes::new() };
+    let deliver = MailboxDelivery {
         secs: 1,
         internal_date: 1,
         nonce: 7,

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_intake::Body;
+use posthaste_intake::GatheredBody;
 
 /// A message to deliver: one copy in the spool for all its mailboxes.
 #[derive(Debug)]
-pub struct Message {
+pub struct MailboxMessage {
     /// Its mailboxes; empty only for messages to other streams.
-    pub targets: Vec<Target>,
+    pub targets: Vec<MailboxTarget>,
     /// Its content.
-    pub body: Body,
+    pub body: GatheredBody,
     /// Handling of its line ends.
     pub line_ends: LineEnds,
     /// Entries of other streams in the same batch.
@@ -20,7 +20,7 @@ pub struct Message {
 
 /// One mailbox that gets the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct MailboxTarget {
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
     /// Header fields in front of the body, in this mailbox only.

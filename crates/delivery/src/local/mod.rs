@@ -59,17 +59,17 @@ mod under_way_tests;
 
 pub use config::{LocalConfig, LocalOpenError};
 pub use delivery::LocalDelivery;
-pub use entry::{Deliver, LocalEntry, OlderBody, Removal, Trouble, Visible};
+pub use entry::{LocalEntry, MailboxDelivery, MailboxTrouble, OlderBody, Removal, Visible};
 pub use identity::{BoundMounts, MountId};
-pub use losses::{Losses, LostMail};
-pub use message::{LineEnds, Message, Target};
-pub use observer::{Observer, TargetId};
+pub use losses::{Losses, LostMailboxMail};
+pub use message::{LineEnds, MailboxMessage, MailboxTarget};
+pub use observer::{DeliveryObserver, MailboxTargetId};
 pub use remove::{RemoveError, remove_mailbox};
 pub use report::{
-    LocalReceipt, LocalStats, MailboxFull, MountStats, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, Waiting,
-    WaitingMailbox,
+    LocalReceipt, LocalStats, MailboxFull, MountStats, RecoveredMailbox, Remaining, ReplayReport, SyncFailed,
+    WaitingMailbox, WaitingMailboxMail,
 };
 #[cfg(feature = "config")]
 pub use section::Storage;
 
-pub use posthaste_intake::{Body, BodyWriter, FinishedBody, LargeBody};
+pub use posthaste_intake::{BodyWriter, FinishedBody, GatheredBody, LargeBody};

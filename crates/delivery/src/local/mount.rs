@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use posthaste_intake::Budget;
 use posthaste_spool::{Batch, Body, Consumer, Entry, Lsn, Published, PublishedBody, StreamId, Then};
 
-use super::entry::{Deliver, LocalEntry};
+use super::entry::{LocalEntry, MailboxDelivery};
 use super::files::{Done, Files, Job};
 use super::held::HeldBody;
 use super::history::History;
-use super::losses::{Losses, Lost, LostMail};
-use super::observer::TargetId;
+use super::losses::{Losses, Lost, LostMailboxMail};
+use super::observer::MailboxTargetId;
 use super::queues::State;
 use super::room::is_refusal;
 use super::syncing::ENTRY_BYTES;
@@ -332,11 +332,11 @@ impl MailMount {
             };
             if let Some(observer) = &self.files.common().observer {
                 let (message, number) = job.key;
-                observer.given_up(TargetId { message, number, mailbox: mailbox.clone() }, error.clone());
+                observer.given_up(MailboxTargetId { message, number, mailbox: mailbox.clone() }, error.clone());
             }
             // A removal is known to its owner.
             let Ok(Done::GivenUp(Lost { kept, is_there, .. })) = outcome else { continue };
-            self.limits.losses.tell(&LostMail {
+            self.limits.losses.tell(&LostMailboxMail {
                 id: job.key.0.get(),
                 received_secs: job.deliver.secs,
                 bytes: job.body_len,
@@ -452,7 +452,7 @@ impl Consumer for MailMount {
 }
 
 /// Memory that a message takes on this mount until its delivery.
-pub(crate) fn memory_units(deliver: &Deliver, body_len: u64) -> u32 {
+pub(crate) fn memory_units(deliver: &MailboxDelivery, body_len: u64) -> u32 {
     let body = if deliver.large.is_some() { 0 } else { body_len };
     let targets = deliver.targets.iter().map(|(_, target)| (target.mailbox.len() + target.prefix.len()) as u64);
     posthaste_intake::memory_units(body + targets.sum::<u64>())

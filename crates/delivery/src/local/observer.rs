@@ -6,24 +6,24 @@ use std::sync::Arc;
 use posthaste_spool::{Entry, Lsn};
 
 /// Receives the outcome of each target. Called on the threads of a mount, which wait for it: must not block.
-pub trait Observer: Debug + Send + Sync {
+pub trait DeliveryObserver: Debug + Send + Sync {
     /// Targets are visible in their mailboxes. The returned entry goes into the batch with the *visible* entry: a power
     /// cut loses both or none. If both, the targets are delivered and reported again.
-    fn visible(&self, targets: Vec<TargetId>) -> Option<Entry>;
+    fn visible(&self, targets: Vec<MailboxTargetId>) -> Option<Entry>;
 
     /// That batch was refused, with an entry for this many targets.
     fn lost(&self, targets: u64);
 
     /// A target cannot be delivered now and is retried. Called once for each target since the opening.
-    fn waits(&self, target: TargetId, error: Arc<str>);
+    fn waits(&self, target: MailboxTargetId, error: Arc<str>);
 
     /// The body of a target's message is lost: no retry. Called at least once, before anything is released.
-    fn given_up(&self, target: TargetId, error: Arc<str>);
+    fn given_up(&self, target: MailboxTargetId, error: Arc<str>);
 }
 
 /// Identifies one target of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TargetId {
+pub struct MailboxTargetId {
     /// The batch with the message's body.
     pub message: Lsn,
     /// Its number among all targets of the message.

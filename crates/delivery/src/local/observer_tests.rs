@@ -4,20 +4,20 @@ use std::sync::{Arc, Mutex};
 
 use posthaste_spool::{Entry, Lsn, Replayed, Spool, StreamId};
 
-use super::observer::{Observer, TargetId};
+use super::observer::{DeliveryObserver, MailboxTargetId};
 use super::test_world::{Door, Place, World, message};
 
 /// Appends the names of mailboxes to a stream of its own.
 #[derive(Debug, Default)]
 struct Log {
     stream: Mutex<Option<StreamId>>,
-    waits: Mutex<Vec<TargetId>>,
+    waits: Mutex<Vec<MailboxTargetId>>,
     lost: Mutex<u64>,
-    given_up: Mutex<Vec<TargetId>>,
+    given_up: Mutex<Vec<MailboxTargetId>>,
 }
 
-impl Observer for Log {
-    fn visible(&self, targets: Vec<TargetId>) -> Option<Entry> {
+impl DeliveryObserver for Log {
+    fn visible(&self, targets: Vec<MailboxTargetId>) -> Option<Entry> {
         let stream = self.stream.lock().unwrap().expect("the test has registered it");
         let names: Vec<&str> = targets.iter().map(|target| &*target.mailbox).collect();
         Some(Entry { stream, needs_body: false, payload: names.join(" ").into() })
@@ -27,12 +27,12 @@ impl Observer for Log {
         *self.lost.lock().unwrap() += targets;
     }
 
-    fn waits(&self, target: TargetId, error: Arc<str>) {
+    fn waits(&self, target: MailboxTargetId, error: Arc<str>) {
         assert!(!error.is_empty());
         self.waits.lock().unwrap().push(target);
     }
 
-    fn given_up(&self, target: TargetId, error: Arc<str>) {
+    fn given_up(&self, target: MailboxTargetId, error: Arc<str>) {
         assert!(!error.is_empty());
         self.given_up.lock().unwrap().push(target);
     }
@@ -104,7 +104,10 @@ fn a_waiting_target_is_reported_once() {
     world.sync();
     assert_eq!(names(&entries(&*world.spool, &log)), ["ann/Maildir"]);
     let waits = log.waits.lock().unwrap();
-    assert!(matches!(&waits[..], [TargetId { number: 0, mailbox, .. }] if &**mailbox == "ann/Maildir"), "{waits:?}");
+    assert!(
+        matches!(&waits[..], [MailboxTargetId { number: 0, mailbox, .. }] if &**mailbox == "ann/Maildir"),
+        "{waits:?}"
+    );
 }
 
 #[test]
@@ -132,6 +135,6 @@ fn what_is_given_up_is_told() {
     world.doors.open("ann/Maildir");
     world.until_in_time("it is given up", || world.delivery.stats().given_up == 1);
     let given_up = log.given_up.lock().unwrap();
-    let [TargetId { number: 1, mailbox, .. }] = &given_up[..] else { panic!("{given_up:?}") };
+    let [MailboxTargetId { number: 1, mailbox, .. }] = &given_up[..] else { panic!("{given_up:?}") };
     assert_eq!(&**mailbox, "ann/Maildir");
 }

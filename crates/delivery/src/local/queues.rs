@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use posthaste_spool::Lsn;
 
-use super::entry::{LocalEntry, Removal, Trouble, Visible};
+use super::entry::{LocalEntry, MailboxTrouble, Removal, Visible};
 use super::files::{Held, Job};
 use super::history::History;
 use super::mounts::is_at_or_below;
-use super::observer::TargetId;
+use super::observer::MailboxTargetId;
 use super::syncing::Syncing;
 use super::table::{Key, Table};
 use super::troubles::Troubles;
@@ -42,7 +42,7 @@ pub(super) struct State {
     pub taken: Instant,
     to_note: Vec<Arc<str>>,
     /// Targets that began to wait, with the reason, until the observer is told.
-    pub began_to_wait: Vec<(TargetId, Arc<str>)>,
+    pub began_to_wait: Vec<(MailboxTargetId, Arc<str>)>,
 }
 
 #[derive(Default)]
@@ -144,7 +144,7 @@ impl State {
 
     pub fn trouble(&mut self, mailbox: &Arc<str>, key: Key, bytes: u64, why: &Arc<str>, now: Instant) {
         if self.began_to_wait.len() < BEGAN_MAX && !self.troubles.has(mailbox, key) {
-            let target = TargetId { message: key.0, number: key.1, mailbox: mailbox.clone() };
+            let target = MailboxTargetId { message: key.0, number: key.1, mailbox: mailbox.clone() };
             self.began_to_wait.push((target, why.clone()));
         }
         if self.troubles.failed(mailbox, key, bytes, why, now) && self.to_note.last() != Some(mailbox) {
@@ -234,10 +234,10 @@ impl State {
     }
 
     /// The targets of the next [`take_visible`](Self::take_visible).
-    pub fn visible_targets(&self) -> Vec<TargetId> {
+    pub fn visible_targets(&self) -> Vec<MailboxTargetId> {
         let id = |&(message, number): &Key| {
             let mailbox = self.table.get(message)?.mailbox(number).clone();
-            Some(TargetId { message, number, mailbox })
+            Some(MailboxTargetId { message, number, mailbox })
         };
         self.unnoted.iter().filter_map(id).collect()
     }
@@ -255,7 +255,7 @@ impl State {
             let known = self.troubles.of(&mailbox)?;
             let next_try = std::time::SystemTime::now() + known.due.saturating_duration_since(now);
             let next_try_secs = next_try.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
-            Some(LocalEntry::Trouble(Trouble {
+            Some(LocalEntry::Trouble(MailboxTrouble {
                 mailbox,
                 attempts: known.attempts,
                 next_try_secs,

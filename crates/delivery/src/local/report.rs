@@ -63,7 +63,7 @@ impl LocalReceipt {
 
 /// A message that waits for an unwritable mailbox, or for a mount that does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingMailboxMail {
     /// The spool's batch with its body.
     pub id: u64,
     /// The mailboxes that it waits for.
@@ -202,7 +202,7 @@ pub struct LocalStats {
     pub spool: posthaste_spool::Stats,
 }
 
-impl From<LocalStats> for crate::Stats {
+impl From<LocalStats> for crate::DeliveryStats {
     /// Commits of the spool become batches, its sync times flush times.
     fn from(stats: LocalStats) -> Self {
         Self {
@@ -218,10 +218,10 @@ impl From<LocalStats> for crate::Stats {
 
 impl MailMount {
     /// Waiting messages of this mount.
-    pub(super) fn waiting_messages(&self) -> Vec<Waiting> {
+    pub(super) fn waiting_messages(&self) -> Vec<WaitingMailboxMail> {
         let state = self.state();
         if let (Some(history), Some(why)) = (&state.history, &state.absent) {
-            let waiting = history.messages().map(|(body, shown)| Waiting {
+            let waiting = history.messages().map(|(body, shown)| WaitingMailboxMail {
                 id: body.get(),
                 mailboxes: shown.deliver.targets.iter().map(|(_, target)| target.mailbox.clone()).collect(),
                 bytes: shown.body_len,
@@ -240,7 +240,7 @@ impl MailMount {
             let Some(first) = mailboxes.first() else { continue };
             let known = state.troubles.of(first);
             let error = known.as_ref().map_or_else(super::queues::no_answer, |known| known.error.clone());
-            all.push(Waiting {
+            all.push(WaitingMailboxMail {
                 id: body.get(),
                 bytes: message.body_len,
                 attempts: known.map_or(1, |known| known.attempts),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use posthaste_spool::Lsn;
 
-use super::entry::{Deliver, OlderBody, Removal};
+use super::entry::{MailboxDelivery, OlderBody, Removal};
 use super::removals::Removals;
 
 /// A target: the batch with its body, and its number among the message's targets.
@@ -59,7 +59,7 @@ pub(crate) type Held<B> = Option<B>;
 pub(crate) struct Message<B> {
     /// Its current entry.
     pub entry: Lsn,
-    pub deliver: Arc<Deliver>,
+    pub deliver: Arc<MailboxDelivery>,
     pub body_len: u64,
     held: Held<B>,
     targets: Vec<Target>,
@@ -97,7 +97,7 @@ pub(crate) struct Table<B> {
 }
 
 /// Bytes that a message counts where memory and disk are bounded: its body, and the state of each target.
-pub(super) fn memory_of(deliver: &Deliver, body_len: u64) -> u64 {
+pub(super) fn memory_of(deliver: &MailboxDelivery, body_len: u64) -> u64 {
     let of_targets =
         deliver.targets.iter().map(|(_, target)| target.mailbox.len() + target.prefix.len() + TARGET_BYTES);
     body_len + of_targets.sum::<usize>() as u64
@@ -110,7 +110,7 @@ const TARGET_BYTES: usize = 256;
 #[derive(Clone)]
 pub(crate) struct Taken<B> {
     pub key: Key,
-    pub deliver: Arc<Deliver>,
+    pub deliver: Arc<MailboxDelivery>,
     pub body_len: u64,
     pub body: Held<B>,
     pub task: Task,
@@ -188,7 +188,7 @@ impl<B: Clone> Table<B> {
         &mut self,
         body: Lsn,
         entry: Lsn,
-        (deliver, body_len, held): (Arc<Deliver>, u64, Held<B>),
+        (deliver, body_len, held): (Arc<MailboxDelivery>, u64, Held<B>),
         targets: impl IntoIterator<Item = (u16, State, Task)>,
     ) {
         let is_in_doubt = |task: Task| self.failed_sync.is_some() && matches!(task, Task::Renew | Task::RenewIfThere);
@@ -387,10 +387,10 @@ impl<B: Clone> Table<B> {
 
     /// Messages that hold the position at or below an entry, with their targets that are not durable, by body. Starts
     /// after `after`; returns at least one message, up to about `bytes_max` bytes as [`memory_of`] counts.
-    pub fn laggards(&self, through: Lsn, after: Lsn, bytes_max: u64) -> Vec<Deliver> {
+    pub fn laggards(&self, through: Lsn, after: Lsn, bytes_max: u64) -> Vec<MailboxDelivery> {
         let behind = self.messages.range((Bound::Excluded(after), Bound::Unbounded));
         let lags = behind.filter(|(_, message)| message.entry <= through);
-        let left = |message: &Message<B>| Deliver {
+        let left = |message: &Message<B>| MailboxDelivery {
             targets: message
                 .deliver
                 .targets
@@ -402,10 +402,10 @@ impl<B: Clone> Table<B> {
         };
         let carried = |(body, message): (&Lsn, &Message<B>)| {
             let older = OlderBody { lsn: *body, len: message.body_len };
-            Deliver { body: Some(older), ..left(message) }
+            MailboxDelivery { body: Some(older), ..left(message) }
         };
         let mut bytes = 0;
-        let fits = |deliver: &Deliver| {
+        let fits = |deliver: &MailboxDelivery| {
             let fits = bytes == 0 || bytes < bytes_max;
             bytes += memory_of(deliver, 0);
             fits

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use posthaste_spool::Lsn;
 use posthaste_turns::Random;
 
-use super::entry::{Deliver, LocalEntry, Removal, Visible};
+use super::entry::{LocalEntry, MailboxDelivery, Removal, Visible};
 use super::history::History;
-use super::message::{LineEnds, Target};
+use super::message::{LineEnds, MailboxTarget};
 use super::table::{Key, State, Table, Taken, Task, memory_of};
 use crate::session::{SessionTag, TAG_BYTES};
 
@@ -91,8 +91,9 @@ impl World {
 
     fn receive(&mut self) {
         let count = 1 + self.random.below(2) as u16;
-        let target = |number: u16| (number, Target { mailbox: format!("m{number}").into(), prefix: Bytes::new() });
-        let deliver = Deliver {
+        let target =
+            |number: u16| (number, MailboxTarget { mailbox: format!("m{number}").into(), prefix: Bytes::new() });
+        let deliver = MailboxDelivery {
             secs: 1,
             internal_date: 1,
             nonce: 2,

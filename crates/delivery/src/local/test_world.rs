@@ -13,8 +13,8 @@ use posthaste_intake::{Clock, Intake};
 use posthaste_spool::{AppendError, Batch, FileSpool, Lsn, ReplayError, Spool, StreamId};
 use tokio::runtime::Runtime;
 
-use super::message::{LineEnds, Target};
-use super::{Body, LocalConfig, LocalDelivery, Message, ReplayReport};
+use super::message::{LineEnds, MailboxTarget};
+use super::{Body, LocalConfig, LocalDelivery, MailboxMessage, ReplayReport};
 use crate::seams::{Gate, Seams, Step};
 use crate::{DeliveryError, MessageId};
 
@@ -141,7 +141,7 @@ impl Place {
         FileSpool::open(&self.config().spool_dir, self.config().spool).expect("opens").0
     }
 
-    pub fn deliver(&self, delivery: &LocalDelivery, message: Message) -> Result<Vec<MessageId>, DeliveryError> {
+    pub fn deliver(&self, delivery: &LocalDelivery, message: MailboxMessage) -> Result<Vec<MessageId>, DeliveryError> {
         self.runtime.block_on(delivery.deliver_message(message)).map(|kept| kept.names().collect())
     }
 }
@@ -191,7 +191,7 @@ impl World {
         place
     }
 
-    pub fn deliver(&self, message: Message) -> Vec<MessageId> {
+    pub fn deliver(&self, message: MailboxMessage) -> Vec<MessageId> {
         self.place.deliver(&self.delivery, message).expect("accepted")
     }
 
@@ -241,13 +241,13 @@ impl World {
     }
 }
 
-pub(super) fn message(mailboxes: &[&str], body: &str) -> Message {
-    let target = |name: &&str| Target {
+pub(super) fn message(mailboxes: &[&str], body: &str) -> MailboxMessage {
+    let target = |name: &&str| MailboxTarget {
         mailbox: format!("{name}/Maildir").into(),
         prefix: Bytes::from(format!("Delivered-To: {name}\r\n")),
     };
     let targets = mailboxes.iter().map(target).collect();
-    Message {
+    MailboxMessage {
         targets,
         body: Body::Memory(vec![Bytes::copy_from_slice(body.as_bytes())]),
         line_ends: LineEnds::ToLf,

@@ -13,9 +13,9 @@ use posthaste_spool::{Batch, Entry, Lsn, Spool};
 
 use super::mounts::stream_of;
 use super::test_world::{Door, PATIENCE, Place, Watch, World, mailbox, message};
-use super::{Body, Deliver, LocalConfig, LocalEntry, Message, Visible};
+use super::{Body, LocalConfig, LocalEntry, MailboxDelivery, MailboxMessage, Visible};
 use crate::session::SessionTag;
-use crate::{DeliveryError, LineEnds, Target};
+use crate::{DeliveryError, LineEnds, MailboxTarget};
 
 /// The only file of a mailbox.
 fn only_file(world: &World, name: &str) -> PathBuf {
@@ -91,8 +91,8 @@ pub(super) fn killed_with(
     let lsns: Vec<Lsn> = bodies
         .iter()
         .map(|(name, body)| {
-            let target = Target { mailbox: format!("{name}/Maildir").into(), prefix: Bytes::new() };
-            let deliver = Deliver {
+            let target = MailboxTarget { mailbox: format!("{name}/Maildir").into(), prefix: Bytes::new() };
+            let deliver = MailboxDelivery {
                 secs: 1_700_000_000,
                 internal_date: 1_600_000_000,
                 nonce: 7,
@@ -521,7 +521,7 @@ fn a_large_body_is_rewritten_in_pieces() {
         }
         writer.finish().await.expect("durable")
     });
-    world.deliver(Message { body: Body::Large(large), ..message(&["bob"], "") });
+    world.deliver(MailboxMessage { body: Body::Large(large), ..message(&["bob"], "") });
     assert_eq!(world.spool.stats().large_bodies, 2);
     world.until("visible", || world.delivery.stats().delivered == 2);
     world.doors.shut("sync ", Door::Fails);
@@ -698,7 +698,7 @@ fn paths_out_of_the_mail_root_are_refused() {
         let refused = world.place.deliver(&world.delivery, message);
         assert!(matches!(refused, Err(DeliveryError::BadMailbox(_))), "{mailbox}: {refused:?}");
     }
-    let nobody = Message { targets: Vec::new(), ..message(&["x"], "text") };
+    let nobody = MailboxMessage { targets: Vec::new(), ..message(&["x"], "text") };
     assert!(matches!(world.place.deliver(&world.delivery, nobody), Err(DeliveryError::BadMailbox(_))));
 }
 

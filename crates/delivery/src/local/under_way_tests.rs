@@ -3,12 +3,12 @@
 use std::future::{pending, ready};
 use std::sync::Arc;
 
-use posthaste_fsops::{Event, Faults};
+use posthaste_fsops::{Faults, FsEvent};
 use posthaste_intake::IntakeError;
 use posthaste_spool::Spool;
 
 use super::test_world::{PATIENCE, Place, World, message};
-use super::{Body, LocalDelivery, Message};
+use super::{Body, LocalDelivery, MailboxMessage};
 use crate::DeliveryError;
 
 /// Has syncs hang, from the write of a text until this is dropped, so that even a failing test ends. Not earlier: the
@@ -24,8 +24,8 @@ impl<'w> Hang<'w> {
     /// Waits until the text is written, and its sync hangs.
     async fn written(&self) {
         let text = self.1.as_bytes();
-        let has_it = |event: &Event| match event {
-            Event::Write { bytes, .. } => bytes.windows(text.len()).any(|part| part == text),
+        let has_it = |event: &FsEvent| match event {
+            FsEvent::Write { bytes, .. } => bytes.windows(text.len()).any(|part| part == text),
             _ => false,
         };
         while !self.0.place.machine().recording().events.iter().any(has_it) {
@@ -40,10 +40,10 @@ impl Drop for Hang<'_> {
     }
 }
 
-async fn large(delivery: &LocalDelivery, mailbox: &str, text: &[u8]) -> Message {
+async fn large(delivery: &LocalDelivery, mailbox: &str, text: &[u8]) -> MailboxMessage {
     let mut writer = delivery.intake().upload(0).expect("room");
     writer.write(text).await.expect("written");
-    Message { body: Body::Large(writer.finish().await.expect("synced")), ..message(&[mailbox], "") }
+    MailboxMessage { body: Body::Large(writer.finish().await.expect("synced")), ..message(&[mailbox], "") }
 }
 
 fn bodies(place: &Place) -> usize {

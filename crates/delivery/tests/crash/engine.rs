@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use posthaste_delivery::DeliveryError;
-use posthaste_delivery::local::{Body, LocalConfig, LocalDelivery, Message};
+use posthaste_delivery::local::{Body, LocalConfig, LocalDelivery, MailboxMessage};
 use posthaste_fsops::Machine;
 use posthaste_intake::Intake;
-use posthaste_spool::{Event, Events, FileSpool};
+use posthaste_spool::{Events, FileSpool, SpoolEvent};
 
 use crate::mail::Letter;
 
@@ -25,7 +25,7 @@ impl Engine {
         let damage = Arc::new(Mutex::new(Vec::new()));
         let told = damage.clone();
         let events = Events::new(move |event| {
-            if let Event::Damage(found) = event {
+            if let SpoolEvent::Damage(found) = event {
                 told.lock().expect("damage").push(found.to_string());
             }
         });
@@ -109,7 +109,7 @@ async fn some_moments(number: u64) {
 }
 
 /// Hands over a body in pieces, like a slow client.
-async fn in_pieces(delivery: &LocalDelivery, message: Message) -> Result<Message, DeliveryError> {
+async fn in_pieces(delivery: &LocalDelivery, message: MailboxMessage) -> Result<MailboxMessage, DeliveryError> {
     let mut writer = delivery.intake().upload(0)?;
     if let Body::Memory(parts) = &message.body {
         for part in parts {
@@ -117,5 +117,5 @@ async fn in_pieces(delivery: &LocalDelivery, message: Message) -> Result<Message
             writer.write_out().await?;
         }
     }
-    Ok(Message { body: Body::Large(writer.finish().await?), ..message })
+    Ok(MailboxMessage { body: Body::Large(writer.finish().await?), ..message })
 }

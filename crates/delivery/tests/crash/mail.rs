@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_delivery::local::{Body, LineEnds, Message, Target};
+use posthaste_delivery::local::{Body, LineEnds, MailboxMessage, MailboxTarget};
 use posthaste_turns::Random;
 
 /// Mailboxes of a scenario.
@@ -42,10 +42,11 @@ impl Letter {
     }
 
     /// The message for the executor.
-    pub fn message(&self) -> Message {
-        let target = |mailbox: &u64| Target { mailbox: name_of(*mailbox).into(), prefix: self.prefix(*mailbox).into() };
+    pub fn message(&self) -> MailboxMessage {
+        let target =
+            |mailbox: &u64| MailboxTarget { mailbox: name_of(*mailbox).into(), prefix: self.prefix(*mailbox).into() };
         let (front, back) = self.body.split_at(self.body.len() / 3);
-        Message {
+        MailboxMessage {
             targets: self.mailboxes.iter().map(target).collect(),
             body: Body::Memory(vec![Bytes::copy_from_slice(front), Bytes::copy_from_slice(back)]),
             line_ends: self.line_ends,

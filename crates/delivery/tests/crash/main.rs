@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mail::Kind;
-use posthaste_fsops::recording::{Event, Scope};
+use posthaste_fsops::recording::{FsEvent, SyncScope};
 use posthaste_fsops::{Choice, Cut};
 use posthaste_turns::Random;
 use run::{Run, Scenario};
@@ -47,8 +47,9 @@ fn number(name: &str, default: u64) -> u64 {
 /// orders or by many seeds; elsewhere by one seed.
 fn cuts_of(run: &Run) -> Vec<Cut> {
     let events = &run.recording.events;
-    let is_special =
-        |at: usize| matches!(events.get(at), Some(Event::Sync(_) | Event::SyncFailed(_) | Event::Acknowledged(_)));
+    let is_special = |at: usize| {
+        matches!(events.get(at), Some(FsEvent::Sync(_) | FsEvent::SyncFailed(_) | FsEvent::Acknowledged(_)))
+    };
     let mut cuts = Vec::new();
     for position in 0..=events.len() {
         let mut push = |choice| cuts.push(Cut { position, choice });
@@ -184,12 +185,12 @@ fn synced(run: &Run) -> Vec<Option<&'static str>> {
         .events
         .iter()
         .map(|event| {
-            if let Event::Create { name, node, .. } | Event::Link { name, node, .. } = event {
+            if let FsEvent::Create { name, node, .. } | FsEvent::Link { name, node, .. } = event {
                 names.entry(*node).or_insert_with(|| name.clone());
             }
             match event {
-                Event::Sync(Scope::FileSystem(_)) => Some("file system"),
-                Event::Sync(Scope::Node(node)) => kind(names.get(node)?),
+                FsEvent::Sync(SyncScope::FileSystem(_)) => Some("file system"),
+                FsEvent::Sync(SyncScope::Node(node)) => kind(names.get(node)?),
                 _ => None,
             }
         })
@@ -245,20 +246,22 @@ fn same([one, other]: &[Run; 2]) {
 
 /// An event without random values from the kernel: salts in the spool, checksums over them, and random parts of file
 /// names.
-fn shape(event: &Event) -> (std::mem::Discriminant<Event>, Vec<u64>) {
+fn shape(event: &FsEvent) -> (std::mem::Discriminant<FsEvent>, Vec<u64>) {
     let len = |text: &str| text.len() as u64;
     let numbers = match event {
-        Event::Create { dir, name, node, is_dir } => vec![*dir, len(name), *node, u64::from(*is_dir)],
-        Event::Link { dir, name, node } | Event::Remove { dir, name, node } => vec![*dir, len(name), *node],
-        Event::Rename { from, to, node } => vec![from.0, len(&from.1), to.0, len(&to.1), *node],
-        Event::Exchange { first, second } => vec![first.0, len(&first.1), first.2, second.0, len(&second.1), second.2],
-        Event::Write { node, offset, bytes } => vec![*node, *offset, bytes.len() as u64],
-        Event::Truncate { node, .. } => vec![*node],
-        Event::Sync(scope) | Event::SyncFailed(scope) => match scope {
-            Scope::Node(node) => vec![*node],
-            Scope::FileSystem(mount) => vec![*mount, 1],
+        FsEvent::Create { dir, name, node, is_dir } => vec![*dir, len(name), *node, u64::from(*is_dir)],
+        FsEvent::Link { dir, name, node } | FsEvent::Remove { dir, name, node } => vec![*dir, len(name), *node],
+        FsEvent::Rename { from, to, node } => vec![from.0, len(&from.1), to.0, len(&to.1), *node],
+        FsEvent::Exchange { first, second } => {
+            vec![first.0, len(&first.1), first.2, second.0, len(&second.1), second.2]
+        }
+        FsEvent::Write { node, offset, bytes } => vec![*node, *offset, bytes.len() as u64],
+        FsEvent::Truncate { node, .. } => vec![*node],
+        FsEvent::Sync(scope) | FsEvent::SyncFailed(scope) => match scope {
+            SyncScope::Node(node) => vec![*node],
+            SyncScope::FileSystem(mount) => vec![*mount, 1],
         },
-        Event::Acknowledged(number) => vec![*number],
+        FsEvent::Acknowledged(number) => vec![*number],
     };
     (std::mem::discriminant(event), numbers)
 }
@@ -297,12 +300,12 @@ fn the_runs_have_what_a_cut_may_hit() {
             let events = &run.recording.events;
             for event in events {
                 let what = match event {
-                    Event::Link { name, .. } if name.ends_with(".pack") => "segment adopted",
-                    Event::Create { name, .. } if name.ends_with(".pack") => "records copied into a pack",
-                    Event::Remove { name, .. } if name.ends_with(".pack") => "pack removed",
-                    Event::Create { name, .. } if name.ends_with(".body") => "large body",
-                    Event::Remove { name, .. } if name.ends_with(".body") => "large body removed",
-                    Event::SyncFailed(_) => "sync failed",
+                    FsEvent::Link { name, .. } if name.ends_with(".pack") => "segment adopted",
+                    FsEvent::Create { name, .. } if name.ends_with(".pack") => "records copied into a pack",
+                    FsEvent::Remove { name, .. } if name.ends_with(".pack") => "pack removed",
+                    FsEvent::Create { name, .. } if name.ends_with(".body") => "large body",
+                    FsEvent::Remove { name, .. } if name.ends_with(".body") => "large body removed",
+                    FsEvent::SyncFailed(_) => "sync failed",
                     _ => continue,
                 };
                 *counts.entry(what).or_default() += 1;

@@ -8,8 +8,8 @@ use posthaste_mailstore::{
 };
 
 use crate::session::{
-    ChangedRow, ExpungedRow, ListedName, MailChanges, MailQuota, MailRefusal, MailRow, MailboxCounts, MessageChoice,
-    SelectedMailbox,
+    ChangedRow, ExpungedRow, ListedName, MailChanges, MailQuota, MailRefusal, MailboxCounts, MessageChoice,
+    SelectedMailbox, ViewRow,
 };
 use crate::set::NumberSet;
 
@@ -30,9 +30,9 @@ pub(super) fn refusal(error: &MailstoreError) -> MailRefusal {
     }
 }
 
-pub(super) fn row(row: &MessageRow) -> MailRow {
+pub(super) fn row(row: &MessageRow) -> ViewRow {
     let since = row.internal_date.duration_since(UNIX_EPOCH).unwrap_or_default();
-    MailRow {
+    ViewRow {
         number: row.number,
         uid: row.uid.get(),
         flags: row.flags.0,

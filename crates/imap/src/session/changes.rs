@@ -2,7 +2,7 @@
 
 use super::changing::Storing;
 use super::state::{AfterChanges, Reply, State};
-use super::{ImapEvent, ImapMachine, MailChanges, MailRefusal, MailRow, SelectedMailbox};
+use super::{ImapEvent, ImapMachine, MailChanges, MailRefusal, SelectedMailbox, ViewRow};
 use crate::command::SYSTEM_FLAGS;
 use crate::set::NumberSet;
 
@@ -113,7 +113,7 @@ impl ImapMachine {
     }
 
     /// `(flag flag …)` of a message.
-    pub(super) fn write_flags(&mut self, mailbox: &SelectedMailbox, row: &MailRow) {
+    pub(super) fn write_flags(&mut self, mailbox: &SelectedMailbox, row: &ViewRow) {
         self.out.push(b'(');
         let keywords = mailbox.keywords.iter().map(|(bit, name)| (*bit, name.as_str()));
         let set = SYSTEM_FLAGS.into_iter().chain(keywords).filter(|(bit, _)| row.flags & bit != 0);

@@ -3,8 +3,8 @@
 use super::refuse::{READ_ONLY, refusal};
 use super::state::{AfterChanges, Reply, State};
 use super::{
-    ChangedRow, CopiedMail, FlagsUpdate, ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, SelectedMailbox,
-    StoredMail,
+    ChangedRow, CopiedMail, FlagsUpdate, ImapEvent, ImapMachine, MailRefusal, MessageChoice, SelectedMailbox,
+    StoredMail, ViewRow,
 };
 use crate::command::{FetchItem, FlagChange, MailFlag};
 use crate::set::{NumberSet, SequenceSet};
@@ -47,7 +47,7 @@ pub(super) struct Storing {
 }
 
 impl Storing {
-    fn has(&self, row: &MailRow) -> bool {
+    fn has(&self, row: &ViewRow) -> bool {
         match &self.set {
             MessageChoice::Numbers(set) => set.contains(row.number),
             MessageChoice::Uids(set) => set.contains(row.uid),
@@ -75,7 +75,7 @@ impl Storing {
     }
 
     /// True if a change is reported by MODSEQ alone, as the client asked with `.SILENT` (RFC 7162 section 3.1.3).
-    pub fn is_silent_about(&self, row: &MailRow) -> bool {
+    pub fn is_silent_about(&self, row: &ViewRow) -> bool {
         self.silent && self.has(row)
     }
 }

@@ -8,7 +8,7 @@ use super::binary::DecodedItem;
 use super::source::{Known, Piece, Source};
 use super::state::{Reply, State};
 use super::vanishing::Vanishing;
-use super::{DecodedLength, ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice};
+use super::{DecodedLength, ImapEvent, ImapMachine, MailRefusal, MessageChoice, ViewRow};
 use crate::command::{BodySection, BodySectionText, FetchItem, Resync, SEEN, merge_items};
 use crate::kept_structure::KeptStructure;
 use crate::part_tree::PartTree;
@@ -29,7 +29,7 @@ pub(super) struct Fetching {
     /// True if octets of messages are sent.
     sends: bool,
     step: Step,
-    row: MailRow,
+    row: ViewRow,
     /// Length of the row's message, once it is open.
     len: Option<u64>,
     /// Cached structure of the row's message.
@@ -243,7 +243,7 @@ impl ImapMachine {
         fetching.step = Step::Answer;
     }
 
-    pub(super) fn fetched_row(&mut self, row: Result<Option<MailRow>, MailRefusal>) {
+    pub(super) fn fetched_row(&mut self, row: Result<Option<ViewRow>, MailRefusal>) {
         let State::Fetching(mut fetching) = std::mem::replace(&mut self.state, State::Command) else { return };
         match row {
             Ok(Some(row)) if fetching.changed_since.is_some_and(|since| row.modseq <= since) => {
@@ -462,7 +462,7 @@ impl Fetching {
             sends: items.iter().any(FetchItem::sends),
             items,
             step: Step::NextRow,
-            row: MailRow::default(),
+            row: ViewRow::default(),
             len: None,
             structure: None,
             made: None,

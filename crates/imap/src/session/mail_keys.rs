@@ -230,7 +230,7 @@ fn cut_field(value: &[u8]) -> &[u8] {
 
 fn first_address(header: &Header<'_>, name: &str) -> Option<DecodedAddress> {
     let value = cut_field(header.first(name)?.value);
-    posthaste_message::mime::Addresses::new(value, None).next()
+    posthaste_message::mime::AddressList::new(value, None).next()
 }
 
 /// The local part of the first address, or the name of the first group.

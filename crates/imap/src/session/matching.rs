@@ -5,7 +5,7 @@ use posthaste_message::mime::{Header, is_listed_field};
 use posthaste_text::{MailText, Needle, SearchedField};
 
 use super::mail_keys::MailKeys;
-use super::{MailRow, MessageChoice, SelectedMailbox, TextAnswer, TextKey};
+use super::{MessageChoice, SelectedMailbox, TextAnswer, TextKey, ViewRow};
 use crate::command::{MailFlag, SearchKey};
 use crate::date::Day;
 use crate::set::NumberSet;
@@ -65,7 +65,7 @@ impl Texts {
         self.answers = answers;
     }
 
-    fn of(&self, at: usize, row: &MailRow, mail: &Mail<'_>) -> Option<bool> {
+    fn of(&self, at: usize, row: &ViewRow, mail: &Mail<'_>) -> Option<bool> {
         let known = self.answers.get(at).and_then(Option::as_ref);
         if let Some(known) = known.filter(|answer| answer.known.contains(row.uid)) {
             return Some(known.found.contains(row.uid));
@@ -197,7 +197,7 @@ impl Test {
     }
 
     /// `None`: more of the message has to be known.
-    pub fn of(&self, row: &MailRow, mail: &Mail<'_>, texts: &Texts) -> Option<bool> {
+    pub fn of(&self, row: &ViewRow, mail: &Mail<'_>, texts: &Texts) -> Option<bool> {
         Some(match self {
             Self::Is(found) => *found,
             Self::And(tests) => return all(tests.iter().map(|test| test.of(row, mail, texts))),
@@ -285,7 +285,7 @@ mod tests {
         let body = || SearchKey::Body(b"x".to_vec());
         let of = |key: SearchKey| {
             let mut texts = Texts::default();
-            Test::new(&key, &mailbox, &NumberSet::default(), &mut texts).of(&MailRow::default(), &Mail::Row, &texts)
+            Test::new(&key, &mailbox, &NumberSet::default(), &mut texts).of(&ViewRow::default(), &Mail::Row, &texts)
         };
         assert_eq!(of(SearchKey::And(vec![body(), seen()])), Some(false));
         assert_eq!(of(SearchKey::Or(Box::new((body(), SearchKey::Not(Box::new(seen())))))), Some(true));
@@ -304,7 +304,7 @@ mod tests {
         let (known, found) = (NumberSet::from_ranges(vec![1..=5]), NumberSet::from_ranges(vec![2..=2]));
         texts.answer(vec![Some(TextAnswer { known, found })]);
         assert!(!texts.are_open());
-        let of = |uid| test.of(&MailRow { uid, ..MailRow::default() }, &Mail::Row, &texts);
+        let of = |uid| test.of(&ViewRow { uid, ..ViewRow::default() }, &Mail::Row, &texts);
         assert_eq!([1, 2, 6].map(of), [Some(true), Some(false), None]);
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
 
-use super::MailRow;
+use super::ViewRow;
 use super::mail_keys::{Compared, MailKeys};
 use super::threads::{ThreadMail, Threads};
 use crate::command::{SortBy, SortCriterion, ThreadAlgorithm};
@@ -77,7 +77,7 @@ impl Order {
     }
 
     /// A message of this number or UID was found.
-    pub fn add(&mut self, number: u32, row: &MailRow, keys: &MailKeys<'_>) {
+    pub fn add(&mut self, number: u32, row: &ViewRow, keys: &MailKeys<'_>) {
         match self {
             Self::Sort { criteria, mail, bytes } => {
                 let values: Box<[Value]> = criteria.iter().map(|criterion| value(criterion.by, row, keys)).collect();
@@ -118,7 +118,7 @@ fn compare(criteria: &[SortCriterion], one: &(u32, Box<[Value]>), other: &(u32, 
     order.fold(Ordering::Equal, Ordering::then).then(one.0.cmp(&other.0))
 }
 
-fn value(by: SortBy, row: &MailRow, keys: &MailKeys<'_>) -> Value {
+fn value(by: SortBy, row: &ViewRow, keys: &MailKeys<'_>) -> Value {
     let text = |which| Value::Text(keys.text(which).into());
     match by {
         SortBy::Arrival => Value::Number(row.internal_date),
@@ -134,11 +134,11 @@ fn value(by: SortBy, row: &MailRow, keys: &MailKeys<'_>) -> Value {
 }
 
 /// The sent date, or the time of reception (RFC 5256 section 2.2).
-fn sent(row: &MailRow, keys: &MailKeys<'_>) -> i64 {
+fn sent(row: &ViewRow, keys: &MailKeys<'_>) -> i64 {
     keys.sent.unwrap_or(row.internal_date)
 }
 
-fn threaded(number: u32, row: &MailRow, keys: &MailKeys<'_>, hasher: &RandomState) -> ThreadMail {
+fn threaded(number: u32, row: &ViewRow, keys: &MailKeys<'_>, hasher: &RandomState) -> ThreadMail {
     let hash = |text: &str| hasher.hash_one(text).max(1);
     let hash_or_none = |text: &str| if text.is_empty() { 0 } else { hash(text) };
     ThreadMail {
@@ -158,7 +158,7 @@ mod tests {
     fn sorted(criteria: &[(SortBy, bool)], headers: &[&str]) -> Vec<u32> {
         let mut order = Order::sort(criteria.iter().map(|&(by, reverse)| SortCriterion { by, reverse }).collect());
         for (header, number) in headers.iter().zip(1..) {
-            let row = MailRow { number, internal_date: 100 - i64::from(number), size: Some(7), ..MailRow::default() };
+            let row = ViewRow { number, internal_date: 100 - i64::from(number), size: Some(7), ..ViewRow::default() };
             order.add(number, &row, &MailKeys::of_header(header.as_bytes()));
         }
         order.finish();
@@ -202,10 +202,10 @@ mod tests {
                 SortCriterion { by: SortBy::Subject, reverse: false },
                 SortCriterion { by: SortBy::To, reverse: false },
             ]);
-            order.add(1, &MailRow::default(), &MailKeys::of_header(header.as_bytes()));
+            order.add(1, &ViewRow::default(), &MailKeys::of_header(header.as_bytes()));
             assert!(order.bytes() < 1000);
             let mut order = Order::thread(ThreadAlgorithm::References);
-            order.add(1, &MailRow::default(), &MailKeys::of_header(header.as_bytes()));
+            order.add(1, &ViewRow::default(), &MailKeys::of_header(header.as_bytes()));
             assert!(order.bytes() < 20_000);
             order.finish();
         }

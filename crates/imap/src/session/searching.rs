@@ -10,7 +10,7 @@ use super::mail_keys::MailKeys;
 use super::matching::{Mail, Test, Texts};
 use super::ordering::Order;
 use super::state::State;
-use super::{ImapEvent, ImapMachine, MailRefusal, MailRow, MessageChoice, TextAnswer};
+use super::{ImapEvent, ImapMachine, MailRefusal, MessageChoice, TextAnswer, ViewRow};
 use crate::command::{SearchCommand, SearchKey, SearchReturn, SortCommand, ThreadCommand};
 use crate::set::NumberSet;
 
@@ -25,7 +25,7 @@ pub(super) struct Searching {
     /// Messages that were read because of a text.
     read: u32,
     step: Step,
-    row: MailRow,
+    row: ViewRow,
     /// Empty with `order`.
     found: NumberSet,
     /// UIDs of the results, for SAVE.
@@ -101,7 +101,7 @@ impl ImapMachine {
             texts,
             read: 0,
             step: Step::NextRow,
-            row: MailRow::default(),
+            row: ViewRow::default(),
             found: NumberSet::default(),
             saved: NumberSet::default(),
             order,
@@ -143,7 +143,7 @@ impl ImapMachine {
         }
     }
 
-    pub(super) fn searched_row(&mut self, row: Result<Option<MailRow>, MailRefusal>) {
+    pub(super) fn searched_row(&mut self, row: Result<Option<ViewRow>, MailRefusal>) {
         let State::Searching(searching) = &mut self.state else { return };
         match row {
             Ok(Some(row)) => {
@@ -274,7 +274,7 @@ impl ImapMachine {
     ///
     /// # Panics
     /// When it was not asked.
-    pub fn row(&mut self, row: Result<Option<MailRow>, MailRefusal>) {
+    pub fn row(&mut self, row: Result<Option<ViewRow>, MailRefusal>) {
         match &self.state {
             State::Fetching(_) => self.fetched_row(row),
             State::Searching(_) => self.searched_row(row),

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use posthaste_message::mime::{Encoding, Header, Message};
 
-use super::MailRow;
+use super::ViewRow;
 use super::binary::{DecodedItem, item_name};
 use crate::command::{BodySection, BodySectionText, FetchItem, Partial};
 use crate::date::write_internal_date;
@@ -39,7 +39,7 @@ pub(super) enum Known<'a> {
 
 /// All that is known about a row.
 pub(super) struct Source<'s> {
-    pub row: &'s MailRow,
+    pub row: &'s ViewRow,
     pub header: Option<&'s [u8]>,
     /// BODYSTRUCTURE, if it is known.
     pub structure: Option<&'s [u8]>,

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use posthaste_consumer::{AttachedStream, OpenError, Pulse, ReplayedEntry, StreamHandle, StreamState, StreamThread};
+use posthaste_consumer::{
+    AttachedStream, Pulse, ReplayedEntry, StreamHandle, StreamOpenError, StreamState, StreamThread,
+};
 use posthaste_spool::{Consumer, Damage, Entry, Lsn, Published, Released, SnapshotName, Spool};
 
 use super::entry::{BodyDigest, KeyId, Settled};
@@ -71,9 +73,9 @@ struct Restoring<'a> {
 }
 
 impl StreamState for Restoring<'_> {
-    type Error = OpenError;
+    type Error = StreamOpenError;
 
-    fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), OpenError> {
+    fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), StreamOpenError> {
         match Settled::decode(payload) {
             Some(settled) => self.table.apply(settled, BEFORE),
             None => self.report.damaged.push(lsn),
@@ -81,7 +83,7 @@ impl StreamState for Restoring<'_> {
         Ok(())
     }
 
-    fn damaged(&mut self, lsn: Lsn) -> Result<(), OpenError> {
+    fn damaged(&mut self, lsn: Lsn) -> Result<(), StreamOpenError> {
         self.report.damaged.push(lsn);
         Ok(())
     }
@@ -95,14 +97,14 @@ impl KeyLog {
     /// Reads the keys of the last day. Blocks.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn open(spool: Arc<dyn Spool>) -> Result<(Self, KeyReport), OpenError> {
+    /// See [`StreamOpenError`].
+    pub fn open(spool: Arc<dyn Spool>) -> Result<(Self, KeyReport), StreamOpenError> {
         let table = Arc::new(KeyTable::new(KEYS_MAX));
         let stream = StreamHandle::register(spool, KEY_STREAM)?;
         let restored = stream.spool().restore(stream.id())?;
         let mut report = KeyReport { unreadable: restored.unreadable, ..KeyReport::default() };
         if let Some(mut snapshot) = restored.snapshot {
-            read_snapshot(&mut snapshot, |settled| table.apply(settled, BEFORE)).map_err(OpenError::io(KEYS))?;
+            read_snapshot(&mut snapshot, |settled| table.apply(settled, BEFORE)).map_err(StreamOpenError::io(KEYS))?;
             table.sort();
         }
         let replayed = stream.clone().replay(&mut Restoring { table: &table, report: &mut report })?;
@@ -114,7 +116,7 @@ impl KeyLog {
         let attached = replayed.attach(Arc::clone(&shared) as _)?;
         let of_thread = Arc::clone(&shared);
         let thread = shared.stream.start_thread("inject-keys", STEPS, move |pulse| of_thread.run(pulse));
-        let thread = thread.map_err(OpenError::io(KEYS))?;
+        let thread = thread.map_err(StreamOpenError::io(KEYS))?;
         Ok((Self { shared, attached, thread: Mutex::new(Some(thread)) }, report))
     }
 

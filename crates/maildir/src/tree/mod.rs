@@ -16,7 +16,7 @@ mod walk;
 
 pub use read::{BODY_BYTES_MAX, Contents, FileReader};
 pub use stat::{FileFacts, look_up, stat_files, stat_files_with};
-pub use walk::{Folder, Stamp, Tree, TreeError, TreeOptions, flag_letters_of, key_of_name, walk};
+pub use walk::{Folder, MailTree, Stamp, TreeError, TreeOptions, flag_letters_of, key_of_name, walk};
 
 /// Method of looking at files and reading them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -28,7 +28,7 @@ pub struct TreeOptions {
     pub into_noupdate: bool,
 }
 
-/// Error of a walk. Errors below the root are in [`Tree::troubles`] instead.
+/// Error of a walk. Errors below the root are in [`MailTree::troubles`] instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
@@ -44,7 +44,7 @@ pub enum TreeError {
 
 /// A walked tree.
 #[derive(Debug, Default)]
-pub struct Tree {
+pub struct MailTree {
     /// Folders, sorted by path.
     pub folders: Vec<Folder>,
     /// All directories entered, the root first, without `new/` and `cur/`: places where folders may come and go.
@@ -104,11 +104,15 @@ impl Stamp {
 ///
 /// # Errors
 /// [`TreeError::Root`].
-pub fn walk(root: &Path, options: &TreeOptions) -> Result<Tree, TreeError> {
+pub fn walk(root: &Path, options: &TreeOptions) -> Result<MailTree, TreeError> {
     let error = |error| TreeError::Root { root: root.to_owned(), error };
     let dir = open_dir(CWD, root).map_err(error)?;
-    let mut walker =
-        Walker { options, tree: Tree::default(), visited: HashSet::new(), buffer: Vec::with_capacity(BUFFER_BYTES) };
+    let mut walker = Walker {
+        options,
+        tree: MailTree::default(),
+        visited: HashSet::new(),
+        buffer: Vec::with_capacity(BUFFER_BYTES),
+    };
     walker.directory(&dir, root, "", 0).map_err(error)?;
     walker.tree.folders.sort_unstable();
     Ok(walker.tree)
@@ -116,7 +120,7 @@ pub fn walk(root: &Path, options: &TreeOptions) -> Result<Tree, TreeError> {
 
 struct Walker<'a> {
     options: &'a TreeOptions,
-    tree: Tree,
+    tree: MailTree,
     /// Every directory seen: symbolic links can form cycles.
     visited: HashSet<Identity>,
     buffer: Vec<u8>,

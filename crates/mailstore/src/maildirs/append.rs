@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_intake::{
-    Body, BodyFacts, BodyWriter, Destination, Guard, Intake, IntakeError, Mail, MailPlace, MailRecipient, MemoryBudget,
-    Reservation, Reserved, Reserving,
+    BodyFacts, BodyWriter, Destination, GatheredBody, Guard, Intake, IntakeError, Mail, MailPlace, MailRecipient,
+    MemoryBudget, Reservation, Reserved, Reserving,
 };
 use posthaste_maildir::MailboxPath;
 use posthaste_spool::Entry;
@@ -127,7 +127,7 @@ struct EarlierMail {
     bytes: u64,
     messages: u64,
     /// To be written into files together: a thread for each would cost more than the file.
-    waiting: Vec<(AppendRequest, Body)>,
+    waiting: Vec<(AppendRequest, GatheredBody)>,
     /// Memory of these.
     waiting_octets: usize,
     /// Earlier messages, being written by a thread.
@@ -188,10 +188,10 @@ impl AppendWriter {
     }
 
     /// The whole message. Its memory stays reserved.
-    async fn body(&mut self) -> Result<Body, MailstoreError> {
+    async fn body(&mut self) -> Result<GatheredBody, MailstoreError> {
         let body = match self.large.take() {
-            Some(large) => Body::Large(large.finish().await.map_err(refusal)?),
-            None => Body::Memory(std::mem::take(&mut self.parts)),
+            Some(large) => GatheredBody::Large(large.finish().await.map_err(refusal)?),
+            None => GatheredBody::Memory(std::mem::take(&mut self.parts)),
         };
         self.place = None;
         Ok(body)
@@ -203,7 +203,7 @@ impl AppendWriter {
         let request = std::mem::replace(&mut self.request, next);
         let earlier = &mut self.earlier;
         (earlier.bytes, earlier.messages) = (earlier.bytes + self.octets, earlier.messages + 1);
-        let is_large = matches!(body, Body::Large(_));
+        let is_large = matches!(body, GatheredBody::Large(_));
         earlier.waiting_octets += if is_large { 0 } else { self.octets as usize };
         earlier.waiting.push((request, body));
         let has_many = earlier.waiting.len() >= WRITTEN_AT_ONCE || earlier.waiting_octets as u64 >= MEMORY_BYTES_MAX;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use posthaste_intake::{Body, Config as IntakeConfig, Intake, IntakeError, MemoryBudget, Receipt, Reservation};
+use posthaste_intake::{Config as IntakeConfig, GatheredBody, Intake, IntakeError, MemoryBudget, Receipt, Reservation};
 use posthaste_maildir::{Host, Maildir, Subdir, UniqueName};
 use posthaste_spool::{Config, FileSpool, Lsn, Released, Spool, StreamId};
 
@@ -90,8 +90,8 @@ fn mail(to: &str) -> Mail<'static> {
     Mail { recipients: vec![recipient], ..Mail::default() }
 }
 
-fn body(text: &str) -> Body {
-    Body::Memory(vec![Bytes::from(format!("Subject: {text}\r\n\r\n{text}\r\n"))])
+fn body(text: &str) -> GatheredBody {
+    GatheredBody::Memory(vec![Bytes::from(format!("Subject: {text}\r\n\r\n{text}\r\n"))])
 }
 
 fn wire(text: &str) -> String {

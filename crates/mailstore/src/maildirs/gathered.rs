@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use posthaste_intake::Body;
+use posthaste_intake::GatheredBody;
 use posthaste_maildir::line_ends::LineEndScan;
 use posthaste_maildir::{Maildir, Mount};
 use tokio::runtime::Handle;
@@ -46,7 +46,7 @@ impl GatheredMail {
     }
 
     /// Writes a message into its file. Blocks.
-    pub fn add(&mut self, request: AppendRequest, body: &Body) -> Result<(), MailstoreError> {
+    pub fn add(&mut self, request: AppendRequest, body: &GatheredBody) -> Result<(), MailstoreError> {
         if self.maildir.is_none() {
             let maildir = open_maildir(&self.core)?;
             let mount = maildir.mount().map_err(|error| not_written(&self.core, &error))?;
@@ -126,14 +126,14 @@ impl Drop for GatheredMail {
 }
 
 /// The CRs that a file with LF line ends does without; `None` for a message that would not come back as it was.
-fn crs_to_drop(body: &Body) -> Option<u64> {
+fn crs_to_drop(body: &GatheredBody) -> Option<u64> {
     match body {
-        Body::Memory(parts) => {
+        GatheredBody::Memory(parts) => {
             let mut ends = LineEndScan::default();
             let is_lossless = parts.iter().all(|part| ends.push(part, |_| ())) && ends.are_lossless();
             is_lossless.then(|| ends.crs())
         }
-        Body::Large(body) => Some(body.facts()).filter(|facts| facts.is_lossless).map(|facts| facts.crlfs),
+        GatheredBody::Large(body) => Some(body.facts()).filter(|facts| facts.is_lossless).map(|facts| facts.crlfs),
     }
 }
 
@@ -148,10 +148,10 @@ enum Octets<'a> {
     File(Box<dyn Read>),
 }
 
-fn octets(body: &Body) -> io::Result<Octets<'_>> {
+fn octets(body: &GatheredBody) -> io::Result<Octets<'_>> {
     Ok(match body {
-        Body::Memory(parts) => Octets::Memory(parts.iter()),
-        Body::Large(body) => Octets::File(Box::new(body.reader()?)),
+        GatheredBody::Memory(parts) => Octets::Memory(parts.iter()),
+        GatheredBody::Large(body) => Octets::File(Box::new(body.reader()?)),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use posthaste_fsops::{Choice, Cut, Event, Machine, Scope};
+use posthaste_fsops::{Choice, Cut, FsEvent, Machine, SyncScope};
 
 use super::*;
 use crate::flags::MessageFlags;
@@ -85,15 +85,15 @@ fn a_batch_of_many_files_is_synced_once() {
         super::super::super::change_tests::names_written(&world.store.shared.loaded.find(id.0).unwrap());
         let recording = machine.recording();
         let events = &recording.events[before..];
-        let is_message = |scope: &Scope| {
+        let is_message = |scope: &SyncScope| {
             events
                 .iter()
-                .any(|event| matches!(event, Event::Create { node, is_dir: false, .. } if *scope == Scope::Node(*node)))
+                .any(|event| matches!(event, FsEvent::Create { node, is_dir: false, .. } if *scope == SyncScope::Node(*node)))
         };
         let syncs =
-            || events.iter().filter_map(|event| if let Event::Sync(scope) = event { Some(scope) } else { None });
+            || events.iter().filter_map(|event| if let FsEvent::Sync(scope) = event { Some(scope) } else { None });
         assert_eq!(syncs().filter(|scope| is_message(scope)).count(), 0, "each file was synced");
-        assert_eq!(syncs().filter(|scope| matches!(scope, Scope::FileSystem(_))).count(), 1);
+        assert_eq!(syncs().filter(|scope| matches!(scope, SyncScope::FileSystem(_))).count(), 1);
     });
 }
 

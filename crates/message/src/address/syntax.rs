@@ -4,7 +4,7 @@
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::{AddressError, DOMAIN_BYTES_MAX, Domain, LOCAL_PART_BYTES_MAX, PATH_BYTES_MAX};
+use super::{AddressDomain, AddressError, DOMAIN_BYTES_MAX, LOCAL_PART_BYTES_MAX, PATH_BYTES_MAX};
 
 /// Finds the `>` that ends the path, ignoring those in a quoted local part.
 pub(super) fn split_brackets(text: &str) -> Result<(&str, &str), AddressError> {
@@ -87,17 +87,17 @@ fn is_atext(c: char) -> bool {
     c.is_ascii_alphanumeric() || "!#$%&'*+-/=?^_`{|}~".contains(c) || (!c.is_ascii() && !c.is_control())
 }
 
-pub(super) fn parse_domain(text: &str) -> Result<Domain, AddressError> {
+pub(super) fn parse_domain(text: &str) -> Result<AddressDomain, AddressError> {
     if text.len() > DOMAIN_BYTES_MAX {
         return Err(AddressError::DomainTooLong);
     }
     match text.strip_prefix('[') {
         Some(rest) => parse_literal(rest.strip_suffix(']').ok_or(AddressError::Literal)?),
-        None => check_name(text).map(|()| Domain::Name(text.to_owned())),
+        None => check_name(text).map(|()| AddressDomain::Name(text.to_owned())),
     }
 }
 
-/// True if `name` can follow the `@` of an address as a name: see [`Domain::Name`].
+/// True if `name` can follow the `@` of an address as a name: see [`AddressDomain::Name`].
 pub fn is_domain(name: &str) -> bool {
     name.len() <= DOMAIN_BYTES_MAX && check_name(name).is_ok()
 }
@@ -121,18 +121,18 @@ fn is_u_label_char(c: char) -> bool {
     !c.is_ascii() && !c.is_control() && !c.is_whitespace()
 }
 
-pub(super) fn parse_literal(inner: &str) -> Result<Domain, AddressError> {
+pub(super) fn parse_literal(inner: &str) -> Result<AddressDomain, AddressError> {
     if let Ok(ip) = inner.parse::<Ipv4Addr>() {
-        return Ok(Domain::Ip(ip.into()));
+        return Ok(AddressDomain::Ip(ip.into()));
     }
     let (tag, content) = inner.split_once(':').ok_or(AddressError::Literal)?;
     if tag.eq_ignore_ascii_case("ipv6") {
-        return content.parse::<Ipv6Addr>().map(|ip| Domain::Ip(ip.into())).map_err(|_| AddressError::Literal);
+        return content.parse::<Ipv6Addr>().map(|ip| AddressDomain::Ip(ip.into())).map_err(|_| AddressError::Literal);
     }
     let tag_fits =
         !tag.is_empty() && !tag.ends_with('-') && tag.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     let content_fits = !content.is_empty() && content.bytes().all(|b| matches!(b, 33..=90 | 94..=126));
-    if tag_fits && content_fits { Ok(Domain::Literal(inner.to_owned())) } else { Err(AddressError::Literal) }
+    if tag_fits && content_fits { Ok(AddressDomain::Literal(inner.to_owned())) } else { Err(AddressError::Literal) }
 }
 
 pub(super) fn write_local_part(f: &mut fmt::Formatter<'_>, local: &str) -> fmt::Result {

@@ -42,16 +42,16 @@ pub enum RawAddress {
 
 /// Parses an address list item by item. Nothing is an error: text that cannot be an address is a name.
 #[derive(Debug, Clone)]
-pub struct Addresses<'a>(RawAddresses<'a>);
+pub struct AddressList<'a>(RawAddresses<'a>);
 
-impl<'a> Addresses<'a> {
+impl<'a> AddressList<'a> {
     /// Parses the value of a field. `fallback`: charset of octets that are neither UTF-8 nor encoded.
     pub fn new(value: &'a [u8], fallback: Option<Charset>) -> Self {
         Self(RawAddresses { decoding: Some(fallback), ..RawAddresses::new(value) })
     }
 }
 
-impl Iterator for Addresses<'_> {
+impl Iterator for AddressList<'_> {
     type Item = DecodedAddress;
 
     fn next(&mut self) -> Option<DecodedAddress> {
@@ -66,7 +66,7 @@ impl Iterator for Addresses<'_> {
     }
 }
 
-/// Like [`Addresses`], without decoding: for IMAP's ENVELOPE (RFC 3501 section 7.4.2).
+/// Like [`AddressList`], without decoding: for IMAP's ENVELOPE (RFC 3501 section 7.4.2).
 #[derive(Debug, Clone)]
 pub struct RawAddresses<'a> {
     rest: &'a [u8],
@@ -449,7 +449,7 @@ mod tests {
             DecodedAddress::Group(name) => format!("{name}:"),
             DecodedAddress::GroupEnd => ";".to_owned(),
         };
-        Addresses::new(value, None).map(item).collect()
+        AddressList::new(value, None).map(item).collect()
     }
 
     fn check(value: &[u8], expected: &[&str]) {
@@ -562,7 +562,7 @@ mod tests {
             for begin in ["", "<", "<\""] {
                 for end in ["", "@x>"] {
                     let value = format!("{begin}{}{end}", many.repeat(100_000));
-                    Addresses::new(value.as_bytes(), None).for_each(drop);
+                    AddressList::new(value.as_bytes(), None).for_each(drop);
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use memchr::memchr;
 
-use super::address::Addresses;
+use super::address::AddressList;
 use super::charset::Charset;
 use super::words::decode_text;
 use crate::DateTime;
@@ -46,8 +46,8 @@ impl<'a> Header<'a> {
     }
 
     /// All fields in their order. Lines outside fields are skipped.
-    pub fn fields(&self) -> Fields<'a> {
-        Fields { bytes: self.bytes, at: 0, offset: self.offset }
+    pub fn fields(&self) -> HeaderFields<'a> {
+        HeaderFields { bytes: self.bytes, at: 0, offset: self.offset }
     }
 
     /// The first field of that name, in any case.
@@ -58,13 +58,13 @@ impl<'a> Header<'a> {
 
 /// See [`Header::fields`].
 #[derive(Debug, Clone)]
-pub struct Fields<'a> {
+pub struct HeaderFields<'a> {
     bytes: &'a [u8],
     at: usize,
     offset: usize,
 }
 
-impl<'a> Iterator for Fields<'a> {
+impl<'a> Iterator for HeaderFields<'a> {
     type Item = Field<'a>;
 
     fn next(&mut self) -> Option<Field<'a>> {
@@ -136,8 +136,8 @@ impl<'a> Field<'a> {
     }
 
     /// The value as a list of addresses.
-    pub fn addresses(&self, fallback: Option<Charset>) -> Addresses<'a> {
-        Addresses::new(self.value, fallback)
+    pub fn addresses(&self, fallback: Option<Charset>) -> AddressList<'a> {
+        AddressList::new(self.value, fallback)
     }
 
     /// The value as a date; for `Received`, the part after its last semicolon.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::charset::{Charset, decode_body};
 use super::field::Header;
 use super::params::{main_value, parameter, raw_parameter};
-use super::scan::{Kind, Limits, Node, Problem, scan};
+use super::scan::{Kind, Node, ScanLimits, ScanProblem, scan};
 use super::transfer::{Encoding, base64};
 
 /// A parsed message. It borrows the octets and knows the start and end of each part; nothing is decoded until asked
@@ -34,17 +34,17 @@ use super::transfer::{Encoding, base64};
 pub struct Message<'a> {
     bytes: &'a [u8],
     nodes: Vec<Node<'a>>,
-    problem: Option<Problem>,
+    problem: Option<ScanProblem>,
 }
 
 impl<'a> Message<'a> {
-    /// Parses a message with line ends LF or CRLF, within [`Limits::default`].
+    /// Parses a message with line ends LF or CRLF, within [`ScanLimits::default`].
     pub fn parse(bytes: &'a [u8]) -> Self {
-        Self::parse_within(bytes, &Limits::default())
+        Self::parse_within(bytes, &ScanLimits::default())
     }
 
     /// Parses a message within other limits.
-    pub fn parse_within(bytes: &'a [u8], limits: &Limits) -> Self {
+    pub fn parse_within(bytes: &'a [u8], limits: &ScanLimits) -> Self {
         let (nodes, problem) = scan(bytes, limits);
         Self { bytes, nodes, problem }
     }
@@ -60,7 +60,7 @@ impl<'a> Message<'a> {
     }
 
     /// The reason why parsing was incomplete, if it was.
-    pub fn problem(&self) -> Option<Problem> {
+    pub fn problem(&self) -> Option<ScanProblem> {
         self.problem
     }
 
@@ -377,9 +377,9 @@ mod tests {
         check("From ann Tue Mar  4 10:00:00 2025\nContent-Type: text/html\njunk\n\n<p>\n", "text/html=\"<p>\"");
         check("\nbody: x\n", "text/plain=\"body: x\"");
         check("Content-Type:\nContent-Type: text/html\n\n<p>\n", "text/html=\"<p>\"");
-        assert_eq!(Message::parse(b"just text\nmore\n").problem(), Some(Problem::NoHeader));
+        assert_eq!(Message::parse(b"just text\nmore\n").problem(), Some(ScanProblem::NoHeader));
         assert_eq!(Message::parse(b"just text\n\nmore\n").root().body(), b"just text\n\nmore\n");
-        assert_eq!(Message::parse(b"").problem(), Some(Problem::NoHeader));
+        assert_eq!(Message::parse(b"").problem(), Some(ScanProblem::NoHeader));
         assert_eq!(Message::parse(b"\nbody").problem(), None);
     }
 
@@ -454,13 +454,13 @@ mod tests {
     fn limits_hold_for_any_message() {
         let deep = "Content-Type: message/rfc822\n\n".repeat(200_000) + "x: y\n\nz\n";
         let message = Message::parse(deep.as_bytes());
-        assert_eq!((message.problem(), message.parts().count()), (Some(Problem::TooDeep), 101));
+        assert_eq!((message.problem(), message.parts().count()), (Some(ScanProblem::TooDeep), 101));
         let wide = MIXED.to_owned() + &"--b\n\nx\n".repeat(1_000_000);
         let message = Message::parse(wide.as_bytes());
-        assert_eq!((message.problem(), message.parts().count()), (Some(Problem::TooManyParts), 10_000));
+        assert_eq!((message.problem(), message.parts().count()), (Some(ScanProblem::TooManyParts), 10_000));
         let level = |n: u32| format!("Content-Type: multipart/mixed; boundary=b{n}\n\n--b{n}\n");
         let nested: String = (0..10_000).map(level).collect();
-        assert_eq!(Message::parse(nested.as_bytes()).problem(), Some(Problem::TooDeep));
+        assert_eq!(Message::parse(nested.as_bytes()).problem(), Some(ScanProblem::TooDeep));
         let many = "Cc: a@x\n".repeat(1_000_000);
         assert_eq!(Message::parse(many.as_bytes()).root().header().fields().count(), 1_000_000);
     }

@@ -10,14 +10,14 @@ use super::transfer::Encoding;
 
 /// Bounds for parsing one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ScanLimits {
     /// Deepest nesting of parts. A part at this depth is a leaf, whatever its type.
     pub depth: usize,
     /// Most parts. Octets after the last one belong to the enclosing parts.
     pub parts: usize,
 }
 
-impl Default for Limits {
+impl Default for ScanLimits {
     fn default() -> Self {
         Self { depth: 100, parts: 10_000 }
     }
@@ -25,12 +25,12 @@ impl Default for Limits {
 
 /// A defect of a message that its reader should know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Problem {
+pub enum ScanProblem {
     /// It has no header field, and no empty line after one.
     NoHeader,
-    /// Parts beyond [`Limits::depth`].
+    /// Parts beyond [`ScanLimits::depth`].
     TooDeep,
-    /// Parts beyond [`Limits::parts`].
+    /// Parts beyond [`ScanLimits::parts`].
     TooManyParts,
 }
 
@@ -62,25 +62,25 @@ pub(super) struct Node<'a> {
     pub is_in_digest: bool,
 }
 
-pub(super) fn scan<'a>(bytes: &'a [u8], limits: &Limits) -> (Vec<Node<'a>>, Option<Problem>) {
+pub(super) fn scan<'a>(bytes: &'a [u8], limits: &ScanLimits) -> (Vec<Node<'a>>, Option<ScanProblem>) {
     let line_marks = memmem::Finder::new(b"\n--");
     let mut scan =
         Scan { bytes, limits, nodes: Vec::new(), open: Vec::new(), boundaries: 0, problem: None, line_marks };
     scan.run();
     if scan.nodes.first().is_none_or(|root| root.body == 0) {
-        scan.problem = Some(Problem::NoHeader);
+        scan.problem = Some(ScanProblem::NoHeader);
     }
     (scan.nodes, scan.problem)
 }
 
 struct Scan<'a, 'l> {
     bytes: &'a [u8],
-    limits: &'l Limits,
+    limits: &'l ScanLimits,
     nodes: Vec<Node<'a>>,
     open: Vec<Open<'a>>,
     /// Number of `open` parts with a boundary.
     boundaries: usize,
-    problem: Option<Problem>,
+    problem: Option<ScanProblem>,
     line_marks: memmem::Finder<'static>,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Scan<'a, '_> {
     fn has_room(&mut self) -> bool {
         let has_room = self.nodes.len() < self.limits.parts;
         if !has_room {
-            self.problem = Some(Problem::TooManyParts);
+            self.problem = Some(ScanProblem::TooManyParts);
         }
         has_room
     }
@@ -199,7 +199,7 @@ impl<'a> Scan<'a, '_> {
             return None;
         }
         if self.open.len() >= self.limits.depth {
-            self.problem = Some(Problem::TooDeep);
+            self.problem = Some(ScanProblem::TooDeep);
             return None;
         }
         node.kind = kind;

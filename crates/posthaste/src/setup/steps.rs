@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use posthaste_accounts::LoginsFile;
-use posthaste_config::Identity;
+use posthaste_config::UserIdentity;
 use posthaste_dkim::KeyDirectory;
 use serde_json::Value;
 
@@ -84,7 +84,7 @@ impl Step {
     pub fn is_done(self, wanted: &Wanted, place: &Place) -> Result<bool, AnyError> {
         Ok(match self {
             Step::Program => has_octets(Path::new(PROGRAM), &std::fs::read(std::env::current_exe()?)?)?,
-            Step::User => Identity::of(USER, None).is_ok(),
+            Step::User => UserIdentity::of(USER, None).is_ok(),
             Step::Directories => place.config_dir.is_dir() && place.data.is_dir(),
             Step::SmarthostPassword => match &wanted.smarthost {
                 Some(Smarthost { username: Some(_), password, .. }) => {
@@ -254,7 +254,7 @@ pub fn server_of(place: &Place) -> Option<u32> {
 /// To the user whom the server becomes, and its group.
 fn give_to_server(path: &Path, place: &Place) -> Result<(), AnyError> {
     if place.is_system {
-        let identity = Identity::of(USER, None).map_err(|(_, why)| why)?;
+        let identity = UserIdentity::of(USER, None).map_err(|(_, why)| why)?;
         chown(path, Some(identity.uid), Some(identity.gid))?;
     }
     Ok(())
@@ -262,7 +262,7 @@ fn give_to_server(path: &Path, place: &Place) -> Result<(), AnyError> {
 
 fn give_to_group(path: &Path, place: &Place) -> Result<(), AnyError> {
     if place.is_system {
-        chown(path, None, Some(Identity::of(USER, None).map_err(|(_, why)| why)?.gid))?;
+        chown(path, None, Some(UserIdentity::of(USER, None).map_err(|(_, why)| why)?.gid))?;
     }
     Ok(())
 }

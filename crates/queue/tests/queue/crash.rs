@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_fsops::{Choice, Cut, Event, Machine, Recording, Scope, Tree};
+use posthaste_fsops::{Choice, Cut, FsEvent, Machine, Recording, SyncScope, Tree};
 use posthaste_queue::{
     Action, Change, Key, Outcome, Prefer, Queue, QueueEntry, ReadyId, Schedules, Selection, Snapshot, Source, Status,
     Take, What,
@@ -369,7 +369,7 @@ fn after_any_cut_the_queue_is_what_was_durable() {
 fn a_sync_that_is_left_out_is_missed() {
     let missed = (0..10).any(|seed| {
         let whole = record(seed);
-        let is_sync = |event: &Event| matches!(event, Event::Sync(Scope::Node(_)));
+        let is_sync = |event: &FsEvent| matches!(event, FsEvent::Sync(SyncScope::Node(_)));
         let syncs = whole.recording.events.iter().filter(|event| is_sync(event)).count();
         assert!(syncs > 20, "{syncs} syncs");
         let recording = whole.recording.without_syncs(|_| true);

@@ -20,7 +20,7 @@ mod fields;
 #[cfg(test)]
 mod tests;
 
-use posthaste_message::mime::{Header, Kind, Limits, Message, Part, message_id};
+use posthaste_message::mime::{Header, Kind, Message, Part, ScanLimits, message_id};
 
 use fields::{address, blocks, code, text_of, typed};
 
@@ -156,7 +156,7 @@ pub const RECIPIENTS_MAX: usize = 1000;
 /// Longest kept text, in octets.
 pub const TEXT_BYTES_MAX: usize = 1000;
 /// A report has three parts, perhaps nested in others.
-const LIMITS: Limits = Limits { depth: 10, parts: 100 };
+const LIMITS: ScanLimits = ScanLimits { depth: 10, parts: 100 };
 
 fn is_enclosed(part: &Part<'_, '_>) -> bool {
     std::iter::successors(part.parent(), Part::parent).any(|above| above.kind() == Kind::Message)

@@ -25,7 +25,7 @@ use super::standing::Pause;
 use super::traffic::Mail;
 use crate::session::{Auth, Channel, End, Endpoint, Halt, OpenError, Session, Settings, Tls, TlsPolicy};
 use posthaste_dane::Demand;
-use posthaste_dns::{Addresses, DnsError, Host};
+use posthaste_dns::{Addresses, DnsError, MailHost};
 
 /// Counts the connection while its task runs, whatever ends it.
 pub(super) struct Counted {
@@ -72,7 +72,7 @@ impl Counted {
     pub async fn serve_opened(
         &mut self,
         mut opened: Result<(Session, DialPermit), OpenError>,
-        (host, endpoint, settings): (&Host, &Endpoint, &mut Settings),
+        (host, endpoint, settings): (&MailHost, &Endpoint, &mut Settings),
         pulse: &Pulse,
     ) -> Result<Served, OpenError> {
         let Endpoint::Tcp(at) = *endpoint else { unreachable!("mail hosts are spoken to over TCP") };
@@ -94,7 +94,7 @@ impl Counted {
     /// Sends waiting mail. `permit`: of a session of its own.
     pub async fn serve(
         &mut self,
-        host: &Host,
+        host: &MailHost,
         mut session: Session,
         key: Key,
         pulse: &Pulse,
@@ -166,7 +166,7 @@ impl Counted {
 
 /// A mail host, and what its TLSA records demand.
 pub(super) struct DemandingHost<'a> {
-    pub host: &'a Host,
+    pub host: &'a MailHost,
     pub demand: Demand,
 }
 
@@ -178,7 +178,7 @@ impl Shared {
     pub(super) async fn demand_of<'a>(
         &self,
         manner: &Manner,
-        host: &'a Host,
+        host: &'a MailHost,
         addresses: &Addresses,
     ) -> Result<DemandingHost<'a>, DnsError> {
         let demand = match manner.has_dane {
@@ -219,7 +219,7 @@ pub(super) fn settings_of(
 pub(super) async fn open(
     shared: &Arc<Shared>,
     site: &Arc<Site>,
-    host: &Host,
+    host: &MailHost,
     endpoint: &Endpoint,
     settings: &mut Settings,
     permit: DialPermit,
@@ -256,7 +256,7 @@ impl Shared {
     async fn permit_in_clear(
         &self,
         site: &Arc<Site>,
-        host: &Host,
+        host: &MailHost,
         settings: &mut Settings,
         error: &str,
     ) -> Option<DialPermit> {

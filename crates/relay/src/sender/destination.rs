@@ -8,7 +8,7 @@ use posthaste_intake::{
     BodyFacts, Destination, DestinationFigures, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving,
     ReturnedPart,
 };
-use posthaste_watch::Found;
+use posthaste_watch::StuckWorker;
 
 use super::{Outgoing, Relay};
 use posthaste_queue::entry::Forwarded;
@@ -35,7 +35,7 @@ impl Destination for Relay {
     }
 
     /// Checks connections, the dispatcher, records and threads.
-    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+    fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker> {
         self.0.runtime.look(now)
     }
 

@@ -79,7 +79,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use posthaste_consumer::{
-    AttachedStream, BudgetGate, ConsumerRuntime, NewRuntime, OpenError, ReplayedEntry, StreamHandle, StreamState,
+    AttachedStream, BudgetGate, ConsumerRuntime, NewRuntime, ReplayedEntry, StreamHandle, StreamOpenError, StreamState,
 };
 use posthaste_message::rewrite::AddressMap;
 use posthaste_notify::dsn::Wording;
@@ -217,11 +217,13 @@ struct Restoring {
 }
 
 impl StreamState for Restoring {
-    type Error = OpenError;
+    type Error = StreamOpenError;
 
-    fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), OpenError> {
-        let entry = QueueEntry::decode(payload)
-            .map_err(|error| OpenError::State { what: format!("batch {lsn} of the queue"), error: error.into() })?;
+    fn apply(&mut self, ReplayedEntry { lsn, payload, .. }: ReplayedEntry<'_>) -> Result<(), StreamOpenError> {
+        let entry = QueueEntry::decode(payload).map_err(|error| StreamOpenError::State {
+            what: format!("batch {lsn} of the queue"),
+            error: error.into(),
+        })?;
         self.queue.apply(lsn, &entry);
         self.replies.apply(lsn, &entry);
         Ok(())
@@ -238,40 +240,40 @@ impl Relay {
     /// Restores the queue and starts to send.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), OpenError> {
+    /// See [`StreamOpenError`].
+    pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), StreamOpenError> {
         Self::restore(spool, config, Acting::Sends(None))
     }
 
     /// Like [`open`](Self::open), for an owner whose right to act may end: nothing is sent while `may_act` is false.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// See [`StreamOpenError`].
     pub fn open_while(
         spool: Arc<dyn Spool>,
         config: Config,
         may_act: BudgetGate,
-    ) -> Result<(Self, OpenReport), OpenError> {
+    ) -> Result<(Self, OpenReport), StreamOpenError> {
         Self::restore(spool, config, Acting::Sends(Some(may_act)))
     }
 
     /// Restores the queue on a spool that takes no batches here: it only applies entries, and keeps snapshots, so that a later [`open`](Self::open) finds little to replay.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn open_standby(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), OpenError> {
+    /// See [`StreamOpenError`].
+    pub fn open_standby(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), StreamOpenError> {
         Self::restore(spool, config, Acting::Applies)
     }
 
     /// Restores the queue without sending: for export to another queue, or import from one.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn open_idle(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), OpenError> {
+    /// See [`StreamOpenError`].
+    pub fn open_idle(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), StreamOpenError> {
         Self::restore(spool, config, Acting::Waits)
     }
 
-    fn restore(spool: Arc<dyn Spool>, config: Config, acting: Acting) -> Result<(Self, OpenReport), OpenError> {
+    fn restore(spool: Arc<dyn Spool>, config: Config, acting: Acting) -> Result<(Self, OpenReport), StreamOpenError> {
         let stream = StreamHandle::register(spool.clone(), STREAM)?;
         let seed = seed();
         let restored = spool.restore(stream.id())?;
@@ -296,7 +298,8 @@ impl Relay {
             Acting::Sends(_) | Acting::Waits => queue.start(time.now()),
         };
         (report.recipients, report.quarantined) = (queue.recipients(), held.len());
-        let runtime = NewRuntime::new("relay", BLOCKING_THREADS_MAX).map_err(OpenError::io("threads of the queue"))?;
+        let runtime =
+            NewRuntime::new("relay", BLOCKING_THREADS_MAX).map_err(StreamOpenError::io("threads of the queue"))?;
         let (handle, watch) = (runtime.handle().clone(), runtime.watch().clone());
         let stream = stream.id();
         let gate = match &acting {
@@ -438,9 +441,13 @@ impl Drop for Opened {
     }
 }
 
-fn read_snapshot(mut from: SnapshotReader, schedules: Schedules, seed: u64) -> Result<(Queue, Replies), OpenError> {
+fn read_snapshot(
+    mut from: SnapshotReader,
+    schedules: Schedules,
+    seed: u64,
+) -> Result<(Queue, Replies), StreamOpenError> {
     let unknown =
-        |error: RestoreError| OpenError::State { what: "the snapshot of the queue".into(), error: error.into() };
+        |error: RestoreError| StreamOpenError::State { what: "the snapshot of the queue".into(), error: error.into() };
     let queue = Queue::restore(&mut from, schedules, seed).map_err(unknown)?;
     Ok((queue, Replies::read(from).map_err(unknown)?))
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use posthaste_dns::{Destination, DnsError, Resolver};
+use posthaste_dns::{DnsError, MailDestination, Resolver};
 use posthaste_mta_sts::{FoundPolicy, Mode, Policies};
 use posthaste_net::tls::{TlsError, TlsTrust, client_config};
 use rustls::ClientConfig;
@@ -27,7 +27,7 @@ pub struct MtaSts {
 pub enum MtaStsError {
     /// Web servers cannot be asked, or policies cannot be stored.
     #[error(transparent)]
-    Policies(#[from] posthaste_mta_sts::OpenError),
+    Policies(#[from] posthaste_mta_sts::PolicyOpenError),
     /// Mail hosts cannot be verified.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -60,7 +60,7 @@ impl MtaSts {
 
 /// The mail hosts of a domain without a route.
 pub(super) struct MailHosts {
-    pub destination: Arc<Destination>,
+    pub destination: Arc<MailDestination>,
     pub manner: Arc<Manner>,
     /// The policy; looked up only without a rule for TLS.
     pub found: FoundPolicy,
@@ -99,7 +99,7 @@ impl MailHosts {
 }
 
 /// True if DNSSEC authenticates the hosts. Of a domain without MX records its addresses decide, which are needed anyway.
-async fn is_secure(destination: &Destination, resolver: &Resolver) -> bool {
+async fn is_secure(destination: &MailDestination, resolver: &Resolver) -> bool {
     if !destination.is_secure || !destination.implicit {
         return destination.is_secure;
     }

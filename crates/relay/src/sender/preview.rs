@@ -12,7 +12,7 @@ use super::routing::Routing;
 use super::routing::{Member, NextHop, Routes};
 use crate::session::TlsPolicy;
 use posthaste_dane::{Dane, Demand};
-use posthaste_dns::{Destination, DnsError, Host, Resolver, join_all};
+use posthaste_dns::{DnsError, MailDestination, MailHost, Resolver, join_all};
 use posthaste_mta_sts::{FoundPolicy, Mode};
 use posthaste_queue::QueueName;
 
@@ -217,7 +217,7 @@ async fn hop(
 }
 
 /// The hosts that an attempt would use: those from this server itself on are skipped (RFC 5321 section 5.1).
-async fn hosts(resolver: &Resolver, destination: &Destination, manner: &Manner) -> Vec<HostPreview> {
+async fn hosts(resolver: &Resolver, destination: &MailDestination, manner: &Manner) -> Vec<HostPreview> {
     let (hosts, port) = (destination.site.hosts(), manner.port);
     let found = join_all(hosts.iter().map(|host| resolver.addresses(&host.name))).await;
     let is_ours = |found: &Result<posthaste_dns::Addresses, DnsError>| {
@@ -225,13 +225,13 @@ async fn hosts(resolver: &Resolver, destination: &Destination, manner: &Manner) 
     };
     let of_ours = hosts.iter().zip(&found).find(|(_, found)| is_ours(found)).map(|(host, _)| host.preference);
     let dane = Dane::default();
-    let demand = async |(host, found): (&Host, &Result<posthaste_dns::Addresses, DnsError>)| match found {
+    let demand = async |(host, found): (&MailHost, &Result<posthaste_dns::Addresses, DnsError>)| match found {
         Ok(addresses) if manner.has_dane => dane.demand(resolver, &host.name, port, addresses, None).await,
         _ => Ok(Demand::Nothing),
     };
     let demands = join_all(hosts.iter().zip(&found).map(demand)).await;
     type Found = (Result<posthaste_dns::Addresses, DnsError>, Result<Demand, DnsError>);
-    let preview = |(host, (found, demand)): (&Host, Found)| {
+    let preview = |(host, (found, demand)): (&MailHost, Found)| {
         let ours = of_ours.filter(|ours| host.preference >= *ours);
         let ours = ours.map(|_| "this server listens there, or at a better host".to_owned());
         let (addresses, problem) = match found {

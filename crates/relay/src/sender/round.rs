@@ -20,7 +20,7 @@ use super::shared::Shared;
 use super::site::{Admitted, Site};
 use super::status::{ReplyPlace, reply_for, status_of};
 use crate::session::{Endpoint, OpenError, STEPS, steps};
-use posthaste_dns::{Addresses, Attempt, DnsError, Host, Resolver};
+use posthaste_dns::{Addresses, Attempt, DnsError, MailHost, Resolver};
 use posthaste_queue::{Outcome, Prefer, Take};
 
 /// Sends the waiting mail of a site.
@@ -61,7 +61,7 @@ struct Round {
     /// Tokens of the first connection.
     tokens: Option<Tokens>,
     /// Hosts that have cut sessions off lately: tried after the others.
-    put_off: VecDeque<(Host, Addresses)>,
+    put_off: VecDeque<(MailHost, Addresses)>,
     words: LastWords,
     /// Hosts that take no mail (RFC 7504), if all did so.
     takes_none: TakesNone,
@@ -99,7 +99,7 @@ impl Round {
     }
 
     /// The next host to try; `None` after the last.
-    async fn next_host(&mut self) -> Result<Option<(Host, Addresses)>, DnsError> {
+    async fn next_host(&mut self) -> Result<Option<(MailHost, Addresses)>, DnsError> {
         loop {
             self.worker.pulse().step(steps::LOOKING_UP);
             let mut found = std::pin::pin!(self.attempt.next(&self.resolver));
@@ -123,7 +123,7 @@ impl Round {
     }
 
     /// Tries the addresses of a host. Breaks once the connection has been served.
-    async fn try_host(&mut self, host: &Host, addresses: &Addresses) -> ControlFlow<()> {
+    async fn try_host(&mut self, host: &MailHost, addresses: &Addresses) -> ControlFlow<()> {
         let shared = self.counted.shared.clone();
         let demanding = match shared.demand_of(&self.counted.site.manner, host, addresses).await {
             Ok(demanding) => demanding,
@@ -213,7 +213,7 @@ impl Round {
     }
 
     /// Serves the site with an idle session of a matching site, if there is one.
-    async fn take_over(&mut self, host: &Host, key: Key, what: &str) -> ControlFlow<()> {
+    async fn take_over(&mut self, host: &MailHost, key: Key, what: &str) -> ControlFlow<()> {
         let (shared, site) = (self.counted.shared.clone(), self.counted.site.clone());
         // Another site or a limit may have it wait for long: it is not stuck.
         self.worker.pulse().step(0);

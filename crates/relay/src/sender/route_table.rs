@@ -9,7 +9,7 @@ use super::route::{Manner, Route};
 use super::routing::{Member, NextHop, Routes, Routing};
 use super::unrouted::Unrouted;
 use posthaste_dane::Dane;
-use posthaste_dns::{Destination, DnsError, Host, Pace, Resolver};
+use posthaste_dns::{DnsError, MailDestination, MailHost, Pace, Resolver};
 use posthaste_queue::{Diversion, QueueName};
 use tokio::time::Instant;
 
@@ -76,15 +76,15 @@ impl RouteTable {
     }
 
     /// Settings for a domain alone, if certificates of its hosts may have its name and not theirs.
-    fn with_next_hop(&self, manner: Arc<Manner>, destination: &Destination) -> Arc<Manner> {
-        let is_wanted = |host: &Host| self.dane.wants_next_hop(&host.name);
+    fn with_next_hop(&self, manner: Arc<Manner>, destination: &MailDestination) -> Arc<Manner> {
+        let is_wanted = |host: &MailHost| self.dane.wants_next_hop(&host.name);
         match manner.has_dane && destination.site.hosts().iter().any(is_wanted) {
             true => Arc::new(manner.with_next_hop(&destination.domain)),
             false => manner,
         }
     }
 
-    async fn hosts_of(&self, route: &Route) -> Result<Arc<Destination>, DnsError> {
+    async fn hosts_of(&self, route: &Route) -> Result<Arc<MailDestination>, DnsError> {
         let resolver = self.resolver();
         match route.domain_asked() {
             Some(domain) => resolver.destination(domain).await,
@@ -96,7 +96,7 @@ impl RouteTable {
 /// A site, with the sources of its mail.
 pub(super) struct Plan {
     pub domain: Arc<str>,
-    pub destination: Arc<Destination>,
+    pub destination: Arc<MailDestination>,
     pub manner: Arc<Manner>,
     pub members: Vec<Member>,
     /// The name of the site.

@@ -15,7 +15,7 @@ use super::shared::Shared;
 use super::site::Site;
 use super::source::Egress;
 use super::status::status_of;
-use posthaste_dns::{DnsError, Host, Slot};
+use posthaste_dns::{DnsError, MailHost, Slot};
 use posthaste_queue::{Hop, LateHop, Outcome, QueueId, QueueName, ReadyId, Secs, Source, Transaction};
 
 /// Finds the sites of a queue. Without any, its waiting mail counts as attempted.
@@ -255,7 +255,7 @@ impl Shared {
     }
 
     /// Reroutes the mail of a site by domain, if the certificate of a host may be named for them.
-    pub fn split_by_next_hop(&self, site: &Site, host: &Host) {
+    pub fn split_by_next_hop(&self, site: &Site, host: &MailHost) {
         let Manner { has_dane, next_hop, .. } = &*site.manner;
         if *has_dane && next_hop.is_none() && self.routes.dane.wants_next_hop(&host.name) {
             self.queue().reroute_site(&site.name);

@@ -13,7 +13,7 @@ use super::route::Manner;
 use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Tokens, Waiter, check};
 use super::source::Egress;
 use super::standing::{FailingDials, Standing};
-use posthaste_dns::Destination;
+use posthaste_dns::MailDestination;
 use posthaste_queue::{ReadyId, ServedKinds};
 
 /// A set of mail hosts, by preference, and their port, as seen from one source.
@@ -29,7 +29,7 @@ pub(super) struct Site {
 
 pub(super) struct State {
     /// The destination by the last DNS answer.
-    pub destination: Arc<Destination>,
+    pub destination: Arc<MailDestination>,
     /// Its ready queue.
     pub ready: ReadyId,
     /// Tasks that have a connection, or try to get one.
@@ -91,7 +91,7 @@ impl Site {
         source: Arc<Egress>,
         name: Arc<str>,
         manner: Arc<Manner>,
-        destination: Arc<Destination>,
+        destination: Arc<MailDestination>,
         ready: ReadyId,
         limits: Arc<SiteLimits>,
     ) -> Self {

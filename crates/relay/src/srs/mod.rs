@@ -28,7 +28,7 @@ mod tests;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use posthaste_message::DateTime;
-use posthaste_message::address::{Address, Domain, quoted};
+use posthaste_message::address::{Address, AddressDomain, quoted};
 use posthaste_smtp::ReversePath;
 use ring::hmac;
 
@@ -101,7 +101,7 @@ impl Srs {
         sender: &ReversePath,
         our_domain: &str,
         now: DateTime,
-        is_ours: impl FnOnce(&Domain) -> bool,
+        is_ours: impl FnOnce(&AddressDomain) -> bool,
     ) -> Result<ReversePath, ForwardError> {
         let address = match sender {
             ReversePath::Address(address) if !is_ours(address.domain()) => address,

@@ -3,12 +3,12 @@
 use std::sync::{Condvar, Mutex};
 
 use posthaste_hooked_spool::{HookedSpool, Hooks};
-use posthaste_watch::{Became, Found};
+use posthaste_watch::{Became, StuckWorker};
 
 use super::*;
 
 /// Findings of a check so many seconds later.
-fn look(relay: &Relay, begun: Instant, secs: u64) -> Vec<Found> {
+fn look(relay: &Relay, begun: Instant, secs: u64) -> Vec<StuckWorker> {
     relay.look_for_stuck(begun + Duration::from_secs(secs))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_relay::session::{End, Endpoint, Fate, Session};
 use posthaste_smtp::client::Transfer;
-use posthaste_smtp::driver::{Body, Handler, Server, Session as ServerSession};
+use posthaste_smtp::driver::{Handler, IncomingBody, Server, Session as ServerSession};
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 
@@ -32,7 +32,7 @@ impl Handler for Shared {
         Ok(())
     }
 
-    async fn message(&self, _: &mut ServerSession, _: (), _: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, _: &mut ServerSession, _: (), _: Envelope, body: &mut IncomingBody<'_>) -> MessageOutcome {
         let mut whole = Vec::new();
         while let Some(piece) = body.chunk().await {
             match piece {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use posthaste_fsops::{Faults, Machine};
-use posthaste_ring::{AppendError, Cancelled, Config, Event, Lsn, OnRecord, Proof, Recovery, Ring};
+use posthaste_ring::{Config, Lsn, OnRecord, Proof, Recovery, Ring, RingAppendError, RingCancelled, RingEvent};
 use posthaste_turns::Random;
 use rustix::io::Errno;
 
@@ -152,17 +152,17 @@ pub fn body(record: u64) -> Bytes {
     unit.bytes().cycle().take((record * 997 % 14_000) as usize + 1).collect::<Vec<u8>>().into()
 }
 
-fn config(events: impl Fn(Event) + Send + Sync + 'static) -> Config {
+fn config(events: impl Fn(RingEvent) + Send + Sync + 'static) -> Config {
     Config { segment_bytes: SEGMENT, max_segments: 5, events: Arc::new(events), ..Config::default() }
 }
 
 /// Opens the ring as it is known to be needed.
-pub fn open(machine: &Machine, known: &Expectation) -> Result<(Ring, Recovery), posthaste_ring::OpenError> {
+pub fn open(machine: &Machine, known: &Expectation) -> Result<(Ring, Recovery), posthaste_ring::RingOpenError> {
     Ring::open(&machine.path().join("ring"), config(|_| ()), known.on_record())
 }
 
 /// An answer, and to which record.
-type Answers = Arc<Mutex<Vec<(usize, u64, Result<Lsn, AppendError>)>>>;
+type Answers = Arc<Mutex<Vec<(usize, u64, Result<Lsn, RingAppendError>)>>>;
 
 /// A life of the ring: records in so many groups, some cancelled, segments freed, and whatever fails.
 pub fn live(machine: &Arc<Machine>, known: &mut Expectation, scenario: Scenario, random: &mut Random, groups: usize) {
@@ -171,7 +171,7 @@ pub fn live(machine: &Arc<Machine>, known: &mut Expectation, scenario: Scenario,
     let cancelled: Arc<Mutex<Vec<Lsn>>> = Arc::default();
     let told = cancelled.clone();
     let config = config(move |event| {
-        if let Event::Cancelled(lsn) = event {
+        if let RingEvent::Cancelled(lsn) = event {
             told.lock().unwrap().push(lsn);
         }
     });
@@ -211,7 +211,7 @@ fn append_and_cancel(
     let first = known.records;
     known.records += rounds * APPENDERS;
     let answers: Answers = Arc::default();
-    let taken_back: Mutex<BTreeMap<u64, Cancelled>> = Mutex::default();
+    let taken_back: Mutex<BTreeMap<u64, RingCancelled>> = Mutex::default();
     std::thread::scope(|scope| {
         for appender in 0..APPENDERS {
             let records = (first..known.records).filter(move |record| record % APPENDERS == appender);
@@ -250,12 +250,12 @@ fn append_and_cancel(
     for record in first..known.records {
         let told = answers.iter().filter(|(_, other, _)| *other == record).count();
         match taken_back.get(&record) {
-            Some(Cancelled::TooLate) | None => assert_eq!(told, 1, "record {record}"),
-            Some(Cancelled::NotWritten) => {
+            Some(RingCancelled::TooLate) | None => assert_eq!(told, 1, "record {record}"),
+            Some(RingCancelled::NotWritten) => {
                 assert_eq!(told, 0, "record {record} was cancelled");
                 known.never.insert(record);
             }
-            Some(Cancelled::Written(lsn)) => {
+            Some(RingCancelled::Written(lsn)) => {
                 assert_eq!(told, 0, "record {record} was cancelled");
                 assert!(flushed.is_err() || cancelled.contains(lsn), "nobody was told of {lsn}");
             }
@@ -265,7 +265,7 @@ fn append_and_cancel(
         match outcome {
             Ok(lsn) => known.facts.push((position, Fact::Promised { record, lsn })),
             // Nothing of it is to be found, now or later.
-            Err(AppendError::Full(_) | AppendError::Local(_)) => drop(known.never.insert(record)),
+            Err(RingAppendError::Full(_) | RingAppendError::Local(_)) => drop(known.never.insert(record)),
             Err(_) => {}
         }
     }

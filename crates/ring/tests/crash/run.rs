@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_fsops::recording::{Event, Scope};
+use posthaste_fsops::recording::{FsEvent, SyncScope};
 use posthaste_fsops::{Cut, Machine, Recording, Tree};
 use posthaste_ring::layout::FIRST_RECORD;
 use posthaste_turns::{Random, in_turns};
@@ -85,11 +85,11 @@ impl Run {
         let events = self.recording.events.iter().enumerate();
         let kinds = events.map(|(at, event)| {
             match event {
-                Event::Create { node, is_dir: true, .. } => drop(dirs.insert(*node)),
-                Event::Write { node, offset, bytes } => drop(files.insert(*node, (*offset, bytes.len()))),
+                FsEvent::Create { node, is_dir: true, .. } => drop(dirs.insert(*node)),
+                FsEvent::Write { node, offset, bytes } => drop(files.insert(*node, (*offset, bytes.len()))),
                 _ => {}
             }
-            let Event::Sync(Scope::Node(node)) = event else { return None };
+            let FsEvent::Sync(SyncScope::Node(node)) = event else { return None };
             match files.get(node) {
                 None if dirs.contains(node) => Some("directory"),
                 None => Some("parent"),

@@ -16,7 +16,7 @@ pub(super) const ROWS_IN_COLUMN: usize = 100;
 
 /// A message as a search shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Message {
+pub struct FoundMessage {
     /// Its number.
     pub number: u32,
     /// Seconds since 1970.
@@ -42,7 +42,7 @@ pub struct Message {
     pub head: Head,
 }
 
-impl Message {
+impl FoundMessage {
     /// The order of messages in a thread, oldest first. Numbers depend on the order of arrival, so they come last.
     pub fn age(&self) -> (i64, &str, u32) {
         (self.date, &self.id, self.number)
@@ -65,7 +65,7 @@ impl Searcher {
     ///
     /// # Errors
     /// [`IndexError::State`](crate::IndexError::State), [`IndexError::Text`](crate::IndexError::Text).
-    pub fn messages(&self, numbers: &[u32]) -> Result<Vec<Message>> {
+    pub fn messages(&self, numbers: &[u32]) -> Result<Vec<FoundMessage>> {
         let heads = self.heads(numbers)?;
         // A page of hits is a few rows; only for many of them are whole columns less work.
         let are_many = numbers.len() > self.len() as usize / ROWS_IN_COLUMN;
@@ -94,7 +94,7 @@ impl Searcher {
             } else {
                 head.message_id.clone()
             };
-            Ok(Message {
+            Ok(FoundMessage {
                 id,
                 number,
                 date: wide(&columns.date, Column::Date, number)?.cast_signed(),

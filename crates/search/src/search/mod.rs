@@ -28,7 +28,7 @@ use crate::bitmap::Bitmap;
 use crate::error::{IndexError, text_error};
 use crate::flag_tags::{FLAG_TAGS, FileTags, is_flag_tag};
 use crate::query::{self, Flag, Leaf, ParseError, Pattern, Query, ThreadOf};
-use crate::state::{Column, Directory, Snapshot, StateError, bits};
+use crate::state::{Column, IndexDirectory, Snapshot, StateError, bits};
 use crate::tags::digest_of;
 use crate::text::HeaderNames;
 use crate::text::{Priority, fold, id_hash};
@@ -42,7 +42,7 @@ use terms::has_word;
 pub use containing::Containing;
 pub use exclusion::Exclusion;
 pub use folder::FolderFiles;
-pub use messages::{AddressFields, Message};
+pub use messages::{AddressFields, FoundMessage};
 pub use order::Sort;
 pub use tree::{TreeLine, tree};
 
@@ -106,7 +106,7 @@ impl Searcher {
     }
 
     /// Data about all messages together.
-    pub fn directory(&self) -> &Directory {
+    pub fn directory(&self) -> &IndexDirectory {
         self.snapshot.directory()
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Message;
+use super::FoundMessage;
 use crate::state::NO_PARENT;
 
 /// Levels drawn; more cannot be read, and a thread may be as deep as it is long.
@@ -31,7 +31,7 @@ impl TreeLine {
 
 /// Sorts messages by thread. Threads are in the order of their first message in `messages`; replies are below their
 /// parent, by date. A reply whose parent is missing stands as a first message in its thread.
-pub fn tree(messages: &[Message]) -> Vec<TreeLine> {
+pub fn tree(messages: &[FoundMessage]) -> Vec<TreeLine> {
     let at: HashMap<u32, usize> = messages.iter().enumerate().map(|(index, message)| (message.number, index)).collect();
     let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
     let mut tops: HashMap<u32, Vec<usize>> = HashMap::new();
@@ -73,8 +73,8 @@ mod tests {
     use super::*;
     use crate::text_index::Head;
 
-    fn message(number: u32, thread: u32, parent: u32) -> Message {
-        Message {
+    fn message(number: u32, thread: u32, parent: u32) -> FoundMessage {
+        FoundMessage {
             number,
             date: i64::from(number),
             size: 0,
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn a_thread_may_be_as_deep_as_it_is_long() {
         let parent = |number: u32| number.checked_sub(1).unwrap_or(NO_PARENT);
-        let messages: Vec<Message> = (0..20_000).map(|number| message(number, 0, parent(number))).collect();
+        let messages: Vec<FoundMessage> = (0..20_000).map(|number| message(number, 0, parent(number))).collect();
         let lines = tree(&messages);
         assert_eq!(lines.len(), messages.len());
         assert_eq!(lines.iter().map(|line| line.more.len()).max(), Some(DEPTH_MAX));

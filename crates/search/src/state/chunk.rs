@@ -35,13 +35,13 @@ pub struct Record {
     pub id: u64,
     /// XXH3-64 of the folded base subject, 0 if it is empty.
     pub subject: u64,
-    /// Index into [`Directory::folders`](super::Directory::folders).
+    /// Index into [`IndexDirectory::folders`](super::IndexDirectory::folders).
     pub folder: u32,
     /// The thread's number: that of its first message.
     pub thread: u32,
     /// The message this one answers, or [`NO_PARENT`].
     pub parent: u32,
-    /// Index into [`Directory::tag_sets`](super::Directory::tag_sets).
+    /// Index into [`IndexDirectory::tag_sets`](super::IndexDirectory::tag_sets).
     pub tags: u32,
     /// File name without directory.
     pub name: String,

@@ -13,7 +13,7 @@ use crate::query::SavedQueries;
 
 /// Data about all messages together; small, read whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Directory {
+pub struct IndexDirectory {
     /// Message numbers given out so far, including those of gone messages.
     pub messages: u32,
     /// Present messages: numbers in use without those of gone messages.
@@ -60,7 +60,7 @@ pub(super) struct ChunkPlace {
 /// A folder, and its directories when last listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FolderState {
-    /// Index into [`Directory::roots`].
+    /// Index into [`IndexDirectory::roots`].
     pub root: u32,
     /// Relative to the root; empty for the root itself.
     pub path: String,
@@ -70,7 +70,7 @@ pub struct FolderState {
     pub new: Option<Seen>,
     /// Same as `new`, for `cur/`.
     pub cur: Option<Seen>,
-    /// Keywords of the letters from `a` on, while [`Directory::keywords_are_tags`]. Empty for letters without a keyword
+    /// Keywords of the letters from `a` on, while [`IndexDirectory::keywords_are_tags`]. Empty for letters without a keyword
     /// that can be a tag.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keywords: Vec<String>,
@@ -83,7 +83,7 @@ pub struct FolderState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen(pub u64, pub i64);
 
-impl Directory {
+impl IndexDirectory {
     /// Validates the directory against itself and the size of the file, so that later reads stay in bounds.
     pub(super) fn check(&self, file_bytes: u64) -> Result<(), &'static str> {
         if self.chunks.len() != (self.messages as usize).div_ceil(CHUNK_MESSAGES) {
@@ -133,7 +133,7 @@ impl Directory {
 /// The trees and folders that an index covers, in the fields that all versions share.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Covered {
-    /// See [`Directory::roots`].
+    /// See [`IndexDirectory::roots`].
     pub roots: Vec<PathBuf>,
     folders: Vec<FolderState>,
 }

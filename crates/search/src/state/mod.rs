@@ -26,7 +26,7 @@ mod writer;
 
 pub use chunk::{Column, NO_PARENT, Record, bits};
 pub(crate) use directory::Covered;
-pub use directory::{Directory, FolderState, Seen};
+pub use directory::{FolderState, IndexDirectory, Seen};
 pub use error::StateError;
 pub use lock::{Lock, WaitingWriter};
 pub use snapshot::Snapshot;

@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::StateError;
 use super::chunk::{self, CHUNK_MESSAGES, Column, Record};
 use super::current::{Current, directory_bytes, read_current};
-use super::directory::{Directory, FolderState};
+use super::directory::{FolderState, IndexDirectory};
 
 /// An immutable view of one commit.
 pub struct Snapshot {
     dir: PathBuf,
     file: File,
-    pub(super) directory: Directory,
+    pub(super) directory: IndexDirectory,
     pub(super) current: Current,
     /// Ends of file names, by chunk.
     name_ends: Vec<NameEnds>,
@@ -49,7 +49,7 @@ impl Snapshot {
             };
             let bytes = directory_bytes(&file, &current).map_err(io)?;
             let bytes = bytes.ok_or_else(|| damaged("the directory's checksum is wrong"))?;
-            let directory: Directory = serde_json::from_slice(&bytes).map_err(|e| damaged(&e.to_string()))?;
+            let directory: IndexDirectory = serde_json::from_slice(&bytes).map_err(|e| damaged(&e.to_string()))?;
             let file_bytes = file.metadata().map_err(io)?.len();
             directory.check(file_bytes).map_err(damaged)?;
             let name_ends = directory.chunks.iter().map(|_| NameEnds::default()).collect();
@@ -58,7 +58,7 @@ impl Snapshot {
     }
 
     /// Data about all messages together.
-    pub fn directory(&self) -> &Directory {
+    pub fn directory(&self) -> &IndexDirectory {
         &self.directory
     }
 

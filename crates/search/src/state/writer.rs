@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::StateError;
 use super::chunk::{self, CHUNK_MESSAGES, Record};
 use super::current::{CURRENT, Current, FORMAT, read_current_of_any_format};
-use super::directory::{ChunkPlace, Directory};
+use super::directory::{ChunkPlace, IndexDirectory};
 use super::snapshot::Snapshot;
 use crate::disk;
 
@@ -23,7 +23,7 @@ pub struct StateWriter {
     records: Vec<Record>,
     dirty: BTreeSet<usize>,
     /// Small, written with every commit.
-    pub directory: Directory,
+    pub directory: IndexDirectory,
     current: Option<Current>,
     /// Name of the text index's directory.
     text: String,
@@ -55,7 +55,7 @@ impl StateWriter {
     /// Begins an empty store and an empty text index beside the existing ones; the first commit replaces both. The
     /// caller holds the [`Lock`](super::Lock).
     pub fn begin_anew(dir: &Path) -> Self {
-        let directory = Directory { tag_sets: vec![Vec::new()], ..Directory::default() };
+        let directory = IndexDirectory { tag_sets: vec![Vec::new()], ..IndexDirectory::default() };
         let current = read_current_of_any_format(dir).ok();
         let text = match &current {
             None => "text".to_owned(),

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use posthaste_maildir::Subdir;
-use posthaste_maildir::tree::{FileFacts, Folder, Stamp, Tree, flag_letters_of, key_of_name, look_up};
+use posthaste_maildir::tree::{FileFacts, Folder, MailTree, Stamp, flag_letters_of, key_of_name, look_up};
 
 use super::listing::{self, Name};
 use super::{Report, UpdateOptions};
-use crate::state::{Directory, FolderState, Record, Seen, StateWriter, bits};
+use crate::state::{FolderState, IndexDirectory, Record, Seen, StateWriter, bits};
 
 /// A file unknown under this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Touched {
 /// Lists the changes. Adds new folders to the directory; changes nothing else.
 pub(super) fn compare(
     state: &mut StateWriter,
-    trees: &[Tree],
+    trees: &[MailTree],
     options: &UpdateOptions,
     looked_at: SystemTime,
     report: &mut Report,
@@ -160,7 +160,7 @@ fn is_at_rest(state: &FolderState, folder: &Folder) -> bool {
 }
 
 /// True if the folder is below something unreadable or frozen: its messages are unknown, not gone.
-fn is_unknown(folder: &FolderState, trees: &[Tree]) -> bool {
+fn is_unknown(folder: &FolderState, trees: &[MailTree]) -> bool {
     let tree = &trees[folder.root as usize];
     let is_below = |above: &str| {
         above.is_empty() || folder.path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -170,7 +170,7 @@ fn is_unknown(folder: &FolderState, trees: &[Tree]) -> bool {
 
 /// True if the trees hold exactly the known folders and, unless `at_any_time`, their directories still have the
 /// recorded stamps. `trees` are those of all roots, in order.
-pub(super) fn has_same_folders(directory: &Directory, trees: &[Tree], at_any_time: bool) -> bool {
+pub(super) fn has_same_folders(directory: &IndexDirectory, trees: &[MailTree], at_any_time: bool) -> bool {
     let known: HashMap<(u32, &str), &FolderState> =
         directory.folders.iter().map(|folder| ((folder.root, folder.path.as_str()), folder)).collect();
     let mut found = 0;
@@ -235,7 +235,7 @@ pub(super) fn compare_touched(state: &StateWriter, touched: &Touched, report: &m
     Some(changes)
 }
 
-fn folder_dir(directory: &Directory, index: usize) -> PathBuf {
+fn folder_dir(directory: &IndexDirectory, index: usize) -> PathBuf {
     let folder = &directory.folders[index];
     directory.roots[folder.root as usize].join(&folder.path)
 }

@@ -8,9 +8,9 @@ use posthaste_maildir::{KEYWORDS_FILE, keywords_stamp, read_keywords};
 
 use super::Report;
 use crate::flag_tags::keyword_tags;
-use crate::state::{Directory, FolderState, Seen};
+use crate::state::{FolderState, IndexDirectory, Seen};
 
-fn dir_of(directory: &Directory, folder: &FolderState) -> PathBuf {
+fn dir_of(directory: &IndexDirectory, folder: &FolderState) -> PathBuf {
     let root = &directory.roots[folder.root as usize];
     // Joined with nothing a path would end in a slash.
     if folder.path.is_empty() { root.clone() } else { root.join(&folder.path) }
@@ -25,14 +25,14 @@ fn is_same(folder: &FolderState, stamp: Option<Stamp>) -> bool {
 }
 
 /// True if no folder's keyword table changed since the last update. Always true where keywords are no tags.
-pub(super) fn are_same(directory: &Directory) -> bool {
+pub(super) fn are_same(directory: &IndexDirectory) -> bool {
     let mut folders = directory.folders.iter().filter(|folder| folder.present && directory.keywords_are_tags);
     folders.all(|folder| keywords_stamp(&dir_of(directory, folder)).is_ok_and(|stamp| is_same(folder, stamp)))
 }
 
 /// Reads the changed tables, or forgets all of them where keywords are no tags. An unreadable table stays as it was,
 /// and is reported.
-pub(super) fn read_changed(directory: &mut Directory, looked_at: SystemTime, report: &mut Report) {
+pub(super) fn read_changed(directory: &mut IndexDirectory, looked_at: SystemTime, report: &mut Report) {
     for index in 0..directory.folders.len() {
         let folder = &directory.folders[index];
         if !directory.keywords_are_tags {

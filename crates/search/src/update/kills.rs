@@ -97,8 +97,9 @@ pub(crate) fn hits(index: &Path) -> Hits {
         let parsed = parse_with(query, &jiff::Zoned::now(), &searcher.directory().queries).unwrap();
         let found = searcher.find(&parsed).unwrap();
         let page = searcher.page(&found, Sort::Date, false, 0, 100).unwrap();
-        let message =
-            |message: crate::Message| (message.path.file_name().unwrap().to_string_lossy().into_owned(), message.tags);
+        let message = |message: crate::FoundMessage| {
+            (message.path.file_name().unwrap().to_string_lossy().into_owned(), message.tags)
+        };
         let mut rows: Vec<_> = searcher.messages(&page).unwrap().into_iter().map(message).collect();
         rows.sort();
         all.insert(query.to_owned(), rows);

@@ -30,11 +30,11 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
-use posthaste_maildir::tree::{Tree, TreeOptions, walk};
+use posthaste_maildir::tree::{MailTree, TreeOptions, walk};
 
 use crate::error::{IndexError, text_error};
 use crate::search::Searcher;
-use crate::settings::Settings;
+use crate::settings::SearchSettings;
 use crate::state::{Covered, Lock, Snapshot, StateError, StateWriter, bits};
 use crate::stop::Stop;
 use crate::tags::{TagError, TagStore};
@@ -62,7 +62,7 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
     let is_known =
         |root: &PathBuf| named(root).is_some_and(|root| directory.roots.iter().any(|known| root.starts_with(known)));
     let asks_for_more = options.check_files || options.into_noupdate || !roots.iter().all(is_known);
-    let settings = Settings::load(dir).ok()?;
+    let settings = SearchSettings::load(dir).ok()?;
     let text = TextIndex::open(&snapshot.text_dir()).ok()?;
     let waits_for_tags = directory.ruled < directory.messages
         || !directory.unruled.is_empty()
@@ -73,7 +73,7 @@ pub fn nothing_to_do(dir: &Path, roots: &[PathBuf], options: &UpdateOptions) -> 
         return None;
     }
     let walked = directory.roots.iter().map(|root| walk(root, &TreeOptions::default()).ok());
-    let trees: Vec<Tree> = walked.collect::<Option<_>>()?;
+    let trees: Vec<MailTree> = walked.collect::<Option<_>>()?;
     if !diff::has_same_folders(directory, &trees, options.list_all) || !keywords::are_same(directory) {
         return None;
     }
@@ -128,7 +128,7 @@ impl Indexer {
     /// [`rebuild`](Self::rebuild). `waiting` as in [`Lock::acquire`].
     ///
     /// # Errors
-    /// [`IndexError`] but for `Tree`, `Away` and `NoRoot`.
+    /// [`IndexError`] but for `MailTree`, `Away` and `NoRoot`.
     pub fn open(dir: &Path, waiting: Option<&dyn Fn()>) -> Result<Self, IndexError> {
         let lock = Lock::acquire(dir, waiting)?;
         Self::with(dir, lock, StateWriter::open(dir)?)
@@ -147,7 +147,7 @@ impl Indexer {
     fn state_to_update(dir: &Path) -> Result<StateWriter, StateError> {
         let state = StateWriter::open(dir)?;
         let has_others = || {
-            let (settings, text) = (Settings::load(dir).ok()?, TextIndex::open(&state.text_dir()).ok()?);
+            let (settings, text) = (SearchSettings::load(dir).ok()?, TextIndex::open(&state.text_dir()).ok()?);
             Some(settings.headers != *text.headers())
         };
         Ok(if !state.is_new() && has_others() == Some(true) { StateWriter::begin_anew(dir) } else { state })
@@ -191,7 +191,7 @@ impl Indexer {
             remove_dir(&state.text_dir())?;
         }
         let text_dir = state.text_dir();
-        let headers = Settings::load(dir).map(|settings| settings.headers).unwrap_or_default();
+        let headers = SearchSettings::load(dir).map(|settings| settings.headers).unwrap_or_default();
         let text = TextIndex::open_or_create(&text_dir, &headers).map_err(|error| text_error(&text_dir, error))?;
         let mut indexer = Self {
             dir: dir.to_owned(),

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use posthaste_maildir::Subdir;
-use posthaste_maildir::tree::{Folder, Tree};
+use posthaste_maildir::tree::{Folder, MailTree};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::parallel::on_threads;
@@ -43,7 +43,7 @@ impl Balance {
 ///
 /// # Errors
 /// Errors from listing a directory and reading the side store.
-pub(super) fn are_same(snapshot: &Snapshot, trees: &[Tree], threads: usize) -> io::Result<bool> {
+pub(super) fn are_same(snapshot: &Snapshot, trees: &[MailTree], threads: usize) -> io::Result<bool> {
     let folders = &snapshot.directory().folders;
     let index_of: HashMap<(u32, &str), usize> =
         folders.iter().enumerate().map(|(index, folder)| ((folder.root, folder.path.as_str()), index)).collect();

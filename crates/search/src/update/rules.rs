@@ -1,6 +1,6 @@
 //! Rules of the settings that tag new messages.
 //!
-//! They apply once, when a message is new in a run. [`Directory::ruled`](crate::state::Directory::ruled) is the number
+//! They apply once, when a message is new in a run. [`IndexDirectory::ruled`](crate::state::IndexDirectory::ruled) is the number
 //! up to which that was done, so a crash between the commits of messages and tags skips none. Messages known to the tag
 //! store are left alone: the user has tagged them already.
 
@@ -10,11 +10,11 @@ use std::path::Path;
 use super::{Indexer, Report};
 use crate::error::IndexError;
 use crate::search::Searcher;
-use crate::settings::{MaildirSettings, Settings, SettingsError};
+use crate::settings::{MaildirSettings, SearchSettings, SettingsError};
 use crate::state::{Record, Snapshot, bits};
 use crate::tags::{self, TagStore, Tags};
 
-/// [`Directory::ruled`](crate::state::Directory::ruled) while a rebuilt index fills up, whose messages are not new to
+/// [`IndexDirectory::ruled`](crate::state::IndexDirectory::ruled) while a rebuilt index fills up, whose messages are not new to
 /// the user.
 const ALL: u32 = u32::MAX;
 
@@ -28,7 +28,7 @@ impl Indexer {
         if self.state.is_beside() {
             self.ruled_before = ruled_messages(&self.dir);
         }
-        if let Ok(settings) = Settings::load(&self.dir) {
+        if let Ok(settings) = SearchSettings::load(&self.dir) {
             self.follow(&settings.maildir);
         }
     }
@@ -36,7 +36,7 @@ impl Indexer {
     /// Call before a commit of messages: marks them as done where no rules apply to them. `is_whole`: nothing is left
     /// to read.
     pub(super) fn pass_rules(&mut self, is_whole: bool) {
-        let settings = Settings::load(&self.dir);
+        let settings = SearchSettings::load(&self.dir);
         let has_none = settings.as_ref().is_ok_and(|settings| !settings.has_rules());
         if self.passes_rules && !is_whole {
             self.state.directory.ruled = ALL;
@@ -96,7 +96,7 @@ impl Indexer {
 
     /// Tags of the new messages that get any, by id and digest. `new` is in ascending order.
     fn ruled_tags(&mut self, new: &[u32]) -> Result<Vec<(String, u128, Tags)>, RuleError> {
-        let settings = Settings::load(&self.dir)?;
+        let settings = SearchSettings::load(&self.dir)?;
         let searcher = Searcher::open(&self.dir)?;
         let queries = settings.queries(&searcher.directory().queries)?;
         let mut rules = Vec::new();
@@ -152,7 +152,7 @@ fn ruled_messages(dir: &Path) -> Option<HashSet<u128>> {
 
 /// Words the error of a rule with a header that the index will only have after its rebuild, as may happen during a
 /// watch.
-fn settings_ahead(error: IndexError, settings: &Settings) -> RuleError {
+fn settings_ahead(error: IndexError, settings: &SearchSettings) -> RuleError {
     match error {
         IndexError::Header { name, .. } => {
             RuleError::Settings(settings.error(format!(

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::Indexer;
 use crate::disk;
 use crate::error::IndexError;
-use crate::flag_tags::{FileTags, Restored, Tagged};
+use crate::flag_tags::{FileTags, RestoredTags, Tagged};
 use crate::query::SavedQueries;
-use crate::settings::Settings;
+use crate::settings::SearchSettings;
 use crate::state::{Record, StateError, bits};
 use crate::tags::{self, AllTags, Dump, Restore, TagError, TagStore, Tags, check_query_name};
 use crate::text::id_hash;
@@ -72,7 +72,7 @@ impl Indexer {
         if !self.state.directory.keywords_are_tags {
             return Ok(BTreeSet::new());
         }
-        Ok(Settings::load(&self.dir)?.maildir.new_keywords)
+        Ok(SearchSettings::load(&self.dir)?.maildir.new_keywords)
     }
 
     /// Saves a query's text under a name, replacing an earlier one; without a text, deletes the query. True if anything
@@ -136,7 +136,7 @@ impl Indexer {
         text: &str,
         messages: &[(u32, String)],
         how: Restore,
-    ) -> Result<Restored, IndexError> {
+    ) -> Result<RestoredTags, IndexError> {
         let Dump { tags: wanted, queries } = tags::restore(text)?;
         let is_damaged = matches!(self.tags(), Err(IndexError::Tags(TagError::Damaged { .. })));
         if is_damaged && !how.dry_run {
@@ -150,7 +150,7 @@ impl Indexer {
         }
         let known = self.tags()?.about(wanted.keys().map(String::as_str))?;
         let mut rows: Vec<(&str, u128, Tags)> = Vec::new();
-        let mut restored = Restored::default();
+        let mut restored = RestoredTags::default();
         let new_keywords = self.new_keywords()?;
         for (id, tags) in &wanted {
             let Some(here) = by_id.get(id.as_str()) else {

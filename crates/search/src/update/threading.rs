@@ -31,7 +31,7 @@ impl Indexer {
 }
 
 /// Threads these messages, a set closed under sharing a thread.
-fn places(records: &[Record], mut numbers: Vec<u32>) -> Vec<(u32, crate::threads::Place)> {
+fn places(records: &[Record], mut numbers: Vec<u32>) -> Vec<(u32, crate::threads::ThreadPlace)> {
     // Numbers depend on the order of arrival. The result must not, but for the names of threads.
     numbers.sort_unstable_by_key(|&number| (records[number as usize].date, records[number as usize].digest, number));
     let item = |&number: &u32| {

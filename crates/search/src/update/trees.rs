@@ -4,7 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use posthaste_maildir::tree::{Tree, TreeError, TreeOptions, walk};
+use posthaste_maildir::tree::{MailTree, TreeError, TreeOptions, walk};
 
 use super::{Indexer, UpdateOptions};
 use crate::error::IndexError;
@@ -12,7 +12,7 @@ use crate::error::IndexError;
 impl Indexer {
     /// Walks all trees, in the order of the directory's roots. An absent tree is reported as trouble; in a rebuild,
     /// which would lose its messages, it is an error.
-    pub(super) fn walk(&mut self, roots: &[PathBuf], options: &UpdateOptions) -> Result<Vec<Tree>, IndexError> {
+    pub(super) fn walk(&mut self, roots: &[PathBuf], options: &UpdateOptions) -> Result<Vec<MailTree>, IndexError> {
         let named: Vec<PathBuf> =
             roots.iter().map(|root| std::path::absolute(root).unwrap_or_else(|_| root.clone())).collect();
         named.iter().try_for_each(|root| self.add_root(root))?;
@@ -26,7 +26,11 @@ impl Indexer {
             let tree = match walk(&root, &tree_options) {
                 // One that was just named must be there; an earlier one without messages is nobody's loss.
                 Err(TreeError::Root { error, .. }) if !named.contains(&root) => {
-                    if had_folders && !options.believe_missing { away(&is_not_there(&error)) } else { Tree::default() }
+                    if had_folders && !options.believe_missing {
+                        away(&is_not_there(&error))
+                    } else {
+                        MailTree::default()
+                    }
                 }
                 walked => walked?,
             };
@@ -50,7 +54,7 @@ impl Indexer {
 
     /// True for a tree that had folders and has none: an empty mount point. Also for one on another device that lacks
     /// some of them. The device alone proves nothing, since its number may change with every boot.
-    fn is_away(&self, root: usize, tree: &Tree, device: u64) -> bool {
+    fn is_away(&self, root: usize, tree: &MailTree, device: u64) -> bool {
         if !tree.troubles.is_empty() || !tree.frozen.is_empty() {
             return false;
         }
@@ -105,13 +109,13 @@ fn is_not_there(error: &io::Error) -> String {
     )
 }
 
-fn away(why: &str) -> Tree {
-    Tree { troubles: vec![(String::new(), io::Error::other(why))], ..Tree::default() }
+fn away(why: &str) -> MailTree {
+    MailTree { troubles: vec![(String::new(), io::Error::other(why))], ..MailTree::default() }
 }
 
 /// Returns the roots without any Maildir. A root that could not be read whole is not among them.
-pub(super) fn without_maildirs(roots: &[PathBuf], trees: &[Tree]) -> Vec<PathBuf> {
-    let is_empty = |tree: &Tree| tree.folders.is_empty() && tree.troubles.is_empty() && tree.frozen.is_empty();
+pub(super) fn without_maildirs(roots: &[PathBuf], trees: &[MailTree]) -> Vec<PathBuf> {
+    let is_empty = |tree: &MailTree| tree.folders.is_empty() && tree.troubles.is_empty() && tree.frozen.is_empty();
     roots.iter().zip(trees).filter(|(_, tree)| is_empty(tree)).map(|(root, _)| root.clone()).collect()
 }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use posthaste_maildir::KEYWORDS_FILE;
-use posthaste_maildir::tree::Tree;
+use posthaste_maildir::tree::MailTree;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 
@@ -54,7 +54,7 @@ impl Notify {
     }
 
     /// Watches every directory of a tree. True if one of them was not watched yet.
-    pub fn watch_tree(&mut self, tree: &Tree) -> bool {
+    pub fn watch_tree(&mut self, tree: &MailTree) -> bool {
         let before = self.places.len();
         let mut unwatched = 0;
         let came = WatchFlags::CREATE | WatchFlags::MOVED_TO;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use posthaste_acme::{AcmeError, AcmeHandle, AcmeSettings, Addresses, NameOutcome, Ports, Way, start};
+use posthaste_acme::{AcmeError, AcmeHandle, AcmeSettings, AddressLookup, NameOutcome, Ports, Way, start};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -129,7 +129,7 @@ type LookUp = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send>>;
 /// The resolver of mail hosts.
 struct ByResolver(Box<dyn Fn(String) -> LookUp + Send + Sync>);
 
-impl Addresses for ByResolver {
+impl AddressLookup for ByResolver {
     fn of<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>> {
         (self.0)(name.to_owned())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_config::{Config, Dkim};
-use posthaste_dkim::{DomainKeys, Draft, DraftError, KeyDirectory, KeyState, SignError, Signer, StoreError};
+use posthaste_dkim::{DomainKeys, Draft, DraftError, KeyDirectory, KeyState, KeyStoreError, SignError, Signer};
 use posthaste_message::{Edit, HeaderEditor, RawField};
 
 /// The keys that sign.
@@ -29,7 +29,7 @@ struct DomainSigner {
 pub enum DkimError {
     /// The directory of keys.
     #[error("dkim.dir: {0}")]
-    Store(#[from] StoreError),
+    Store(#[from] KeyStoreError),
     /// Headers change after they are signed.
     #[error(
         "relay.maps.generic changes headers as mail leaves, which breaks its DKIM signatures: use relay.maps.canonical, or remove the keys in {}", .0.display()

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use posthaste_consumer::OpenError;
+use posthaste_consumer::StreamOpenError;
 use posthaste_smtp::driver::ListenError;
 
 use crate::config::privileges::{LOW_PORTS, PrivilegeError, is_low};
@@ -29,7 +29,7 @@ pub enum ServeError {
         /// The data directory.
         dir: PathBuf,
         /// The error.
-        error: OpenError,
+        error: StreamOpenError,
     },
     /// The spool is new, and the table of mailboxes, which says where its numbers begin, cannot be read.
     #[error(
@@ -45,7 +45,7 @@ pub enum ServeError {
     },
     /// The queue of mail for other hosts could not be opened.
     #[error("the relay: {0}")]
-    Relay(OpenError),
+    Relay(StreamOpenError),
     /// The resolver of `[dns]`, or TLS, cannot be set up.
     #[error("the relay: {0}")]
     Dns(String),

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use posthaste_directory::Directory;
 use posthaste_message::DateTime;
-use posthaste_message::address::Domain;
+use posthaste_message::address::AddressDomain;
 use posthaste_relay::sender::SrsSection;
 use posthaste_relay::srs::{ReverseError, Srs};
 use posthaste_smtp::{ForwardPath, ReversePath};
@@ -39,7 +39,7 @@ impl Forwarding {
     /// The sender of a message that is forwarded: as it came if it is one of ours, empty, or too long to be rewritten.
     pub fn sender(&self, sender: &ReversePath, directory: &Directory) -> ReversePath {
         let Some((srs, domain)) = &self.srs else { return sender.clone() };
-        let is_ours = |domain: &Domain| matches!(domain, Domain::Name(name) if directory.is_ours(name));
+        let is_ours = |domain: &AddressDomain| matches!(domain, AddressDomain::Name(name) if directory.is_ours(name));
         srs.forward(sender, domain, now(), is_ours).unwrap_or_else(|error| {
             tracing::debug!(sender = %sender, error = %error, "forwarded with its own sender");
             sender.clone()

@@ -9,7 +9,7 @@ use rustix::fs::{Access, Gid, Mode, OFlags, Uid, access};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use posthaste_config::{Config, Identity, Loaded, OwnerRules, Rights};
+use posthaste_config::{Config, Loaded, OwnerRules, Rights, UserIdentity};
 
 /// Why the server does not run as the user that it should.
 #[derive(Debug, thiserror::Error)]
@@ -187,7 +187,8 @@ pub(crate) fn check_file(loaded: &Loaded) -> Result<(), PrivilegeError> {
 /// Makes the mail directory so that the owners of the mail can get through it, if it is not there.
 pub(crate) fn make_mail_directory(config: &Config) -> io::Result<()> {
     let mail = &config.storage.mail;
-    let own = Identity { name: String::new(), uid: geteuid().as_raw(), gid: getegid().as_raw(), groups: Vec::new() };
+    let own =
+        UserIdentity { name: String::new(), uid: geteuid().as_raw(), gid: getegid().as_raw(), groups: Vec::new() };
     match dir_mode(config, mail) {
         0o700 => Ok(()),
         mode => make_for(mail, &own, mode),
@@ -195,7 +196,7 @@ pub(crate) fn make_mail_directory(config: &Config) -> io::Result<()> {
 }
 
 /// Makes a directory, and all that is missing above it, for a user. What is there is left alone.
-fn make_for(path: &Path, identity: &Identity, mode: u32) -> io::Result<()> {
+fn make_for(path: &Path, identity: &UserIdentity, mode: u32) -> io::Result<()> {
     if path.as_os_str().is_empty() || path.exists() {
         return Ok(());
     }
@@ -208,7 +209,7 @@ fn make_for(path: &Path, identity: &Identity, mode: u32) -> io::Result<()> {
     Ok(rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))?)
 }
 
-fn become_user(identity: &Identity) -> io::Result<()> {
+fn become_user(identity: &UserIdentity) -> io::Result<()> {
     let threads = std::fs::read_dir("/proc/self/task")?.count();
     if threads != 1 {
         return Err(io::Error::other(format!("{threads} threads are running already")));
@@ -220,7 +221,7 @@ fn become_user(identity: &Identity) -> io::Result<()> {
     Ok(())
 }
 
-fn set_identity_of_thread(identity: &Identity) -> io::Result<()> {
+fn set_identity_of_thread(identity: &UserIdentity) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     let groups: Vec<Gid> = identity.groups.iter().map(|&group| Gid::from_raw(group)).collect();
     // In this order: without the user's rights the others could not be set any more.
@@ -231,17 +232,17 @@ fn set_identity_of_thread(identity: &Identity) -> io::Result<()> {
 
 /// The server's user, if this process is root and that user is another. It is the user of the configuration; where a supervisor sets the user, the owner of
 /// the data directory.
-pub(crate) fn servers_user(config: &Config) -> Option<Identity> {
+pub(crate) fn servers_user(config: &Config) -> Option<UserIdentity> {
     let owner = || {
         let found = std::fs::metadata(&config.storage.data).ok()?;
-        Identity::of(&found.uid().to_string(), Some(&found.gid().to_string())).ok()
+        UserIdentity::of(&found.uid().to_string(), Some(&found.gid().to_string())).ok()
     };
     let identity = config.identity().ok().flatten().or_else(owner);
     identity.filter(|identity| geteuid().is_root() && identity.uid != 0)
 }
 
 /// Runs `act` with the rights of the [server's user](servers_user), if there is one, and returns the user as well.
-pub(crate) fn as_servers_user<T: Send>(config: &Config, act: impl FnOnce() -> T + Send) -> Option<(Identity, T)> {
+pub(crate) fn as_servers_user<T: Send>(config: &Config, act: impl FnOnce() -> T + Send) -> Option<(UserIdentity, T)> {
     let identity = servers_user(config)?;
     // The kernel has users of threads: this one ends with its own.
     let done = std::thread::scope(|scope| {
@@ -273,7 +274,7 @@ pub(crate) fn check_storage(config: &Config) -> Result<(), PrivilegeError> {
 }
 
 /// Refuses directories that a server of another user has left unusable: better said now than when mail comes.
-fn check_directories(directories: &[PathBuf], identity: &Identity) -> Result<(), PrivilegeError> {
+fn check_directories(directories: &[PathBuf], identity: &UserIdentity) -> Result<(), PrivilegeError> {
     check_directories_by(directories, identity, |path, metadata| access(path, needed(metadata)).is_ok())
 }
 
@@ -285,7 +286,7 @@ fn needed(metadata: &Metadata) -> Access {
 /// `may_write` decides of each file and directory.
 fn check_directories_by(
     directories: &[PathBuf],
-    identity: &Identity,
+    identity: &UserIdentity,
     may_write: impl Fn(&Path, &Metadata) -> bool,
 ) -> Result<(), PrivilegeError> {
     for above in directories {
@@ -330,7 +331,7 @@ mod tests {
     #[test]
     fn what_the_first_start_has_yet_to_make_is_no_mistake() {
         let dir = tempfile::tempdir().unwrap();
-        let identity = Identity { name: "me".into(), uid: geteuid().as_raw(), gid: 0, groups: vec![] };
+        let identity = UserIdentity { name: "me".into(), uid: geteuid().as_raw(), gid: 0, groups: vec![] };
         let there = dir.path().join("there");
         std::fs::create_dir(&there).unwrap();
         std::fs::write(there.join("file"), "").unwrap();
@@ -345,7 +346,7 @@ mod tests {
         let found = std::fs::metadata(&file).unwrap();
         let may = |uid: u32, gid: u32, mode: u32, path: &Path| {
             rustix::fs::chmod(path, Mode::from_raw_mode(mode)).unwrap();
-            let identity = Identity { name: "x".into(), uid, gid, groups: vec![] };
+            let identity = UserIdentity { name: "x".into(), uid, gid, groups: vec![] };
             identity.may_write(&std::fs::metadata(path).unwrap())
         };
         let (uid, gid) = (found.uid(), found.gid());
@@ -375,7 +376,7 @@ mod tests {
                 "user = {uid}\ngroup = {gid}\n[storage]\ndata = \"{}\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n",
                 data.display()
             );
-            crate::Server::start(Config::parse(Path::new("x"), &text).unwrap())
+            crate::MailServer::start(Config::parse(Path::new("x"), &text).unwrap())
         };
         let error = start(uid + 1).await.err().expect("it is somebody else").to_string();
         assert!(error.contains(&format!("uid {uid}, but the configuration says user = `{}`", uid + 1)), "{error}");
@@ -387,7 +388,7 @@ mod tests {
     fn a_link_is_not_followed_where_a_directory_is_to_be_made() {
         let dir = tempfile::tempdir().unwrap();
         let metadata = std::fs::metadata(dir.path()).unwrap();
-        let identity = Identity { name: "me".into(), uid: metadata.uid(), gid: metadata.gid(), groups: vec![] };
+        let identity = UserIdentity { name: "me".into(), uid: metadata.uid(), gid: metadata.gid(), groups: vec![] };
         let (link, elsewhere) = (dir.path().join("link"), dir.path().join("elsewhere"));
         std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
         assert!(make_for(&link, &identity, 0o711).is_err() && !elsewhere.exists());

@@ -8,12 +8,12 @@ use posthaste_directory::{Place, Route};
 use posthaste_units::{count, wrapped};
 use rustix::process::{Resource, getrlimit};
 
-use crate::Server;
+use crate::MailServer;
 use crate::control::page_door::SESSION_SECS;
 use crate::services::opening::Restored;
 use posthaste_config::{self, Config, Domain, ListenerAuth, ListenerProtocol, ListenerTls};
 
-impl Server {
+impl MailServer {
     /// The banner as one line of JSON.
     pub fn banner_json(&self) -> String {
         let unix = self.config.mail_listeners().filter_map(|listener| listener.socket.unix.as_ref());
@@ -103,7 +103,7 @@ impl Server {
     }
 }
 
-impl Server {
+impl MailServer {
     /// Default addresses in use by other programs, each with its replacement.
     fn displaced(&self) -> Vec<(SocketAddr, SocketAddr)> {
         if !self.config.has_default_listeners() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use posthaste_accounts::Logins;
 use posthaste_control::{MailSender, NotSent, OutboundRoute, RouteFinder};
-use posthaste_directory::Refusal;
+use posthaste_directory::DirectoryRefusal;
 use posthaste_dns::Resolver;
 use posthaste_intake::Mail;
 use posthaste_relay::sender::{HostSettings, MtaSts, PreviewOf, RouteTls, Routing, opportunistic_tls};
@@ -97,14 +97,14 @@ impl OutboundRoutes {
         {
             return Err(Reply::new(553, "5.7.1", "Not an address of yours, you cannot send mail from it"));
         }
-        let address = path.address().ok_or_else(|| Refusal::Relay.reply())?;
+        let address = path.address().ok_or_else(|| DirectoryRefusal::Relay.reply())?;
         if !settings.may_relay(session, &address.domain().to_string()) {
-            return Err(Refusal::Relay.reply());
+            return Err(DirectoryRefusal::Relay.reply());
         }
         match settings.maps.has_recipient(address) {
             Exists::Yes => Ok(false),
             Exists::AskNextHop => Ok(true),
-            Exists::No => Err(Refusal::UnknownUser.reply()),
+            Exists::No => Err(DirectoryRefusal::UnknownUser.reply()),
         }
     }
 

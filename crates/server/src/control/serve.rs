@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::config::error::ServeError;
 use crate::config::start_files::StartFiles;
 use crate::control::ready::Supervisor;
-use crate::control::server::{Reloaded, Server, Stopped};
+use crate::control::server::{MailServer, Reloaded, Stopped};
 use crate::listen::listening::{Bound, bind_when_free};
 use posthaste_config::{Config, ConfigError, Loaded, LogFormat, OwnerRules};
 
@@ -123,7 +123,7 @@ async fn run(
     let mut stop = StopSignals::new()?;
     let mut hang_up = signal(SignalKind::hangup())?;
     // Reading a full spool takes its time, and it cannot be interrupted.
-    let mut start = std::pin::pin!(Server::start_on(bound, config, Arc::clone(&source.loaded.directory)));
+    let mut start = std::pin::pin!(MailServer::start_on(bound, config, Arc::clone(&source.loaded.directory)));
     let (mut server, is_stopping) = tokio::select! {
         started = &mut start => (started?, false),
         () = stop.next() => {
@@ -246,7 +246,7 @@ impl StopSignals {
 }
 
 /// Prints the banner, logs warnings about this configuration, and reports readiness.
-fn announce(server: &Server, directory: &Directory, supervisor: &mut Supervisor) {
+fn announce(server: &MailServer, directory: &Directory, supervisor: &mut Supervisor) {
     // With JSON, every line of output is JSON.
     let is_plain = server.config.log.format == LogFormat::Plain;
     let first_minute = if is_plain { server.first_minute_banner() } else { None };
@@ -292,7 +292,7 @@ fn tell_expiring(config: &Config) {
 }
 
 /// The answer to who has asked at the control socket: what needs a restart, and what cannot be used.
-fn reload(server: &mut Server, source: &mut Source) -> Result<Value, String> {
+fn reload(server: &mut MailServer, source: &mut Source) -> Result<Value, String> {
     match source.read_again() {
         Ok(config) => {
             let file = source.loaded.file.as_deref().map(|file| file.display().to_string());

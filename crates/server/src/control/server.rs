@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_consumer::{OpenError, poison_watch};
+use posthaste_consumer::{StreamOpenError, poison_watch};
 use posthaste_directory::Directory;
 use posthaste_intake::{Left, MemoryBudget};
 use posthaste_maildir::MailboxPath;
@@ -53,7 +53,7 @@ pub struct Stopped {
 }
 
 /// A server at work.
-pub struct Server {
+pub struct MailServer {
     pub(crate) config: Config,
     services: Services,
     pub(crate) receiver: Receiver,
@@ -65,7 +65,7 @@ pub struct Server {
     pub(crate) reloads: Option<mpsc::Receiver<ReloadAsked>>,
 }
 
-impl Server {
+impl MailServer {
     /// Listens, opens the store and finishes what an earlier run left, and serves. Needs a tokio runtime.
     ///
     /// The process stays the user that it is. `user` and `group` of the configuration are for [`serve`](crate::control::serve), which owns the process. Another user or
@@ -84,7 +84,7 @@ impl Server {
         Self::start_on(bound, config, directory).await
     }
 
-    /// Like [`Server::start`], on sockets that listen already: clients that connect meanwhile are greeted once the store is open.
+    /// Like [`MailServer::start`], on sockets that listen already: clients that connect meanwhile are greeted once the store is open.
     pub(crate) async fn start_on(bound: Bound, config: Config, directory: Arc<Directory>) -> Result<Self, ServeError> {
         let mut services = Services::default();
         match start_services(&mut services, bound, &config, directory).await {
@@ -268,7 +268,11 @@ async fn start_services(
 }
 
 /// Notes the streams that are not open. Mail is received and kept without them.
-fn note_stuck_streams(stuck: &StuckStreams, failed: Option<UnreadableMailboxes>, without_events: Option<OpenError>) {
+fn note_stuck_streams(
+    stuck: &StuckStreams,
+    failed: Option<UnreadableMailboxes>,
+    without_events: Option<StreamOpenError>,
+) {
     if let Some(failed) = failed {
         stuck.add(mailboxes::NAME, &failed.error, &failed.help);
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use posthaste_net::{Admission, Bound, CurrentCertificate, ListenError, Place, bind};
+use posthaste_net::{Admission, Bound, CurrentCertificate, ListenError, ListenPlace, bind};
 
 use crate::config::certificates::TlsInForce;
 use crate::listen::listening::{connection_limits, rules, unix_access};
@@ -69,7 +69,7 @@ fn default_address(listener: &Listener) -> SocketAddr {
 fn bind_next(config: &Config, mut at: SocketAddr) -> Result<Vec<Bound>, ListenError> {
     let last = at.port().saturating_add(PORTS_TRIED - 1);
     loop {
-        match bind_at(config, Place::Tcp(at.to_string())) {
+        match bind_at(config, ListenPlace::Tcp(at.to_string())) {
             Err(error) if is_busy(&error) && at.port() < last => at.set_port(at.port() + 1),
             bound => return bound,
         }
@@ -80,15 +80,15 @@ fn is_busy(error: &ListenError) -> bool {
     error.error.kind() == io::ErrorKind::AddrInUse
 }
 
-fn bind_at(config: &Config, place: Place) -> Result<Vec<Bound>, ListenError> {
+fn bind_at(config: &Config, place: ListenPlace) -> Result<Vec<Bound>, ListenError> {
     let bound = bind(vec![(place, ())], &connection_limits(config))?;
     Ok(bound.into_iter().map(|(socket, ())| socket).collect())
 }
 
-fn place(config: &Config, listener: &Listener) -> Place {
+fn place(config: &Config, listener: &Listener) -> ListenPlace {
     match (&listener.socket.address, &listener.socket.unix) {
-        (Some(address), _) => Place::Tcp(address.clone()),
-        (None, Some(path)) => Place::Unix(path.clone(), unix_access(config, listener)),
+        (Some(address), _) => ListenPlace::Tcp(address.clone()),
+        (None, Some(path)) => ListenPlace::Unix(path.clone(), unix_access(config, listener)),
         (None, None) => panic!("an unchecked configuration: a listener that listens nowhere"),
     }
 }

@@ -13,7 +13,7 @@ use posthaste_mailstore::MailArrivals;
 use posthaste_relay::sender::Relay;
 use posthaste_spool::{Entry, Lsn};
 use posthaste_transport::Transports;
-use posthaste_watch::Found;
+use posthaste_watch::StuckWorker;
 
 use crate::receive::events::EventRecorder;
 use crate::receive::handler::Receiver;
@@ -150,7 +150,7 @@ impl Destinations {
     }
 
     /// Workers of the spool and of destinations that are stuck, or go on.
-    pub fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+    pub fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker> {
         let mut found = self.intake().spool().look_for_stuck(now);
         self.list.iter().for_each(|destination| found.extend(destination.look_for_stuck(now)));
         found
@@ -239,7 +239,7 @@ impl<D: Destination> Destination for Late<D> {
         self.opened().map_or(Poll::Pending, |opened| opened.poll_failed(cx))
     }
 
-    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+    fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker> {
         self.opened().map(|opened| opened.look_for_stuck(now)).unwrap_or_default()
     }
 

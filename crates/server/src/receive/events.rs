@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use posthaste_accounts::LoginFailure;
-use posthaste_consumer::OpenError;
-use posthaste_events::{Config as LogConfig, Event, EventLog, Kind, LIST_MAX, Login, Notice, Refused, Stage};
+use posthaste_consumer::StreamOpenError;
+use posthaste_events::{
+    Config as LogConfig, Event, EventKind, EventLog, LIST_MAX, LoginEvent, Notice, RefusalStage, RefusedEvent,
+};
 pub(crate) use posthaste_events::{EventRecorder, STREAM};
 use posthaste_intake::{Arrival, ArrivalFacts};
 use posthaste_smtp::driver::Peer;
@@ -36,7 +38,7 @@ impl Events {
     ///
     /// # Errors
     /// The log's stream cannot be registered, or there can be no more threads. Trouble with its files is told in the log, and mail is received all the same.
-    pub fn open(config: &Config, spool: &Arc<dyn Spool>) -> Result<Option<Self>, OpenError> {
+    pub fn open(config: &Config, spool: &Arc<dyn Spool>) -> Result<Option<Self>, StreamOpenError> {
         let events = &config.events;
         if !events.enabled {
             let left = posthaste_events::give_up(&**spool);
@@ -162,8 +164,8 @@ pub(crate) fn message(
         MessageOutcome::All(reply) => reply.to_string(),
         MessageOutcome::Each(replies) => replies.iter().map(Reply::to_string).collect::<Vec<_>>().join("; "),
     };
-    recorder.note(&Event::now(Kind::Refused(Refused {
-        stage: if line.abandoned { Stage::Aborted } else { Stage::Message },
+    recorder.note(&Event::now(EventKind::Refused(RefusedEvent {
+        stage: if line.abandoned { RefusalStage::Aborted } else { RefusalStage::Message },
         id: line.received_id.as_str().into(),
         peer: session.peer.to_string().into(),
         helo: helo(session),
@@ -186,8 +188,8 @@ pub(crate) fn command(
     reply: &Reply,
 ) {
     let (recipients, recipient_count) = paths(recipient.into_iter());
-    recorder.note(&Event::now(Kind::Refused(Refused {
-        stage: if recipient.is_some() { Stage::Recipient } else { Stage::Mail },
+    recorder.note(&Event::now(EventKind::Refused(RefusedEvent {
+        stage: if recipient.is_some() { RefusalStage::Recipient } else { RefusalStage::Mail },
         id: "".into(),
         peer: session.peer.to_string().into(),
         helo: helo(session),
@@ -214,7 +216,7 @@ pub(crate) fn login(
         Peer::Tcp { local, .. } if local.port() != 0 => local.to_string(),
         _ => String::new(),
     };
-    recorder.note(&Event::now(Kind::Login(Login {
+    recorder.note(&Event::now(EventKind::Login(LoginEvent {
         peer: peer_name(peer).into(),
         helo: session.map_or_else(|| "".into(), helo),
         listener: listener.into(),
@@ -237,16 +239,16 @@ pub(crate) fn peer_name(peer: &Peer) -> String {
 /// A file in the pickup directory that cannot be read, and the user that has put it there.
 pub(crate) fn pickup(recorder: &EventRecorder, file: &str, uid: Option<u32>, why: &str) {
     let peer = uid.map_or(String::new(), |uid| Peer::Local { uid }.to_string());
-    recorder.note(&without_session(Stage::Message, file, peer, why));
+    recorder.note(&without_session(RefusalStage::Message, file, peer, why));
 }
 
 /// A client that may not connect.
 pub(crate) fn connection(recorder: &EventRecorder, peer: &Peer, why: &str) {
-    recorder.note(&without_session(Stage::Connection, "", peer.to_string(), why));
+    recorder.note(&without_session(RefusalStage::Connection, "", peer.to_string(), why));
 }
 
-fn without_session(stage: Stage, id: &str, peer: String, why: &str) -> Event {
-    Event::now(Kind::Refused(Refused {
+fn without_session(stage: RefusalStage, id: &str, peer: String, why: &str) -> Event {
+    Event::now(EventKind::Refused(RefusedEvent {
         stage,
         id: id.into(),
         peer: peer.into(),

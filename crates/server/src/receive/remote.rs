@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use posthaste_dns::Resolver;
 use posthaste_intake::{
-    Body, BodyFacts, Destination, DestinationFigures, Mail, MailPlace, NotTaken, Reserved, Reserving,
+    BodyFacts, Destination, DestinationFigures, GatheredBody, Mail, MailPlace, NotTaken, Reserved, Reserving,
 };
 use posthaste_notify::dsn::Wording;
 pub(crate) use posthaste_relay::sender::Ahead;
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::{Address, ForwardPath};
 use posthaste_spool::Lsn;
-use posthaste_watch::Found;
+use posthaste_watch::StuckWorker;
 
 use crate::config::forward::{Back, Forwarding};
 use crate::receive::destinations::not_open;
@@ -53,7 +53,7 @@ impl Destination for RelayDoor {
         self.opened().map(|relay| relay.figures()).unwrap_or_default()
     }
 
-    fn look_for_stuck(&self, now: Instant) -> Vec<Found> {
+    fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker> {
         self.opened().map(|relay| relay.look_for_stuck(now)).unwrap_or_default()
     }
 
@@ -164,7 +164,7 @@ impl RemoteHosts {
     }
 
     /// A complaint of mail that was sent from here, in a message to an ordinary address.
-    pub async fn complaint(&self, body: &Body) -> Option<ReturnedMail> {
+    pub async fn complaint(&self, body: &GatheredBody) -> Option<ReturnedMail> {
         let relay = self.relay();
         returned::complaint(relay.as_ref(), body).await
     }

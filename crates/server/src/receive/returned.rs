@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_events::{Event, Feedback, Kind};
-use posthaste_intake::Body;
+use posthaste_events::{Event, EventKind, Feedback};
+use posthaste_intake::GatheredBody;
 use posthaste_queue::Key;
 use posthaste_relay::originals::Original;
 use posthaste_relay::report::{Action, FeedbackReport, RecipientReport, Report};
@@ -104,7 +104,7 @@ pub(crate) fn note(relay: &Relay, recorder: Option<&EventRecorder>, mail: &Retur
         }
         let Some(recorder) = recorder else { continue };
         let text_of = |text: Option<&String>| Arc::from(text.map_or("", String::as_str));
-        recorder.note(&Event::now(Kind::Feedback(Feedback {
+        recorder.note(&Event::now(EventKind::Feedback(Feedback {
             kind: said.kind.into(),
             report,
             message: key.message,
@@ -123,9 +123,9 @@ pub(crate) fn note(relay: &Relay, recorder: Option<&EventRecorder>, mail: &Retur
 
 /// Complaint in a feedback report that was sent to an ordinary address. A valid signed return path proves that the reporter has the original. Larger reports
 /// than [`COMPLAINT_BYTES_MAX`] are not read.
-pub(crate) async fn complaint(relay: Option<&Relay>, body: &Body) -> Option<ReturnedMail> {
+pub(crate) async fn complaint(relay: Option<&Relay>, body: &GatheredBody) -> Option<ReturnedMail> {
     let relay = relay.filter(|relay| relay.bounces().return_path.is_some())?;
-    let Body::Memory(pieces) = body else { return None };
+    let GatheredBody::Memory(pieces) = body else { return None };
     let bytes: usize = pieces.iter().map(Bytes::len).sum();
     if bytes > COMPLAINT_BYTES_MAX || !header_has(pieces, REPORT_TYPE) {
         return None;
@@ -166,9 +166,9 @@ const REPORT_TYPE: &[u8] = b"feedback-report";
 const COMPLAINT_BYTES_MAX: usize = 1 << 20;
 
 /// The report in a message. One that is too large for memory is not read.
-pub(crate) fn read(body: &Body) -> Option<Report> {
+pub(crate) fn read(body: &GatheredBody) -> Option<Report> {
     match body {
-        Body::Memory(pieces) => Report::read(&pieces.concat()),
+        GatheredBody::Memory(pieces) => Report::read(&pieces.concat()),
         _ => None,
     }
 }
@@ -226,7 +226,7 @@ mod tests {
             "Content-Type: multipart/report; report-type=delivery-status; boundary=b\r\n\r\n\
              --b\r\nContent-Type: message/delivery-status\r\n\r\nReporting-MTA: dns; mx.there.example\r\n\r\n{fields}\r\n--b--\r\n"
         );
-        read(&Body::Memory(vec![text.into()]))
+        read(&GatheredBody::Memory(vec![text.into()]))
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::receive::logins::Session;
 use crate::receive::maps::Maps;
 use crate::receive::sender_checks::TreatmentRules;
 use crate::receive::tenants::Tenants;
-use posthaste_config::{Checks, Config, Limits, Listener, ListenerAuth, Network, Rates, SpoolShare};
+use posthaste_config::{Checks, Config, LimitSection, Listener, ListenerAuth, Network, Rates, SpoolShare};
 
 /// Settings that a reload replaces while sessions go on.
 #[derive(Debug)]
@@ -82,8 +82,8 @@ pub(crate) struct MessageLimits {
     pub allowance: Allowance,
 }
 
-impl From<Limits> for MessageLimits {
-    fn from(limits: Limits) -> Self {
+impl From<LimitSection> for MessageLimits {
+    fn from(limits: LimitSection) -> Self {
         let share = match limits.receive.spool_per_address {
             SpoolShare::Percent(percent) => SpaceShare::Percent(percent),
             SpoolShare::Bytes(bytes) => SpaceShare::Bytes(bytes),
@@ -267,7 +267,7 @@ fn auth(config: &Config, listener: &Listener) -> ByNetwork<ListenerAuth> {
 }
 
 /// Limits of the sessions of a listener, by the client's network.
-fn limits(config: &Config, listener: &Listener) -> ByNetwork<Limits> {
+fn limits(config: &Config, listener: &Listener) -> ByNetwork<LimitSection> {
     let limits = listener.limits.over(&config.limits);
     let networks = config.networks.iter().flat_map(Network::each);
     let networks = networks.map(|(network, own)| (network, own.limits.over(&limits))).collect();

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use posthaste_consumer::OpenError;
+use posthaste_consumer::StreamOpenError;
 use posthaste_intake::{Intake, LARGE_BODY_BYTES, MemoryBudget};
-use posthaste_spool::{Damage, Event, FileSpool, Lsn, OpenReport, Spool};
+use posthaste_spool::{Damage, FileSpool, Lsn, OpenReport, Spool, SpoolEvent};
 use posthaste_watch::Watch as Workers;
 use tracing::field::display;
 
@@ -23,7 +23,7 @@ pub(crate) struct OpenedSpool {
     /// The event log, if there is one.
     pub events: Option<Events>,
     /// Why there is none although there should be. Mail is accepted and delivered without it.
-    pub without_events: Option<OpenError>,
+    pub without_events: Option<StreamOpenError>,
     pub found: OpenReport,
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn open_spool(
         let (data, mail) = (&settings.storage.data, &settings.storage.mail);
         let storage = |error| ServeError::Storage { dir: data.clone(), error };
         crate::config::privileges::make_mail_directory(&settings)
-            .map_err(OpenError::io(mail.display().to_string()))
+            .map_err(StreamOpenError::io(mail.display().to_string()))
             .map_err(storage)?;
         let (spool, found) = open_when_free(&settings.storage.spool, spool)?;
         tell(&found);
@@ -133,12 +133,12 @@ pub(crate) fn log_damaged(batches: &[Lsn], consumer: &str) {
 }
 
 /// Logs an event of the spool; a failure that lasts, now and then.
-fn log(event: Event, repeats: &Repeats) {
+fn log(event: SpoolEvent, repeats: &Repeats) {
     let failing = match &event {
-        Event::CheckpointFailed { .. } => Some((Kind::Broken, "checkpoints of the spool")),
-        Event::CheckpointSlow { .. } => Some((Kind::Slow, "checkpoints of the spool")),
-        Event::PackingFailed { .. } => Some((Kind::Broken, "packs of the spool")),
-        Event::SegmentFailed { .. } => Some((Kind::Broken, "log files of the spool")),
+        SpoolEvent::CheckpointFailed { .. } => Some((Kind::Broken, "checkpoints of the spool")),
+        SpoolEvent::CheckpointSlow { .. } => Some((Kind::Slow, "checkpoints of the spool")),
+        SpoolEvent::PackingFailed { .. } => Some((Kind::Broken, "packs of the spool")),
+        SpoolEvent::SegmentFailed { .. } => Some((Kind::Broken, "log files of the spool")),
         _ => None,
     };
     if failing.is_some_and(|(kind, name)| !repeats.is_told(kind, About::Name(name), Instant::now())) {
@@ -148,31 +148,31 @@ fn log(event: Event, repeats: &Repeats) {
     write(event);
 }
 
-fn write(event: Event) {
+fn write(event: SpoolEvent) {
     match event {
-        Event::CheckpointFailed { error } => {
+        SpoolEvent::CheckpointFailed { error } => {
             tracing::error!(error, "a checkpoint of the spool failed: nothing is freed until one succeeds");
         }
-        Event::CheckpointSlow { took } => {
+        SpoolEvent::CheckpointSlow { took } => {
             tracing::warn!(seconds = took.as_secs(), "a checkpoint of the spool took long: its disk is slow");
         }
-        Event::PackingFailed { error } => {
+        SpoolEvent::PackingFailed { error } => {
             tracing::error!(error, "waiting mail could not be moved into a pack: the log of the spool fills");
         }
-        Event::SegmentFailed { error } => {
+        SpoolEvent::SegmentFailed { error } => {
             tracing::error!(error, "a log file of the spool cannot be made: mail that needs it is refused");
         }
-        Event::Poisoned { why } => {
+        SpoolEvent::Poisoned { why } => {
             tracing::error!(why, "stable storage failed: no mail is accepted until a restart, once its cause is gone");
         }
-        Event::Damage(damage) => {
+        SpoolEvent::Damage(damage) => {
             let batch = damage.lsn.map(display);
             tracing::error!(batch, place = damage.place, what = damage.what, "the spool is damaged");
         }
-        Event::ShortOfSpace { is_short: true, free_bytes, free_inodes } => {
+        SpoolEvent::ShortOfSpace { is_short: true, free_bytes, free_inodes } => {
             tracing::warn!(free_bytes, free_inodes, "the file system of the spool is nearly full: mail is refused");
         }
-        Event::ShortOfSpace { is_short: false, free_bytes, free_inodes } => {
+        SpoolEvent::ShortOfSpace { is_short: false, free_bytes, free_inodes } => {
             tracing::info!(free_bytes, free_inodes, "the file system of the spool has room again");
         }
         event => tracing::warn!(event = ?event, "the spool"),

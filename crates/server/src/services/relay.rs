@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use posthaste_consumer::OpenError;
-use posthaste_directory::{Directory, Mailboxes, Refusal, Route};
+use posthaste_consumer::StreamOpenError;
+use posthaste_directory::{Directory, DirectoryRefusal, Mailboxes, Route};
 use posthaste_dns::{Resolver, Settings as DnsSettings, SetupError};
-use posthaste_intake::{Body, Destination, Intake, Mail, MailPlace, MailRecipient, NotifyWhen};
+use posthaste_intake::{Destination, GatheredBody, Intake, Mail, MailPlace, MailRecipient, NotifyWhen};
 use posthaste_notify::dsn::Written;
 use posthaste_relay::sender::{
     Bounces, BouncesError, Config as RelayConfig, Delivering, MtaSts, Notice, Notifier, OpenReport, Relay, STREAM,
@@ -303,10 +303,10 @@ fn stuck(receiver: &Receiver, error: &dyn std::fmt::Display, help: &str) -> Opti
 const BOUNCE_FILES_HELP: &str = "stop the server, put this file back, or remove it and the file beside it that ends in `.made` to begin an empty one, and start it again";
 
 /// Advice for a queue that cannot be opened.
-fn help(error: &OpenError) -> &'static str {
+fn help(error: &StreamOpenError) -> &'static str {
     match error {
-        OpenError::State { .. } => "start the version of Posthaste that wrote it",
-        OpenError::Restore(_) => "stop the server, run `posthaste spool repair`, and start it again",
+        StreamOpenError::State { .. } => "start the version of Posthaste that wrote it",
+        StreamOpenError::Restore(_) => "stop the server, run `posthaste spool repair`, and start it again",
         _ => "stop the server, run `posthaste spool verify`, and start it again once the disk can be read",
     }
 }
@@ -384,7 +384,7 @@ impl Receiver {
         };
         let mailboxes = match self.settings().directory.recipient(&path) {
             Route::Local(mailboxes) => Some(mailboxes),
-            Route::Refused(Refusal::Relay) => None,
+            Route::Refused(DirectoryRefusal::Relay) => None,
             _ => return None,
         };
         Some(Addressee { path, is_rewritten, mailboxes })
@@ -445,7 +445,7 @@ impl Receiver {
             return Err("its mailbox cannot be served now".to_owned());
         }
         let front = self.sign_notice(&written)?;
-        let (mail, body) = (Mail { also, front, ..mail }, Body::Memory(written.message));
+        let (mail, body) = (Mail { also, front, ..mail }, GatheredBody::Memory(written.message));
         let kept = intake.accept(destinations, &mail, body).await;
         kept.map(|_| true).map_err(|error| error.to_string())
     }

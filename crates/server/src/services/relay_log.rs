@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use posthaste_events::{
-    Admin, AdminTarget, Event, EventRecorder, Kind, LIST_MAX, OfRelay, Received, RelayFate, TlsFailed,
+    Admin, AdminTarget, Event, EventKind, EventRecorder, LIST_MAX, OfRelay, ReceivedEvent, RelayFate, TlsFailed,
 };
 use posthaste_intake::ArrivalFacts;
 use posthaste_queue::{Action, Imported, QueueEntry, Secs};
@@ -44,7 +44,7 @@ impl Observer for RelayLog {
             let is_double_bounce = attempt.is_double_bounce;
             let of = event(attempt);
             let double = is_double_bounce.then(|| OfRelay { fate: RelayFate::DoubleBounced, ..of.clone() });
-            events.extend([of].into_iter().chain(double).map(|of| Event::now(Kind::Relay(of))));
+            events.extend([of].into_iter().chain(double).map(|of| Event::now(EventKind::Relay(of))));
         }
         recorder.entries(&events)
     }
@@ -52,7 +52,7 @@ impl Observer for RelayLog {
     fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry> {
         let target =
             |of: ActedOn| AdminTarget { message: of.key.message, number: of.key.number, recipient: of.recipient };
-        self.recorder.as_ref()?.entry(&Event::now(Kind::Admin(Admin {
+        self.recorder.as_ref()?.entry(&Event::now(EventKind::Admin(Admin {
             action: name(action).into(),
             uid: by.uid,
             token: by.token.as_str().into(),
@@ -76,7 +76,7 @@ impl Observer for RelayLog {
             QueueEntry::NotDiverted(scope) => ("unroute", scope, Secs::MAX),
             _ => return None,
         };
-        self.recorder.as_ref()?.entry(&Event::now(Kind::Admin(Admin {
+        self.recorder.as_ref()?.entry(&Event::now(EventKind::Admin(Admin {
             action: action.into(),
             uid: by.uid,
             token: by.token.as_str().into(),
@@ -105,8 +105,8 @@ impl Observer for RelayLog {
             ..ArrivalFacts::default()
         };
         let tenant = Arc::clone(&message.queued.tenant);
-        let received = Received { facts, tenant, ..Received::default() };
-        self.recorder.as_ref()?.entry(&Event::now(Kind::Received(received)))
+        let received = ReceivedEvent { facts, tenant, ..ReceivedEvent::default() };
+        self.recorder.as_ref()?.entry(&Event::now(EventKind::Received(received)))
     }
 
     fn site(&self, state: &SiteState<'_>) {
@@ -131,7 +131,7 @@ impl Observer for RelayLog {
 
     fn tls_failed(&self, failure: &TlsFailure<'_>) {
         if let Some(recorder) = &self.recorder {
-            recorder.note(&Event::now(Kind::TlsFailed(TlsFailed {
+            recorder.note(&Event::now(EventKind::TlsFailed(TlsFailed {
                 host: failure.host.into(),
                 site: failure.site.into(),
                 demand: failure.demand.into(),

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use posthaste_watch::{Became, Found, Watch as Workers, Watcher};
+use posthaste_watch::{Became, StuckWorker, Watch as Workers, Watcher};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -64,7 +64,7 @@ impl Drop for OpeningWatch {
 }
 
 /// Names each worker that is stuck, once, and each that goes on, up to a bound.
-fn report_stuck(found: Vec<Found>) {
+fn report_stuck(found: Vec<StuckWorker>) {
     let others = found.len().saturating_sub(NAMED_MAX);
     for found in found.into_iter().take(NAMED_MAX) {
         let (worker, seconds) = (&*found.states, found.time.as_secs());
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_stuck_worker_is_logged_once_and_when_it_goes_on() {
-        let found = |what, secs| Found {
+        let found = |what, secs| StuckWorker {
             states: "site mx.example > session to 192.0.2.1:25 > waiting for the reply".to_owned(),
             time: Duration::from_secs(secs),
             what,

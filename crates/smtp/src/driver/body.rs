@@ -16,7 +16,7 @@ use crate::server::{Event, MessageOutcome};
 /// The message being received. Reading it reads from the connection, so a slow reader slows only its own client, and
 /// nothing accumulates in between.
 #[derive(Debug)]
-pub struct Body<'a> {
+pub struct IncomingBody<'a> {
     connection: &'a mut Connection,
     state: State,
 }
@@ -40,7 +40,7 @@ pub(super) enum End {
     Stopped(Stop),
 }
 
-impl<'a> Body<'a> {
+impl<'a> IncomingBody<'a> {
     /// Most memory of one piece.
     pub const CHUNK_BYTES_MAX: usize = 512 << 10;
 
@@ -52,9 +52,9 @@ impl<'a> Body<'a> {
     /// CRLF kept. A small message that arrived in one read is one piece. `None` at the end. Dropping the future loses
     /// nothing.
     ///
-    /// Reads from the client, as only this and [`Body::readable`] do: a slow reader slows its client, and nothing
+    /// Reads from the client, as only this and [`IncomingBody::readable`] do: a slow reader slows its client, and nothing
     /// accumulates. A piece is a slice of the read buffer or a copy. Keeping one keeps about twice its length at most,
-    /// and never more than [`Body::CHUNK_BYTES_MAX`].
+    /// and never more than [`IncomingBody::CHUNK_BYTES_MAX`].
     ///
     /// # Errors
     /// The message is lost or will be refused, and the client gets that reply whatever the handler returns. Discard the
@@ -75,7 +75,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// Waits until [`Body::chunk`] has something to return or to read. Meanwhile the body holds only the memory of
+    /// Waits until [`IncomingBody::chunk`] has something to return or to read. Meanwhile the body holds only the memory of
     /// pieces given out, so callers can first make room. `false`: nothing more comes, and `chunk` says why. Dropping
     /// the future loses nothing.
     pub async fn readable(&mut self) -> bool {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     /// Octets that the connection holds while nothing comes.
-    async fn held_while_waiting(body: &mut Body<'_>) -> usize {
+    async fn held_while_waiting(body: &mut IncomingBody<'_>) -> usize {
         let mut readable = Box::pin(body.readable());
         let waits = poll_fn(|cx| Poll::Ready(readable.as_mut().poll(cx).is_pending())).await;
         drop(readable);
@@ -201,7 +201,7 @@ mod tests {
     async fn an_announced_size_or_a_small_piece_takes_no_memory() {
         for begin in ["BDAT 250000 LAST", "DATA"] {
             let (mut connection, mut client) = in_body(begin).await;
-            let mut body = Body::new(&mut connection);
+            let mut body = IncomingBody::new(&mut connection);
             assert!(held_while_waiting(&mut body).await <= 64, "{begin}");
             assert!(body.connection.missing_room().is_some_and(|bytes| bytes <= 64 << 10), "{begin}");
             let mut kept = Vec::new();
@@ -225,11 +225,11 @@ mod tests {
             }
             client
         });
-        let mut body = Body::new(&mut connection);
+        let mut body = IncomingBody::new(&mut connection);
         let (mut bytes, mut kept) = (0, Vec::new());
         while body.readable().await {
             let piece = body.chunk().await.unwrap().unwrap();
-            assert!(piece.len() <= Body::CHUNK_BYTES_MAX);
+            assert!(piece.len() <= IncomingBody::CHUNK_BYTES_MAX);
             bytes += piece.len();
             // A slice keeps its buffer: the rest of that is less than the part given out.
             assert!(body.connection.held_bytes() <= bytes, "{} beside {bytes}", body.connection.held_bytes());
@@ -243,7 +243,7 @@ mod tests {
     async fn looking_whether_there_is_more_loses_nothing() {
         let (mut connection, mut client) = in_body("DATA").await;
         client.write_all(b"one\r\n..two\r\n.\r\n").await.unwrap();
-        let mut body = Body::new(&mut connection);
+        let mut body = IncomingBody::new(&mut connection);
         let mut whole = Vec::new();
         while body.readable().await && body.readable().await {
             if let Some(Ok(piece)) = body.chunk().await {

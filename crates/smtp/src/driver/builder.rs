@@ -5,7 +5,7 @@ use std::path::PathBuf;
 #[cfg(feature = "tls")]
 use std::sync::Arc;
 
-use posthaste_net::{Backlog, Certificate, Limits, ListenError, Place, UnixAccess, bind};
+use posthaste_net::{Backlog, Certificate, GateLimits, ListenError, ListenPlace, UnixAccess, bind};
 
 use super::Handler;
 use super::server::{BoundServer, RunningServer};
@@ -22,7 +22,7 @@ impl Server {
         ServerBuilder {
             next: ListenerSettings::from(Config::new("localhost")),
             places: Vec::new(),
-            limits: Limits::default(),
+            limits: GateLimits::default(),
             implicit_tls: false,
             certificate: Certificate::default(),
         }
@@ -34,8 +34,8 @@ impl Server {
 pub struct ServerBuilder {
     /// Settings of the listeners named from here on.
     next: ListenerSettings,
-    places: Vec<(Place, Door, ListenerSettings)>,
-    limits: Limits,
+    places: Vec<(ListenPlace, Door, ListenerSettings)>,
+    limits: GateLimits,
     implicit_tls: bool,
     certificate: Certificate,
 }
@@ -46,7 +46,7 @@ impl ServerBuilder {
 
     /// Host name, limits, policies and protocol, STARTTLS and AUTH, for the listeners named from here on. The handler
     /// is always asked about hello and DATA. Default: [`Config::new`] with the name `localhost`. Impossible settings
-    /// are a [`SetupError`](super::SetupError) at the start.
+    /// are a [`ServerSetupError`](super::ServerSetupError) at the start.
     pub fn config(self, config: Config) -> Self {
         let settings = ListenerSettings { configs: config.into(), ..self.next.clone() };
         self.settings(settings)
@@ -66,7 +66,7 @@ impl ServerBuilder {
 
     /// The certificate for STARTTLS, which [`Config::starttls`] offers, and for [`ServerBuilder::implicit_tls`]. By
     /// itself it offers nothing. If no listener has one of the two, the start fails with
-    /// [`SetupError::CertificateUnused`](super::SetupError::CertificateUnused).
+    /// [`ServerSetupError::CertificateUnused`](super::ServerSetupError::CertificateUnused).
     /// [`tls::server_config`](crate::tls::server_config) makes one from PEM files.
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
@@ -82,8 +82,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Concurrent connections over all listeners: in all, by address, by network. Default: [`Limits::default`].
-    pub fn limits(mut self, limits: Limits) -> Self {
+    /// Concurrent connections over all listeners: in all, by address, by network. Default: [`GateLimits::default`].
+    pub fn limits(mut self, limits: GateLimits) -> Self {
         self.limits = limits;
         self
     }
@@ -103,7 +103,7 @@ impl ServerBuilder {
 
     /// Listens on `host:port`; port 0 takes a free one. For a name with several addresses, listens on each.
     pub fn listen(self, address: impl Into<String>) -> Self {
-        self.place(Place::Tcp(address.into()))
+        self.place(ListenPlace::Tcp(address.into()))
     }
 
     /// Listens on a UNIX socket. Replaces a socket left by a dead server; any other file is an error. The name is
@@ -115,20 +115,20 @@ impl ServerBuilder {
 
     /// Like [`ServerBuilder::listen_unix`], with the given access.
     pub fn listen_unix_with(self, path: impl Into<PathBuf>, access: UnixAccess) -> Self {
-        self.place(Place::Unix(path.into(), access))
+        self.place(ListenPlace::Unix(path.into(), access))
     }
 
     /// Listens on a socket that is already bound and listening.
     pub fn listener(self, listener: std::net::TcpListener) -> Self {
-        self.place(Place::BoundTcp(listener))
+        self.place(ListenPlace::BoundTcp(listener))
     }
 
     /// Listens on a UNIX socket that is already bound and listening.
     pub fn unix_listener(self, listener: std::os::unix::net::UnixListener) -> Self {
-        self.place(Place::BoundUnix(listener))
+        self.place(ListenPlace::BoundUnix(listener))
     }
 
-    fn place(mut self, at: Place) -> Self {
+    fn place(mut self, at: ListenPlace) -> Self {
         let door = Door { protocol: self.next.configs.get(None).protocol, implicit_tls: self.implicit_tls };
         self.places.push((at, door, self.next.clone()));
         self
@@ -154,7 +154,7 @@ impl ServerBuilder {
     ///
     /// # Errors
     /// A binding error, with the listener's name; then nothing listens. `InvalidInput` without any listener, or with a
-    /// [`SetupError`](super::SetupError) inside.
+    /// [`ServerSetupError`](super::ServerSetupError) inside.
     pub async fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
         // Resolving a name may be slow.
         let bound = tokio::task::spawn_blocking(|| self.bind()).await.map_err(io::Error::from)??;

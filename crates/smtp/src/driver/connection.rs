@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::setup::Door;
-use super::{Session, SessionEnd};
+use super::{Session, SmtpSessionEnd};
 use crate::body_error::BodyError;
 use crate::limits::Timeouts;
 use crate::reply::Reply;
@@ -44,14 +44,14 @@ impl Stop {
         }
     }
 
-    pub fn session_end(self) -> SessionEnd {
+    pub fn session_end(self) -> SmtpSessionEnd {
         match self {
-            Self::Disconnected => SessionEnd::Disconnected,
-            Self::TimedOut => SessionEnd::TimedOut,
-            Self::ShuttingDown => SessionEnd::ShutDown,
-            Self::Io(kind) => SessionEnd::Failed(kind),
-            Self::Tls => SessionEnd::Tls,
-            Self::Panicked => SessionEnd::Panicked,
+            Self::Disconnected => SmtpSessionEnd::Disconnected,
+            Self::TimedOut => SmtpSessionEnd::TimedOut,
+            Self::ShuttingDown => SmtpSessionEnd::ShutDown,
+            Self::Io(kind) => SmtpSessionEnd::Failed(kind),
+            Self::Tls => SmtpSessionEnd::Tls,
+            Self::Panicked => SmtpSessionEnd::Panicked,
         }
     }
 }

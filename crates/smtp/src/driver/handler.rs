@@ -4,11 +4,11 @@ use std::future::{Future, ready};
 use std::io;
 use std::sync::Arc;
 
-use posthaste_net::{Peer, Refusal, TlsFacts};
+use posthaste_net::{ConnectionRefusal, Peer, TlsFacts};
 
 pub use crate::server::Abort;
 
-use super::Body;
+use super::IncomingBody;
 use crate::command::{MailFrom, RcptTo};
 use crate::reply::Reply;
 use crate::sasl::{Credentials, Identity};
@@ -70,7 +70,7 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// A listener turned a client away; `listener` counts from 0 in the order of naming. Must not block.
-    fn turned_away(&self, listener: usize, peer: &Peer, why: &Refusal) {
+    fn turned_away(&self, listener: usize, peer: &Peer, why: &ConnectionRefusal) {
         let _ = (listener, peer, why);
     }
 
@@ -184,11 +184,11 @@ pub trait Handler: Send + Sync + 'static {
         session: &mut Session<Self::State>,
         transaction: Self::Transaction,
         envelope: Envelope,
-        body: &mut Body<'_>,
+        body: &mut IncomingBody<'_>,
     ) -> impl Future<Output = MessageOutcome> + Send;
 
     /// A transaction with an accepted MAIL ended without a call of `message`. Called once, unless `data` has refused.
-    /// [`Body::chunk`] reports a message that is cut off. Must not block.
+    /// [`IncomingBody::chunk`] reports a message that is cut off. Must not block.
     fn aborted(&self, session: &mut Session<Self::State>, transaction: Self::Transaction, aborted: Aborted) {
         let _ = (session, transaction, aborted);
     }
@@ -196,7 +196,7 @@ pub trait Handler: Send + Sync + 'static {
     /// A session is over: called once after each call of [`Handler::connect`], however it ended. No other method is
     /// called for it any more; a running one has returned, panicked, or its future has been dropped. The connection is
     /// closed, or about to be. Must not block.
-    fn ended(&self, session: Session<Self::State>, end: SessionEnd) {
+    fn ended(&self, session: Session<Self::State>, end: SmtpSessionEnd) {
         let _ = (session, end);
     }
 }
@@ -230,13 +230,13 @@ pub enum AbortCause {
     /// A command of the client.
     Command(Abort),
     /// The end of the session; [`Handler::ended`] follows.
-    SessionEnd(SessionEnd),
+    SessionEnd(SmtpSessionEnd),
 }
 
 /// The cause of a session's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum SessionEnd {
+pub enum SmtpSessionEnd {
     /// The client said QUIT.
     Quit,
     /// The server closed it: a refusal in place of the greeting, a 421, a limit.

@@ -71,14 +71,14 @@ mod server;
 mod session;
 mod setup;
 
-pub use body::Body;
+pub use body::IncomingBody;
 pub use builder::{Server, ServerBuilder};
 pub use client::{Client, ClientBuilder, ClientTimeouts, ConnectError, SendError};
-pub use handler::{Abort, AbortCause, Aborted, Handler, Session, SessionEnd, Stage};
+pub use handler::{Abort, AbortCause, Aborted, Handler, Session, SmtpSessionEnd, Stage};
 pub use local::serve_local;
 pub use posthaste_net::{
-    Backlog, ByNetwork, Certificate, ClientCertificate, IpNet, Limits as ConnectionLimits, ListenError, NetworkLimits,
-    Peer, Proxies, ProxyError, Refusal, Rules, TlsFacts, UnixAccess, network,
+    Backlog, ByNetwork, Certificate, ClientCertificate, ConnectionRefusal, GateLimits as ConnectionLimits, IpNet,
+    ListenError, NetworkLimits, Peer, Proxies, ProxyError, Rules, TlsFacts, UnixAccess, network,
 };
 pub use server::{BoundServer, RunningServer};
-pub use setup::{ListenerSettings, SetupError};
+pub use setup::{ListenerSettings, ServerSetupError};

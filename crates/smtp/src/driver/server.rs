@@ -7,14 +7,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use posthaste_net::{
-    Admission, Backlog, Bound, ByNetwork, Certificate, CurrentCertificate, Goodbye, Limits, Listeners, Peer, Refusal,
-    Service,
+    Admission, Backlog, Bound, ByNetwork, Certificate, ConnectionRefusal, CurrentCertificate, GateLimits, Goodbye,
+    Listeners, Peer, Service,
 };
 
 use super::connection::Connection;
 use super::panics::sheltered_now;
 use super::session::serve;
-use super::setup::{Door, ListenerSettings, SetupError};
+use super::setup::{Door, ListenerSettings, ServerSetupError};
 use super::{Handler, Session};
 use crate::reply::Reply;
 use crate::server::{Config, Protocol};
@@ -29,14 +29,14 @@ pub struct BoundServer {
     pub(super) settings: Vec<(Door, ListenerSettings)>,
     pub(super) certificate: Certificate,
     pub(super) backlog: Backlog,
-    pub(super) limits: Limits,
+    pub(super) limits: GateLimits,
 }
 
 impl BoundServer {
     /// Serves on the current tokio runtime until [`RunningServer::shutdown`].
     ///
     /// # Errors
-    /// `InvalidInput` without any listener, or with a [`SetupError`] inside; other errors of the system.
+    /// `InvalidInput` without any listener, or with a [`ServerSetupError`] inside; other errors of the system.
     pub fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
         if self.sockets.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on"));
@@ -48,7 +48,7 @@ impl BoundServer {
             .try_for_each(|(door, settings)| door.check(&settings.configs, &certificate_of(settings, &certificate)));
         let is_used = self.settings.iter().any(|(door, settings)| door.uses_server_certificate(settings));
         let checked = checked.and_then(|()| {
-            if certificate.is_there() && !is_used { Err(SetupError::CertificateUnused) } else { Ok(()) }
+            if certificate.is_there() && !is_used { Err(ServerSetupError::CertificateUnused) } else { Ok(()) }
         });
         checked.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let handler = Arc::new(handler);
@@ -109,7 +109,7 @@ impl RunningServer {
     ///
     /// # Errors
     /// As for the same settings at the start; the old ones stay in force.
-    pub fn reconfigure(&self, config: Config) -> Result<(), SetupError> {
+    pub fn reconfigure(&self, config: Config) -> Result<(), ServerSetupError> {
         let configs = ByNetwork::from(config);
         let check = |entrance: &Arc<Entrance>| entrance.door.check(&configs, &entrance.certificate.get());
         self.entrances.iter().try_for_each(check)?;
@@ -125,7 +125,7 @@ impl RunningServer {
     ///
     /// # Panics
     /// If the number of settings differs from that of listeners.
-    pub fn reconfigure_each(&self, settings: Vec<ListenerSettings>) -> Result<(), SetupError> {
+    pub fn reconfigure_each(&self, settings: Vec<ListenerSettings>) -> Result<(), ServerSetupError> {
         assert_eq!(settings.len(), self.entrances.len(), "settings for each listener");
         let mut all = self.entrances.iter().zip(&settings);
         all.try_for_each(|(entrance, settings)| {
@@ -145,7 +145,7 @@ impl RunningServer {
     }
 
     /// Replaces the limits of connections; open ones stay.
-    pub fn set_limits(&self, limits: Limits) {
+    pub fn set_limits(&self, limits: GateLimits) {
         self.listeners.set_limits(limits);
     }
 
@@ -223,7 +223,7 @@ impl<H: Handler> Service for Mail<H> {
     }
 
     /// With implicit TLS nobody would understand a reply, and a handshake is too much for a refused client.
-    fn refuse(&self, peer: &Peer, why: &Refusal) -> Goodbye {
+    fn refuse(&self, peer: &Peer, why: &ConnectionRefusal) -> Goodbye {
         sheltered_now(0, "turned_away", || self.handler.turned_away(self.listener, peer, why));
         let Some(reply) = reply_to(why).filter(|_| !self.entrance.door.implicit_tls) else { return Goodbye::default() };
         let mut bytes = Vec::new();
@@ -233,17 +233,17 @@ impl<H: Handler> Service for Mail<H> {
 }
 
 /// The reply to a client; `None` if the peer is no client.
-fn reply_to(why: &Refusal) -> Option<Reply> {
+fn reply_to(why: &ConnectionRefusal) -> Option<Reply> {
     Some(match why {
-        Refusal::TooManyFromAddress => {
+        ConnectionRefusal::TooManyFromAddress => {
             Reply::new(421, "4.7.0", "Too many connections from your address, try again later")
         }
-        Refusal::TooManyFromNetwork => {
+        ConnectionRefusal::TooManyFromNetwork => {
             Reply::new(421, "4.7.0", "Too many connections from your network, try again later")
         }
-        Refusal::TooManyFiles => Reply::new(421, "4.3.2", "Too many open files, try again later"),
-        Refusal::NotAllowed => Reply::new(554, "5.7.1", "Clients of your address may not connect here"),
-        Refusal::NotAProxy | Refusal::Proxy(_) => return None,
+        ConnectionRefusal::TooManyFiles => Reply::new(421, "4.3.2", "Too many open files, try again later"),
+        ConnectionRefusal::NotAllowed => Reply::new(554, "5.7.1", "Clients of your address may not connect here"),
+        ConnectionRefusal::NotAProxy | ConnectionRefusal::Proxy(_) => return None,
         _ => Reply::new(421, "4.3.2", "Too many connections, try again later"),
     })
 }
@@ -254,7 +254,7 @@ mod tests {
 
     use super::*;
     use crate::command::RcptTo;
-    use crate::driver::Body;
+    use crate::driver::IncomingBody;
     use crate::server::{Envelope, MessageOutcome};
 
     struct Heavy;
@@ -266,7 +266,7 @@ mod tests {
         async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
             Ok(())
         }
-        async fn message(&self, _: &mut Session, _: (), _: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+        async fn message(&self, _: &mut Session, _: (), _: Envelope, body: &mut IncomingBody<'_>) -> MessageOutcome {
             let ballast = [0_u8; 1 << 16];
             let _first = body.chunk().await;
             MessageOutcome::accepted(format!("{}", ballast.len()))

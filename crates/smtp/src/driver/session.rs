@@ -5,10 +5,10 @@ use std::pin::pin;
 use posthaste_net::{CurrentCertificate, TlsFacts, close};
 use tokio::task::yield_now;
 
-use super::body::{Body, End};
+use super::body::{End, IncomingBody};
 use super::connection::{Connection, NoTls, Stop};
 use super::panics::{internal_end, internal_error, sheltered, sheltered_now};
-use super::{Abort, AbortCause, Aborted, Handler, Session, SessionEnd, Stage};
+use super::{Abort, AbortCause, Aborted, Handler, Session, SmtpSessionEnd, Stage};
 use crate::reply::Reply;
 #[cfg(feature = "scram")]
 use crate::sasl::scram::PLUS_NAME;
@@ -24,12 +24,12 @@ struct Life<'h, H: Handler> {
     transaction: Option<H::Transaction>,
     stage: Stage,
     /// The initial value stands for a drop in the middle: the server is gone.
-    end: SessionEnd,
+    end: SmtpSessionEnd,
 }
 
 impl<H: Handler> Drop for Life<'_, H> {
     fn drop(&mut self) {
-        let end = if std::thread::panicking() { SessionEnd::Panicked } else { self.end };
+        let end = if std::thread::panicking() { SmtpSessionEnd::Panicked } else { self.end };
         let Some(mut session) = self.session.take() else { return };
         let (id, handler) = (session.id, self.handler);
         if let Some(transaction) = self.transaction.take() {
@@ -67,15 +67,15 @@ pub(super) async fn serve<H: Handler>(
         }
     }
     let mut life =
-        Life { handler, session: Some(session), transaction: None, stage: Stage::Mail, end: SessionEnd::ShutDown };
+        Life { handler, session: Some(session), transaction: None, stage: Stage::Mail, end: SmtpSessionEnd::ShutDown };
     if let Some(witness) = life.session.as_ref().and_then(|session| handler.witness(session)) {
         connection.machine.set_witness(witness);
     }
     let over = converse(&mut connection, &mut life, certificate).await;
     let machine = &mut connection.machine;
     life.end = match over {
-        Over::Closed if machine.said_quit() => SessionEnd::Quit,
-        Over::Closed => SessionEnd::Closed,
+        Over::Closed if machine.said_quit() => SmtpSessionEnd::Quit,
+        Over::Closed => SmtpSessionEnd::Closed,
         Over::Stopped(stop) => {
             match stop {
                 Stop::TimedOut => machine.time_out(),
@@ -85,7 +85,7 @@ pub(super) async fn serve<H: Handler>(
             stop.session_end()
         }
     };
-    if matches!(life.end, SessionEnd::Disconnected | SessionEnd::Failed(_)) || connection.stream.is_gone() {
+    if matches!(life.end, SmtpSessionEnd::Disconnected | SmtpSessionEnd::Failed(_)) || connection.stream.is_gone() {
         return;
     }
     if let Some(witness) = connection.machine.witness() {
@@ -209,7 +209,7 @@ async fn take_message<H: Handler>(
         connection.flush().await?;
     }
     let id = session.id;
-    let mut body = Body::new(connection);
+    let mut body = IncomingBody::new(connection);
     let outcome = {
         // Pinned here: a future passed as an argument exists twice, there and where it is polled.
         let work = pin!(async { handler.message(session, transaction, envelope, &mut body).await });

@@ -8,7 +8,7 @@ use crate::server::{Config, Protocol};
 /// The reason why settings cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum SetupError {
+pub enum ServerSetupError {
     /// [`Config::starttls`] or implicit TLS, and neither [`ListenerSettings::certificate`] nor `ServerBuilder::tls`.
     #[error("TLS is enabled without a certificate: call ServerBuilder::tls (feature `tls`)")]
     NoCertificate,
@@ -60,23 +60,23 @@ impl Door {
     }
 
     /// Checks that each of `configs` is possible with this certificate.
-    pub fn check(self, configs: &ByNetwork<Config>, certificate: &Certificate) -> Result<(), SetupError> {
+    pub fn check(self, configs: &ByNetwork<Config>, certificate: &Certificate) -> Result<(), ServerSetupError> {
         configs.values().try_for_each(|config| self.check_one(config, certificate))
     }
 
-    fn check_one(self, config: &Config, certificate: &Certificate) -> Result<(), SetupError> {
+    fn check_one(self, config: &Config, certificate: &Certificate) -> Result<(), ServerSetupError> {
         if let Some(name) = config.auth_mechanisms.iter().find(|name| !MECHANISMS.contains(&name.as_str())) {
-            return Err(SetupError::Mechanism(name.clone()));
+            return Err(ServerSetupError::Mechanism(name.clone()));
         }
         let wants_tls = config.starttls || self.implicit_tls;
         if wants_tls && !certificate.is_there() {
-            return Err(SetupError::NoCertificate);
+            return Err(ServerSetupError::NoCertificate);
         }
         if config.requires_tls && !wants_tls {
-            return Err(SetupError::NoTls);
+            return Err(ServerSetupError::NoTls);
         }
         if !config.auth_mechanisms.is_empty() && config.auth_needs_tls && !wants_tls {
-            return Err(SetupError::AuthWithoutTls);
+            return Err(ServerSetupError::AuthWithoutTls);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! A handler for tests of everything else: accepts all and keeps nothing.
 
-use posthaste_smtp::driver::{Body, Handler, Session};
+use posthaste_smtp::driver::{Handler, IncomingBody, Session};
 use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 
 pub struct Nobody;
@@ -12,7 +12,7 @@ impl Handler for Nobody {
     async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
         Ok(())
     }
-    async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut IncomingBody<'_>) -> MessageOutcome {
         MessageOutcome::accepted("dropped")
     }
 }

@@ -1,6 +1,6 @@
 //! The rules of the small mail host in `common` as a handler of the tokio driver.
 
-use posthaste_smtp::driver::{Body, Handler, Session};
+use posthaste_smtp::driver::{Handler, IncomingBody, Session};
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
 
@@ -21,7 +21,7 @@ impl Handler for Rules {
     async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, rcpt: &RcptTo) -> Result<(), Reply> {
         common::judge_rcpt(rcpt)
     }
-    async fn message(&self, _: &mut Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, _: &mut Session, _: (), envelope: Envelope, body: &mut IncomingBody<'_>) -> MessageOutcome {
         while let Some(chunk) = body.chunk().await {
             if let Err(error) = chunk {
                 return error.reply().into();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_smtp::client::{self, Transfer};
-use posthaste_smtp::driver::{Body, Client, ClientTimeouts, Handler, Peer, Server, Session};
+use posthaste_smtp::driver::{Client, ClientTimeouts, Handler, IncomingBody, Peer, Server, Session};
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Protocol, RcptTo, Reply};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -112,7 +112,7 @@ async fn a_handler_that_is_impatient_repeats_no_reply() {
         async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
             Ok(())
         }
-        async fn message(&self, _: &mut Session, _: (), _: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+        async fn message(&self, _: &mut Session, _: (), _: Envelope, body: &mut IncomingBody<'_>) -> MessageOutcome {
             let mut octets = 0;
             loop {
                 match timeout(Duration::from_millis(1), body.chunk()).await {
@@ -164,7 +164,7 @@ async fn replies_do_not_wait_for_the_handler() {
         async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
             Ok(())
         }
-        async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut Body<'_>) -> MessageOutcome {
+        async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut IncomingBody<'_>) -> MessageOutcome {
             std::future::pending().await
         }
     }
@@ -197,7 +197,13 @@ async fn what_is_remembered_ends_with_the_transaction() {
         async fn rcpt(&self, _: &mut Session, _: &mut Remembered, _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
             Ok(())
         }
-        async fn message(&self, _: &mut Session, one: Remembered, _: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+        async fn message(
+            &self,
+            _: &mut Session,
+            one: Remembered,
+            _: Envelope,
+            body: &mut IncomingBody<'_>,
+        ) -> MessageOutcome {
             while let Some(Ok(_)) = body.chunk().await {}
             MessageOutcome::accepted(format!("{} alive", one.0.load(Relaxed)))
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_smtp::driver::{Body, Handler, RunningServer, Server, ServerBuilder, Session};
+use posthaste_smtp::driver::{Handler, IncomingBody, RunningServer, Server, ServerBuilder, Session};
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{
     BodyError, Envelope, ForwardPath, Limits, MailFrom, MessageOutcome, RcptTo, Reply, ReversePath, Timeouts,
@@ -41,7 +41,13 @@ impl Handler for RecordingHandler {
         }
     }
 
-    async fn message(&self, session: &mut Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+    async fn message(
+        &self,
+        session: &mut Session,
+        _: (),
+        envelope: Envelope,
+        body: &mut IncomingBody<'_>,
+    ) -> MessageOutcome {
         let mut hold = self.hold.as_ref();
         let mut whole = Ok(Vec::new());
         while let (Ok(bytes), Some(chunk)) = (&mut whole, body.chunk().await) {

@@ -282,7 +282,7 @@ impl ClosedFileSpool {
     }
 
     /// Notes losses of the ring that a stream needs; up to the checkpoint the live files say which.
-    fn note_lost(&mut self, found: &[posthaste_ring::Damage]) {
+    fn note_lost(&mut self, found: &[posthaste_ring::RingDamage]) {
         let through = self.checkpoint.through;
         let is_needed = |(first, last): (posthaste_ring::Lsn, posthaste_ring::Lsn)| {
             last.get() > through || self.state.is_any_needed(first.get()..=last.get())

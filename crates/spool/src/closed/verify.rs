@@ -47,9 +47,9 @@ impl ClosedFileSpool {
             let segment = &self.ring[*at];
             match segment.reader.body(*offset, header, 0..0) {
                 Ok(_) => report.count(u64::from(header.head_len) + u64::from(header.body_len)),
-                Err(posthaste_ring::ReadError::Io(_, error)) => return Err(error),
-                Err(posthaste_ring::ReadError::BodyDamaged(_)) if !is_body_needed(*lsn) => {}
-                Err(posthaste_ring::ReadError::BodyDamaged(_)) if self.has_lost_front(*at, *offset, header) => {
+                Err(posthaste_ring::RingReadError::Io(_, error)) => return Err(error),
+                Err(posthaste_ring::RingReadError::BodyDamaged(_)) if !is_body_needed(*lsn) => {}
+                Err(posthaste_ring::RingReadError::BodyDamaged(_)) if self.has_lost_front(*at, *offset, header) => {
                     report.note(Some(*lsn), &segment.name, LOST_FRONT);
                 }
                 Err(error) if is_needed(*lsn) => report.note(Some(*lsn), &segment.name, error.to_string()),

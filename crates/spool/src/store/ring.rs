@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_ring::{OnRecord, ReadError, Ring};
+use posthaste_ring::{OnRecord, Ring, RingReadError};
 
 use super::{Commit, Extent, RecordError, Reopened, Store, Unneeded, VisitError, Visited};
 use crate::checkpoint::Checkpoint;
 use crate::core::{Core, Wanted};
-use crate::events::{Damage, Event};
+use crate::events::{Damage, SpoolEvent};
 use crate::open::{RING, ROSTER};
 use crate::room::Room;
 use crate::shared::usable_bytes;
@@ -35,8 +35,8 @@ pub(crate) fn open(
     let on_record = OnRecord { seen: config.lsns_above.into(), ..checkpoint.on_record() };
     let opened = Ring::open(&dir.join(RING), ring_config, on_record);
     let (ring, recovery) = opened.map_err(|error| match error {
-        posthaste_ring::OpenError::Locked { .. } => OpenError::Locked,
-        missing @ posthaste_ring::OpenError::Missing { .. } => OpenError::Missing(missing.into()),
+        posthaste_ring::RingOpenError::Locked { .. } => OpenError::Locked,
+        missing @ posthaste_ring::RingOpenError::Missing { .. } => OpenError::Missing(missing.into()),
         other => OpenError::Log(other.into()),
     })?;
     let (damage, cut_off) = recovery.damage.iter().partition::<Vec<_>, _>(|found| found.promised);
@@ -55,7 +55,7 @@ pub(crate) fn open(
 }
 
 /// The ring's damage as the spool's.
-pub(crate) fn damage_of(found: &posthaste_ring::Damage) -> Damage {
+pub(crate) fn damage_of(found: &posthaste_ring::RingDamage) -> Damage {
     let what = match found.lsns {
         Some((first, last)) if first == last => found.what.to_owned(),
         // Numbers that a lost end may have had, far more than it had.
@@ -70,18 +70,20 @@ pub(crate) fn damage_of(found: &posthaste_ring::Damage) -> Damage {
 }
 
 /// Events of the ring, told on its own thread.
-fn events(core: &Arc<Core>, config: &Config) -> posthaste_ring::Events {
+fn events(core: &Arc<Core>, config: &Config) -> posthaste_ring::RingEvents {
     let (core, events) = (core.clone(), config.events.clone());
     Arc::new(move |event| match event {
-        posthaste_ring::Event::Cancelled(lsn) => core.cancelled(lsn.into()),
-        posthaste_ring::Event::RoomWanted => core.bell.ring(Wanted::Room),
-        posthaste_ring::Event::SegmentFailed(error) => events.tell(Event::SegmentFailed { error: error.to_string() }),
-        posthaste_ring::Event::Poisoned(why) => events.tell(Event::Poisoned { why: why.to_string() }),
+        posthaste_ring::RingEvent::Cancelled(lsn) => core.cancelled(lsn.into()),
+        posthaste_ring::RingEvent::RoomWanted => core.bell.ring(Wanted::Room),
+        posthaste_ring::RingEvent::SegmentFailed(error) => {
+            events.tell(SpoolEvent::SegmentFailed { error: error.to_string() })
+        }
+        posthaste_ring::RingEvent::Poisoned(why) => events.tell(SpoolEvent::Poisoned { why: why.to_string() }),
         _ => {}
     })
 }
 
-fn told(then: Commit) -> impl FnOnce(Result<posthaste_ring::Lsn, posthaste_ring::AppendError>) + Send + 'static {
+fn told(then: Commit) -> impl FnOnce(Result<posthaste_ring::Lsn, posthaste_ring::RingAppendError>) + Send + 'static {
     move |outcome| then.tell(outcome.map(Lsn::from).map_err(AppendError::from))
 }
 
@@ -170,13 +172,13 @@ impl Store for Ring {
     }
 }
 
-impl From<ReadError> for RecordError {
-    fn from(error: ReadError) -> Self {
+impl From<RingReadError> for RecordError {
+    fn from(error: RingReadError) -> Self {
         match error {
-            ReadError::NotFound(lsn) => RecordError::NotFound(lsn.into()),
-            ReadError::HeadDamaged(lsn) => RecordError::HeadDamaged(lsn.into()),
-            ReadError::BodyDamaged(lsn) => RecordError::BodyDamaged(lsn.into()),
-            ReadError::Io(lsn, error) => RecordError::Io(lsn.into(), error),
+            RingReadError::NotFound(lsn) => RecordError::NotFound(lsn.into()),
+            RingReadError::HeadDamaged(lsn) => RecordError::HeadDamaged(lsn.into()),
+            RingReadError::BodyDamaged(lsn) => RecordError::BodyDamaged(lsn.into()),
+            RingReadError::Io(lsn, error) => RecordError::Io(lsn.into(), error),
             other => RecordError::Io(Lsn::ZERO, io::Error::other(other)),
         }
     }

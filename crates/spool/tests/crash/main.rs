@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use check::{Promised, check_end, check_packs, opened};
 use life::{Letter, Log, Mark, STEPS_AFTER_CUT, Trouble, live, lives, spool_dir};
-use posthaste_fsops::{Choice, Cut, Event, Faults, Machine, Recording, Scope, Tree};
+use posthaste_fsops::{Choice, Cut, Faults, FsEvent, Machine, Recording, SyncScope, Tree};
 use posthaste_spool::FileSpool;
 use posthaste_turns::{Random, in_turns};
 use rustix::io::Errno;
@@ -184,8 +184,8 @@ fn synced(recording: &Recording) -> Vec<Option<String>> {
     let mut names: BTreeMap<u64, (u64, &str)> = BTreeMap::new();
     for event in &recording.events {
         match event {
-            Event::Create { dir, name, node, .. } => drop(names.insert(*node, (*dir, name))),
-            Event::Rename { to: (dir, name), node, .. } => drop(names.insert(*node, (*dir, name))),
+            FsEvent::Create { dir, name, node, .. } => drop(names.insert(*node, (*dir, name))),
+            FsEvent::Rename { to: (dir, name), node, .. } => drop(names.insert(*node, (*dir, name))),
             _ => {}
         }
     }
@@ -198,7 +198,7 @@ fn synced(recording: &Recording) -> Vec<Option<String>> {
             _ => name.split('.').next().unwrap_or_default().to_owned(),
         }
     };
-    let of = |event: &Event| if let Event::Sync(Scope::Node(node)) = event { Some(kind(node)) } else { None };
+    let of = |event: &FsEvent| if let FsEvent::Sync(SyncScope::Node(node)) = event { Some(kind(node)) } else { None };
     recording.events.iter().map(of).collect()
 }
 
@@ -239,16 +239,16 @@ fn the_runs_have_what_a_cut_may_hit() {
         let mut links = BTreeSet::new();
         for event in &run.recording.events {
             let what = match event {
-                Event::Link { name, node, .. } if name.ends_with(".pack") => {
+                FsEvent::Link { name, node, .. } if name.ends_with(".pack") => {
                     links.insert(*node);
                     "segment adopted"
                 }
-                Event::Create { name, .. } if name.ends_with(".pack") => "records copied into a pack",
-                Event::Remove { name, .. } if name.ends_with(".pack") => "pack removed",
-                Event::Create { name, .. } if name.ends_with(".body") => "large body",
-                Event::Remove { name, .. } if name.ends_with(".body") => "large body removed",
-                Event::Remove { node, .. } if links.contains(node) => "name of an adopted segment removed",
-                Event::SyncFailed(_) => "sync failed",
+                FsEvent::Create { name, .. } if name.ends_with(".pack") => "records copied into a pack",
+                FsEvent::Remove { name, .. } if name.ends_with(".pack") => "pack removed",
+                FsEvent::Create { name, .. } if name.ends_with(".body") => "large body",
+                FsEvent::Remove { name, .. } if name.ends_with(".body") => "large body removed",
+                FsEvent::Remove { node, .. } if links.contains(node) => "name of an adopted segment removed",
+                FsEvent::SyncFailed(_) => "sync failed",
                 _ => continue,
             };
             *counts.entry(what).or_default() += 1;
@@ -273,18 +273,18 @@ fn the_runs_have_what_a_cut_may_hit() {
 #[test]
 fn a_run_follows_from_its_seed() {
     // Without what the kernel has chosen past the C library.
-    let shape = |event: &Event| match event {
-        Event::Create { dir, node, .. } | Event::Link { dir, node, .. } | Event::Remove { dir, node, .. } => {
+    let shape = |event: &FsEvent| match event {
+        FsEvent::Create { dir, node, .. } | FsEvent::Link { dir, node, .. } | FsEvent::Remove { dir, node, .. } => {
             (1, *dir, *node)
         }
-        Event::Rename { node, .. } => (2, 0, *node),
-        Event::Exchange { .. } => (3, 0, 0),
-        Event::Truncate { node, .. } => (4, 0, *node),
-        Event::Write { node, offset, bytes } => (5 + bytes.len(), *offset, *node),
-        Event::Sync(Scope::Node(node)) => (1, 1, *node),
-        Event::SyncFailed(Scope::Node(node)) => (1, 2, *node),
-        Event::Sync(_) | Event::SyncFailed(_) => (1, 3, 0),
-        Event::Acknowledged(number) => (1, 4, *number),
+        FsEvent::Rename { node, .. } => (2, 0, *node),
+        FsEvent::Exchange { .. } => (3, 0, 0),
+        FsEvent::Truncate { node, .. } => (4, 0, *node),
+        FsEvent::Write { node, offset, bytes } => (5 + bytes.len(), *offset, *node),
+        FsEvent::Sync(SyncScope::Node(node)) => (1, 1, *node),
+        FsEvent::SyncFailed(SyncScope::Node(node)) => (1, 2, *node),
+        FsEvent::Sync(_) | FsEvent::SyncFailed(_) => (1, 3, 0),
+        FsEvent::Acknowledged(number) => (1, 4, *number),
     };
     for seed in 0..4 {
         let [one, other] = [(); 2].map(|()| record(seed).recording.events.iter().map(shape).collect::<Vec<_>>());

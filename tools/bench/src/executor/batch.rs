@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use posthaste_maildir::{Host, Maildir, Mounts, NameSource, deliver_batch};
+use posthaste_maildir::{Host, Maildir, NameSource, SyncMounts, deliver_batch};
 
 use super::{BODY_BYTES, bodies};
 use crate::published;
@@ -88,7 +88,7 @@ fn rate(
 
 struct Ours {
     mailbox: Arc<Maildir>,
-    mounts: Mounts,
+    mounts: SyncMounts,
     names: NameSource,
 }
 
@@ -96,7 +96,7 @@ impl Ours {
     fn open(dir: &Path) -> Result<Self, SideError> {
         let mailbox = Maildir::open_or_create(dir.join("mailbox")).map_err(SideError::failed("mailbox"))?;
         let names = NameSource::new(Host::of_this_machine()).map_err(SideError::failed("random bytes"))?;
-        Ok(Self { mailbox: Arc::new(mailbox), mounts: Mounts::new(), names })
+        Ok(Self { mailbox: Arc::new(mailbox), mounts: SyncMounts::new(), names })
     }
 }
 

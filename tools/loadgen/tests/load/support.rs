@@ -11,7 +11,7 @@ use posthaste_loadgen::load::{
     Arrivals, Injecting, Outcome, Pace, Pipelining, Plan, Pool, Recipients, Server, Stop, run,
 };
 use posthaste_loadgen::values::{Address, PerConnection, TlsStart};
-use posthaste_smtp::driver::{Body, Handler, RunningServer, Session};
+use posthaste_smtp::driver::{Handler, IncomingBody, RunningServer, Session};
 use posthaste_smtp::server::Protocol;
 use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 use tokio::sync::Semaphore;
@@ -72,7 +72,7 @@ impl Handler for Keeper {
         (self.gate)(&rcpt.forward_path.to_string())
     }
 
-    async fn message(&self, _: &mut Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+    async fn message(&self, _: &mut Session, _: (), envelope: Envelope, body: &mut IncomingBody<'_>) -> MessageOutcome {
         let mut octets = Vec::new();
         while let Some(chunk) = body.chunk().await {
             match chunk {

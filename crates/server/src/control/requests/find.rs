@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use posthaste_directory::Directory;
 use posthaste_events::packed_name;
-use posthaste_events::story::{Found, Wanted, Within, search};
+use posthaste_events::story::{StoriesFound, Wanted, Within, search};
 use serde_json::json;
 
 use super::{Answer, Outcome};
@@ -36,7 +36,7 @@ pub(super) fn find(events: Option<&Path>, wanted: &Wanted, bounds: &Bounds<'_>, 
     let tenant = bounds.tenant.map(str::to_owned);
     let within = Within { tenant, ..Within::last(bounds.secs, most, Instant::now() + PATIENCE) };
     let found = search(dir, wanted, &within).map_err(|error| format!("{}: {error}", dir.display()))?;
-    let Found { stories, is_cut, is_late, damaged } = found;
+    let StoriesFound { stories, is_cut, is_late, damaged } = found;
     let count = stories.len();
     let _ = stories.iter().rev().all(|(message, events)| answer(json!({ "message": message, "events": events })));
     let damaged: Vec<String> = damaged.into_iter().map(packed_name).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use posthaste_control::{Delivered, SUBJECTS_MAX};
+use posthaste_control::{DeliveredMail, SUBJECTS_MAX};
 use posthaste_maildir::{MailRoot, MailboxPath, Maildir, Subdir};
 use posthaste_message::mime::Message;
 use posthaste_relay::sender::Relay;
@@ -71,7 +71,7 @@ fn files_in<'a>(parts: &'a [Part<'a>]) -> impl Iterator<Item = &'a Part<'a>> {
 }
 
 /// Each mailbox is listed once, however many messages of it are asked for. Messages that are not there any more have no line.
-pub(super) fn subjects(receiver: &Receiver, of: &[Delivered], answer: Answer<'_>) -> Outcome {
+pub(super) fn subjects(receiver: &Receiver, of: &[DeliveredMail], answer: Answer<'_>) -> Outcome {
     if of.len() > SUBJECTS_MAX {
         return Err(format!("at most {SUBJECTS_MAX} messages"));
     }

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use posthaste_search::query::{Leaf, Query};
 use posthaste_search::state::StateError;
-use posthaste_search::{Exclusion, IndexError, Message, Searcher};
+use posthaste_search::{Exclusion, FoundMessage, IndexError, Searcher};
 use serde_json::{Value, json};
 
 use super::mail::short;
@@ -50,7 +50,7 @@ pub(super) fn search(receiver: &Receiver, query: &str, part: &Part, answer: Answ
 }
 
 /// `None` for a file outside the mail directory: the index may cover other mail, too.
-fn line_of(message: &Message, mail: &Path) -> Option<Value> {
+fn line_of(message: &FoundMessage, mail: &Path) -> Option<Value> {
     let name = message.path.file_name()?.to_str()?;
     let mailbox = message.path.parent()?.parent()?.strip_prefix(mail).ok()?.to_str()?;
     Some(json!({

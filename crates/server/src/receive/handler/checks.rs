@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_dkim::{Draft, Verifier};
-use posthaste_intake::{Body as StoredBody, LARGE_BODY_BYTES, Mail};
+use posthaste_intake::{GatheredBody as StoredBody, LARGE_BODY_BYTES, Mail};
 use posthaste_message::Summary;
 use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
 

@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_intake::{Body as StoredBody, Gathered, Incoming, Mail, NotGathered, SuccessHere};
+use posthaste_intake::{Gathered, GatheredBody as StoredBody, Incoming, Mail, NotGathered, SuccessHere};
 use posthaste_message::{DateTime, Encryption, HeaderScan, LocalSource, Received, ReceivedLocally, Summary};
-use posthaste_smtp::driver::{Body, Peer};
+use posthaste_smtp::driver::{IncomingBody, Peer};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
 use posthaste_spool::{FrontFields, Lsn};
 
@@ -266,12 +266,12 @@ async fn elapsed<B: Incoming>(client: &mut B, patience: Duration) {
 }
 
 /// A body that comes by SMTP or LMTP.
-pub(super) struct SmtpBody<'b, 'c>(pub &'b mut Body<'c>);
+pub(super) struct SmtpBody<'b, 'c>(pub &'b mut IncomingBody<'c>);
 
 impl Incoming for SmtpBody<'_, '_> {
     type Error = BodyError;
 
-    const PIECE_BYTES_MAX: usize = Body::CHUNK_BYTES_MAX;
+    const PIECE_BYTES_MAX: usize = IncomingBody::CHUNK_BYTES_MAX;
 
     async fn readable(&mut self) -> bool {
         self.0.readable().await

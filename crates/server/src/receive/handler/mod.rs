@@ -22,7 +22,7 @@ use posthaste_accounts::{
 };
 use posthaste_admin::is_page_link;
 use posthaste_intake::{Incoming, MemoryBudget, STORE_PATIENCE, SpoolShares};
-use posthaste_smtp::driver::{self, Body, Handler, Peer};
+use posthaste_smtp::driver::{self, Handler, IncomingBody, Peer};
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::sasl::scram::{self, ScramKeys, ScramProof};
 use posthaste_smtp::{BodyError, Envelope, MailFrom, MessageOutcome, RcptTo, Reply, ReversePath, Witness};
@@ -364,7 +364,7 @@ impl Handler for Receiver {
         session: &mut Session,
         transaction: Transaction,
         envelope: Envelope,
-        body: &mut Body<'_>,
+        body: &mut IncomingBody<'_>,
     ) -> MessageOutcome {
         self.take_message(session, transaction, envelope, &mut SmtpBody(body)).await
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_authres::NoAnswer;
-use posthaste_authres::dmarc::{AuthorPolicy, DmarcResult, DmarcVerdict, Identity, Method, Policy};
+use posthaste_authres::dmarc::{AlignedDomain, AuthorPolicy, DmarcResult, DmarcVerdict, Method, Policy};
 use posthaste_authres::spf::{self, Question, SpfResult, Verdict};
 use posthaste_directory::names::folded_domain;
 use posthaste_dkim::{Claim, DkimResult, Verification, Verifier};
@@ -107,17 +107,19 @@ impl SenderCheck {
         deadline: Instant,
     ) -> DmarcVerdict {
         let spf = match spf.result {
-            SpfResult::Pass | SpfResult::TempError => {
-                Some(Identity { domain: &spf.domain, method: Method::Spf, is_open: spf.result == SpfResult::TempError })
-            }
+            SpfResult::Pass | SpfResult::TempError => Some(AlignedDomain {
+                domain: &spf.domain,
+                method: Method::Spf,
+                is_open: spf.result == SpfResult::TempError,
+            }),
             _ => None,
         };
         let dkim = dkim.iter().filter_map(|signature| {
             let is_open = signature.result == DkimResult::TempError;
             let is_named = is_open || signature.is_proof();
-            is_named.then_some(Identity { domain: &signature.domain, method: Method::Dkim, is_open })
+            is_named.then_some(AlignedDomain { domain: &signature.domain, method: Method::Dkim, is_open })
         });
-        let identities: Vec<Identity<'_>> = spf.into_iter().chain(dkim).collect();
+        let identities: Vec<AlignedDomain<'_>> = spf.into_iter().chain(dkim).collect();
         let dns = Questions(Arc::clone(&self.resolver));
         let judged = timeout_at(deadline, policy.judge(&dns, &identities)).await;
         judged.unwrap_or_else(|_| DmarcVerdict::unanswered(author))

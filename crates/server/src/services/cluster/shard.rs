@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use posthaste_cluster::{BegunTransaction, Digest, Lease, Position, ShardService};
-use posthaste_consumer::OpenError;
+use posthaste_consumer::StreamOpenError;
 use posthaste_intake::{Destination, Intake};
 use posthaste_relay::sender::{Config as RelayConfig, Delivering, Notice, Notifier, Relay};
 use posthaste_spool::{Spool, StreamError};
@@ -243,8 +243,9 @@ impl Worker {
     }
 
     /// A standby has no queue before its owner has made one.
-    fn tell(&mut self, error: &OpenError) {
-        let is_new = matches!(self.role, Role::Standby) && matches!(error, OpenError::Stream(StreamError::Unknown(_)));
+    fn tell(&mut self, error: &StreamOpenError) {
+        let is_new =
+            matches!(self.role, Role::Standby) && matches!(error, StreamOpenError::Stream(StreamError::Unknown(_)));
         if is_new || std::mem::replace(&mut self.is_told, true) {
             return;
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use posthaste_consumer::OpenError;
+use posthaste_consumer::StreamOpenError;
 use posthaste_inject::Refusal;
 use posthaste_inject::keys::{
     FoundKey, Indexes, KEY_STREAM, KeyId, KeyLog, KeyRefusal, KeyReport, RunningKey, body_digest,
@@ -46,12 +46,12 @@ impl InjectKeys {
         keys
     }
 
-    async fn log(&self) -> Result<&KeyLog, OpenError> {
+    async fn log(&self) -> Result<&KeyLog, StreamOpenError> {
         let open = || async {
             let spool = Arc::clone(&self.0.spool);
             let opened = spawn_blocking(move || KeyLog::open(spool)).await;
             let (log, report) =
-                opened.map_err(std::io::Error::from).map_err(OpenError::io("the keys of requests"))??;
+                opened.map_err(std::io::Error::from).map_err(StreamOpenError::io("the keys of requests"))??;
             tell(&report);
             Ok(log)
         };

@@ -8,9 +8,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use posthaste_consumer::OpenError;
+use posthaste_consumer::StreamOpenError;
 use posthaste_delivery::Owners;
-use posthaste_delivery::local::{LocalConfig, LocalDelivery, Losses, LostMail, ReplayReport};
+use posthaste_delivery::local::{LocalConfig, LocalDelivery, Losses, LostMailboxMail, ReplayReport};
 use posthaste_directory::Directory;
 use posthaste_intake::{Destination, Intake};
 use posthaste_spool::Damage;
@@ -63,7 +63,7 @@ impl MaildirService {
             (local.nonce, local.expunged) = (nonce, Arc::new(expunged));
         }
         let opened = spawn_blocking(move || LocalDelivery::open_on(intake, local)).await;
-        let storage = |error: OpenError| ServeError::Storage { dir: config.storage.data.clone(), error };
+        let storage = |error: StreamOpenError| ServeError::Storage { dir: config.storage.data.clone(), error };
         let (store, report) = opened.map_err(std::io::Error::from)?.map_err(storage)?;
         tell(&report);
         let restored = Restored {
@@ -140,8 +140,8 @@ fn tell(report: &ReplayReport) {
     tracing::info!(messages, restored, given_up, deferred, "spool replayed");
 }
 
-fn log_lost(lost: &LostMail) {
-    let LostMail { id, received_secs, bytes, mailbox, error, kept, is_there, .. } = lost;
+fn log_lost(lost: &LostMailboxMail) {
+    let LostMailboxMail { id, received_secs, bytes, mailbox, error, kept, is_there, .. } = lost;
     let kept = kept.as_deref().map(|path| path.display().to_string());
     tracing::error!(
         %id,

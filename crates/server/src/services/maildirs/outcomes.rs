@@ -2,31 +2,31 @@
 
 use std::sync::Arc;
 
-use posthaste_delivery::local::{Observer, TargetId};
-use posthaste_events::{Delivered, Event, Kind, Waiting};
+use posthaste_delivery::local::{DeliveryObserver, MailboxTargetId};
+use posthaste_events::{Delivered, Event, EventKind, WaitingEvent};
 use posthaste_spool::Entry;
 
 use crate::receive::events::Outcomes;
 
-impl Observer for Outcomes {
-    fn visible(&self, targets: Vec<TargetId>) -> Option<Entry> {
+impl DeliveryObserver for Outcomes {
+    fn visible(&self, targets: Vec<MailboxTargetId>) -> Option<Entry> {
         let targets = targets.into_iter().map(target).collect();
-        self.0.entry(&Event::now(Kind::Delivered(Delivered { targets })))
+        self.0.entry(&Event::now(EventKind::Delivered(Delivered { targets })))
     }
 
     fn lost(&self, targets: u64) {
         self.0.lost(targets);
     }
 
-    fn waits(&self, waiting: TargetId, error: Arc<str>) {
-        self.0.note(&Event::now(Kind::Waiting(Waiting { target: target(waiting), error })));
+    fn waits(&self, waiting: MailboxTargetId, error: Arc<str>) {
+        self.0.note(&Event::now(EventKind::Waiting(WaitingEvent { target: target(waiting), error })));
     }
 
-    fn given_up(&self, lost: TargetId, error: Arc<str>) {
-        self.0.note(&Event::now(Kind::GivenUp(Waiting { target: target(lost), error })));
+    fn given_up(&self, lost: MailboxTargetId, error: Arc<str>) {
+        self.0.note(&Event::now(EventKind::GivenUp(WaitingEvent { target: target(lost), error })));
     }
 }
 
-fn target(id: TargetId) -> posthaste_events::Target {
-    posthaste_events::Target { message: id.message, number: id.number, mailbox: id.mailbox }
+fn target(id: MailboxTargetId) -> posthaste_events::MailboxRef {
+    posthaste_events::MailboxRef { message: id.message, number: id.number, mailbox: id.mailbox }
 }

@@ -1,7 +1,7 @@
 //! Hand-over of a message from its file to the receiver: SMTP over a pair of sockets, so that it is received like any other.
 
 use bytes::BytesMut;
-use posthaste_pickup::{Message, ReadError};
+use posthaste_pickup::{PickupMessage, PickupReadError};
 use posthaste_smtp::client::{self, ClientError, Event, Machine, MessageBody, Outcome, Stage};
 use posthaste_smtp::driver::serve_local;
 use posthaste_smtp::server::Config as SmtpConfig;
@@ -35,7 +35,7 @@ pub(super) type Refused = Vec<(RcptTo, Reply)>;
 pub(super) enum HandoverError {
     /// The file cannot be read, or is not what it should be.
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Read(#[from] PickupReadError),
     /// The receiver has ended the session: it shuts down.
     #[error("the session has ended: {0}")]
     Session(#[from] std::io::Error),
@@ -59,7 +59,7 @@ pub(super) async fn hand_over(
     receiver: &Receiver,
     config: SmtpConfig,
     session: u64,
-    message: Message,
+    message: PickupMessage,
     recipients: Vec<RcptTo>,
 ) -> Result<Fates, HandoverError> {
     let (ours, theirs) = UnixStream::pair()?;
@@ -81,7 +81,7 @@ impl Talk {
         Ok(Self { stream, machine: Machine::new(client::Config::new(helo))?, input: BytesMut::new() })
     }
 
-    async fn send(mut self, message: Message, recipients: Vec<RcptTo>) -> Result<Fates, HandoverError> {
+    async fn send(mut self, message: PickupMessage, recipients: Vec<RcptTo>) -> Result<Fates, HandoverError> {
         let mut message = Some(message);
         loop {
             match self.machine.step(&mut self.input)? {
@@ -103,7 +103,7 @@ impl Talk {
     }
 
     /// The end of the message is sent only if all of it was there.
-    async fn send_body(&mut self, mut message: Message) -> Result<(), HandoverError> {
+    async fn send_body(&mut self, mut message: PickupMessage) -> Result<(), HandoverError> {
         loop {
             let (back, piece) = spawn_blocking(move || {
                 let piece = message.read();

@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use posthaste_directory::Directory as Accounts;
-use posthaste_pickup::{Message, ReadError};
+use posthaste_pickup::{PickupMessage, PickupReadError};
 use posthaste_smtp::server::Config as SmtpConfig;
 use posthaste_smtp::{ForwardPath, RcptTo};
 use tokio::sync::watch as tokio_watch;
@@ -300,9 +300,9 @@ async fn receive(
     refused: Refused,
 ) -> (Settlement, Option<Refused>) {
     let (within, own) = (Arc::clone(place), name.to_owned());
-    let opened = spawn_blocking(move || Message::open(&within.directory, &own)).await;
-    let opened = opened.unwrap_or_else(|error| Err(ReadError::Io(error.into())));
-    let uid = opened.as_ref().ok().map(Message::uid);
+    let opened = spawn_blocking(move || PickupMessage::open(&within.directory, &own)).await;
+    let opened = opened.unwrap_or_else(|error| Err(PickupReadError::Io(error.into())));
+    let uid = opened.as_ref().ok().map(PickupMessage::uid);
     let handed_over = match opened {
         Ok(message) => {
             let recipients = not_among(&refused, &message.head().recipients);
@@ -369,7 +369,7 @@ fn settlement_of(
             }
             Settlement::of(fates)
         }
-        Err(HandoverError::Read(ReadError::Gone)) => Settlement::Remove,
+        Err(HandoverError::Read(PickupReadError::Gone)) => Settlement::Remove,
         Err(HandoverError::Read(error)) if error.is_final() => {
             let why = error.to_string();
             tracing::warn!(file, uid, why, "a file of the pickup directory cannot be read and is moved to {REFUSED}/");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_intake::notify;
 use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
-use posthaste_pickup::{Head, Message, ReadError};
+use posthaste_pickup::{PickupHead, PickupMessage, PickupReadError};
 use posthaste_smtp::{RcptTo, Reply, Ret};
 use tokio::task::spawn_blocking;
 
@@ -20,7 +20,7 @@ use crate::receive::transaction::notify_when;
 #[derive(Debug)]
 pub(super) enum TellError {
     /// The file cannot be read, now or later: it is set aside as it is.
-    Damaged(ReadError),
+    Damaged(PickupReadError),
     /// Not now: refuse the recipients again later, and notify the sender then.
     NotNow(String),
 }
@@ -41,8 +41,8 @@ pub(super) async fn tell(
     }
     let (within, own, returned_max) = (Arc::clone(place), name.to_owned(), receiver.settings().returned_bytes);
     let read = spawn_blocking(move || read(&within, &own, returned_max)).await;
-    let (head, body, is_whole) = match read.unwrap_or_else(|error| Err(ReadError::Io(error.into()))) {
-        Err(ReadError::Gone) => return Ok(()),
+    let (head, body, is_whole) = match read.unwrap_or_else(|error| Err(PickupReadError::Io(error.into()))) {
+        Err(PickupReadError::Gone) => return Ok(()),
         Err(error) if error.is_final() => return Err(TellError::Damaged(error)),
         read => read.map_err(|error| TellError::NotNow(error.to_string()))?,
     };
@@ -60,8 +60,8 @@ pub(super) async fn tell(
 }
 
 /// The envelope and the message, whole if that is returned, else the beginning of it.
-fn read(place: &Place, name: &OsStr, returned_max: u64) -> Result<(Head, Vec<Bytes>, bool), ReadError> {
-    let mut message = Message::open(&place.directory, name)?;
+fn read(place: &Place, name: &OsStr, returned_max: u64) -> Result<(PickupHead, Vec<Bytes>, bool), PickupReadError> {
+    let mut message = PickupMessage::open(&place.directory, name)?;
     let is_whole = message.head().mail.ret != Some(Ret::Headers) && message.bytes() <= returned_max;
     let (mut body, mut bytes) = (Vec::new(), 0);
     while (is_whole || bytes <= HEADER_BYTES_MAX)
@@ -76,7 +76,7 @@ fn read(place: &Place, name: &OsStr, returned_max: u64) -> Result<(Head, Vec<Byt
 fn write(
     host_name: &str,
     wording: &Wording,
-    head: &Head,
+    head: &PickupHead,
     told: &[&(RcptTo, Reply)],
     returned: Returned<'_>,
 ) -> Written {

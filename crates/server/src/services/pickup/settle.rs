@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
 
-use posthaste_pickup::{Directory, Entry, EntryError, Head, Message, ReadError};
+use posthaste_pickup::{EntryError, PickupDirectory, PickupEntry, PickupHead, PickupMessage, PickupReadError};
 use posthaste_smtp::RcptTo;
 
 use super::handover::Fates;
@@ -12,8 +12,8 @@ use super::handover::Fates;
 /// The directory and, within it, that of what was refused.
 #[derive(Debug)]
 pub(super) struct Place {
-    pub directory: Directory,
-    pub refused: Directory,
+    pub directory: PickupDirectory,
+    pub refused: PickupDirectory,
 }
 
 /// Work that is still to be done with a file.
@@ -42,7 +42,7 @@ pub(super) enum SettleError {
     #[error(transparent)]
     Entry(#[from] EntryError),
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Read(#[from] PickupReadError),
 }
 
 /// The name of the directory of what was refused.
@@ -69,7 +69,7 @@ impl Place {
     /// It cannot be made or read, or the server could remove nothing there.
     pub fn open(path: &std::path::Path) -> io::Result<Arc<Self>> {
         let own = rustix::process::geteuid();
-        let check = |directory: &Directory, or_any: bool| {
+        let check = |directory: &PickupDirectory, or_any: bool| {
             let uid = directory.uid();
             if uid == own.as_raw() || or_any {
                 return Ok(());
@@ -77,7 +77,7 @@ impl Place {
             let what = format!("{} belongs to uid {uid}: give it to the server's user", directory.path().display());
             Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
         };
-        let directory = Directory::make(path)?;
+        let directory = PickupDirectory::make(path)?;
         check(&directory, own.is_root())?;
         let refused = directory.make_below(REFUSED)?;
         // Anybody who may write to the directory may have made it first.
@@ -117,17 +117,17 @@ impl Place {
         &self,
         name: &OsStr,
         recipients: &[RcptTo],
-        to: &Directory,
+        to: &PickupDirectory,
         new_name: &OsStr,
     ) -> Result<(), SettleError> {
-        let mut message = match Message::open(&self.directory, name) {
+        let mut message = match PickupMessage::open(&self.directory, name) {
             // Its author has removed it.
-            Err(ReadError::Gone) => return Ok(()),
+            Err(PickupReadError::Gone) => return Ok(()),
             opened => opened?,
         };
         let uid = Some(message.uid());
-        let head = Head { mail: message.head().mail.clone(), recipients: recipients.to_vec(), uid };
-        let mut entry = Entry::begin(&self.directory, head, None)?;
+        let head = PickupHead { mail: message.head().mail.clone(), recipients: recipients.to_vec(), uid };
+        let mut entry = PickupEntry::begin(&self.directory, head, None)?;
         while let Some(piece) = message.read()? {
             entry.write(&piece)?;
         }
@@ -146,18 +146,18 @@ mod tests {
     }
 
     fn put(place: &Place, names: &[&str]) -> String {
-        let head = Head::new(
+        let head = PickupHead::new(
             MailFrom::new(ReversePath::parse("<a@example.org>").unwrap()),
             names.iter().map(|name| rcpt(name)).collect(),
         );
-        let mut entry = Entry::begin(&place.directory, head, None).unwrap();
+        let mut entry = PickupEntry::begin(&place.directory, head, None).unwrap();
         entry.write(b"Subject: x\r\n\r\n").unwrap();
         entry.finish().unwrap()
     }
 
     /// The recipients of the file in `directory`.
-    fn recipients(directory: &Directory, name: &str) -> Option<Vec<String>> {
-        let mut message = Message::open(directory, name.as_ref()).ok()?;
+    fn recipients(directory: &PickupDirectory, name: &str) -> Option<Vec<String>> {
+        let mut message = PickupMessage::open(directory, name.as_ref()).ok()?;
         while message.read().unwrap().is_some() {}
         Some(message.head().recipients.iter().map(|rcpt| rcpt.forward_path.local_part().to_owned()).collect())
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use posthaste_delivery::local::{LocalConfig, LocalDelivery};
 use posthaste_fsops::Machine;
-use posthaste_pickup::{Directory, Entry, Head};
+use posthaste_pickup::{PickupDirectory, PickupEntry, PickupHead};
 use posthaste_smtp::{ForwardPath, MailFrom, RcptTo, ReversePath};
 
 use super::*;
@@ -41,15 +41,15 @@ impl Rig {
         Self { machine, place, config, store, receiver }
     }
 
-    fn directory(&self) -> Directory {
-        Directory::make(&self.config.pickup.directory).unwrap()
+    fn directory(&self) -> PickupDirectory {
+        PickupDirectory::make(&self.config.pickup.directory).unwrap()
     }
 
     fn put(&self, number: u32) {
         let mail = MailFrom::new(ReversePath::parse("<a@example.org>").unwrap());
-        let head = Head::new(mail, vec![RcptTo::new(ForwardPath::parse("<b@example.org>").unwrap())]);
+        let head = PickupHead::new(mail, vec![RcptTo::new(ForwardPath::parse("<b@example.org>").unwrap())]);
         let directory = self.directory();
-        let mut entry = Entry::begin(&directory, head, None).unwrap();
+        let mut entry = PickupEntry::begin(&directory, head, None).unwrap();
         entry.write(format!("Subject: {number}\r\n\r\n{}", "line\r\n".repeat(100_000)).as_bytes()).unwrap();
         entry.finish().unwrap();
     }
@@ -183,8 +183,8 @@ async fn a_file_is_set_aside_only_once_its_sender_is_told() {
     let (directory, place) = (rig.directory(), Place::open(&rig.config.pickup.directory).unwrap());
     let put = || {
         let mail = MailFrom::new(ReversePath::parse("<b@example.org>").unwrap());
-        let head = Head::new(mail, vec![RcptTo::new(ForwardPath::parse("<nobody@example.org>").unwrap())]);
-        let mut entry = Entry::begin(&directory, head, None).unwrap();
+        let head = PickupHead::new(mail, vec![RcptTo::new(ForwardPath::parse("<nobody@example.org>").unwrap())]);
+        let mut entry = PickupEntry::begin(&directory, head, None).unwrap();
         entry.write(b"Subject: x\r\n\r\n").unwrap();
         OsString::from(entry.finish().unwrap())
     };
@@ -207,7 +207,7 @@ async fn a_file_of_several_transactions_brings_one_notice() {
     let directory = rig.directory();
     let mut service = Pickup::begin(&rig.config, rig.receiver.clone()).await;
     service.config.write().unwrap().limits.recipients = 3;
-    let mut entry = Entry::begin(&directory, Head::new(mail, recipients.into()), None).unwrap();
+    let mut entry = PickupEntry::begin(&directory, PickupHead::new(mail, recipients.into()), None).unwrap();
     entry.write(b"Subject: to many\r\n\r\n").unwrap();
     let name = entry.finish().unwrap();
     rig.until("set aside", |rig| rig.waiting() == 0).await;
@@ -237,8 +237,8 @@ async fn a_damaged_file_whose_recipients_are_refused_is_set_aside() {
     let (directory, place) = (rig.directory(), Place::open(&rig.config.pickup.directory).unwrap());
     for is_short in [false, true] {
         let mail = MailFrom::new(ReversePath::parse("<b@example.org>").unwrap());
-        let head = Head::new(mail, vec![RcptTo::new(ForwardPath::parse("<nobody@example.org>").unwrap())]);
-        let mut entry = Entry::begin(&directory, head, None).unwrap();
+        let head = PickupHead::new(mail, vec![RcptTo::new(ForwardPath::parse("<nobody@example.org>").unwrap())]);
+        let mut entry = PickupEntry::begin(&directory, head, None).unwrap();
         entry.write(b"Subject: x\r\n\r\n").unwrap();
         let name = OsString::from(entry.finish().unwrap());
         let path = directory.path().join(&name);

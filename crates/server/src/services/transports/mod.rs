@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use posthaste_consumer::OpenError;
+use posthaste_consumer::StreamOpenError;
 use posthaste_directory::Directory;
-use posthaste_events::{Event as Recorded, Fate, Kind, LIST_MAX, OfTransport, TransportTarget};
+use posthaste_events::{EventKind, Fate, LIST_MAX, OfTransport, TransportEvent as Recorded, TransportTarget};
 use posthaste_intake::Destination;
 use posthaste_spool::{Entry, Spool};
 pub(crate) use posthaste_transport::close_inherited_on_exec;
-use posthaste_transport::{Event, Events, Failure, FailureReason, Observer, TargetId, Transports};
+use posthaste_transport::{
+    Failure, FailureReason, TargetId, TransportEvent, TransportEvents, TransportObserver, Transports,
+};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
@@ -103,13 +105,13 @@ fn open(
     spool: Arc<dyn Spool>,
     recorder: Option<EventRecorder>,
     notices: RefusalNotices,
-) -> Result<Option<Transports>, OpenError> {
+) -> Result<Option<Transports>, StreamOpenError> {
     let is_waiting =
         spool.streams().iter().any(|stream| stream.name == posthaste_transport::STREAM && stream.entries > 0);
     if !is_waiting && config.transports().is_empty() {
         return Ok(None);
     }
-    let (transports, report) = Transports::open(spool, settings(config, recorder, notices), Events::new(log))?;
+    let (transports, report) = Transports::open(spool, settings(config, recorder, notices), TransportEvents::new(log))?;
     log_damaged(&report.damaged, "transports");
     if report.held > 0 {
         tracing::error!(
@@ -141,7 +143,7 @@ fn settings(config: &Config, recorder: Option<EventRecorder>, notices: RefusalNo
     }
 }
 
-impl Observer for Outcomes {
+impl TransportObserver for Outcomes {
     fn delivered(&self, targets: Vec<TargetId>) -> Option<Entry> {
         self.0.entry(&of_transport(Fate::Delivered, &targets, FailureReason::default()))
     }
@@ -170,36 +172,36 @@ fn of_transport(fate: Fate, targets: &[TargetId], error: FailureReason) -> Recor
         recipient: id.recipient.clone(),
     };
     let (FailureReason { stage, text: error }, targets) = (error, targets.iter().map(target).collect());
-    Recorded::now(Kind::Transport(OfTransport { fate, stage, error, targets }))
+    Recorded::now(EventKind::Transport(OfTransport { fate, stage, error, targets }))
 }
 
 /// Each failure once: while it lasts, `posthaste spool inspect` shows it.
-fn log(event: Event) {
+fn log(event: TransportEvent) {
     let text = |text: &Arc<str>| text.to_string();
     match event {
-        Event::Failed { transport, id, recipient, failure, is_new: true, error, pause, .. } => {
+        TransportEvent::Failed { transport, id, recipient, failure, is_new: true, error, pause, .. } => {
             log_failed(&transport, id, &recipient, failure, &error, pause.as_secs());
         }
-        Event::Failed { transport, id, recipient, attempts, failure, error, .. } => {
+        TransportEvent::Failed { transport, id, recipient, attempts, failure, error, .. } => {
             let (transport, to, error) = (text(&transport), text(&recipient), text(&error));
             tracing::debug!(transport, to, %id, attempts, failure = ?failure, error, "not delivered yet");
         }
-        Event::NotRecorded { unrecorded, why, is_final: true } => {
+        TransportEvent::NotRecorded { unrecorded, why, is_final: true } => {
             tracing::error!(
                 unrecorded,
                 error = text(&why),
                 "nothing is delivered to transports until the server is restarted: the spool takes no records"
             );
         }
-        Event::NotRecorded { unrecorded, why, is_final: false } => {
+        TransportEvent::NotRecorded { unrecorded, why, is_final: false } => {
             tracing::error!(
                 unrecorded,
                 error = text(&why),
                 "nothing is delivered to transports for now: what was delivered cannot be recorded; trying again"
             );
         }
-        Event::RecordedAgain => tracing::info!("mail is delivered to transports again"),
-        Event::Unavailable { transport, attempts, is_overdue: true, error, .. } => {
+        TransportEvent::RecordedAgain => tracing::info!("mail is delivered to transports again"),
+        TransportEvent::Unavailable { transport, attempts, is_overdue: true, error, .. } => {
             let (transport, error) = (text(&transport), text(&error));
             tracing::error!(
                 transport,
@@ -208,15 +210,15 @@ fn log(event: Event) {
                 "mail has waited for this transport for longer than transport.max_age_secs; retrying automatically"
             );
         }
-        Event::Unavailable { transport, attempts: 1, error, pause, .. } => {
+        TransportEvent::Unavailable { transport, attempts: 1, error, pause, .. } => {
             let (transport, error, retry_secs) = (text(&transport), text(&error), pause.as_secs());
             tracing::warn!(transport, error, retry_secs, "mail waits for this transport; retrying automatically");
         }
-        Event::Unavailable { transport, attempts, error, .. } => {
+        TransportEvent::Unavailable { transport, attempts, error, .. } => {
             let (transport, error) = (text(&transport), text(&error));
             tracing::debug!(transport, attempts, error, "mail waits for this transport");
         }
-        Event::Lost(lost) => {
+        TransportEvent::Lost(lost) => {
             let kept = lost.kept.as_deref().map(|path| path.display().to_string());
             tracing::error!(
                 id = %lost.target.message,
@@ -229,14 +231,14 @@ fn log(event: Event) {
                 "MAIL LOST: its body in the spool cannot be read any more; it is given up for this transport"
             );
         }
-        Event::NotTold { id, error } => {
+        TransportEvent::NotTold { id, error } => {
             tracing::warn!(
                 %id,
                 error,
                 "cannot send the notice that a transport refuses this message; retrying automatically, also for others"
             );
         }
-        Event::Recovered { transport } => {
+        TransportEvent::Recovered { transport } => {
             tracing::info!(transport = text(&transport), "this transport takes mail again");
         }
         event => tracing::warn!(event = ?event, "transports"),

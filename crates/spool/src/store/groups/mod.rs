@@ -28,7 +28,7 @@ use self::writer::StoreWriter;
 use super::{Commit, Extent, RecordError, Reopened, Store, Unneeded, VisitError, Visited};
 use crate::checkpoint::Checkpoint;
 use crate::core::Core;
-use crate::events::{Damage, Event};
+use crate::events::{Damage, SpoolEvent};
 use crate::lsn_set::LsnSet;
 use crate::{AppendError, Config, Lsn, OpenError, Stats, StoreKind, Ticket};
 
@@ -122,7 +122,7 @@ impl GroupShared {
     fn poison_with(&self, why: String) -> Arc<str> {
         let why: Arc<str> = why.into();
         if self.poison.set(why.clone()).is_ok() {
-            self.events.tell(Event::Poisoned { why: why.to_string() });
+            self.events.tell(SpoolEvent::Poisoned { why: why.to_string() });
         }
         self.poison.get().expect("set by somebody").clone()
     }

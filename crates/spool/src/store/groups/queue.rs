@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use bytes::Bytes;
-use posthaste_ring::Fate;
+use posthaste_ring::RecordFate;
 
 use super::header::StoredHeader;
 use super::medium::NewRecord;
@@ -22,7 +22,7 @@ pub(crate) struct Waiting {
 
 /// The waiter for a record.
 pub(crate) struct Told {
-    pub fate: Fate,
+    pub fate: RecordFate,
     then: Box<Commit>,
 }
 
@@ -35,7 +35,7 @@ pub(crate) enum Item {
 
 impl Waiting {
     pub fn new(header: StoredHeader, parts: Vec<Bytes>, then: Commit) -> Self {
-        Waiting { header, parts, told: Told { fate: Fate::default(), then: Box::new(then) } }
+        Waiting { header, parts, told: Told { fate: RecordFate::default(), then: Box::new(then) } }
     }
 
     /// The record under its number, and who is told.
