@@ -39,7 +39,8 @@ impl<'a> Content<'a> {
     /// The body cannot be read from the spool.
     pub fn new(
         target: &MailboxTarget,
-        (line_ends, internal_date): (LineEnds, u32),
+        line_ends: LineEnds,
+        internal_date: u32,
         source: Source<'a>,
     ) -> io::Result<Self> {
         let modified = UNIX_EPOCH + Duration::from_secs(internal_date.into());

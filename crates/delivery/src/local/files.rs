@@ -200,7 +200,7 @@ impl Files {
         self.common.seams.pass(Step::Message(&job.target().mailbox))?;
         let target = job.target();
         let source = Source { reader, large: job.deliver.large, step };
-        let content = Content::new(target, (job.deliver.line_ends, job.deliver.internal_date), source)?;
+        let content = Content::new(target, job.deliver.line_ends, job.deliver.internal_date, source)?;
         let name = name_of(&job.deliver, job.key, content.disk_size, content.wire_size);
         if job.task == Task::Write {
             self.take_room(&content)?;

@@ -126,7 +126,7 @@ impl ImapMachine {
         }
         self.condstore |= items.contains(&FetchItem::ModSeq);
         let is_writable = self.mailbox.as_ref().is_some_and(|mailbox| !mailbox.read_only);
-        let mut fetching = Fetching::new(tag, (uid, choice), items);
+        let mut fetching = Fetching::new(tag, uid, choice, items);
         fetching.changed_since = changed_since;
         fetching.seen = (is_writable && fetching.items.iter().any(FetchItem::reads)).then(NumberSet::default);
         self.state = match changed_since.filter(|_| vanished) {
@@ -147,7 +147,7 @@ impl ImapMachine {
         let Resync { modseq: since, known, .. } = resync;
         let among = known.map_or(NumberSet::from_ranges(vec![1..=u32::MAX]), |known| known.resolve(u32::MAX));
         let items = vec![FetchItem::Uid, FetchItem::Flags, FetchItem::ModSeq];
-        let fetching = Fetching::new(tag, (true, MessageChoice::Uids(among.clone())), items);
+        let fetching = Fetching::new(tag, true, MessageChoice::Uids(among.clone()), items);
         let then = Box::new(Fetching { reply: Some(reply), changed_since: Some(since), ..fetching });
         self.state = State::Vanishing(Box::new(Vanishing { since, among, then, asked: false }));
     }
@@ -160,7 +160,7 @@ impl ImapMachine {
         items: Vec<FetchItem>,
     ) {
         let reply = Some(reply);
-        self.state = State::Fetching(Box::new(Fetching { reply, ..Fetching::new(tag, (uid, choice), items) }));
+        self.state = State::Fetching(Box::new(Fetching { reply, ..Fetching::new(tag, uid, choice, items) }));
     }
 
     /// The messages of a set. A message number beyond the last is BAD (decision 56).
@@ -452,7 +452,7 @@ impl Fetching {
         self.failure = self.failure.max(Some(why));
     }
 
-    fn new(tag: String, (uid, choice): (bool, MessageChoice), items: Vec<FetchItem>) -> Self {
+    fn new(tag: String, uid: bool, choice: MessageChoice, items: Vec<FetchItem>) -> Self {
         let sizes = items.contains(&FetchItem::Rfc822Size);
         Self {
             tag,
