@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::values::Table;
-use super::{Config, Domain, Listener, Network, Pattern};
+use super::{AddressPattern, Config, Domain, Listener, Network};
 
 /// The message of an error, for the author of the file.
 pub(super) fn plain(message: &str) -> String {
@@ -37,7 +37,7 @@ fn home_of(name: &str) -> Option<String> {
             return Some(listed(Listener::NAME));
         }
         "cidr" => return Some(listed(Network::NAME)),
-        "match" | "to" => return Some(listed(Pattern::NAME)),
+        "match" | "to" => return Some(listed(AddressPattern::NAME)),
         _ if Domain::KEYS.contains(&name) => return Some(listed(Domain::NAME)),
         _ => {}
     }

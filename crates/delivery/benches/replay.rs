@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use posthaste_delivery::local::{Body, LineEnds, LocalConfig, LocalDelivery, MailboxMessage, MailboxTarget};
+use posthaste_delivery::local::{GatheredBody, LineEnds, LocalConfig, LocalDelivery, MailboxMessage, MailboxTarget};
 use posthaste_intake::Intake;
 use posthaste_spool::FileSpool;
 
@@ -74,7 +74,7 @@ fn fill(config: &LocalConfig, messages: usize, mailboxes: usize, body: &str) {
                         let mailbox = format!("u{}/Maildir", number % mailboxes).into();
                         let targets =
                             vec![MailboxTarget { mailbox, prefix: Bytes::from_static(b"Delivered-To: u\r\n") }];
-                        let body = Body::Memory(vec![body.clone()]);
+                        let body = GatheredBody::Memory(vec![body.clone()]);
                         let message = MailboxMessage { targets, body, line_ends: LineEnds::ToLf, also: Vec::new() };
                         delivery.deliver_message(message).await.expect("accepted");
                     }

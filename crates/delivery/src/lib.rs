@@ -59,7 +59,9 @@ pub use error::{DeliveryError, MessageId};
 pub use session::SessionTag;
 pub use stats::DeliveryStats;
 
-use local::{Body, LineEnds, LocalConfig, LocalDelivery, LocalOpenError, MailboxMessage, MailboxTarget, ReplayReport};
+use local::{
+    GatheredBody, LineEnds, LocalConfig, LocalDelivery, LocalOpenError, MailboxMessage, MailboxTarget, ReplayReport,
+};
 use standalone::Standalone;
 
 /// Default of the messages in one batch at most.
@@ -160,7 +162,7 @@ impl DeliveryExecutor {
             Mode::Journaled { delivery, mail_root } => {
                 let mailbox = mailbox_below(mail_root, path.as_ref())?;
                 let target = MailboxTarget { mailbox: mailbox.into(), prefix: Bytes::new() };
-                let body = Body::Memory(vec![body.into()]);
+                let body = GatheredBody::Memory(vec![body.into()]);
                 let message =
                     MailboxMessage { targets: vec![target], body, line_ends: LineEnds::AsGiven, also: Vec::new() };
                 let kept = delivery.deliver_message(message).await?;

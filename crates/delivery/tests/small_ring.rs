@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use posthaste_delivery::local::{Body, LineEnds, LocalConfig, LocalDelivery, MailboxMessage, MailboxTarget};
+use posthaste_delivery::local::{GatheredBody, LineEnds, LocalConfig, LocalDelivery, MailboxMessage, MailboxTarget};
 
 /// Messages in order: sizes of their bodies in bytes, and the number of each.
 const LOAD: [(usize, usize); 4] = [(1 << 10, 3000), (10 << 10, 150), (100 << 10, 450), (1 << 10, 1000)];
@@ -25,7 +25,7 @@ fn message(number: usize, bytes: usize) -> MailboxMessage {
     let mailbox = format!("user{}/Maildir", number % MAILBOXES).into();
     MailboxMessage {
         targets: vec![MailboxTarget { mailbox, prefix: Bytes::new() }],
-        body: Body::Memory(vec![Bytes::from(vec![b'x'; bytes])]),
+        body: GatheredBody::Memory(vec![Bytes::from(vec![b'x'; bytes])]),
         line_ends: LineEnds::ToLf,
         also: Vec::new(),
     }

@@ -258,7 +258,7 @@ impl State {
             match event {
                 FsEvent::Write { node, .. } if self.mounts.of(*node) == mount => drop(unsynced.insert(*node)),
                 FsEvent::Sync(SyncScope::Node(node)) | FsEvent::SyncFailed(SyncScope::Node(node)) => {
-                    drop(unsynced.remove(node))
+                    unsynced.remove(node);
                 }
                 FsEvent::Sync(SyncScope::FileSystem(all)) | FsEvent::SyncFailed(SyncScope::FileSystem(all))
                     if *all == mount =>

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use posthaste_search::text::{Part, parts, safe_file_name};
+use posthaste_search::text::{TextPart, parts, safe_file_name};
 use posthaste_units::count;
 use serde_json::json;
 
@@ -56,7 +56,7 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
         print(&list(&all, args.json))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let wanted = |number: usize, part: &Part<'_>| {
+    let wanted = |number: usize, part: &TextPart<'_>| {
         args.save_all || args.save_attachments && part.is_attachment || args.parts.contains(&number)
     };
     if let Some(number) = args.parts.iter().find(|number| !(1..=all.len()).contains(number)) {
@@ -109,14 +109,14 @@ fn unused(name: &str, names: &mut HashSet<String>) -> String {
     candidates.find(|name| names.insert(name.clone())).unwrap_or_default()
 }
 
-fn list(all: &[Part<'_>], as_json: bool) -> String {
+fn list(all: &[TextPart<'_>], as_json: bool) -> String {
     if as_json {
-        let rows = (1..).zip(all).map(|(number, part): (usize, &Part<'_>)| {
+        let rows = (1..).zip(all).map(|(number, part): (usize, &TextPart<'_>)| {
             json!({"part": number, "name": part.name, "type": part.media_type, "bytes": part.content.len(), "attachment": part.is_attachment})
         });
         return harmless_json(&(serde_json::Value::from_iter(rows).to_string() + "\n")).into_owned();
     }
-    let row = |(number, part): (usize, &Part<'_>)| {
+    let row = |(number, part): (usize, &TextPart<'_>)| {
         let name = part.name.as_deref().map(harmless).unwrap_or_default();
         format!("{number:>4}  {:<28} {:>10}  {name}\n", harmless(&part.media_type), part.content.len())
     };

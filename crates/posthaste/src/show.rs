@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{ArgAction, Args, ValueEnum};
-use posthaste_message::mime::{FoundMessage as Mail, Kind, Part};
+use posthaste_message::mime::{Kind, Message as Mail, Part};
 use posthaste_search::{Bitmap, FoundMessage, Searcher, Sort};
 use serde_json::{Value, json};
 

@@ -164,7 +164,7 @@ fn json_of(file: &Path, bytes: &[u8]) -> Value {
     let addresses = |field: &str| -> Value {
         split_addresses(field).into_iter().map(|(name, address)| json!({"name": name, "address": address})).collect()
     };
-    let row = |(number, part): (usize, &posthaste_search::text::Part<'_>)| {
+    let row = |(number, part): (usize, &posthaste_search::text::TextPart<'_>)| {
         json!({
             "part": number, "name": part.name, "type": part.media_type, "bytes": part.content.len(), "attachment": part.is_attachment,
         })

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use posthaste_search::settings::{SearchSettings, add_headers};
-use posthaste_search::text::{Extracted, Kind, Priority, extract_with, fold, tokens};
+use posthaste_search::text::{Extracted, Priority, TokenKind, extract_with, fold, tokens};
 use posthaste_search::{Exclusion, Searcher, Sort};
 
 use crate::common::{corpus, hits, maildir, parsed, update};
@@ -43,7 +43,7 @@ fn is_mark(c: char) -> bool {
 
 /// Words that the simple rule cuts as the index does: letters and digits of scripts with spaces, not too long.
 fn is_plain(word: &str) -> bool {
-    word.len() <= 60 && tokens(word).len() == 1 && tokens(word).iter().all(|(_, kind)| *kind == Kind::Word)
+    word.len() <= 60 && tokens(word).len() == 1 && tokens(word).iter().all(|(_, kind)| *kind == TokenKind::Word)
 }
 
 const LISTED: &str = "From: a@example.org\nSubject: to all\nList-Id: <users.example.org>\nPriority: normal\n\nx\n";

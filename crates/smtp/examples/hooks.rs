@@ -2,7 +2,9 @@
 //!
 //! Mail goes to `anybody@example.org`; AUTH takes `ann` with the password `secret`.
 
-use posthaste_smtp::driver::{Aborted, Handler, IncomingBody, Peer, Refusal, Server, Session, SmtpSessionEnd};
+use posthaste_smtp::driver::{
+    Aborted, ConnectionRefusal, Handler, IncomingBody, Peer, Server, Session, SmtpSessionEnd,
+};
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{Envelope, MailFrom, MessageOutcome, RcptTo, Reply};
@@ -36,7 +38,7 @@ impl Handler for Show {
     }
 
     /// Too many connections, or an address that may not connect.
-    fn turned_away(&self, listener: usize, peer: &Peer, why: &Refusal) {
+    fn turned_away(&self, listener: usize, peer: &Peer, why: &ConnectionRefusal) {
         println!("{peer}: not let in at listener {listener}: {why}");
     }
 

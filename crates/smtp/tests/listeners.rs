@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use posthaste_smtp::driver::{
-    ByNetwork, Handler, IncomingBody, ListenerSettings, Peer, Proxies, Refusal, RunningServer, Server, Session, network,
+    ByNetwork, ConnectionRefusal, Handler, IncomingBody, ListenerSettings, Peer, Proxies, RunningServer, Server,
+    Session, network,
 };
 use posthaste_smtp::server::Config;
 use posthaste_smtp::{Envelope, Limits, MessageOutcome, Protocol, RcptTo, Reply};
@@ -18,7 +19,7 @@ use tokio::time::timeout;
 const LONG: Duration = Duration::from_secs(60);
 
 /// Reports clients turned away, and tells each client its listener, or the size limit if asked.
-struct Here(mpsc::UnboundedSender<(usize, Refusal)>);
+struct Here(mpsc::UnboundedSender<(usize, ConnectionRefusal)>);
 
 impl Handler for Here {
     type State = ();
@@ -37,7 +38,7 @@ impl Handler for Here {
     async fn message(&self, _: &mut Session, _: (), _: Envelope, _: &mut IncomingBody<'_>) -> MessageOutcome {
         MessageOutcome::accepted("kept")
     }
-    fn turned_away(&self, listener: usize, _: &Peer, why: &Refusal) {
+    fn turned_away(&self, listener: usize, _: &Peer, why: &ConnectionRefusal) {
         self.0.send((listener, why.clone())).unwrap();
     }
 }
@@ -56,7 +57,9 @@ async fn dialogue(address: SocketAddr, text: &str) -> String {
     String::from_utf8(heard).unwrap()
 }
 
-async fn start(settings: [ListenerSettings; 3]) -> (RunningServer, mpsc::UnboundedReceiver<(usize, Refusal)>) {
+async fn start(
+    settings: [ListenerSettings; 3],
+) -> (RunningServer, mpsc::UnboundedReceiver<(usize, ConnectionRefusal)>) {
     let (sender, refusals) = mpsc::unbounded_channel();
     let builder = settings
         .into_iter()
@@ -104,11 +107,11 @@ async fn a_client_that_is_passed_on_has_its_own_address_and_settings() {
     assert!(heard.starts_with("220 ") && heard.contains("550 5.7.1 192.0.2.7 at 1\r\n"), "{heard}");
     let heard = dialogue(at[1], "PROXY TCP4 203.0.113.9 127.0.0.1 4711 25\r\n").await;
     assert_eq!(heard, "554 5.7.1 Clients of your address may not connect here\r\n");
-    assert_eq!(refusals.recv().await, Some((1, Refusal::NotAllowed)));
+    assert_eq!(refusals.recv().await, Some((1, ConnectionRefusal::NotAllowed)));
     assert_eq!(dialogue(at[1], "EHLO client.example\r\n").await, "");
-    assert!(matches!(refusals.recv().await, Some((1, Refusal::Proxy(_)))));
+    assert!(matches!(refusals.recv().await, Some((1, ConnectionRefusal::Proxy(_)))));
     assert_eq!(dialogue(at[2], header).await, "");
-    assert_eq!(refusals.recv().await, Some((2, Refusal::NotAProxy)));
+    assert_eq!(refusals.recv().await, Some((2, ConnectionRefusal::NotAProxy)));
     // Elsewhere such a line is a command that does not exist.
     let heard = dialogue(at[0], &format!("{header}QUIT\r\n")).await;
     assert!(heard.contains("\r\n500 5.5.1 "), "{heard}");

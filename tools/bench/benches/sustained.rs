@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_bench::executor::{bodies, cpu_time};
-use posthaste_delivery::local::{Body, LineEnds, LocalConfig, LocalDelivery, MailboxMessage, MailboxTarget};
+use posthaste_delivery::local::{GatheredBody, LineEnds, LocalConfig, LocalDelivery, MailboxMessage, MailboxTarget};
 use posthaste_loadgen::measure::Latencies;
 use posthaste_loadgen::scratch::Scratch;
 
@@ -105,7 +105,7 @@ async fn run(dir: &Path, bytes: usize, time: Duration, sync_mib: Option<u64>) ->
                     let target =
                         MailboxTarget { mailbox: format!("u{}", n * 7919 % MAILBOXES).into(), prefix: Bytes::new() };
                     let handed_over = Instant::now();
-                    let body = Body::Memory(vec![bodies[n % bodies.len()].clone()]);
+                    let body = GatheredBody::Memory(vec![bodies[n % bodies.len()].clone()]);
                     let message =
                         MailboxMessage { targets: vec![target], body, line_ends: LineEnds::AsGiven, also: Vec::new() };
                     delivery.deliver_message(message).await.expect("durable");

@@ -10,7 +10,7 @@ use posthaste_spool::{Lsn, SpoolAdmin};
 
 use super::table::{State, Table, Task};
 use super::test_world::{Door, Doors, PATIENCE, Place, World, message};
-use super::{Body, LineEnds, Losses, LostMailboxMail, MailboxDelivery, MailboxMessage, MailboxTarget};
+use super::{GatheredBody, LineEnds, Losses, LostMailboxMail, MailboxDelivery, MailboxMessage, MailboxTarget};
 
 type LostMails = Arc<Mutex<Vec<LostMailboxMail>>>;
 
@@ -47,7 +47,7 @@ fn damaged(body: &str, damage: impl FnOnce(&World)) -> (World, Arc<Doors>, LostM
     let world = world(Place::new(&[]), &doors, &told);
     world.deliver(message(&["ann"], "before"));
     world.deliver(MailboxMessage {
-        body: Body::Memory(vec![Bytes::copy_from_slice(body.as_bytes())]),
+        body: GatheredBody::Memory(vec![Bytes::copy_from_slice(body.as_bytes())]),
         ..message(&["ann", "bob"], "")
     });
     world.deliver(message(&["bob"], "behind"));

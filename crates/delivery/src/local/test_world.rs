@@ -14,7 +14,7 @@ use posthaste_spool::{AppendError, Batch, FileSpool, Lsn, ReplayError, Spool, St
 use tokio::runtime::Runtime;
 
 use super::message::{LineEnds, MailboxTarget};
-use super::{Body, LocalConfig, LocalDelivery, MailboxMessage, ReplayReport};
+use super::{GatheredBody, LocalConfig, LocalDelivery, MailboxMessage, ReplayReport};
 use crate::seams::{Gate, Seams, Step};
 use crate::{DeliveryError, MessageId};
 
@@ -249,7 +249,7 @@ pub(super) fn message(mailboxes: &[&str], body: &str) -> MailboxMessage {
     let targets = mailboxes.iter().map(target).collect();
     MailboxMessage {
         targets,
-        body: Body::Memory(vec![Bytes::copy_from_slice(body.as_bytes())]),
+        body: GatheredBody::Memory(vec![Bytes::copy_from_slice(body.as_bytes())]),
         line_ends: LineEnds::ToLf,
         also: Vec::new(),
     }

@@ -13,7 +13,7 @@ use posthaste_spool::{Batch, Entry, Lsn, Spool};
 
 use super::mounts::stream_of;
 use super::test_world::{Door, PATIENCE, Place, Watch, World, mailbox, message};
-use super::{Body, LocalConfig, LocalEntry, MailboxDelivery, MailboxMessage, Visible};
+use super::{GatheredBody, LocalConfig, LocalEntry, MailboxDelivery, MailboxMessage, Visible};
 use crate::session::SessionTag;
 use crate::{DeliveryError, LineEnds, MailboxTarget};
 
@@ -47,7 +47,7 @@ fn an_end_leaves_open_the_intake_of_others() {
     assert!(matches!(closed, Err(DeliveryError::Intake(posthaste_intake::IntakeError::Closed))), "{closed:?}");
     let to_ann =
         Mail { recipients: vec![MailRecipient::to(MailPlace::Maildir("ann/Maildir".into()))], ..Mail::default() };
-    let body = || Body::Memory(vec![Bytes::from_static(b"three\r\n")]);
+    let body = || GatheredBody::Memory(vec![Bytes::from_static(b"three\r\n")]);
     let accept = |destinations: &[&dyn Destination], mail| {
         world.place.runtime.block_on(intake.accept(destinations, mail, body())).map(drop)
     };
@@ -521,7 +521,7 @@ fn a_large_body_is_rewritten_in_pieces() {
         }
         writer.finish().await.expect("durable")
     });
-    world.deliver(MailboxMessage { body: Body::Large(large), ..message(&["bob"], "") });
+    world.deliver(MailboxMessage { body: GatheredBody::Large(large), ..message(&["bob"], "") });
     assert_eq!(world.spool.stats().large_bodies, 2);
     world.until("visible", || world.delivery.stats().delivered == 2);
     world.doors.shut("sync ", Door::Fails);

@@ -238,9 +238,9 @@ mod tests {
         fn attempt(&mut self, id: u64, mailbox: &str, reached: bool) {
             let key = (Lsn::new(id), 0);
             if reached {
-                self.mail.reached(mailbox, key, self.now)
+                self.mail.reached(mailbox, key, self.now);
             } else {
-                drop(self.mail.failed(&mailbox.into(), key, 10, &"no space".into(), self.now))
+                self.mail.failed(&mailbox.into(), key, 10, &"no space".into(), self.now);
             }
         }
 

@@ -8,7 +8,7 @@ use posthaste_intake::IntakeError;
 use posthaste_spool::Spool;
 
 use super::test_world::{PATIENCE, Place, World, message};
-use super::{Body, LocalDelivery, MailboxMessage};
+use super::{GatheredBody, LocalDelivery, MailboxMessage};
 use crate::DeliveryError;
 
 /// Has syncs hang, from the write of a text until this is dropped, so that even a failing test ends. Not earlier: the
@@ -43,7 +43,7 @@ impl Drop for Hang<'_> {
 async fn large(delivery: &LocalDelivery, mailbox: &str, text: &[u8]) -> MailboxMessage {
     let mut writer = delivery.intake().upload(0).expect("room");
     writer.write(text).await.expect("written");
-    MailboxMessage { body: Body::Large(writer.finish().await.expect("synced")), ..message(&[mailbox], "") }
+    MailboxMessage { body: GatheredBody::Large(writer.finish().await.expect("synced")), ..message(&[mailbox], "") }
 }
 
 fn bodies(place: &Place) -> usize {

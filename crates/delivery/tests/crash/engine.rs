@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use posthaste_delivery::DeliveryError;
-use posthaste_delivery::local::{Body, LocalConfig, LocalDelivery, MailboxMessage};
+use posthaste_delivery::local::{GatheredBody, LocalConfig, LocalDelivery, MailboxMessage};
 use posthaste_fsops::Machine;
 use posthaste_intake::Intake;
 use posthaste_spool::{Events, FileSpool, SpoolEvent};
@@ -111,11 +111,11 @@ async fn some_moments(number: u64) {
 /// Hands over a body in pieces, like a slow client.
 async fn in_pieces(delivery: &LocalDelivery, message: MailboxMessage) -> Result<MailboxMessage, DeliveryError> {
     let mut writer = delivery.intake().upload(0)?;
-    if let Body::Memory(parts) = &message.body {
+    if let GatheredBody::Memory(parts) = &message.body {
         for part in parts {
             writer.write(part).await?;
             writer.write_out().await?;
         }
     }
-    Ok(MailboxMessage { body: Body::Large(writer.finish().await?), ..message })
+    Ok(MailboxMessage { body: GatheredBody::Large(writer.finish().await?), ..message })
 }

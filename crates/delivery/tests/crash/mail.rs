@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_delivery::local::{Body, LineEnds, MailboxMessage, MailboxTarget};
+use posthaste_delivery::local::{GatheredBody, LineEnds, MailboxMessage, MailboxTarget};
 use posthaste_turns::Random;
 
 /// Mailboxes of a scenario.
@@ -48,7 +48,7 @@ impl Letter {
         let (front, back) = self.body.split_at(self.body.len() / 3);
         MailboxMessage {
             targets: self.mailboxes.iter().map(target).collect(),
-            body: Body::Memory(vec![Bytes::copy_from_slice(front), Bytes::copy_from_slice(back)]),
+            body: GatheredBody::Memory(vec![Bytes::copy_from_slice(front), Bytes::copy_from_slice(back)]),
             line_ends: self.line_ends,
             also: Vec::new(),
         }

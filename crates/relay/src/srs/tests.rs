@@ -15,7 +15,7 @@ fn srs(secrets: &[&str]) -> Srs {
 
 fn forward(srs: &Srs, sender: &str) -> Result<String, ForwardError> {
     let sender = ReversePath::parse(&format!("<{sender}>")).unwrap();
-    let ours = |domain: &Domain| domain.to_string() == "example.com";
+    let ours = |domain: &AddressDomain| domain.to_string() == "example.com";
     srs.forward(&sender, "example.com", at(0), ours).map(|path| path.to_string().trim_matches(['<', '>']).to_owned())
 }
 

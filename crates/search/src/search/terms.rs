@@ -10,7 +10,7 @@ use super::phrase::{add_phrase, add_with_ending};
 use super::segment::{Segment, number_of};
 use super::{Bitmap, Result, Searcher};
 use crate::query::{Pattern, TextField};
-use crate::text::{Kind, tokens};
+use crate::text::{TokenKind, tokens};
 
 impl Searcher {
     pub(super) fn fields_of(&self, field: TextField) -> Vec<Field> {
@@ -154,11 +154,12 @@ impl Words {
     fn of(text: &str, prefix: bool) -> Self {
         let mut all = tokens(text);
         // The last pair has that character already, and in a longer text it does not stand alone.
-        if all.last().is_some_and(|(_, kind)| *kind == Kind::Tail) {
+        if all.last().is_some_and(|(_, kind)| *kind == TokenKind::Tail) {
             all.pop();
         }
         // A single character of a script without spaces begins every pair that it is in, and every run ends with it alone.
-        let open = all.last().is_some_and(|(_, kind)| *kind == Kind::Single || (prefix && *kind == Kind::Word));
+        let open =
+            all.last().is_some_and(|(_, kind)| *kind == TokenKind::Single || (prefix && *kind == TokenKind::Word));
         let mut exact: Vec<String> = all.into_iter().map(|(token, _)| token).collect();
         let last = if open { exact.pop() } else { None };
         Self { exact, last }

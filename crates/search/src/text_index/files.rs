@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tantivy::directory::error::{DeleteError, LockError, OpenDirectoryError, OpenReadError, OpenWriteError};
 use tantivy::directory::{
-    DirectoryLock, FileHandle, IndexDirectory, Lock, META_LOCK, MmapDirectory, WatchCallback, WatchHandle, WritePtr,
+    Directory, DirectoryLock, FileHandle, Lock, META_LOCK, MmapDirectory, WatchCallback, WatchHandle, WritePtr,
 };
 use tantivy::index::SegmentComponent;
 use tantivy::{Index, SegmentMeta};
@@ -68,7 +68,7 @@ impl Files {
 /// at all.
 const READ_BY_CALLS: [&str; 3] = ["pos", "store", "fieldnorm"];
 
-impl IndexDirectory for Files {
+impl Directory for Files {
     fn get_file_handle(&self, path: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
         let is_part = path.extension().is_some_and(|end| READ_BY_CALLS.iter().any(|part| end == *part));
         match self.parts.as_ref().filter(|_| is_part) {

@@ -17,7 +17,7 @@ mod pool;
 use std::path::{Path, PathBuf};
 
 use tantivy::columnar::ColumnValues;
-use tantivy::directory::{IndexDirectory, META_LOCK};
+use tantivy::directory::{Directory, META_LOCK};
 use tantivy::index::SegmentId;
 use tantivy::indexer::NoMergePolicy;
 use tantivy::schema::{

@@ -22,33 +22,33 @@ fn an_unfinished_write_is_no_damage() {
 #[test]
 fn what_happens_to_a_spool_at_work_has_its_line_and_level() {
     let error = || "no such device".to_owned();
-    let space = |is_short| Event::ShortOfSpace { is_short, free_bytes: 5, free_inodes: 6 };
+    let space = |is_short| SpoolEvent::ShortOfSpace { is_short, free_bytes: 5, free_inodes: 6 };
     for (event, line) in [
         (
-            Event::CheckpointFailed { error: error() },
+            SpoolEvent::CheckpointFailed { error: error() },
             "ERROR a checkpoint of the spool failed: nothing is freed until one succeeds error=\"no such device\"",
         ),
         (
-            Event::CheckpointSlow { took: Duration::from_secs(31) },
+            SpoolEvent::CheckpointSlow { took: Duration::from_secs(31) },
             "WARN a checkpoint of the spool took long: its disk is slow seconds=31",
         ),
         (
-            Event::PackingFailed { error: error() },
+            SpoolEvent::PackingFailed { error: error() },
             "ERROR waiting mail could not be moved into a pack: the log of the spool fills error=\"no such device\"",
         ),
         (
-            Event::SegmentFailed { error: error() },
+            SpoolEvent::SegmentFailed { error: error() },
             "ERROR a log file of the spool cannot be made: mail that needs it is refused error=\"no such device\"",
         ),
         (
-            Event::Poisoned { why: "EIO".into() },
+            SpoolEvent::Poisoned { why: "EIO".into() },
             "ERROR stable storage failed: no mail is accepted until a restart, once its cause is gone why=\"EIO\"",
         ),
         (
-            Event::Damage(damage(Some(9), "pack 3", "a checksum does not fit")),
+            SpoolEvent::Damage(damage(Some(9), "pack 3", "a checksum does not fit")),
             "ERROR the spool is damaged batch=9 place=\"pack 3\" what=\"a checksum does not fit\"",
         ),
-        (Event::Damage(damage(None, "x", "y")), "ERROR the spool is damaged place=\"x\" what=\"y\""),
+        (SpoolEvent::Damage(damage(None, "x", "y")), "ERROR the spool is damaged place=\"x\" what=\"y\""),
         (space(true), "WARN the file system of the spool is nearly full: mail is refused free_bytes=5 free_inodes=6"),
         (space(false), "INFO the file system of the spool has room again free_bytes=5 free_inodes=6"),
     ] {
@@ -59,9 +59,9 @@ fn what_happens_to_a_spool_at_work_has_its_line_and_level() {
 #[test]
 fn a_lasting_failure_is_logged_once_and_hides_no_other() {
     let repeats = Repeats::default();
-    let failing = || Event::CheckpointFailed { error: "no such device".into() };
+    let failing = || SpoolEvent::CheckpointFailed { error: "no such device".into() };
     let lines = logged(|| (0..100).for_each(|_| log(failing(), &repeats)));
     assert!((1..10).contains(&lines.len()), "{lines:?}");
-    assert_eq!(logged(|| log(Event::PackingFailed { error: "x".into() }, &repeats)).len(), 1);
-    assert_eq!(logged(|| log(Event::Damage(damage(None, "x", "y")), &repeats)).len(), 1, "damage is always told");
+    assert_eq!(logged(|| log(SpoolEvent::PackingFailed { error: "x".into() }, &repeats)).len(), 1);
+    assert_eq!(logged(|| log(SpoolEvent::Damage(damage(None, "x", "y")), &repeats)).len(), 1, "damage is always told");
 }

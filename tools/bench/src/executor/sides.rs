@@ -124,10 +124,10 @@ impl Executor {
     pub async fn deliver(&self, mailbox: usize, body: &Body) -> Result<(), SideError> {
         match self {
             Self::Journaled { delivery, paths, .. } => {
-                let target = local::Target { mailbox: Arc::clone(&paths[mailbox]), prefix: Bytes::new() };
-                let message = local::Message {
+                let target = local::MailboxTarget { mailbox: Arc::clone(&paths[mailbox]), prefix: Bytes::new() };
+                let message = local::MailboxMessage {
                     targets: vec![target],
-                    body: local::Body::Memory(vec![body.bytes.clone()]),
+                    body: local::GatheredBody::Memory(vec![body.bytes.clone()]),
                     line_ends: local::LineEnds::AsGiven,
                     also: Vec::new(),
                 };

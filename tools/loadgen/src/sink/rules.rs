@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use posthaste_smtp::{Address, Domain, RcptTo, Reply, ReversePath};
+use posthaste_smtp::{Address, AddressDomain, RcptTo, Reply, ReversePath};
 
 use super::dice::Dice;
 use super::replies::{self, Provider};
@@ -135,7 +135,7 @@ fn find<'a, T>(map: &'a HashMap<String, T>, address: Option<&Address>) -> Option
     if map.is_empty() {
         return None;
     }
-    let Domain::Name(name) = address?.domain() else { return None };
+    let AddressDomain::Name(name) = address?.domain() else { return None };
     let name = name.to_ascii_lowercase();
     let below = |(dot, _): (usize, &str)| map.get(&format!("*{}", &name[dot..]));
     map.get(&name).or_else(|| name.match_indices('.').find_map(below))

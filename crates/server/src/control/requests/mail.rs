@@ -7,7 +7,7 @@ use posthaste_control::{DeliveredMail, SUBJECTS_MAX};
 use posthaste_maildir::{MailRoot, MailboxPath, Maildir, Subdir};
 use posthaste_message::mime::Message;
 use posthaste_relay::sender::Relay;
-use posthaste_search::text::{Part, extract_whole, html_parts, parts};
+use posthaste_search::text::{TextPart, extract_whole, html_parts, parts};
 use posthaste_spool::Lsn;
 use serde_json::{Value, json};
 
@@ -66,7 +66,7 @@ fn octets_of(receiver: &Receiver, asker: &Asker, place: Place<'_>, bytes_max: u6
 }
 
 /// The files of a message, as its page has them.
-fn files_in<'a>(parts: &'a [Part<'a>]) -> impl Iterator<Item = &'a Part<'a>> {
+fn files_in<'a>(parts: &'a [TextPart<'a>]) -> impl Iterator<Item = &'a TextPart<'a>> {
     parts.iter().filter(|part| part.name.is_some()).take(FIELDS_MAX)
 }
 
@@ -184,7 +184,7 @@ fn as_read(octets: &[u8]) -> Value {
 
 /// Plain text that is no attachment. `None`: there is none, or it has another charset than UTF-8, which the index's reader knows.
 fn text_of(octets: &[u8]) -> Option<String> {
-    let is_plain = |part: &Part<'_>| part.media_type == "text/plain" && part.name.is_none() && !part.is_attachment;
+    let is_plain = |part: &TextPart<'_>| part.media_type == "text/plain" && part.name.is_none() && !part.is_attachment;
     let parts = parts(octets);
     let plain: Option<Vec<&str>> =
         parts.iter().filter(|part| is_plain(part)).map(|part| str::from_utf8(&part.content).ok()).collect();

@@ -252,8 +252,8 @@ impl Handler for Receiver {
     }
 
     /// Counts refused connections beyond a limit, which are logged in sums. Logs each client that may not connect.
-    fn turned_away(&self, _: usize, peer: &Peer, why: &driver::Refusal) {
-        use driver::Refusal::{NotAProxy, NotAllowed, Proxy};
+    fn turned_away(&self, _: usize, peer: &Peer, why: &driver::ConnectionRefusal) {
+        use driver::ConnectionRefusal::{NotAProxy, NotAllowed, Proxy};
         if !matches!(why, NotAllowed | NotAProxy | Proxy(_)) {
             self.0.turned_away.fetch_add(1, Ordering::Relaxed);
             return;

@@ -56,8 +56,8 @@ impl AtRcpt<'_> {
     }
 }
 
-impl From<directory::Refusal> for Stop {
-    fn from(refusal: directory::Refusal) -> Self {
+impl From<directory::DirectoryRefusal> for Stop {
+    fn from(refusal: directory::DirectoryRefusal) -> Self {
         refusal.reply().into()
     }
 }
@@ -95,7 +95,7 @@ impl ReturnPathLookup {
         let remote = at.receiver.remote();
         match remote.return_path(&at.rcpt.forward_path) {
             ReturnPath::Ordinary => {}
-            ReturnPath::Invalid => return Err(directory::Refusal::UnknownUser.into()),
+            ReturnPath::Invalid => return Err(directory::DirectoryRefusal::UnknownUser.into()),
             ReturnPath::NotNow => {
                 return Err(Reply::new(451, "4.3.0", "This address cannot be looked up now, try again later").into());
             }
@@ -112,7 +112,7 @@ impl ReturnPathLookup {
         }
         match remote.back(&at.rcpt.forward_path) {
             Back::Ordinary => {}
-            Back::Invalid => return Err(directory::Refusal::UnknownUser.into()),
+            Back::Invalid => return Err(directory::DirectoryRefusal::UnknownUser.into()),
             Back::Sender(forward_path) => {
                 at.is_open = true;
                 at.rcpt.to_mut().forward_path = forward_path;
@@ -140,19 +140,21 @@ impl DirectoryLookup {
         at.goes = Some(match at.settings.directory.recipient(&at.rcpt.forward_path) {
             Route::Local(mailboxes) => Goes::Here(mailboxes),
             Route::Discard => Goes::Nowhere,
-            Route::Refused(directory::Refusal::Relay) if at.is_open => Goes::Elsewhere,
-            Route::Refused(directory::Refusal::Relay) if at.receiver.may_relay(at.session, &at.rcpt.forward_path) => {
+            Route::Refused(directory::DirectoryRefusal::Relay) if at.is_open => Goes::Elsewhere,
+            Route::Refused(directory::DirectoryRefusal::Relay)
+                if at.receiver.may_relay(at.session, &at.rcpt.forward_path) =>
+            {
                 let address = at.rcpt.forward_path.address();
                 match address.map_or(Exists::Yes, |address| at.settings.maps.has_recipient(address)) {
                     Exists::Yes => {}
-                    Exists::No => return Err(directory::Refusal::UnknownUser.into()),
+                    Exists::No => return Err(directory::DirectoryRefusal::UnknownUser.into()),
                     Exists::AskNextHop => at.asked_for = address.cloned(),
                 }
                 Goes::Elsewhere
             }
             Route::Refused(refusal) => return Err(refusal.into()),
             // Nothing else is configured.
-            _ => return Err(directory::Refusal::Relay.into()),
+            _ => return Err(directory::DirectoryRefusal::Relay.into()),
         });
         Ok(())
     }
@@ -341,7 +343,7 @@ impl Receiver {
         let full = |_| Reply::new(452, "4.3.1", "no room for one recipient more");
         match self.settings().directory.recipient(&copy.forward_path) {
             Route::Local(mailboxes) => to.add(copy, Some(mailboxes), &self.0.memory).map_err(full),
-            Route::Refused(directory::Refusal::Relay) if self.remote().is_open() => {
+            Route::Refused(directory::DirectoryRefusal::Relay) if self.remote().is_open() => {
                 to.add_remote(copy, &self.0.memory).map_err(full)
             }
             Route::Refused(refusal) => Err(refusal.reply()),

@@ -31,7 +31,7 @@ fn entries_that_cannot_be_read_are_named() {
 
 #[test]
 fn lost_mail_is_named_with_its_mailbox_and_what_is_left_of_it() {
-    let mut lost = LostMail::default();
+    let mut lost = LostMailboxMail::default();
     (lost.id, lost.received_secs, lost.bytes) = (4, 1_700_000_000, 2_000_000);
     (lost.mailbox, lost.error) = ("example.org/ann/Maildir".into(), "a checksum does not fit".into());
     (lost.kept, lost.is_there) = (Some("/data/spool/orphans/4".into()), true);

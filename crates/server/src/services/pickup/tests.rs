@@ -225,7 +225,7 @@ async fn a_file_of_several_transactions_brings_one_notice() {
     assert_eq!(told, refused);
     let place = Place::open(&rig.config.pickup.directory).unwrap();
     assert_eq!(place.refused.names().unwrap(), [OsString::from(&name)]);
-    let message = Message::open(&place.refused, name.as_ref()).unwrap();
+    let message = PickupMessage::open(&place.refused, name.as_ref()).unwrap();
     let mut set_aside: Vec<String> = message.head().recipients.iter().map(|rcpt| rcpt.forward_path.bare()).collect();
     set_aside.sort_unstable();
     assert_eq!(set_aside, refused);

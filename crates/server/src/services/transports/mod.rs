@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use posthaste_consumer::StreamOpenError;
 use posthaste_directory::Directory;
-use posthaste_events::{EventKind, Fate, LIST_MAX, OfTransport, TransportEvent as Recorded, TransportTarget};
+use posthaste_events::{Event as Recorded, EventKind, Fate, LIST_MAX, OfTransport, TransportTarget};
 use posthaste_intake::Destination;
 use posthaste_spool::{Entry, Spool};
 pub(crate) use posthaste_transport::close_inherited_on_exec;
