@@ -22,8 +22,8 @@ fn entries_that_cannot_be_read_are_named() {
         logged(|| tell(&report)),
         [
             "ERROR entries that a later version wrote stay in the spool batches=2 first=20",
-            "ERROR a batch of the spool cannot be read: what it said to local delivery is lost batch=5",
-            "ERROR a batch of the spool cannot be read: what it said to local delivery is lost batch=6",
+            "ERROR a batch of the spool cannot be read: its entry for local delivery is lost batch=5",
+            "ERROR a batch of the spool cannot be read: its entry for local delivery is lost batch=6",
             "INFO spool replayed messages=0 restored=0 given_up=0 deferred=0",
         ]
     );
