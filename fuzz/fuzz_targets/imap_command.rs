@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use posthaste_imap::session::{
     AppendedMail, DecodedLength, ImapConfig, ImapEvent, ImapMachine, ListedName, LoginRefusal, MailChanges, MailQuota,
-    MailRefusal, ViewRow, MailboxChange, MailboxCounts, SelectedMailbox, StoredMail,
+    MailRefusal, MailboxChange, MailboxCounts, SelectedMailbox, StoredMail, ViewRow,
 };
 use posthaste_imap::{NumberSet, parse};
 use posthaste_scram::ScramServer;

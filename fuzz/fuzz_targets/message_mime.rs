@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_message::mime::{ScanLimits, Message, in_reply_to, message_id, references, unflow};
+use posthaste_message::mime::{Message, ScanLimits, in_reply_to, message_id, references, unflow};
 
 fuzz_target!(|bytes: &[u8]| {
     check(bytes, &ScanLimits::default());

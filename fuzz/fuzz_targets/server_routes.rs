@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use posthaste_config::Config;
-use posthaste_directory::{Directory, Mailbox, DirectoryRefusal, Route, Rule, AddressStep};
+use posthaste_directory::{AddressStep, Directory, DirectoryRefusal, Mailbox, Route, Rule};
 use posthaste_maildir::MailboxPath;
 use posthaste_message::address::AddressDomain;
 use posthaste_message::write_delivered_to;
@@ -83,7 +83,8 @@ fuzz_target!(|text: &str| {
         // Which others there are (RFC 8265) is tested beside the code: here, that they reach nobody else.
         let is_plain = name.bytes().all(|octet| octet.is_ascii_graphic());
         match &*domain {
-            "open.example" | "bücher.example" if !is_plain && found.as_ref().err() == Some(&DirectoryRefusal::BadName) => {}
+            "open.example" | "bücher.example"
+                if !is_plain && found.as_ref().err() == Some(&DirectoryRefusal::BadName) => {}
             "open.example" | "bücher.example" => {
                 let found = found.unwrap_or_else(|error| panic!("{path}: {error:?}"));
                 let has_details = domain == "open.example";
@@ -104,8 +105,8 @@ fuzz_target!(|text: &str| {
                 assert!(name != "jörg" || found.is_ok(), "{path}");
             }
             // What a pattern leads to lies in a domain of ours, and nobody need be there.
-            "example.org" | "example.net" if steps.iter().any(|AddressStep { rule, .. }| matches!(rule, Rule::Pattern(_))) => {
-            }
+            "example.org" | "example.net"
+                if steps.iter().any(|AddressStep { rule, .. }| matches!(rule, Rule::Pattern(_))) => {}
             "example.org" | "example.net" => {
                 let ours = ["example.org/alice/Maildir", "example.org/bob/Maildir", "open.example/carol/Maildir"];
                 let found = found.unwrap_or_else(|error| panic!("{path}: {error:?}"));

@@ -56,10 +56,10 @@ fn converse<'a>(how: u8, mut pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Out
             (_, false) => MessageBody::Whole(vec![Bytes::from_static(&BODY[..20]), Bytes::from_static(&BODY[20..])]),
         };
         if *sent <= MESSAGES && client.may_send() {
-client.send(MailFrom::new(ReversePath::Null), recipients.clone(), body)
-} else {
-client.quit()
-}
+            client.send(MailFrom::new(ReversePath::Null), recipients.clone(), body)
+        } else {
+            client.quit()
+        }
     };
     loop {
         let event = client.step(&mut input);

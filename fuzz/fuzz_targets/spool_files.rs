@@ -66,10 +66,10 @@ fn read_all(root: &Path, below: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) {
     for entry in std::fs::read_dir(root.join(below)).expect("a directory") {
         let path = below.join(entry.expect("an entry").file_name());
         if root.join(&path).is_dir() {
-read_all(root, &path, files)
-} else {
-drop(files.insert(path.clone(), std::fs::read(root.join(&path)).expect("a file")))
-}
+            read_all(root, &path, files)
+        } else {
+            drop(files.insert(path.clone(), std::fs::read(root.join(&path)).expect("a file")))
+        }
     }
 }
 
