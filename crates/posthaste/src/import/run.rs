@@ -21,10 +21,15 @@ use crate::mail_session::MailSession;
 use crate::progress::progress_bar;
 use crate::queue::AnyError;
 
+/// Messages of the first batch, which a short import adds soon. Each batch is twice as large as the one before it.
+const BATCH_MESSAGES_FIRST: usize = 64;
 /// Maximum messages of a batch: each batch costs some syncs of the disk.
 const BATCH_MESSAGES: usize = 1000;
 /// Octets of short messages at which a batch is full. A second batch is read while the first one is added, and a third waits in between.
 const BATCH_BYTES: usize = 8 << 20;
+/// Maximum messages that are sent before their answers are read: more answers may not fit into the socket, and the server
+/// would wait for the client to read while the client sends.
+const UNANSWERED_MAX: usize = 64;
 /// Longer messages are not kept in memory, but read again when sent.
 const MEMORY_BYTES_MAX: u64 = 256 << 10;
 
@@ -53,6 +58,8 @@ pub struct Importer<'a> {
     bar: ProgressBar,
     open: Option<(String, MailDone)>,
     batch: Vec<Prepared<'a>>,
+    /// Messages at which it is full.
+    batch_max: usize,
     /// Octets that it keeps.
     batch_bytes: usize,
 }
@@ -141,7 +148,8 @@ impl<'a> Importer<'a> {
     ) -> Self {
         let (counts, bar) = (Counts::default(), progress_bar());
         bar.set_message("importing");
-        Self { session, journal, mailbox, moves, left_out, counts, bar, open: None, batch: Vec::new(), batch_bytes: 0 }
+        let (batch, batch_max) = (Vec::new(), BATCH_MESSAGES_FIRST);
+        Self { session, journal, mailbox, moves, left_out, counts, bar, open: None, batch, batch_max, batch_bytes: 0 }
     }
 
     /// Imports everything.
@@ -291,13 +299,14 @@ impl<'a> Importer<'a> {
         let mail = AddedMail { flags, date, bytes };
         self.batch_bytes += short.as_ref().map_or(0, Vec::len);
         self.batch.push(Prepared { place, key, sha256, mail, octets: short });
-        if self.batch.len() == BATCH_MESSAGES || self.batch_bytes >= BATCH_BYTES { self.flush() } else { Ok(()) }
+        if self.batch.len() == self.batch_max || self.batch_bytes >= BATCH_BYTES { self.flush() } else { Ok(()) }
     }
 
     /// Adds the messages of the batch.
     fn flush(&mut self) -> Result<(), AnyError> {
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
+        self.batch_max = (self.batch_max * 2).min(BATCH_MESSAGES);
         let Some((mailbox, opened)) = self.open.clone().filter(|_| !batch.is_empty()) else { return Ok(()) };
         let messages = batch.iter().map(|message| (message.key.to_string(), message.sha256.clone())).collect();
         let (uid_validity, from) = (opened.uid_validity, opened.uid_next);
@@ -309,23 +318,25 @@ impl<'a> Importer<'a> {
             let (added, places) = batch.iter().map(|message| (message.key, &message.place)).unzip();
             return self.added(added, places);
         }
-        for message in &batch {
-            self.say_add(message)?;
-            let is_whole = self.send(message)?;
-            self.session.say(if is_whole { &MailPiece::End } else { &MailPiece::Drop })?;
-        }
         let (mut added, mut fatal, mut places) = (Vec::new(), None, Vec::new());
-        for message in &batch {
-            match self.session.answer()? {
-                MailAnswer::Done(done) => {
-                    added.push(message.key);
-                    places.push(&message.place);
-                    if let Some((_, opened)) = &mut self.open {
-                        opened.uid_next = opened.uid_next.max(done.uid.saturating_add(1));
+        for some in batch.chunks(UNANSWERED_MAX) {
+            for message in some {
+                self.say_add(message)?;
+                let is_whole = self.send(message)?;
+                self.session.say(if is_whole { &MailPiece::End } else { &MailPiece::Drop })?;
+            }
+            for message in some {
+                match self.session.answer()? {
+                    MailAnswer::Done(done) => {
+                        added.push(message.key);
+                        places.push(&message.place);
+                        if let Some((_, opened)) = &mut self.open {
+                            opened.uid_next = opened.uid_next.max(done.uid.saturating_add(1));
+                        }
                     }
+                    MailAnswer::Refused(why) => self.left_out.tell(&message.place.path(), &why),
+                    MailAnswer::Error(why) => fatal = Some(why),
                 }
-                MailAnswer::Refused(why) => self.left_out.tell(&message.place.path(), &why),
-                MailAnswer::Error(why) => fatal = Some(why),
             }
         }
         self.added(added, places)?;

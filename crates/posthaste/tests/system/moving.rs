@@ -291,7 +291,7 @@ fn pid(child: &Child) -> Pid {
 /// Scenario 19.
 #[test]
 fn an_import_that_is_killed_goes_on_where_it_was() {
-    const MESSAGES: u32 = 700;
+    const MESSAGES: u32 = 2000;
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("Maildir");
     make_maildir(&source);
