@@ -68,7 +68,7 @@ pub struct MailServer {
 impl MailServer {
     /// Listens, opens the store and finishes what an earlier run left, and serves. Needs a tokio runtime.
     ///
-    /// The process stays the user that it is. `user` and `group` of the configuration are for [`serve`](crate::control::serve), which owns the process. Another user or
+    /// The process stays the user that it is. `user` and `group` of the configuration are for [`serve`](crate::serve), which owns the process. Another user or
     /// group there is an error: the server would have more rights than it was to have.
     ///
     /// # Errors
