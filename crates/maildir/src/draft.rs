@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::maildir::{Maildir, check_name, write_all};
 
-/// A message that is invisible until it is [published](Draft::publish). Dropped earlier, it leaves nothing behind.
+/// A message that is invisible until it is [published](MailDraft::publish). Dropped earlier, it leaves nothing behind.
 ///
 /// Where the file system supports it, the file has no name until then (`O_TMPFILE`), so a crash leaves no litter. It is
 /// also cheaper. A rename from `tmp/` to `new/` changes two directories, one of them twice, under a lock that all

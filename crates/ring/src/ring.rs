@@ -118,7 +118,7 @@ pub struct OnRecord {
     /// The highest known LSN; new ones begin above it. A ring whose segments are all free does not know its last LSN.
     pub known: Lsn,
     /// The highest LSN of this log known outside, as in a checkpoint. If the next LSN would not be above it, the log
-    /// was replaced, and LSNs begin [`SEEN_GAP`] higher: later ones may have been seen.
+    /// was replaced, and LSNs begin `SEEN_GAP` higher: later ones may have been seen.
     pub seen: Lsn,
     /// The last [`Ring::proof`]. Without it the last record of the log, of which no later one says that it was durable, counts as torn if it is damaged.
     pub proof: Proof,
