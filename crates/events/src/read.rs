@@ -145,9 +145,8 @@ impl Reader {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a line of the event log has no end"));
             }
             if is_closed {
-                self.cursor = Cursor { file: self.cursor.file + 1, offset: 0 }
-            } else if self.later()?.is_some() {
-            } else {
+                self.cursor = Cursor { file: self.cursor.file + 1, offset: 0 };
+            } else if self.later()?.is_none() {
                 return Ok(Next::End);
             }
         }

@@ -112,8 +112,13 @@ impl FrontRegion {
         let (len, mut out) = (self.len as usize, Vec::with_capacity(self.len as usize));
         for left in (1..=usize::from(self.lines)).rev() {
             let (there, behind) = (len.saturating_sub(out.len()), 3 * (left - 1));
-            let begin: &[u8] =
-                if out.is_empty() { if there >= NAME.len() + 2 + behind { NAME } else { b"X:" } } else { b" " };
+            let begin: &[u8] = if !out.is_empty() {
+                b" "
+            } else if there >= NAME.len() + 2 + behind {
+                NAME
+            } else {
+                b"X:"
+            };
             let line = (there / left).max((begin.len() + 2).min(there.saturating_sub(behind)));
             let end = out.len() + line;
             out.extend_from_slice(&begin[..begin.len().min(line.saturating_sub(2))]);

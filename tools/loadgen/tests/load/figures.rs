@@ -238,12 +238,11 @@ fn markdown_tables(text: &str) -> Vec<Table> {
     let mut tables: Vec<Table> = Vec::new();
     let mut is_inside = false;
     for line in text.lines() {
-        if line.starts_with('|') {
-            if line.starts_with("| --") {
-            } else if is_inside {
-                tables.last_mut().unwrap().push(row(line))
+        if line.starts_with('|') && !line.starts_with("| --") {
+            if is_inside {
+                tables.last_mut().unwrap().push(row(line));
             } else {
-                tables.push(vec![row(line)])
+                tables.push(vec![row(line)]);
             }
         }
         is_inside = line.starts_with('|');
