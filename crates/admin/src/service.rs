@@ -174,7 +174,7 @@ impl<V: ServerView> Shared<V> {
         one.looks.get(look).await
     }
 
-    /// The queue for a scrape, which never waits for work that grows with the queue: if the last look took long, its
+    /// The queue for a scrape. It never waits for work that grows with the queue. If the last look took long, its
     /// result is returned, and the next look starts in the background.
     pub async fn queue_for_scrape(self: &Arc<Self>) -> Option<Arc<QueueStatus>> {
         let Some(last) = self.queue_of(None).looks.last_if_long() else { return self.queue(None).await };

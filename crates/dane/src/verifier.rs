@@ -28,8 +28,8 @@ pub struct DaneVerifier {
 pub struct MismatchError;
 
 impl DaneVerifier {
-    /// A verifier by these records. For DANE-TA the certificate must have one of `names` (RFC 7672 section 3.2.2): those
-    /// of the host, of which the records were found at one, and the recipient's domain.
+    /// A verifier by these records. `names`: those of the host, at one of which the records were found, and the
+    /// recipient's domain. For DANE-TA the certificate must have one of them (RFC 7672 section 3.2.2).
     pub fn new(associations: Arc<[Association]>, names: Vec<ServerName<'static>>) -> Self {
         static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(ring::default_provider()));
         Self { associations, names, is_misnamed: Arc::default(), provider: Arc::clone(&PROVIDER) }

@@ -1,11 +1,12 @@
 //! Questions in flight, and a fair order of those that wait: names that do not answer leave room for the others.
 //!
-//! A question is *slow* if it has had no answer for [`QUICK`], or if its name had none the last time; slow ones have
-//! at most half of the slots. A question that becomes slow while that half is full, or others wait for it, is given
-//! up; its name starts as slow the next time.
+//! A question is *slow* if it has had no answer for [`QUICK`], or if its name had none the last time. Slow questions
+//! have at most half of the slots. A question that becomes slow is given up if that half is full, or if others wait for
+//! that half. Its name starts as slow the next time.
 //!
-//! Of what waits for a slot, look-ups of connections, of queues to be routed and of checks of incoming mail take turns; of the queues, tenants do. Within each, the
-//! newest and the oldest take turns: a name that has just come passes a thousand that are dead, and none of them waits for ever.
+//! Three kinds of look-ups take turns: those of connections, of queues to be routed, and of checks of incoming mail.
+//! Among the queues, tenants take turns. Within each, the newest and the oldest take turns: a new name passes a
+//! thousand dead ones, and none of them waits for ever.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

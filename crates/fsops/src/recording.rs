@@ -6,10 +6,10 @@
 //!   garbage lie where nothing was written.
 //! - A change of names (creating, removing, linking, renaming, exchanging) is kept or dropped as a whole, in any
 //!   order; with [`Recording::ordered_log`], none is kept after a dropped one. A name whose directory is gone is
-//!   gone, and none is made while another file still has it. What is renamed durably exists under its new name
-//!   whatever became of its old one; what is renamed twice without a sync does not have its first name and its last,
-//!   since a rename is one change, nor the second alone where an exchange was to give it the name that it was renamed
-//!   from.
+//!   gone, and none is made while another file still has it. A file that is renamed durably exists under its new
+//!   name, whatever became of its old one. A file that is renamed twice without a sync never has both its first name
+//!   and its last, since a rename is one change. Nor does it have the second alone where an exchange was to give it
+//!   the name that it was renamed from.
 //! - fsync of a file makes its bytes durable and no name. fsync of a directory makes the changes of names in it durable; a rename becomes durable
 //!   with either of its directories. Where the log is ordered, any fsync makes all earlier changes of names durable.
 //! - syncfs makes everything on that file system durable. Each has its own log of names.

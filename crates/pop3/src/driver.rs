@@ -80,7 +80,7 @@ impl Default for Pop3Timeouts {
 
 /// Serves POP3: one value for all connections of a listener.
 ///
-/// A session has the list of INBOX as of its login, without the exclusive lock of RFC 1939 section 8: other sessions,
+/// A session has the list of INBOX as of its login. It takes no exclusive lock (RFC 1939 section 8): other sessions,
 /// also of IMAP, work at the same time.
 pub struct Pop3Service<A> {
     store: Arc<dyn Mailstore>,

@@ -216,8 +216,8 @@ fn next_header(
     Ok(None)
 }
 
-/// Remains of a record after the last whole one, if any: a header in its place with the segment's tag, the right
-/// checksum or the next number, but not all three.
+/// Remains of a record after the last whole one, if any. A header in its place counts if it has one of three marks: the
+/// segment's tag, the right checksum, or the next number.
 fn unfinished(
     segment: &SegmentHeader,
     window: &mut Window<'_>,

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::shared::Shared;
 
-/// The pace of one pack: after each piece a pause as long as the piece took, so that commits have half of the device
-/// and of a processor to themselves. No pause without commits, or while the ring is short of room.
+/// The pace of one pack. A pause follows each piece and lasts as long as the piece took, so commits have half of the
+/// device and of a processor to themselves. There is no pause without commits, or while the ring is short of room.
 pub(crate) struct Pace<'a> {
     shared: &'a Shared,
     begun: Instant,

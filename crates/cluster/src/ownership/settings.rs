@@ -30,7 +30,7 @@ pub struct OwnershipTimes {
     pub report: Duration,
     /// Answered writes of the node's cell without a change of a shard's cell, before a standby takes the shard.
     pub silent_writes: u32,
-    /// The same number for a shard that was freed for another member.
+    /// Like `silent_writes`, for a shard that was freed for another member.
     pub free_writes: u32,
     /// A standby waits for one more write for so much of lag.
     pub lag_of_write: Duration,

@@ -187,8 +187,11 @@ impl State {
         }
     }
 
-    /// Moves queued mail back to the spool if its mailbox blocks a thread for too long, if a slow mailbox exceeds its
-    /// share of memory, or if it waits too long while all threads are blocked.
+    /// Moves queued mail back to the spool, for one of these reasons:
+    ///
+    /// - its mailbox blocks a thread for too long;
+    /// - its mailbox is slow and exceeds its share of memory;
+    /// - it waits too long while all threads are blocked.
     pub fn give_up_on_stalled(&mut self, now: Instant, queue_bytes_max: u64) {
         let is_old = |since: Instant, age: Duration| now.saturating_duration_since(since) >= age;
         let mut given_up: Vec<(Arc<str>, Key, Arc<str>)> = Vec::new();

@@ -27,8 +27,8 @@ const BATCH_MESSAGES_FIRST: usize = 64;
 const BATCH_MESSAGES: usize = 1000;
 /// Octets of short messages at which a batch is full. A second batch is read while the first one is added, and a third waits in between.
 const BATCH_BYTES: usize = 8 << 20;
-/// Maximum messages that are sent before their answers are read: more answers may not fit into the socket, and the server
-/// would wait for the client to read while the client sends.
+/// Maximum messages that are sent before their answers are read. More answers may not fit into the socket: the server
+/// would wait for the client to read, while the client sends.
 const UNANSWERED_MAX: usize = 64;
 /// Longer messages are not kept in memory, but read again when sent.
 const MEMORY_BYTES_MAX: u64 = 256 << 10;

@@ -1,4 +1,4 @@
-//! What becomes of mail: its records, replies, counts, and the notices to senders.
+//! Outcomes of mail: their records, replies and counts, and the notices to senders.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

@@ -1,11 +1,13 @@
 //! The ring on a machine whose power goes at every call that changes the disk, and again while it recovers.
 //!
 //! `posthaste_fsops::recording` states the effects of a cut. The schedule of threads follows from the seed
-//! (`posthaste_turns`), and so does the whole run. `POSTHASTE_CUTS=10000 cargo test --release -p posthaste-ring
-//! --test crash` makes more cuts than the tests do by themselves, `POSTHASTE_SEED=1000` begins with other scenarios.
-//! A finding prints what makes it again: `POSTHASTE_REPLAY=Healthy:3/120:s4` is scenario 3 cut before its event 120,
-//! with one more cut after it where it was the recovery that was cut; `POSTHASTE_REPLAY=Healthy:3` cuts all of that
-//! scenario.
+//! (`posthaste_turns`), and so does the whole run. Variables of `cargo test --release -p posthaste-ring --test crash`:
+//!
+//! - `POSTHASTE_CUTS=10000` makes more cuts than the tests do by themselves.
+//! - `POSTHASTE_SEED=1000` begins with other scenarios.
+//! - `POSTHASTE_REPLAY=Healthy:3/120:s4`, as a finding prints it, cuts scenario 3 before its event 120. One more cut
+//!   follows it where the recovery was cut.
+//! - `POSTHASTE_REPLAY=Healthy:3` cuts scenario 3 everywhere.
 
 mod life;
 mod run;

@@ -143,7 +143,7 @@ struct SearchedFields {
 
 /// Role of the fields that are not indexed by themselves.
 enum Others {
-    /// None of them is searched.
+    /// The search leaves them out.
     None,
     /// One of them is searched, but the index does not have its name.
     Name,
