@@ -1,8 +1,8 @@
 //! Acceptance of mail: from a whole message to one durable batch for all of its destinations.
 //!
 //! For every program that takes mail into a [`Spool`](posthaste_spool::Spool), whatever the protocol and the
-//! destinations. It knows neither: an entrance (SMTP, HTTP, an embedding program) passes [`Mail`] and [`GatheredBody`], and a
-//! [`Destination`] supplies its entries of the batch.
+//! destinations. It knows neither: an entrance (SMTP, HTTP, an embedding program) passes [`Mail`] and
+//! [`GatheredBody`], and a [`Destination`] supplies its entries of the batch.
 //!
 //! [`Intake::accept`] enforces the limits of memory, waits for room, appends and waits for the commit. All refusals
 //! precede the append.

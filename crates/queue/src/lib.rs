@@ -66,7 +66,6 @@ use posthaste_spool::Lsn;
 pub use admin::{Action, RecipientState, Selection, Waits};
 pub use clock::{Clock, STOPPED_SECS_MAX, Secs};
 pub use codec::DecodeError;
-
 pub use destinations::{QueueId, QueueName, domain_of};
 pub use divert::Diversion;
 pub use entry::{Change, EntryText, Key, QueueEntry, Queued, QueuedRecipient, Ret, Status, What};
@@ -77,7 +76,6 @@ pub use owed::{OwedNotice, OwedRecipient};
 pub use ready::{Outcome, Prefer, Take, Taken, Transaction};
 pub use routes::{Hop, LateHop, Source};
 pub use schedule::{Rule, Schedule, Schedules};
-
 pub use served_kinds::ServedKinds;
 pub use slow::Slow;
 pub use snapshot::{RestoreError, Snapshot};
@@ -188,8 +186,8 @@ impl Queue {
         changes
     }
 
-    /// To be called after the replay of a queue that only applies entries. A snapshot may show all recipients of a message as settled before the entry of an owed
-    /// notice is replayed.
+    /// Keeps messages with an owed notice: a snapshot may show all recipients of one as settled before the entry of its
+    /// notice is replayed. Call it after the replay of a queue that is never [started](Self::start).
     pub fn keep_owing(&mut self) {
         let owed = &self.owed;
         self.released.retain(|message| !owed.has(*message));

@@ -4,7 +4,7 @@ use posthaste_message::mime::{RawAddress, RawAddresses};
 
 /// Splits a text made by [`extract`](crate::extract): `Name <address>`, `"Na, me" <address>`, `address`, `Name of
 /// somebody`, `Group: address, address;`. Names and addresses are those that
-/// [`Addresses`](posthaste_message::mime::AddressList) found in the header. A name without an address, and a group
+/// [`AddressList`](posthaste_message::mime::AddressList) found in the header. A name without an address, and a group
 /// without members, have an empty address.
 pub fn split_addresses(field: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();

@@ -42,10 +42,10 @@ mod wording;
 use std::fmt::Write;
 
 use bytes::Bytes;
+use posthaste_intake::notify;
 use posthaste_message::DateTime;
 use posthaste_smtp::command::decode_xtext;
 
-use posthaste_intake::notify;
 use text::{folded, header_field, one_line, quoted_printable};
 use wording::{RECIPIENTS, filled};
 pub use wording::{Template, TemplateError, Wording, WordingError};

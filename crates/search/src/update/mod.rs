@@ -128,7 +128,7 @@ impl Indexer {
     /// [`rebuild`](Self::rebuild). `waiting` as in [`Lock::acquire`].
     ///
     /// # Errors
-    /// [`IndexError`] but for `MailTree`, `Away` and `NoRoot`.
+    /// [`IndexError`] but for `Tree`, `Away` and `NoRoot`.
     pub fn open(dir: &Path, waiting: Option<&dyn Fn()>) -> Result<Self, IndexError> {
         let lock = Lock::acquire(dir, waiting)?;
         Self::with(dir, lock, StateWriter::open(dir)?)
