@@ -255,6 +255,12 @@ impl Waiters {
     fn wake_idle(&self) {
         self.idle.values().take(self.sites.len()).for_each(Waker::wake_by_ref);
     }
+
+    /// Removes the site with this [number](Site::number), which has nothing to send. True if others wait.
+    fn are_left_without(&mut self, site: usize) -> bool {
+        self.sites.retain(|other| other.as_ptr().addr() != site);
+        !self.sites.is_empty()
+    }
 }
 
 impl OpenLimit {
@@ -290,18 +296,17 @@ impl OpenLimit {
         !self.waiting().sites.is_empty()
     }
 
-    /// True if others wait while the site with this [number](Site::number) has nothing to send.
+    /// True if others wait while the site with this [number](Site::number) has nothing to send. That site waits no more.
     pub fn is_waited_for_but_by(&self, site: usize) -> bool {
-        let mut waiting = self.waiting();
-        waiting.sites.retain(|other| other.as_ptr().addr() != site);
-        !waiting.sites.is_empty()
+        self.waiting().are_left_without(site)
     }
 
     /// Registers an idle connection of the site with [this number](Site::number): it is woken when others wait. True if
     /// they do already.
     pub fn set_idle(&self, connection: u64, site: usize, waker: &Waker) -> bool {
-        self.waiting().idle.insert(connection, waker.clone());
-        self.is_waited_for_but_by(site)
+        let mut waiting = self.waiting();
+        waiting.idle.insert(connection, waker.clone());
+        waiting.are_left_without(site)
     }
 
     /// Ends the registration of an idle connection.
