@@ -257,7 +257,8 @@ impl Relay {
         Self::restore(spool, config, Acting::Sends(Some(may_act)))
     }
 
-    /// Restores the queue on a spool that takes no batches here: it only applies entries, and keeps snapshots, so that a later [`open`](Self::open) finds little to replay.
+    /// Restores the queue on a spool that takes no batches here. It only applies entries and keeps snapshots, so a
+    /// later [`open`](Self::open) finds little to replay.
     ///
     /// # Errors
     /// See [`StreamOpenError`].
@@ -410,14 +411,11 @@ impl Opened {
         let shared = &self.shared;
         shared.begin_end();
         shared.sites.wait_for_connections(deadline);
-        shared.outcomes.recorder.wait_until(deadline);
-        let left = shared
-            .outcomes
-            .recorder
-            .budget
-            .wait_recorded(deadline, || shared.outcomes.recorder.retry(shared.time.now()));
+        let recorder = &shared.outcomes.recorder;
+        recorder.wait_until(deadline);
+        let left = recorder.budget.wait_recorded(deadline, || recorder.retry(shared.time.now()));
         // A poisoned spool has been reported already.
-        if left > 0 && !shared.outcomes.recorder.budget.is_closed() {
+        if left > 0 && !recorder.budget.is_closed() {
             let what =
                 format!("{left} outcomes are not recorded at the end: the next start sends those messages again");
             shared.warn(shared.spool.stats().published, &what);

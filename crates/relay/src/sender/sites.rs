@@ -1,6 +1,6 @@
-//! All sites with mail, and what they share: connections, sessions to reuse, what is known of TLS.
+//! All sites with mail, and their shared state: connections, sessions to reuse, knowledge of TLS.
 //!
-//! Only this module removes a known site, and retires it, so that none stays counted as unreachable.
+//! A known site that is removed or replaced is retired, or it would stay counted as unreachable.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -93,7 +93,7 @@ impl Sites {
         }
     }
 
-    /// Number of unreachable ones.
+    /// Number of unreachable sites.
     pub fn unreachable(&self) -> usize {
         self.unreachable.load(Ordering::Relaxed)
     }
@@ -157,7 +157,7 @@ impl Sites {
     /// Most connections that a site may have when it asks for one more. Without room for its first, it is queued.
     pub fn most_connections(&self, site: &Arc<Site>, state: &mut State) -> usize {
         let has_room = match state.connections {
-            0 => self.connections() < self.connections_max,
+            0 => self.has_connection_left(),
             _ => self.reserve_used(RESERVE) == 0,
         };
         if has_room && !self.sharing.is_waiting() {

@@ -281,7 +281,7 @@ fn note_stuck_streams(
     }
 }
 
-/// True if deliveries are indexed.
+/// Starts to index deliveries if the configuration wants it; true then.
 fn begin_indexing(services: &mut Services, config: &Config, has_readers: bool) -> bool {
     let indexing = Indexing::begin(&config.search, &config.storage.mail, has_readers);
     let is_indexing = indexing.is_some();

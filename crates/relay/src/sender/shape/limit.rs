@@ -296,7 +296,8 @@ impl OpenLimit {
         !self.waiting().sites.is_empty()
     }
 
-    /// True if others wait while the site with this [number](Site::number) has nothing to send. That site waits no more.
+    /// True if others wait while the site with this [number](Site::number) has nothing to send. That site leaves the
+    /// queue.
     pub fn is_waited_for_but_by(&self, site: usize) -> bool {
         self.waiting().are_left_without(site)
     }
