@@ -50,7 +50,7 @@ impl Within {
     }
 }
 
-/// The findings.
+/// The stories of messages that a search has found.
 #[derive(Debug, Default, PartialEq)]
 pub struct StoriesFound {
     /// Events by the number of their message; events of no message by their LSN.

@@ -43,7 +43,7 @@ fn watchers() -> MutexGuard<'static, Watchers> {
     WATCHERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends with this.
+/// A watch of devices, until it is dropped.
 #[derive(Debug)]
 pub struct DeviceWatch(u64);
 

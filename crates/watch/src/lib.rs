@@ -127,7 +127,7 @@ impl WorkerState {
     }
 }
 
-/// A finding of [`Watcher::look`].
+/// A worker that has become stuck, or is so no more: a finding of [`Watcher::look`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StuckWorker {
     /// The states that the worker is, or was, in, outermost first.
