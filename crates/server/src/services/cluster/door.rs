@@ -45,6 +45,8 @@ impl Roles {
                 tracing::info!(shard, epoch, "this node owns the shard");
                 set(*shard, ShardRole::Owner, None);
             }
+            // A shard that stops is given up after that was told.
+            NodeNews::Standby { shard } if self.of(*shard).0 == ShardRole::Stopped => {}
             NodeNews::Standby { shard } => {
                 tracing::info!(shard, "this node is a standby of the shard");
                 set(*shard, ShardRole::Standby, None);
@@ -176,5 +178,23 @@ impl ClusterDoor for NodeDoor {
     fn begin(&self) -> Option<Begun> {
         let home = self.shards.iter().find(|shard| shard.config.home == self.node)?;
         Some(Box::new(home.state.begin()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_cluster::StopReason;
+
+    use super::*;
+
+    #[test]
+    fn a_stopped_shard_is_shown_as_stopped_once_it_is_given_up() {
+        let roles = Roles::default();
+        assert!(!roles.note(&NodeNews::Owner { shard: 3, epoch: 1 }));
+        assert!(!roles.note(&NodeNews::Stopped { shard: 3, why: StopReason::CellDamaged }));
+        assert!(!roles.note(&NodeNews::Standby { shard: 3 }));
+        let (role, why) = roles.of(3);
+        assert!(role == ShardRole::Stopped && why.is_some());
+        assert_eq!(roles.of(4).0, ShardRole::Standby);
     }
 }
