@@ -21,9 +21,11 @@ impl Highest {
         true
     }
 
-    /// A quorum has stored this one.
+    /// A quorum has stored this one: a lower answer before it was a mistake.
     pub fn is_at(&mut self, number: u64) {
-        self.number = self.number.max(number);
+        if number > self.number {
+            (self.number, self.lower_since) = (number, None);
+        }
     }
 }
 
@@ -59,6 +61,9 @@ mod tests {
         seen.is_at(8);
         assert!(!seen.takes(7, at(21)) && !seen.takes(6, at(40)));
         assert!(seen.takes(6, at(41)) && seen.takes(6, at(42)));
+        assert!(!seen.takes(5, at(50)));
+        seen.is_at(7);
+        assert!(!seen.takes(6, at(90)), "the doubt begins anew");
     }
 
     #[test]
