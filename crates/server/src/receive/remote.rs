@@ -1,6 +1,5 @@
 //! Mail for other hosts as the receiver knows it: the relay, once it is open, and what becomes of the addresses that it has signed or rewritten.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -21,15 +20,15 @@ use crate::receive::events::EventRecorder;
 use crate::receive::returned::{self, ReturnPath, ReturnedMail};
 
 /// Other hosts. Open if the configuration lets anybody use the relay.
+#[derive(Default)]
 pub(crate) struct RemoteHosts {
     relay: Arc<RelayDoor>,
     /// Shared with the relay. `None`: the machine has no resolver.
     resolver: RwLock<Option<Arc<Resolver>>>,
+    /// Set once mail for other hosts is taken.
     forwarding: OnceLock<Forwarding>,
     /// Why the relay is not open although it should be.
     stuck: OnceLock<String>,
-    /// The relay comes and goes with the shard of a cluster.
-    comes_and_goes: AtomicBool,
 }
 
 /// The queue for other hosts, while it is open. Mail for it is deferred otherwise.
@@ -77,26 +76,18 @@ impl Destination for RelayDoor {
     }
 }
 
-impl Default for RemoteHosts {
-    fn default() -> Self {
-        let (resolver, forwarding, stuck) = Default::default();
-        Self { relay: Arc::default(), resolver, forwarding, stuck, comes_and_goes: AtomicBool::new(false) }
-    }
-}
-
 impl RemoteHosts {
     /// Takes mail for other hosts from now on.
     pub fn open(&self, relay: Relay, forwarding: Forwarding) {
+        self.relay.set(Some(relay));
         // Opened once.
         let _ = self.forwarding.set(forwarding);
-        self.relay.set(Some(relay));
     }
 
     /// Takes mail for other hosts while the [queue](Self::queue) is open, and defers it otherwise.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
     pub fn open_now_and_then(&self, forwarding: Forwarding) {
         let _ = self.forwarding.set(forwarding);
-        self.comes_and_goes.store(true, Ordering::Relaxed);
     }
 
     /// Asks this resolver from now on.
@@ -132,12 +123,12 @@ impl RemoteHosts {
 
     /// True if mail for other hosts is taken at all.
     pub fn is_open(&self) -> bool {
-        self.comes_and_goes.load(Ordering::Relaxed) || self.relay().is_some()
+        self.forwarding.get().is_some()
     }
 
     /// The treatment of senders whose mail is forwarded.
     pub fn forwarding(&self) -> Option<&Forwarding> {
-        self.forwarding.get().filter(|_| self.is_open())
+        self.forwarding.get()
     }
 
     /// Asks the next hop whether it takes mail for an address.
@@ -206,7 +197,7 @@ mod tests {
     fn a_queue_that_comes_and_goes_refuses_nobody_for_good() {
         let remote = RemoteHosts::default();
         assert!(!remote.is_open());
-        remote.comes_and_goes.store(true, Ordering::Relaxed);
+        remote.forwarding.set(Forwarding::default()).unwrap();
         assert!(remote.is_open() && remote.relay().is_none());
     }
 }
