@@ -157,22 +157,8 @@ impl ClusterDoor for NodeDoor {
         self.running.drain();
     }
 
-    fn move_shard(&self, shard: u16, to: Option<&str>) -> Result<(), String> {
-        let found = self.shards.iter().find(|found| found.config.number == shard);
-        let found = found.ok_or_else(|| format!("{} is no member of shard {shard}", self.node))?;
-        if self.roles.of(shard).0 != ShardRole::Owner {
-            return Err(format!("{} does not own shard {shard}: ask its owner", self.node));
-        }
-        let to = match to {
-            Some(node) if node == self.node => return Err(format!("{node} owns shard {shard} already")),
-            Some(node) if found.config.members().all(|member| member != node) => {
-                return Err(format!("{node} is no member of shard {shard}"));
-            }
-            Some(node) => NodeName::new(node),
-            None => None,
-        };
-        self.running.hand_over(shard, to);
-        Ok(())
+    fn move_shard(&self, shard: u16, to: Option<&str>) {
+        self.running.hand_over(shard, to.and_then(NodeName::new));
     }
 
     fn begin(&self) -> Option<Begun> {
