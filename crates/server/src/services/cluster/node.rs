@@ -39,6 +39,8 @@ use crate::services::relay::{self, relay_config, warn_of_far};
 /// The shards of this node, open as a standby's.
 pub(crate) struct OpenShards {
     node: String,
+    /// Limit of the log of each shard.
+    log_bytes: u64,
     cells: Arc<dyn Cells>,
     shards: Vec<OpenShard>,
     home: Intake,
@@ -100,7 +102,7 @@ impl OpenShards {
         settings: Arc<Mutex<RelaySettings>>,
         receiver: &Receiver,
     ) -> std::io::Result<ClusterService> {
-        let Self { node, cells, shards, home } = self;
+        let Self { node, log_bytes, cells, shards, home } = self;
         let (alive, ended) = Ended::new();
         let alarm = Alarm::new(alive);
         let (mut members, mut relays, mut seen) = (Vec::new(), Vec::new(), Vec::new());
@@ -124,7 +126,7 @@ impl OpenShards {
         });
         let world =
             DriverWorld { cells: cells.clone(), calls: Arc::new(CallThreads::start()?), clock: Arc::new(BootTime) };
-        let driver = NodeDriver::new(driver_config(&node), world, members, tell)?;
+        let driver = NodeDriver::new(driver_config(&node, log_bytes), world, members, tell)?;
         let running = Arc::new(ClusterNode::start(driver)?);
         let is_draining = AtomicBool::new(false);
         receiver.set_cluster(Arc::new(NodeDoor {
@@ -140,9 +142,13 @@ impl OpenShards {
     }
 }
 
-fn driver_config(node: &str) -> DriverConfig {
+fn driver_config(node: &str, log_bytes: u64) -> DriverConfig {
     let node = NodeName::new(node).expect("the configuration was checked");
-    let (times, rules) = (OwnershipTimes::default(), OwnershipRules::ALL);
+    let (mut times, rules) = (OwnershipTimes::default(), OwnershipRules::ALL);
+    // New mail is refused from 80 % on: kept records, or a member that is away, must not fill the log that far.
+    for bytes in [&mut times.keep.1, &mut times.behind_most.1] {
+        *bytes = (log_bytes / 2).min(*bytes);
+    }
     DriverConfig { ownership: OwnershipConfig { node, incarnation: random(), times, rules }, release: RELEASE }
 }
 
@@ -174,7 +180,8 @@ fn open(
         shards.push(OpenShard { config: shard.clone(), dir, log, spool, intake });
     }
     let home = home.expect("the configuration was checked");
-    Ok(OpenShards { node: cluster.node.clone(), cells: Arc::new(cells), shards, home })
+    let (node, log_bytes) = (cluster.node.clone(), cluster.log_bytes);
+    Ok(OpenShards { node, log_bytes, cells: Arc::new(cells), shards, home })
 }
 
 fn open_local(config: &Config, dir: &Path, repeats: &Arc<Repeats>) -> Result<FileSpool, ServeError> {
