@@ -51,9 +51,6 @@ pub struct Cluster {
     /// Limit of the log of a shard, at least 64 MiB. Above 80 % of it new mail is refused. Default: `"16G"`.
     #[serde(default = "log_bytes", deserialize_with = "values::bytes")]
     pub log_bytes: u64,
-    /// New mail while the engine does not answer: `"refuse"`, with 451. Default: `"refuse"`.
-    #[serde(default)]
-    pub without_engine: WithoutEngine,
     /// The shards of all nodes: the same list in the configuration of each. Default: (required).
     #[serde(default, rename = "shard", deserialize_with = "values::tables")]
     pub shards: Vec<ClusterShard>,
@@ -78,15 +75,6 @@ pub enum ClusterEngine {
     /// NATS JetStream.
     #[default]
     Nats,
-}
-
-/// New mail while the engine does not answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WithoutEngine {
-    /// Its client is told to try again later.
-    #[default]
-    Refuse,
 }
 
 /// Reads the section, if there is one.

@@ -48,7 +48,7 @@ use serde::{Deserialize, Serialize};
 pub use acme::Acme;
 pub use auth::{Auth, ListenerAuth};
 pub use checks::{Checks, Enforce, OnTempError};
-pub use cluster::{Cluster, ClusterEngine, ClusterShard, WithoutEngine};
+pub use cluster::{Cluster, ClusterEngine, ClusterShard};
 pub use dkim::Dkim;
 pub use error::{ConfigError, Position};
 pub use http::Http;
