@@ -27,9 +27,8 @@ const BATCH_MESSAGES_FIRST: usize = 64;
 const BATCH_MESSAGES: usize = 1000;
 /// Octets of short messages at which a batch is full. A second batch is read while the first one is added, and a third waits in between.
 const BATCH_BYTES: usize = 8 << 20;
-/// Maximum messages that are sent before their answers are read. More answers may not fit into the socket: the server
-/// would wait for the client to read, while the client sends.
-const UNANSWERED_MAX: usize = 64;
+/// Parts of a batch that was refused, each added by itself: few syncs find the message, and it is sent few times.
+const PARTS: usize = 8;
 /// Longer messages are not kept in memory, but read again when sent.
 const MEMORY_BYTES_MAX: u64 = 256 << 10;
 
@@ -311,72 +310,73 @@ impl<'a> Importer<'a> {
         let messages = batch.iter().map(|message| (message.key.to_string(), message.sha256.clone())).collect();
         let (uid_validity, from) = (opened.uid_validity, opened.uid_next);
         self.journal.begin(Batch { mailbox, uid_validity, from, messages })?;
-        if let Some(done) = self.add_all(&batch)? {
-            if let Some((_, opened)) = &mut self.open {
-                opened.uid_next = opened.uid_next.max(done.uid.saturating_add(u32::try_from(batch.len())?));
-            }
-            let (added, places) = batch.iter().map(|message| (message.key, &message.place)).unzip();
-            return self.added(added, places);
-        }
-        let (mut added, mut fatal, mut places) = (Vec::new(), None, Vec::new());
-        for some in batch.chunks(UNANSWERED_MAX) {
-            for message in some {
-                self.say_add(message)?;
-                let is_whole = self.send(message)?;
-                self.session.say(if is_whole { &MailPiece::End } else { &MailPiece::Drop })?;
-            }
-            for message in some {
-                match self.session.answer()? {
-                    MailAnswer::Done(done) => {
-                        added.push(message.key);
-                        places.push(&message.place);
-                        if let Some((_, opened)) = &mut self.open {
-                            opened.uid_next = opened.uid_next.max(done.uid.saturating_add(1));
-                        }
-                    }
-                    MailAnswer::Refused(why) => self.left_out.tell(&message.place.path(), &why),
-                    MailAnswer::Error(why) => fatal = Some(why),
+        let mut added = Vec::with_capacity(batch.len());
+        let stopped = self.add(&batch, &mut added)?;
+        self.added(&added)?;
+        stopped.map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    /// Adds messages, in parts if the server does not take all of them at once. Returns why no more can be added.
+    fn add<'b>(
+        &mut self,
+        some: &'b [Prepared<'a>],
+        added: &mut Vec<&'b Prepared<'a>>,
+    ) -> Result<Option<String>, AnyError> {
+        match self.add_all(some)? {
+            MailAnswer::Done(done) => {
+                if let Some((_, opened)) = &mut self.open {
+                    opened.uid_next = opened.uid_next.max(done.uid.saturating_add(u32::try_from(some.len())?));
                 }
+                added.extend(some);
+                Ok(None)
             }
+            // One of them was refused, or there is no room for all: none was added.
+            MailAnswer::Refused(_) | MailAnswer::Error(_) if some.len() > 1 => {
+                for part in some.chunks(some.len().div_ceil(PARTS)) {
+                    if let Some(why) = self.add(part, added)? {
+                        return Ok(Some(why));
+                    }
+                }
+                Ok(None)
+            }
+            MailAnswer::Refused(why) => {
+                some.iter().for_each(|message| self.left_out.tell(&message.place.path(), &why));
+                Ok(None)
+            }
+            MailAnswer::Error(why) => Ok(Some(why)),
         }
-        self.added(added, places)?;
-        fatal.map_or(Ok(()), |why| Err(why.into()))
     }
 
     /// Records that the messages are on stable storage.
-    fn added(&mut self, added: Vec<Key>, places: Vec<&Place<'_>>) -> Result<(), AnyError> {
+    fn added(&mut self, added: &[&Prepared<'_>]) -> Result<(), AnyError> {
         self.counts.added += added.len() as u64;
-        self.journal.end(&added)?;
+        let keys: Vec<Key> = added.iter().map(|message| message.key).collect();
+        self.journal.end(&keys)?;
         if self.moves {
             self.journal.sync()?;
-            places.into_iter().try_for_each(|place| self.remove(place))?;
+            added.iter().try_for_each(|message| self.remove(&message.place))?;
         }
         Ok(())
     }
 
-    /// Adds all messages at once, at the cost of one disk sync. `None` if one of them was refused, or there is no room
-    /// for all: then none was added, and each has to be tried alone.
-    fn add_all(&mut self, batch: &[Prepared<'_>]) -> Result<Option<MailDone>, AnyError> {
-        let Some((first, others)) = batch.split_first().filter(|(_, others)| !others.is_empty()) else {
-            return Ok(None);
-        };
-        self.say_add(first)?;
-        let mut is_whole = self.send(first)?;
-        for message in others {
-            if is_whole {
-                self.session.say(&MailPiece::Next(message.mail.clone()))?;
-                is_whole = self.send(message)?;
+    /// Adds messages at once, at the cost of one disk sync: all of them or none. Reads the answer after the last of
+    /// them: both sides would wait for each other if many answers filled the socket while the client sends.
+    fn add_all(&mut self, some: &[Prepared<'_>]) -> Result<MailAnswer, AnyError> {
+        let mut is_whole = true;
+        for (at, message) in some.iter().enumerate() {
+            let mail = message.mail.clone();
+            if at == 0 {
+                self.session.say(&MailCommand::Add(mail))?;
+            } else {
+                self.session.say(&MailPiece::Next(mail))?;
+            }
+            is_whole = self.send(message)?;
+            if !is_whole {
+                break;
             }
         }
         self.session.say(if is_whole { &MailPiece::End } else { &MailPiece::Drop })?;
-        match self.session.answer()? {
-            MailAnswer::Done(done) => Ok(Some(done)),
-            MailAnswer::Refused(_) | MailAnswer::Error(_) => Ok(None),
-        }
-    }
-
-    fn say_add(&mut self, message: &Prepared<'_>) -> Result<(), AnyError> {
-        self.session.say(&MailCommand::Add(message.mail.clone()))
+        self.session.answer()
     }
 
     /// Sends the octets of a message. False if it differs from the one first read.

@@ -324,6 +324,33 @@ fn an_import_that_is_killed_goes_on_where_it_was() {
     server.stop();
 }
 
+/// Once, each message of a refused batch was sent again before any answer was read. About 300 answers filled one side's
+/// socket, and what the client went on to send filled the other's.
+#[test]
+fn a_refused_message_leaves_out_no_other_of_its_batch() {
+    // Batches of 64, 128, 256 and 512: the empty one is in the middle of the last.
+    const MESSAGES: u32 = 960;
+    const EMPTY: u32 = 704;
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("Maildir");
+    make_maildir(&source);
+    let body = "A line of a message.\n".repeat(200);
+    for number in 0..MESSAGES {
+        let text = if number == EMPTY { String::new() } else { format!("Subject: {number}\n\n{body}") };
+        fs::write(source.join(format!("cur/{number}.x.h:2,S")), text).unwrap();
+    }
+    let (server, address) = serve(dir.path(), "", "imap");
+    assert_eq!(import(dir.path(), "Maildir", ANN, &[]), counts(u64::from(MESSAGES) - 1, 0, 1, 0));
+    let mut imap = Imap::logged_in(address);
+    imap.ok("SELECT INBOX");
+    let told = imap.ok("FETCH 1:* BODY.PEEK[HEADER.FIELDS (SUBJECT)]");
+    let number = |text: &str| text.lines().next().unwrap().parse::<u32>().unwrap();
+    let order: Vec<u32> = told.split("Subject: ").skip(1).map(number).collect();
+    assert_eq!(order, (0..MESSAGES).filter(|number| *number != EMPTY).collect::<Vec<_>>());
+    assert_eq!(import(dir.path(), "Maildir", ANN, &[]), counts(0, u64::from(MESSAGES) - 1, 1, 0));
+    server.stop();
+}
+
 #[test]
 fn progress_is_shown_on_a_terminal_alone() {
     let dir = tempfile::tempdir().unwrap();
