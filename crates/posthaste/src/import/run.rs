@@ -25,8 +25,10 @@ use crate::queue::AnyError;
 const BATCH_MESSAGES_FIRST: usize = 64;
 /// Maximum messages of a batch: each batch costs some syncs of the disk.
 const BATCH_MESSAGES: usize = 1000;
-/// Octets of short messages at which a batch is full. A second batch is read while the first one is added, and a third waits in between.
+/// Octets of short messages at which a batch is full.
 const BATCH_BYTES: usize = 8 << 20;
+/// Pieces that are read ahead: together about as much as the largest batch.
+const PIECES_AHEAD: usize = 16;
 /// Parts of a batch that was refused, each added by itself: few syncs find the message, and it is sent few times.
 const PARTS: usize = 8;
 /// Longer messages are not kept in memory, but read again when sent.
@@ -113,7 +115,8 @@ impl Octets {
 /// Files with what was read of them.
 type FilesRead<'a> = Vec<(&'a SourceFile, io::Result<Octets>)>;
 
-/// Reads files for some batches ahead, until they are not wanted any more.
+/// Reads files ahead until they are not wanted any more. A piece is no longer than the first batch, which need not wait
+/// for the files of later ones.
 fn read_files<'a>(files: &'a [SourceFile], send: &SyncSender<FilesRead<'a>>) {
     let (mut some, mut bytes) = (Vec::new(), 0);
     for file in files {
@@ -123,7 +126,7 @@ fn read_files<'a>(files: &'a [SourceFile], send: &SyncSender<FilesRead<'a>>) {
         });
         bytes += read.as_ref().ok().and_then(|octets| octets.short.as_ref()).map_or(0, Vec::len);
         some.push((file, read));
-        if some.len() == BATCH_MESSAGES || bytes >= BATCH_BYTES {
+        if some.len() == BATCH_MESSAGES_FIRST || bytes >= BATCH_BYTES / PIECES_AHEAD {
             bytes = 0;
             if send.send(std::mem::take(&mut some)).is_err() {
                 return;
@@ -236,7 +239,7 @@ impl<'a> Importer<'a> {
             return Ok(());
         }
         thread::scope(|scope| {
-            let (send, read) = sync_channel(1);
+            let (send, read) = sync_channel(PIECES_AHEAD);
             scope.spawn(move || read_files(&folder.files, &send));
             // After an error it is dropped, and the reading ends.
             for (file, read) in read.into_iter().flatten() {
