@@ -86,7 +86,7 @@ host_name = "mx.sender.example"
 [[listener]]
 address = "127.0.0.1:2525"
 [[listener]]
-address = "127.0.0.1:8025"
+address = "127.0.0.1:0"
 protocol = "http"
 [relay]
 networks = ["127.0.0.1"]
@@ -131,7 +131,7 @@ check "a forged record of a certificate: mail waits" waits forged.secure.example
 check "a forged mail host: mail waits" waits bogus.secure.example 'bogus.secure.example'
 counted() {
     (cd "$dir/sender" && "$POSTHASTE" token add metrics --scope metrics --output token)
-    curl -sf -H "Authorization: Bearer $(head -n 1 "$dir/sender/token")" http://127.0.0.1:8025/metrics >"$dir/scrape"
+    curl -sf -H "Authorization: Bearer $(head -n 1 "$dir/sender/token")" "$(page_in "$dir/sender")metrics" >"$dir/scrape"
     grep '^posthaste_relay_tls_sessions_total' "$dir/scrape"
     local of
     for of in dane,verified dane,certificate dane,no_answer opportunistic,encrypted; do

@@ -50,6 +50,10 @@ port_of() { # port_of N: the port of its Nth listener
     sed -n 's/^ *listening .*:\([0-9]*\)$/\1/p' "$dir/banner" | sed -n "$1p"
 }
 
+page_in() { # page_in FOLDER: the page's address of a server that runs there
+    sed -n 's/^ *page *\(http.*\)$/\1/p' "$1/banner" | head -n 1
+}
+
 skip() { # skip NAME REASON
     skipped=$((skipped + 1))
     echo "skip  $1: $2"
