@@ -230,7 +230,9 @@ impl AppendWriter {
 
     async fn store_all(mut self) -> Result<AppendedMessage, MailstoreError> {
         self.gather(self.request.clone()).await?;
-        self.write_waiting().await?;
+        if !self.earlier.waiting.is_empty() {
+            self.write_waiting().await?;
+        }
         let written = self.earlier.written.take().expect("it was begun");
         let gathered = written.await.map_err(ended)??;
         // RENAME and DELETE wait until the messages are in.
