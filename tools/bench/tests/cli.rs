@@ -158,7 +158,7 @@ fn mail_is_sent_on_and_accounted_for() {
 #[test]
 fn mail_is_measured_only_if_it_was_signed_and_checked() {
     let dir = disk();
-    let options = ["trust", "--side", "*out checks,*unsigned,posthaste Ed25519", "--json"];
+    let options = ["trust", "--side", "*out checks,posthaste unsigned,posthaste Ed25519", "--json"];
     let output = bench_within(dir.path(), "2s", &options);
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}{output:?}");
