@@ -314,12 +314,9 @@ impl<'a> Importer<'a> {
         let (uid_validity, from) = (opened.uid_validity, opened.uid_next);
         self.journal.begin(Batch { mailbox, uid_validity, from, messages })?;
         let mut added = Vec::with_capacity(batch.len());
-        if let Some(why) = self.add(&batch, &mut added)? {
-            // Messages may be durable although the disk refused to say so. The batch stays in doubt, and the next run
-            // looks for them.
-            return Err(why.into());
-        }
-        self.added(&added)
+        let stopped = self.add(&batch, &mut added)?;
+        self.added(&added)?;
+        stopped.map_or(Ok(()), |why| Err(why.into()))
     }
 
     /// Adds messages, in parts if the server does not take all of them at once. Returns why no more can be added.
