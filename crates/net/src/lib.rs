@@ -4,7 +4,7 @@
 //! [`Connection`] and supplies the last bytes for refused clients.
 //!
 //! ```
-//! use posthaste_net::{Admission, Connection, Goodbye, Limits, Listeners, Peer, Place, Refusal, Rules, Service};
+//! use posthaste_net::{Admission, Connection, Goodbye, GateLimits, Listeners, Peer, ListenPlace, ConnectionRefusal, Rules, Service};
 //! use tokio::io::AsyncWriteExt;
 //!
 //! struct Hello;
@@ -14,15 +14,15 @@
 //!         // The client may be gone already.
 //!         let _ = connection.stream.write_all(b"hello\n").await;
 //!     }
-//!     fn refuse(&self, _: &Peer, _: &Refusal) -> Goodbye {
+//!     fn refuse(&self, _: &Peer, _: &ConnectionRefusal) -> Goodbye {
 //!         Goodbye::new(b"too busy\n")
 //!     }
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> std::io::Result<()> {
-//! let mut listeners = Listeners::new(Limits::default())?;
-//! for (bound, ()) in posthaste_net::bind(vec![(Place::Tcp("127.0.0.1:0".into()), ())], &Limits::default())? {
+//! let mut listeners = Listeners::new(GateLimits::default())?;
+//! for (bound, ()) in posthaste_net::bind(vec![(ListenPlace::Tcp("127.0.0.1:0".into()), ())], &GateLimits::default())? {
 //!     listeners.serve(bound.listen()?, &Admission::new(Rules::default()), Hello);
 //! }
 //! listeners.shutdown(std::time::Duration::from_secs(5)).await;

@@ -9,18 +9,18 @@
 //! - [`Section`] is `[pickup]` of a configuration file.
 //!
 //! ```
-//! use posthaste_pickup::{Directory, Entry, Head, Message};
+//! use posthaste_pickup::{PickupDirectory, PickupEntry, PickupHead, PickupMessage};
 //! use posthaste_smtp::{ForwardPath, MailFrom, RcptTo, ReversePath};
 //!
 //! # let place = tempfile::tempdir()?;
-//! let directory = Directory::open(place.path())?;
+//! let directory = PickupDirectory::open(place.path())?;
 //! let mail = MailFrom::new(ReversePath::parse("<cron@example.org>")?);
 //! let rcpt = RcptTo::new(ForwardPath::parse("<bob@example.org>")?);
-//! let mut entry = Entry::begin(&directory, Head::new(mail, vec![rcpt]), None)?;
+//! let mut entry = PickupEntry::begin(&directory, PickupHead::new(mail, vec![rcpt]), None)?;
 //! entry.write(b"Subject: x\r\n\r\nhello\r\n")?;
 //! let name = entry.finish()?;
 //!
-//! let mut message = Message::open(&directory, name.as_ref())?;
+//! let mut message = PickupMessage::open(&directory, name.as_ref())?;
 //! assert_eq!(message.head().recipients.len(), 1);
 //! let mut text = Vec::new();
 //! while let Some(piece) = message.read()? {

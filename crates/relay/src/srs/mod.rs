@@ -13,7 +13,6 @@
 //! use posthaste_message::DateTime;
 //! use posthaste_relay::secrets::Secrets;
 //! use posthaste_relay::srs::Srs;
-//! use posthaste_message::address::{Address, Domain};
 //! use posthaste_smtp::ReversePath;
 //!
 //! let srs = Srs::new(&Secrets::new(["twenty-four random octets"]).unwrap());

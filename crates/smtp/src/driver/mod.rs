@@ -2,7 +2,7 @@
 //!
 //! ```
 //! use posthaste_smtp::server::Config;
-//! use posthaste_smtp::driver::{Body, Handler, Server, Session};
+//! use posthaste_smtp::driver::{IncomingBody, Handler, Server, Session};
 //! use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply};
 //!
 //! struct Print;
@@ -14,7 +14,7 @@
 //!     async fn rcpt(&self, _: &mut Session, _: &mut (), _: &Envelope, _: &RcptTo) -> Result<(), Reply> {
 //!         Ok(())
 //!     }
-//!     async fn message(&self, _: &mut Session, _: (), envelope: Envelope, body: &mut Body<'_>) -> MessageOutcome {
+//!     async fn message(&self, _: &mut Session, _: (), envelope: Envelope, body: &mut IncomingBody<'_>) -> MessageOutcome {
 //!         let mut octets = 0;
 //!         while let Some(chunk) = body.chunk().await {
 //!             match chunk {
