@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ring::hmac;
-use ring::rand::SystemRandom;
+use aws_lc_rs::hmac;
+use aws_lc_rs::rand::SystemRandom;
 use tokio::time::Instant;
 
 use crate::password::PasswordHash;

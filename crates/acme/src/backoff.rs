@@ -105,7 +105,7 @@ mod tests {
     fn renewal_is_at_two_thirds_or_as_the_authority_says() {
         let made = rcgen::generate_simple_self_signed(vec!["mx.example.org".to_owned()]).unwrap();
         let der = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        let provider = rustls::crypto::ring::default_provider();
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
         let key = rustls::sign::CertifiedKey::from_der(vec![made.cert.der().clone()], der.into(), &provider).unwrap();
         let kept = |days: u64| Kept { key: key.clone().into(), not_before: 1000, not_after: 1000 + days * DAY };
         let check = |days, renew_at, expected| {

@@ -81,7 +81,7 @@ fn validation_certificate(
     params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
     let certificate = params.self_signed(&key)?;
     let der = PrivatePkcs8KeyDer::from(key.serialize_der());
-    let key = rustls::crypto::ring::default_provider().key_provider.load_private_key(der.into())?;
+    let key = rustls::crypto::aws_lc_rs::default_provider().key_provider.load_private_key(der.into())?;
     // Not `from_der`, which refuses critical extensions that it does not know.
     Ok(CertifiedKey::new(vec![certificate.der().clone()], key))
 }

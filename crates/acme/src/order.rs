@@ -161,7 +161,7 @@ fn obtained(name: &str, key: &KeyPair, chain: &str) -> Result<Obtained, AcmeErro
         return Err(AcmeError::Certificate("there is none".to_owned()));
     }
     let der = PrivatePkcs8KeyDer::from(key.serialize_der());
-    let provider = rustls::crypto::ring::default_provider();
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
     let certified = CertifiedKey::from_der(certificates, der.into(), &provider).map_err(unusable)?;
     let kept = Kept::of(Arc::new(certified), name);
     let kept = kept.ok_or_else(|| AcmeError::Certificate("it is not for this name, or has no end".to_owned()))?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use posthaste_net::ACME_TLS;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature_with_raw_key};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
@@ -67,7 +67,7 @@ fn secret() -> io::Result<[u8; 32]> {
 }
 
 async fn by_tls(at: SocketAddr, name: &str, expected: Arc<CertifiedKey>) -> io::Result<()> {
-    let provider = Arc::new(ring::default_provider());
+    let provider = Arc::new(aws_lc_rs::default_provider());
     // Our own listeners have it, and its signatures can be verified by the key alone.
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_protocol_versions(&[&TLS13]);
     let builder = builder.map_err(io::Error::other)?.dangerous();

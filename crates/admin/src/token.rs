@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use ring::digest::{SHA256, digest};
-use ring::rand::{SecureRandom, SystemRandom};
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 
 use crate::session::SESSION_PREFIX;
 use crate::token_bounds::{TokenBounds, TokenBoundsError};

@@ -1,7 +1,7 @@
 use std::cell::OnceCell;
 
+use aws_lc_rs::digest::{Digest, SHA256, SHA256_OUTPUT_LEN, SHA512, SHA512_OUTPUT_LEN, digest};
 use posthaste_dns::TlsaRecord;
-use ring::digest::{Digest, SHA256, SHA256_OUTPUT_LEN, SHA512, SHA512_OUTPUT_LEN, digest};
 use rustls::pki_types::CertificateDer;
 
 use crate::PublicKeyInfo;

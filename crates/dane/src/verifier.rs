@@ -3,7 +3,7 @@ use std::sync::{Arc, LazyLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature_with_raw_key};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{
@@ -31,7 +31,7 @@ impl DaneVerifier {
     /// A verifier by these records. `names`: those of the host, at one of which the records were found, and the
     /// recipient's domain. For DANE-TA the certificate must have one of them (RFC 7672 section 3.2.2).
     pub fn new(associations: Arc<[Association]>, names: Vec<ServerName<'static>>) -> Self {
-        static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(ring::default_provider()));
+        static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
         Self { associations, names, is_misnamed: Arc::default(), provider: Arc::clone(&PROVIDER) }
     }
 
@@ -198,7 +198,7 @@ pub(crate) mod tests {
     /// A server that sends this chain.
     fn server(sent: &[&[u8]], key: &KeyPair, version: &'static SupportedProtocolVersion) -> Arc<ServerConfig> {
         let sent: Vec<_> = sent.iter().map(|one| CertificateDer::from(one.to_vec())).collect();
-        let provider = Arc::new(ring::default_provider());
+        let provider = Arc::new(aws_lc_rs::default_provider());
         let key = PrivatePkcs8KeyDer::from(key.serialize_der());
         let key = provider.key_provider.load_private_key(key.into()).unwrap();
         // `from_der` compares key and certificate, and reads no version 1.

@@ -1,6 +1,6 @@
 //! The relaxed forms of fields and bodies (RFC 6376 section 3.4), which survive what relays do to white space.
 
-use ring::digest::{Context, Digest, SHA256};
+use aws_lc_rs::digest::{Context, Digest, SHA256};
 
 /// A hash that knows how much it took.
 #[derive(Clone)]
@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn check(body: &str, relaxed: &str) {
-        let expected = ring::digest::digest(&SHA256, relaxed.as_bytes());
+        let expected = aws_lc_rs::digest::digest(&SHA256, relaxed.as_bytes());
         for piece in 1..=body.len().max(1) {
             assert_eq!(hash(body.as_bytes(), piece), expected.as_ref(), "{body:?} in pieces of {piece}");
         }

@@ -3,7 +3,6 @@
 pub const SEQUENCE: u8 = 0x30;
 pub const INTEGER: u8 = 0x02;
 pub const BIT_STRING: u8 = 0x03;
-pub const OCTET_STRING: u8 = 0x04;
 /// rsaEncryption (RFC 8017) without parameters, as an AlgorithmIdentifier.
 pub const RSA_ALGORITHM: &[u8] =
     &[0x30, 0x0d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00];
@@ -21,17 +20,6 @@ pub fn write(out: &mut Vec<u8>, tag: u8, content: &[u8]) {
         }
     }
     out.extend_from_slice(content);
-}
-
-/// Appends a positive INTEGER of these octets, the most significant first.
-pub fn write_positive(out: &mut Vec<u8>, octets: &[u8]) {
-    let from = octets.iter().position(|octet| *octet != 0).unwrap_or(octets.len());
-    let mut content = Vec::with_capacity(octets.len() + 1);
-    if octets.get(from).is_none_or(|first| first & 0x80 != 0) {
-        content.push(0);
-    }
-    content.extend_from_slice(&octets[from..]);
-    write(out, INTEGER, &content);
 }
 
 /// Takes the next element with this tag: its content. `None`: there is none, or it is longer than what is there.
@@ -60,39 +48,26 @@ mod tests {
     fn lengths_are_as_short_as_can_be() {
         let check = |len: usize, head: &[u8]| {
             let mut out = Vec::new();
-            write(&mut out, OCTET_STRING, &vec![7; len]);
+            write(&mut out, BIT_STRING, &vec![7; len]);
             assert_eq!((&out[..head.len()], out.len()), (head, head.len() + len));
         };
-        check(0, &[4, 0]);
-        check(127, &[4, 127]);
-        check(128, &[4, 0x81, 128]);
-        check(255, &[4, 0x81, 255]);
-        check(256, &[4, 0x82, 1, 0]);
-    }
-
-    #[test]
-    fn numbers_are_positive_and_short() {
-        let check = |octets: &[u8], expected: &[u8]| {
-            let mut out = Vec::new();
-            write_positive(&mut out, octets);
-            assert_eq!(out, expected);
-        };
-        check(&[0, 0, 1], &[2, 1, 1]);
-        check(&[0x80], &[2, 2, 0, 0x80]);
-        check(&[0], &[2, 1, 0]);
-        check(&[], &[2, 1, 0]);
+        check(0, &[3, 0]);
+        check(127, &[3, 127]);
+        check(128, &[3, 0x81, 128]);
+        check(255, &[3, 0x81, 255]);
+        check(256, &[3, 0x82, 1, 0]);
     }
 
     #[test]
     fn elements_are_read_as_they_are_written() {
         for len in [0, 1, 127, 128, 255, 256, 5000] {
             let mut out = Vec::new();
-            write(&mut out, OCTET_STRING, &vec![7; len]);
+            write(&mut out, BIT_STRING, &vec![7; len]);
             for end in 0..out.len() {
-                assert_eq!(read(&mut &out[..end], OCTET_STRING), None, "{end} of {len}");
+                assert_eq!(read(&mut &out[..end], BIT_STRING), None, "{end} of {len}");
             }
             assert_eq!(read(&mut &out[..], SEQUENCE), None);
-            assert_eq!(read(&mut &out[..], OCTET_STRING), Some(&vec![7; len][..]));
+            assert_eq!(read(&mut &out[..], BIT_STRING), Some(&vec![7; len][..]));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A message that streams by, kept as far as a signature needs it.
 
-use ring::digest::Digest;
+use aws_lc_rs::digest::Digest;
 
 use crate::canon::{BodyHasher, relaxed_field};
 

@@ -1,8 +1,8 @@
 //! Private keys and what they sign.
 
-use ring::digest::{SHA256, digest};
-use ring::rand::SystemRandom;
-use ring::signature::{Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair};
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair};
 
 use crate::der;
 
@@ -69,7 +69,7 @@ impl SigningKey {
     /// # Errors
     /// [`KeyError::Rejected`].
     pub fn from_pkcs8(pkcs8: Vec<u8>) -> Result<Self, KeyError> {
-        let rejected = |error: ring::error::KeyRejected| KeyError::Rejected(error.to_string());
+        let rejected = |error: aws_lc_rs::error::KeyRejected| KeyError::Rejected(error.to_string());
         let pair = match Ed25519KeyPair::from_pkcs8_maybe_unchecked(&pkcs8) {
             Ok(pair) => Pair::Ed25519(pair),
             Err(_) => Pair::Rsa(Box::new(RsaKeyPair::from_pkcs8(&pkcs8).map_err(rejected)?)),
@@ -122,7 +122,7 @@ impl SigningKey {
         match &self.pair {
             Pair::Ed25519(pair) => Ok(pair.sign(digest(&SHA256, data).as_ref()).as_ref().to_vec()),
             Pair::Rsa(pair) => {
-                let mut signature = vec![0; pair.public().modulus_len()];
+                let mut signature = vec![0; pair.public_modulus_len()];
                 let signed = pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), data, &mut signature);
                 signed.map(|()| signature).map_err(|_| KeyError::Sign)
             }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use ring::digest::{SHA256, digest};
 
 use crate::key::{KeyError, SigningKey};
 

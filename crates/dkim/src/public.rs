@@ -1,7 +1,7 @@
 //! Public keys of records, and what they verify.
 
-use ring::digest::{SHA256, digest};
-use ring::signature::{
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::signature::{
     ED25519, RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY, RsaPublicKeyComponents, UnparsedPublicKey,
 };
 

@@ -1,6 +1,6 @@
 //! The simple forms of fields and bodies (RFC 6376 section 3.4), which change nothing but the end of the body.
 
-use ring::digest::Digest;
+use aws_lc_rs::digest::Digest;
 
 use crate::canon::CountedHash;
 
@@ -69,7 +69,7 @@ impl SimpleBodyHasher {
 
 #[cfg(test)]
 mod tests {
-    use ring::digest::{SHA256, digest};
+    use aws_lc_rs::digest::{SHA256, digest};
 
     use super::*;
 

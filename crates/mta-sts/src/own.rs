@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use posthaste_dns::{OwnDomain, RecordSource};
-use ring::digest::{SHA256, digest};
 use tokio::task::spawn_blocking;
 
 use crate::StsPolicy;

@@ -76,7 +76,7 @@ impl ResolvesServerCert for CertificateChooser {
 
 #[cfg(test)]
 mod tests {
-    use rustls::crypto::ring::default_provider;
+    use rustls::crypto::aws_lc_rs::default_provider;
 
     use super::*;
 

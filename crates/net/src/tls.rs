@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ResolvesServerCert;
@@ -59,7 +59,7 @@ pub fn client_config(trust: &TlsTrust) -> Result<Arc<ClientConfig>, TlsError> {
 /// # Errors
 /// When a file cannot be read, or the two do not match.
 pub fn client_config_as(trust: &TlsTrust, own: Option<(&Path, &Path)>) -> Result<Arc<ClientConfig>, TlsError> {
-    let provider = Arc::new(ring::default_provider());
+    let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
     let builder = match trust {
         TlsTrust::Authorities(path) => builder.with_root_certificates(authorities(path)?),
@@ -85,7 +85,7 @@ pub fn server_config(chain: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsE
 /// # Errors
 /// As [`server_config`].
 pub fn certified_key(chain: &Path, key: &Path) -> Result<Arc<CertifiedKey>, TlsError> {
-    let read = CertifiedKey::from_der(certificates(chain)?, private_key(key)?, &ring::default_provider());
+    let read = CertifiedKey::from_der(certificates(chain)?, private_key(key)?, &aws_lc_rs::default_provider());
     read.map(Arc::new).map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => TlsError::OtherKey { chain: chain.to_owned(), key: key.to_owned() },
         error => TlsError::Library(error),
@@ -97,7 +97,7 @@ pub fn certified_key(chain: &Path, key: &Path) -> Result<Arc<CertifiedKey>, TlsE
 /// # Errors
 /// [`TlsError::Library`]: only with a faulty build of the library.
 pub fn server_config_with(resolver: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>, TlsError> {
-    let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
     let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
     Ok(Arc::new(builder.with_cert_resolver(resolver)))
 }
@@ -123,7 +123,7 @@ pub fn server_config_from(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<Arc<ServerConfig>, TlsError> {
-    let one = CertifiedKey::from_der(chain, key, &ring::default_provider())?;
+    let one = CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider())?;
     server_config_with(Arc::new(SingleCertAndKey::from(one)))
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use posthaste_spool::{Lsn, put_text};
-use ring::digest::{Context, SHA256};
 
 use super::change::{HoldReason, Status};
 use super::codec::{DecodeError, EntryText, Fields};

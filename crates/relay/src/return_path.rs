@@ -21,9 +21,9 @@
 //! assert_eq!((bounced.key, bounced.sent), (key, DateTime::from_unix(1_793_000_000 / 60 * 60)));
 //! ```
 
+use aws_lc_rs::hmac;
 use posthaste_message::DateTime;
 use posthaste_spool::Lsn;
-use ring::hmac;
 
 use crate::secrets::{Keys, Secrets, base32, from_base32, is_same};
 use posthaste_queue::Key;

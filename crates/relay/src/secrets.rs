@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
-use ring::hmac;
+use aws_lc_rs::hmac;
 use subtle::ConstantTimeEq;
 
 /// Least octets of a secret. Use 24 random octets or more.

@@ -12,10 +12,10 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
+use aws_lc_rs::rand::{SecureRandom, SystemRandom};
+use aws_lc_rs::{digest, hmac, pbkdf2};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use ring::rand::{SecureRandom, SystemRandom};
-use ring::{digest, hmac, pbkdf2};
 
 /// Minimum rounds of PBKDF2 (RFC 7677 section 4).
 pub const ITERATIONS_MIN: u32 = 4096;

@@ -112,7 +112,7 @@ fn with_client_certificate(name: &str) -> (Arc<ServerConfig>, Arc<ClientConfig>,
         store.add(der.clone()).unwrap();
         store
     };
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
         Arc::new(roots(authority_certificate.der())),
         Arc::clone(&provider),
@@ -195,6 +195,6 @@ impl ServerCertVerifier for Anyone {
         Ok(HandshakeSignatureValid::assertion())
     }
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+        rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms.supported_schemes()
     }
 }

@@ -56,7 +56,7 @@ impl AcmeStub {
         let key = KeyPair::generate().expect("a key");
         let own = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
         let own = own.signed_by(&key, &issuer).expect("a certificate");
-        let builder = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+        let builder = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
         let builder = builder.with_safe_default_protocol_versions().expect("versions").with_no_client_auth();
         let der = PrivatePkcs8KeyDer::from(key.serialize_der());
         let config = Arc::new(builder.with_single_cert(vec![own.der().clone()], der.into()).expect("a key that fits"));

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rcgen::CertificateSigningRequestParams;
-use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 

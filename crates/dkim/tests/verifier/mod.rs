@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::signature::{ED25519, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use posthaste_dkim::{Algorithm, KeyRecord};
-use ring::digest::{SHA256, digest};
-use ring::signature::{ED25519, RSA_PKCS1_2048_8192_SHA256, UnparsedPublicKey};
 
 /// Header and body, which may be missing with the empty line.
 pub fn split(message: &[u8]) -> (&[u8], &[u8]) {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use bytes::{BufMut, Bytes};
 use posthaste_spool::{Fields, put_text};
-use ring::digest::{Context, SHA256};
 
 use crate::answer::Refusal;
 
@@ -34,7 +34,7 @@ impl KeyId {
 
 /// The digest of a body, as it is after decompression.
 pub fn body_digest(body: &[u8]) -> BodyDigest {
-    first(ring::digest::digest(&SHA256, body).as_ref())
+    first(aws_lc_rs::digest::digest(&SHA256, body).as_ref())
 }
 
 fn first<const N: usize>(hash: &[u8]) -> [u8; N] {

@@ -1,6 +1,6 @@
 //! Recognises a message of an mbox file after a mail program has added its own fields.
 
-use ring::digest::{Context, SHA256};
+use aws_lc_rs::digest::{Context, SHA256};
 
 /// Fields that mail programs write into messages of an mbox file, and change there.
 const PROGRAM_FIELDS: [&str; 8] = [
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     fn check(message: &str, expected: &str) {
-        let expected = ring::digest::digest(&SHA256, expected.as_bytes());
+        let expected = aws_lc_rs::digest::digest(&SHA256, expected.as_bytes());
         for cut in 0..=message.len() {
             let mut digest = MboxDigest::default();
             digest.push(&message.as_bytes()[..cut]);

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use indicatif::ProgressBar;
 use posthaste_control::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow};
 use posthaste_maildir::is_keyword;
 use posthaste_mailstore::FileForm;
 use posthaste_message::mbox::MboxReader;
-use ring::digest::{Context, SHA256};
 
 use super::journal::{Batch, Journal, Key};
 use super::mbox_digest::MboxDigest;

@@ -19,7 +19,7 @@ fn next_hop(dir: &Path) -> (Server, Vec<u8>) {
     let config = "host_name = \"mx.there.example\"\n[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n\
                   [[listener]]\naddress = \"127.0.0.1:0\"\n";
     let server = Server::start(dir, &format!("{config}{}{}", domain("signed.example"), domain("plain.example")));
-    (server, ring::digest::digest(&ring::digest::SHA256, &certificate).as_ref().to_vec())
+    (server, aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &certificate).as_ref().to_vec())
 }
 
 fn zone() -> Zone {

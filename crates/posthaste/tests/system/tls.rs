@@ -29,7 +29,7 @@ fn trusting(
 ) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add(certificate.clone()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
     Arc::new(builder.with_root_certificates(roots).with_no_client_auth())
 }

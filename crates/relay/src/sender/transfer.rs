@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::SystemTime;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn, MessageReader, Upload};
-use ring::digest::{Context, SHA256};
 
 use super::control::Filter;
 use super::messages::{Envelope, LoadError};

@@ -24,12 +24,12 @@
 #[cfg(test)]
 mod tests;
 
+use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use posthaste_message::DateTime;
 use posthaste_message::address::{Address, AddressDomain, quoted};
 use posthaste_smtp::ReversePath;
-use ring::hmac;
 
 use crate::secrets::{Keys, Secrets, base32_digit, base32_number, is_same};
 

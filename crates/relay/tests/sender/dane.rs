@@ -226,12 +226,12 @@ fn chain(name: &str) -> (Vec<u8>, Arc<ServerConfig>) {
     let mut of_authority = CertificateParams::new(Vec::<String>::new()).unwrap();
     of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let (authority_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
-    let digest = ring::digest::digest(&ring::digest::SHA256, &authority_key.subject_public_key_info());
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &authority_key.subject_public_key_info());
     let authority = of_authority.self_signed(&authority_key).unwrap();
     let issuer = Issuer::new(of_authority, authority_key);
     let server = CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
     let sent: Vec<CertificateDer<'static>> = vec![server.der().clone(), authority.der().clone()];
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let key = PrivatePkcs8KeyDer::from(key.serialize_der());
     let config = builder.with_no_client_auth().with_single_cert(sent, key.into()).unwrap();

@@ -84,7 +84,7 @@ impl Files {
     /// The SHA-256 of its public key, for a TLSA record with the numbers 1 and 1.
     pub fn key_digest(&self) -> Vec<u8> {
         let key = rcgen::PublicKeyData::subject_public_key_info(&self.made.signing_key);
-        ring::digest::digest(&ring::digest::SHA256, &key).as_ref().to_vec()
+        aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &key).as_ref().to_vec()
     }
 
     fn roots(&self) -> Arc<RootCertStore> {
@@ -94,7 +94,7 @@ impl Files {
     }
 
     pub fn server(&self, clients: &Files) -> Arc<ServerConfig> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(clients.roots(), provider.clone());
         let verifier = verifier.allow_unauthenticated().build().unwrap();
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();

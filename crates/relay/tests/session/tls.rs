@@ -29,7 +29,7 @@ impl Site {
         let config = server_config_from(vec![made.cert.der().clone()], key.into()).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(made.cert.der().clone()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let authorities = Arc::new(builder.unwrap().with_root_certificates(roots).with_no_client_auth());
         Self { certificate: Certificate::new(config), authorities }

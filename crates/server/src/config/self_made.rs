@@ -73,7 +73,7 @@ fn make(
     let certificate = params.self_signed(&key)?;
     let pem = key.serialize_pem() + &certificate.pem();
     let der = rustls::pki_types::PrivatePkcs8KeyDer::from(key.serialize_der());
-    let provider = rustls::crypto::ring::default_provider();
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
     let made = CertifiedKey::from_der(vec![certificate.der().clone()], der.into(), &provider)?;
     Ok((Arc::new(made), pem))
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use posthaste_config::Config;
 use posthaste_control::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow, PIECE_BYTES_MAX};
@@ -16,7 +17,6 @@ use posthaste_mailstore::{
     Mailstore as _, MailstoreError, MessageFlags, MessageSet, MessageWriter, NamePattern, NumberRange, RowOptions,
     SelectMode, Uid,
 };
-use ring::digest::{Context, SHA256};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Take};

@@ -1,10 +1,10 @@
 //! Messages for another queue.
 
+use aws_lc_rs::digest::{Context, SHA256};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use posthaste_control::Which;
 use posthaste_relay::sender::{ControlError, Exported, Relay};
-use ring::digest::{Context, SHA256};
 use serde_json::json;
 
 use super::scopes::filter;

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -9,7 +10,6 @@ use posthaste_intake::LARGE_BODY_BYTES;
 use posthaste_message::HeaderScan;
 use posthaste_relay::sender::{By, Exported, ImportError, Relay};
 use posthaste_spool::{Body, Upload};
-use ring::digest::{Context, SHA256};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Take};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ring::hmac;
-use rustls::crypto::ring::default_provider;
+use aws_lc_rs::hmac;
+use rustls::crypto::aws_lc_rs::default_provider;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 
 use posthaste_config::Webhook;

@@ -41,7 +41,7 @@ impl Authority {
         params.not_after = rcgen::date_time_ymd(until, 1, 1);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let key = PrivatePkcs8KeyDer::from(key.serialize_der());
         builder.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key.into()).unwrap()
