@@ -92,6 +92,7 @@ impl NatsLog {
             }
             let Some(fetch) = under_way.pop_front() else { break };
             let Some(bytes) = self.fetched(fetch)? else { return Err(self.missing(*at)?) };
+            self.seen().gap.found(*at);
             if !each(Position::new(*at), bytes) {
                 return Ok(false);
             }

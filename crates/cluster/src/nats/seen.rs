@@ -42,6 +42,11 @@ impl Missing {
         }
         at == position && now.duration_since(since) >= DOUBT
     }
+
+    /// The record is there: a later answer that lacks it begins a new doubt.
+    pub fn found(&mut self, position: u64) {
+        self.0.take_if(|(at, _)| *at == position);
+    }
 }
 
 /// A leader steps down within 10 s when it hears of no quorum.
@@ -72,5 +77,9 @@ mod tests {
         let at = |secs| begin + Duration::from_secs(secs);
         assert!(!missing.takes(4, at(50)) && !missing.takes(5, at(60)) && !missing.takes(5, at(79)));
         assert!(missing.takes(5, at(80)));
+        missing.found(4);
+        assert!(missing.takes(5, at(81)), "that is another one");
+        missing.found(5);
+        assert!(!missing.takes(5, at(100)) && !missing.takes(5, at(119)) && missing.takes(5, at(120)));
     }
 }
