@@ -20,8 +20,10 @@ pub(crate) enum NodeInput {
     /// The log, and how many bytes were appended when it was asked for.
     LogLooked(u16, u64, Result<LogLook, LogError>),
     Opened(u16, u64, Result<(), End>),
-    /// Transactions, or what the service had under way.
-    PartEnded(u16, u64),
+    /// No transaction is open any more.
+    TransactionsEnded(u16, u64),
+    /// The service has nothing under way any more.
+    ServiceReleased(u16, u64),
     /// All batches are decided.
     Drained(u16, u64),
     /// `true`: a service acted.

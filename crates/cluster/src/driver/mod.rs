@@ -33,7 +33,9 @@ pub use shard::{NodeShard, ShardService};
 pub struct DriverConfig {
     /// Settings of its ownership.
     pub ownership: OwnershipConfig,
-    /// A planned hand-over waits so long for what is under way. Then batches that are not decided fail, and come back by the log if they are stored.
+    /// A planned hand-over waits so long for transactions that have begun, before the service has to end.
+    pub transactions: Duration,
+    /// A planned hand-over waits so long for all that is under way. Then batches that are not decided fail, and come back by the log if they are stored.
     pub release: Duration,
 }
 
@@ -81,6 +83,7 @@ pub struct NodeDriver {
     inbox: Arc<NodeInbox>,
     world: DriverWorld,
     report: Duration,
+    transactions: Duration,
     release: Duration,
     /// Random source of log ids.
     random: Random,
@@ -101,7 +104,7 @@ impl NodeDriver {
         shards: Vec<NodeShard>,
         tell: Box<dyn FnMut(NodeNews) + Send>,
     ) -> io::Result<Self> {
-        let DriverConfig { ownership, release } = config;
+        let DriverConfig { ownership, transactions, release } = config;
         let (report, incarnation) = (ownership.times.report, ownership.incarnation);
         let mut ownership = Ownership::new(ownership);
         shards.iter().for_each(|shard| ownership.add(shard.number, shard.is_home));
@@ -114,6 +117,7 @@ impl NodeDriver {
             inbox,
             world,
             report,
+            transactions,
             release,
             random: Random::of(incarnation, 0x1061d),
             tell,
@@ -196,7 +200,11 @@ impl NodeDriver {
                     }
                 }
             }
-            NodeInput::PartEnded(number, epoch) => self.part_ended(number, epoch),
+            NodeInput::TransactionsEnded(number, epoch) => {
+                let told = self.inbox.told(NodeInput::ServiceReleased(number, epoch));
+                self.shard(number).release_service(epoch, told);
+            }
+            NodeInput::ServiceReleased(number, epoch) => self.service_released(number, epoch),
             NodeInput::Drained(number, epoch) => {
                 let shard = self.shard(number);
                 shard.orders -= 1;
@@ -235,14 +243,11 @@ impl NodeDriver {
         }
     }
 
-    fn part_ended(&mut self, number: u16, epoch: u64) {
+    /// Nobody appends any more: what was appended is decided before the next owner opens the log.
+    fn service_released(&mut self, number: u16, epoch: u64) {
         let drained = self.inbox.told(NodeInput::Drained(number, epoch));
         let shard = self.shard(number);
-        let release = shard.tenure_of(epoch).and_then(|tenure| tenure.release.as_mut());
-        let Some(release) = release else { return };
-        release.parts_left -= 1;
-        // Nobody appends any more: what was appended is decided before the next owner opens the log.
-        if release.parts_left == 0 {
+        if shard.tenure_of(epoch).is_some_and(|tenure| tenure.release.is_some()) {
             shard.orders += 1;
             shard.spool.drain_then(drained);
         }
@@ -259,10 +264,16 @@ impl NodeDriver {
                     ownership.hand_over(now, number, None);
                 }
             }
+            if shard.service.has_failed() {
+                ownership.give_up(now, number);
+            }
             let Some(tenure) = &shard.tenure else { continue };
-            let limit = self.release;
-            let is_overdue = |release: &Releasing| now.saturating_sub(release.since) >= limit;
-            if tenure.release.as_ref().is_some_and(is_overdue) {
+            let epoch = tenure.lease.epoch();
+            let waited = tenure.release.as_ref().map(|release| now.saturating_sub(release.since));
+            if waited.is_some_and(|waited| waited >= self.transactions) {
+                shard.release_service(epoch, self.inbox.told(NodeInput::ServiceReleased(number, epoch)));
+            }
+            if waited.is_some_and(|waited| waited >= self.release) {
                 ownership.released(number);
             }
             if let Some(end) = shard.spool.ended() {
@@ -346,10 +357,9 @@ impl NodeDriver {
         let inbox = self.inbox.clone();
         let shard = self.shard(number);
         let Some(tenure) = &mut shard.tenure else { return self.ownership.released(number) };
-        tenure.release = Some(Releasing { since: now, parts_left: 2 });
-        let ended = || inbox.told(NodeInput::PartEnded(number, tenure.lease.epoch()));
-        tenure.lease.close(ended());
-        shard.service.release(ended());
+        tenure.release = Some(Releasing { since: now, is_service_told: false });
+        // Clients that have begun get their answer first.
+        tenure.lease.close(inbox.told(NodeInput::TransactionsEnded(number, tenure.lease.epoch())));
     }
 }
 

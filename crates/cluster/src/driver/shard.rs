@@ -21,7 +21,7 @@ pub trait ShardService: Send + Sync {
     /// The shard is this node's, and the spool has all of the log: begin to act, as long as the lease allows it.
     fn promote(&self, lease: Lease);
 
-    /// Begin nothing new, let what is under way end, and call `done`. Transactions that have [begun](Lease::begin) are waited for apart from that.
+    /// Begin nothing new, let what is under way end, and call `done`. Transactions that have [begun](Lease::begin) have ended before, or were waited for in vain.
     fn release(&self, done: Box<dyn FnOnce() + Send>);
 
     /// The spool is a standby's now: drop what is under way. Entries that were appended and not answered may come back by the log.
@@ -32,6 +32,11 @@ pub trait ShardService: Send + Sync {
 
     /// The last digest that was computed.
     fn digest(&self) -> Option<Digest>;
+
+    /// True while it could not act for the shard: the node gives the shard away, and is no candidate until [a while](crate::OwnershipTimes::pause) after.
+    fn has_failed(&self) -> bool {
+        false
+    }
 }
 
 /// A shard that a node is a member of.
@@ -138,8 +143,8 @@ pub(super) struct Tenure {
 /// An ownership that ends by a hand-over.
 pub(super) struct Releasing {
     pub since: Duration,
-    /// Transactions, and the service.
-    pub parts_left: u8,
+    /// The service ends what is under way.
+    pub is_service_told: bool,
 }
 
 impl DrivenShard {
@@ -191,6 +196,15 @@ impl DrivenShard {
             (self.is_looking, self.looked_at) = (true, Some(now));
         }
         is_due
+    }
+
+    /// Has the service end what is under way in this ownership, once.
+    pub fn release_service(&mut self, epoch: u64, told: Told) {
+        let release = self.tenure_of(epoch).and_then(|tenure| tenure.release.as_mut());
+        if let Some(release) = release.filter(|release| !release.is_service_told) {
+            release.is_service_told = true;
+            self.service.release(told);
+        }
     }
 
     /// The ownership of this epoch, if it goes on.

@@ -273,7 +273,7 @@ impl Ownership {
             return;
         }
         for (shard, state) in &mut self.shards {
-            if state.is_lent(&self.me) {
+            if state.is_lent(&self.me, now) {
                 self.own.cell.asks.insert(*shard);
             } else {
                 self.own.cell.asks.remove(shard);
@@ -393,6 +393,13 @@ impl Ownership {
     pub fn hand_over(&mut self, now: Duration, shard: u16, to: Option<&NodeName>) {
         if let Some(state) = self.shards.get_mut(&shard) {
             state.hand_over(&self.me, &mut self.out, &self.nodes, now, to);
+        }
+    }
+
+    /// Gives a shard away that this node cannot act for, and does not take it before [a while](OwnershipTimes::pause) has gone, either.
+    pub fn give_up(&mut self, now: Duration, shard: u16) {
+        if let Some(state) = self.shards.get_mut(&shard) {
+            state.give_up(&self.me, &mut self.out, &self.nodes, now);
         }
     }
 

@@ -38,6 +38,8 @@ pub struct OwnershipTimes {
     pub between: Duration,
     /// A shard stays for this time, before its home gets it back.
     pub stay: Duration,
+    /// A node that could not act for a shard does not take it for this time.
+    pub pause: Duration,
     /// Age of reports that a cut may use.
     pub fresh: Duration,
     /// A start waits for this time, while another process of the same name would write.
@@ -67,6 +69,7 @@ impl Default for OwnershipTimes {
             lag_of_write: secs(5),
             between: secs(5),
             stay: secs(60),
+            pause: secs(60),
             fresh: secs(5),
             name: secs(3),
             short: secs(15),

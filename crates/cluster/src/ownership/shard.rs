@@ -47,6 +47,8 @@ pub(crate) struct ShardState {
     /// The engine's last answer to the owner.
     answered_at: Duration,
     owned_since: Duration,
+    /// The earliest time at which this node takes it.
+    paused_until: Duration,
     own: Option<OwnReport>,
     marks: Marks,
     /// The log was cut below this position.
@@ -110,6 +112,7 @@ impl ShardState {
             swapped_at: Duration::ZERO,
             answered_at: Duration::ZERO,
             owned_since: Duration::ZERO,
+            paused_until: Duration::ZERO,
             own: None,
             marks: Marks::default(),
             cut_below: Position::START,
@@ -148,10 +151,14 @@ impl ShardState {
         if me.rules.lease_ends { self.lease_from + me.times.lease } else { Duration::MAX }
     }
 
-    /// True if this node is its home and another owns it.
-    pub fn is_lent(&self, me: &Me) -> bool {
+    /// True if this node is its home, another owns it, and this one can have it.
+    pub fn is_lent(&self, me: &Me, now: Duration) -> bool {
         let is_others = self.cell.owner.as_ref().is_some_and(|owner| owner.node != me.node);
-        self.is_home && is_others && self.role == Role::Standby && !me.is_draining
+        self.is_home && is_others && self.role == Role::Standby && self.may_take(me, now)
+    }
+
+    fn may_take(&self, me: &Me, now: Duration) -> bool {
+        !me.is_draining && now >= self.paused_until
     }
 
     /// True by the cell.
@@ -236,7 +243,7 @@ impl ShardState {
 
     /// Takes the shard, if it is this node's turn.
     fn take_over(&mut self, me: &Me, out: &mut Outbox, may_take: bool, now: Duration) -> bool {
-        let Some(own) = self.own.filter(|_| !me.is_draining) else { return false };
+        let Some(own) = self.own.filter(|_| self.may_take(me, now)) else { return false };
         let owner = Some(CellOwner { node: me.node.clone(), incarnation: me.incarnation });
         if self.is_absent {
             if self.is_home {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::world::{Place, append, content, inline, start};
-use nodes::{Nodes, SHARD, Service, name, settings};
+use nodes::{Nodes, SHARD, Service, TRANSACTIONS, name, settings};
 use posthaste_cluster::memory::{Faults, MemoryCells};
 use posthaste_cluster::{
     BootTime, CallThreads, ClusterNode, DriverWorld, Log, NodeDriver, NodeNews, NodeShard, OwnershipTimes, Position,
@@ -98,12 +98,59 @@ fn a_hand_over_waits_for_transactions_and_their_batches() {
     let told = start(&*spool, stream, inline(10), "one");
     nodes.turn();
     assert_eq!(nodes.holder(), Some(name(0)), "a transaction is under way");
+    assert_eq!(nodes.service(0).releases(), 0, "its client gets an answer first");
     drop(begun);
     nodes.turn();
+    assert_eq!(nodes.service(0).releases(), 1);
     assert_eq!(nodes.holder(), Some(name(0)), "a batch is undecided");
     nodes.log.set_away(false);
     nodes.until("it is handed over", |it| it.owner() == Some(1));
     assert!(told.recv().unwrap().is_ok());
+}
+
+#[test]
+fn a_hand_over_waits_for_no_idle_client_for_long() {
+    let mut nodes = Nodes::new(2, OwnershipTimes::default());
+    nodes.until_in_sync();
+    let lease = nodes.service(0).lease().unwrap();
+    let begun = lease.begin().unwrap();
+    nodes.hand_over(0, 1);
+    nodes.pass(TRANSACTIONS - Duration::from_secs(1));
+    assert_eq!((nodes.service(0).releases(), nodes.holder()), (0, Some(name(0))));
+    nodes.pass(Duration::from_secs(1));
+    nodes.until("it is handed over", |it| it.owner() == Some(1));
+    drop(begun);
+    nodes.run_for(Duration::from_secs(1));
+    assert_eq!(nodes.service(0).releases(), 1);
+}
+
+#[test]
+fn an_owner_that_cannot_act_gives_its_shard_up() {
+    let mut nodes = Nodes::new(2, OwnershipTimes::default());
+    nodes.until_in_sync();
+    let before = nodes.now();
+    nodes.service(0).set_failed(true);
+    nodes.until("the other owns it", |it| it.owner() == Some(1));
+    assert!(nodes.now() - before <= Duration::from_secs(1));
+    // Its home does not ask for it.
+    nodes.run_for(Duration::from_secs(90));
+    assert_eq!(nodes.owner(), Some(1));
+    nodes.service(0).set_failed(false);
+    let well_at = nodes.now();
+    nodes.until("its home has it again", |it| it.owner() == Some(0));
+    assert!(nodes.now() - well_at >= OwnershipTimes::default().pause);
+}
+
+#[test]
+fn a_standby_that_cannot_act_takes_nothing_over() {
+    let mut nodes = Nodes::new(2, OwnershipTimes::default());
+    nodes.until_in_sync();
+    nodes.service(1).set_failed(true);
+    nodes.kill(0);
+    nodes.run_for(Duration::from_secs(120));
+    assert_eq!((nodes.owner(), nodes.service(1).promotions()), (None, 0));
+    nodes.service(1).set_failed(false);
+    nodes.until("it is well again", |it| it.owner() == Some(1));
 }
 
 #[test]

@@ -19,13 +19,15 @@ use crate::world::{Place, Replicated};
 
 /// The shard of [`Place`].
 pub const SHARD: u16 = 3;
+/// A hand-over waits so long for transactions.
+pub const TRANSACTIONS: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(250);
 const STEPS_MAX: usize = 4000;
 
 pub fn settings(node: usize, incarnation: u64, times: OwnershipTimes) -> DriverConfig {
     let (node, rules) = (name(node), OwnershipRules::ALL);
     let ownership = OwnershipConfig { node, incarnation, times, rules };
-    DriverConfig { ownership, release: Duration::from_secs(30) }
+    DriverConfig { ownership, transactions: TRANSACTIONS, release: Duration::from_secs(30) }
 }
 
 pub fn name(node: usize) -> NodeName {
@@ -62,13 +64,15 @@ pub struct Service {
     pub spool: Arc<Replicated>,
     lease: Mutex<Option<Lease>>,
     promotions: AtomicUsize,
+    releases: AtomicUsize,
     demotions: AtomicUsize,
+    has_failed: AtomicBool,
 }
 
 impl Service {
     pub fn new(spool: Arc<Replicated>) -> Arc<Self> {
-        let (lease, promotions, demotions) = Default::default();
-        Arc::new(Service { spool, lease, promotions, demotions })
+        let (lease, promotions, releases, demotions, has_failed) = Default::default();
+        Arc::new(Service { spool, lease, promotions, releases, demotions, has_failed })
     }
 
     pub fn lease(&self) -> Option<Lease> {
@@ -77,6 +81,14 @@ impl Service {
 
     pub fn promotions(&self) -> usize {
         self.promotions.load(Ordering::SeqCst)
+    }
+
+    pub fn releases(&self) -> usize {
+        self.releases.load(Ordering::SeqCst)
+    }
+
+    pub fn set_failed(&self, has_failed: bool) {
+        self.has_failed.store(has_failed, Ordering::SeqCst);
     }
 
     pub fn demotions(&self) -> usize {
@@ -91,6 +103,7 @@ impl ShardService for Service {
     }
 
     fn release(&self, done: Box<dyn FnOnce() + Send>) {
+        self.releases.fetch_add(1, Ordering::SeqCst);
         done();
     }
 
@@ -103,6 +116,10 @@ impl ShardService for Service {
 
     fn digest(&self) -> Option<Digest> {
         None
+    }
+
+    fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::SeqCst)
     }
 }
 
@@ -288,6 +305,16 @@ impl Nodes {
                 None => return self.meet(),
             };
         }
+    }
+
+    /// Time goes on, and nobody is waited for.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now() + time;
+        while self.now() < end {
+            self.turn();
+            self.clock.advance(STEP);
+        }
+        self.turn();
     }
 
     /// Some turns at this time, which wait for nobody.

@@ -134,6 +134,12 @@ impl ShardState {
         }
     }
 
+    /// See [`Ownership::give_up`](crate::Ownership::give_up).
+    pub fn give_up(&mut self, me: &Me, out: &mut Outbox, nodes: &Nodes, now: Duration) {
+        self.paused_until = now + me.times.pause;
+        self.hand_over(me, out, nodes, now, None);
+    }
+
     fn release(&mut self, out: &mut Outbox, to: Option<NodeName>) {
         self.role = Role::Releasing(to);
         out.push(OwnershipEffect::Release { shard: self.number });
