@@ -47,6 +47,9 @@ pub struct ShardStatus {
     /// Recipients that wait for other hosts, if this node has its queue open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<u64>,
+    /// Why this node could not open its queue, the last time that it tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_error: Option<String>,
     /// Why it stands still, or what the engine does not answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<String>,

@@ -92,7 +92,8 @@ fn move_shard(server: &ServerArgs, shard: u16, to: Option<String>) -> Result<Exi
 
 /// True if somebody acts for it.
 pub fn is_well(shard: &ShardStatus) -> bool {
-    shard.role != ShardRole::Stopped && shard.owner.is_some()
+    let cannot_act = shard.role == ShardRole::Owner && shard.queue_error.is_some();
+    shard.role != ShardRole::Stopped && shard.owner.is_some() && !cannot_act
 }
 
 fn table(status: &ClusterStatus) -> String {
@@ -120,6 +121,9 @@ fn table(status: &ClusterStatus) -> String {
     for shard in &status.shards {
         for trouble in &shard.troubles {
             out += &format!("shard {}: {}\n", shard.shard, harmless(trouble));
+        }
+        if let Some(error) = &shard.queue_error {
+            out += &format!("shard {}: its queue cannot be opened here: {}\n", shard.shard, harmless(error));
         }
     }
     out
@@ -178,6 +182,7 @@ pub mod tests {
             used_bytes: Some(3 << 30),
             limit_bytes: Some(16 << 30),
             queued: Some(42),
+            queue_error: None,
             troubles: Vec::new(),
         }
     }
@@ -188,6 +193,7 @@ pub mod tests {
         (stopped.role, stopped.owner, stopped.queued) = (ShardRole::Stopped, None, None);
         stopped.seeding = vec!["b".into()];
         stopped.troubles = vec!["the log is shorter".into()];
+        stopped.queue_error = Some("no disk".into());
         assert!(is_well(&shard(1)) && !is_well(&stopped));
         let (node, engine) = ("a".into(), "nats".into());
         let status = ClusterStatus { node, engine, is_draining: true, shards: vec![shard(1), stopped] };
@@ -197,6 +203,7 @@ shard  home  owner  epoch  here     queued  log   members
 1      a     a      7      owner    42      18 %  a, b 12 behind, c not in sync 888 behind, d has not reported
 2      a     -      7      stopped          18 %  a, b needs seeding, c not in sync 888 behind, d has not reported
 shard 2: the log is shorter
+shard 2: its queue cannot be opened here: no disk
 ";
         assert_eq!(table(&status), wanted);
     }

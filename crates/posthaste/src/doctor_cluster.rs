@@ -90,6 +90,11 @@ fn of_shard(shard: &ShardStatus) -> Vec<ClusterFinding> {
     if shard.role == ShardRole::Stopped && shard.troubles.is_empty() {
         found.push(line(Colour::Red, about(), "this node's member has stopped", STOPPED));
     }
+    if let Some(error) = &shard.queue_error {
+        let is_elsewhere = shard.role != ShardRole::Owner && shard.owner.is_some();
+        let colour = if is_elsewhere { Colour::Yellow } else { Colour::Red };
+        found.push(line(colour, about(), format!("its queue cannot be opened on this node: {error}"), QUEUE));
+    }
     let ready = shard.in_sync.join(" or ");
     match &shard.owner {
         None if ready.is_empty() => found.push(line(Colour::Red, about(), "its owner is not known", ENGINE)),
@@ -203,6 +208,8 @@ const ENGINE: &str =
     "see that two of three servers of the engine run and are reached from here; change nothing in their directories";
 const STOPPED: &str =
     "let its spool and its log stay as they are, and compare with `posthaste cluster status` of the other members";
+const QUEUE: &str =
+    "mend the cause on this node: it tries again by itself, and another member in sync takes the shard meanwhile";
 const SEEDING: &str = "let its spool stay as it is; the other members in sync keep the mail";
 const ROOM: &str = "raise `log_bytes` and the stream's `max_bytes`, or bring back the member that the log waits for";
 
@@ -256,6 +263,7 @@ nothing to do
             (it.shards[0].role, it.shards[0].troubles) = (ShardRole::Stopped, vec!["the log is shorter".into()]);
         };
         check(stop, Colour::Red, "the log is shorter");
+        check(|it, _| it.shards[0].queue_error = Some("no disk".into()), Colour::Red, "opened on this node: no disk");
     }
 
     #[test]
@@ -264,6 +272,11 @@ nothing to do
             |it: &mut ClusterStatus, _: &mut ClusterCheck| it.shards[0].members.push(shard(1).members.remove(2));
         check(member, Colour::Yellow, "c is not in sync, 888 records behind");
         check(|it, _| it.shards[0].used_bytes = Some(12 << 30), Colour::Yellow, "75 % full");
+        let given_up = |it: &mut ClusterStatus, _: &mut ClusterCheck| {
+            let shard = &mut it.shards[0];
+            (shard.role, shard.queue_error) = (ShardRole::Standby, Some("no disk".into()));
+        };
+        check(given_up, Colour::Yellow, "opened on this node: no disk");
         check(|it, _| it.is_draining = true, Colour::Yellow, "takes no shards");
         check(|_, it| it.nodes[1].clock_ms = None, Colour::Yellow, "does not write");
         check(|_, it| it.nodes[1].version = None, Colour::Yellow, "never run");

@@ -146,6 +146,7 @@ mod tests {
             used_bytes: None,
             limit_bytes: None,
             queued: None,
+            queue_error: None,
             troubles: Vec::new(),
         };
         let shards = roles.iter().map(shard).collect();

@@ -3,14 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use posthaste_cluster::{
-    BootTime, CellKey, Cells, ClusterNode, LeaseClock, Log, NodeCell, NodeName, NodeNews, ShardCell, SurveyedNode,
-    survey,
-};
+use posthaste_cluster::{BootTime, Cells, ClusterNode, LeaseClock, Log, NodeName, NodeNews, SurveyedNode, survey};
 use posthaste_config::ClusterShard;
 use posthaste_control::{CheckedNode, ClusterCheck, ClusterStatus, MemberStatus, ShardRole, ShardStatus};
 
+use super::engine_view::{Call, EngineView, ShardView, ask_all};
 use super::shard::ShardState;
 use crate::receive::cluster::{Begun, ClusterDoor};
 
@@ -71,15 +70,16 @@ impl Roles {
 }
 
 impl NodeDoor {
-    fn status_of(&self, shard: &DoorShard) -> ShardStatus {
+    fn status_of(&self, shard: &DoorShard, view: &mut EngineView) -> ShardStatus {
         let number = shard.config.number;
         let (role, why) = self.roles.of(number);
-        let mut troubles: Vec<String> = why.into_iter().collect();
-        let (cell, end, room) = (self.cell(number), shard.log.end(), shard.log.room());
-        troubles.extend(cell.as_ref().err().cloned());
-        troubles.extend(end.as_ref().err().map(ToString::to_string));
-        let cell = cell.unwrap_or_default();
+        let ShardView { cell, end, room, troubles: unanswered } = view.take_shard(number);
+        let troubles = why.into_iter().chain(unanswered).collect();
         let names = |of: &BTreeMap<NodeName, u64>| of.keys().map(ToString::to_string).collect();
+        let member = |node: &str| {
+            let applied = view.applied(number, &NodeName::new(node)?)?;
+            Some(MemberStatus { node: node.to_owned(), applied: applied.get() })
+        };
         ShardStatus {
             shard: number,
             home: shard.config.home.clone(),
@@ -88,29 +88,21 @@ impl NodeDoor {
             epoch: cell.epoch,
             in_sync: names(&cell.in_sync),
             seeding: names(&cell.seeding),
-            members: shard.config.members().filter_map(|node| self.member(number, node)).collect(),
-            end: end.ok().map(|end| end.get()),
-            used_bytes: room.as_ref().ok().map(|(used, _)| *used),
-            limit_bytes: room.ok().map(|(_, limit)| limit),
+            members: shard.config.members().filter_map(member).collect(),
+            end: end.map(|end| end.get()),
+            used_bytes: room.map(|(used, _)| used),
+            limit_bytes: room.map(|(_, limit)| limit),
             queued: shard.state.queued(),
+            queue_error: shard.state.queue_error(),
             troubles,
         }
     }
 
-    /// Empty for a shard that never had an owner.
-    fn cell(&self, shard: u16) -> Result<ShardCell, String> {
-        let (value, _) = self.cells.get(&CellKey::Shard(shard).to_string()).map_err(|error| error.to_string())?;
-        if value.is_empty() {
-            Ok(ShardCell::default())
-        } else {
-            ShardCell::decode(&value).ok_or_else(|| "the shard's cell cannot be read".to_owned())
-        }
-    }
-
-    fn member(&self, shard: u16, node: &str) -> Option<MemberStatus> {
-        let (value, _) = self.cells.get(&NodeName::new(node)?.key()).ok()?;
-        let report = *NodeCell::decode(&value)?.reports.get(&shard)?;
-        Some(MemberStatus { node: node.to_owned(), applied: report.applied.get() })
+    /// All members of this node's shards.
+    fn members(&self) -> Vec<NodeName> {
+        let members = self.shards.iter().flat_map(|shard| shard.config.members());
+        let nodes: BTreeSet<NodeName> = members.filter_map(NodeName::new).collect();
+        nodes.into_iter().collect()
     }
 }
 
@@ -121,26 +113,30 @@ fn checked(of: SurveyedNode) -> CheckedNode {
 
 impl ClusterDoor for NodeDoor {
     fn status(&self) -> ClusterStatus {
+        let logs = self.shards.iter().map(|shard| (shard.config.number, shard.log.clone())).collect();
+        let mut view = EngineView::ask(&self.cells, logs, self.members(), STATUS_PATIENCE);
         ClusterStatus {
             node: self.node.clone(),
             engine: "nats".to_owned(),
             is_draining: self.is_draining.load(Ordering::Relaxed),
-            shards: self.shards.iter().map(|shard| self.status_of(shard)).collect(),
+            shards: self.shards.iter().map(|shard| self.status_of(shard, &mut view)).collect(),
         }
     }
 
     fn check(&self) -> ClusterCheck {
         let mut check = ClusterCheck::default();
-        for shard in &self.shards {
-            match shard.log.check() {
-                Ok(wrong) => check.wrong.extend(wrong),
-                Err(error) => check.unanswered.push(error.to_string()),
+        let calls = self.shards.iter().map(|shard| -> Call<_> {
+            let log = shard.log.clone();
+            Box::new(move || log.check())
+        });
+        for answer in ask_all(calls.collect(), CHECK_PATIENCE) {
+            match answer {
+                Some(Ok(wrong)) => check.wrong.extend(wrong),
+                Some(Err(error)) => check.unanswered.push(error.to_string()),
+                None => check.unanswered.push("it has not answered in time".to_owned()),
             }
         }
-        let members = self.shards.iter().flat_map(|shard| shard.config.members());
-        let nodes: BTreeSet<NodeName> = members.filter_map(NodeName::new).collect();
-        let nodes: Vec<NodeName> = nodes.into_iter().collect();
-        match survey(&*self.cells, &nodes, &|| BootTime.wall(), &std::thread::sleep) {
+        match survey(&*self.cells, &self.members(), &|| BootTime.wall(), &std::thread::sleep) {
             Ok(nodes) => check.nodes = nodes.into_iter().map(checked).collect(),
             Err(error) => check.unanswered.push(error.to_string()),
         }
@@ -166,6 +162,11 @@ impl ClusterDoor for NodeDoor {
         Some(Box::new(home.state.begin()?))
     }
 }
+
+/// Commands wait so long for the engine, which answers in milliseconds.
+const STATUS_PATIENCE: Duration = Duration::from_secs(3);
+/// A look at the settings asks each server of the engine, some of which may be away.
+const CHECK_PATIENCE: Duration = Duration::from_secs(15);
 
 #[cfg(test)]
 mod tests {

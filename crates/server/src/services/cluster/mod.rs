@@ -8,6 +8,10 @@ mod absent;
 #[cfg(feature = "cluster")]
 mod door;
 #[cfg(feature = "cluster")]
+mod engine_view;
+#[cfg(feature = "cluster")]
+mod health;
+#[cfg(feature = "cluster")]
 mod node;
 #[cfg(feature = "cluster")]
 mod shard;

@@ -149,7 +149,8 @@ fn driver_config(node: &str, log_bytes: u64) -> DriverConfig {
     for bytes in [&mut times.keep.1, &mut times.behind_most.1] {
         *bytes = (log_bytes / 2).min(*bytes);
     }
-    DriverConfig { ownership: OwnershipConfig { node, incarnation: random(), times, rules }, release: RELEASE }
+    let ownership = OwnershipConfig { node, incarnation: random(), times, rules };
+    DriverConfig { ownership, transactions: TRANSACTIONS, release: RELEASE }
 }
 
 fn open(
@@ -311,5 +312,7 @@ const PENDING_BYTES_MAX: u64 = 256 << 20;
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two questions for the engine's room.
 const ENGINE_PACE: Duration = Duration::from_secs(5);
-/// A planned hand-over waits so long for what is under way.
+/// A planned hand-over waits so long for transactions that have begun.
+const TRANSACTIONS: Duration = Duration::from_secs(10);
+/// A planned hand-over waits so long for all that is under way.
 const RELEASE: Duration = Duration::from_secs(30);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use posthaste_intake::{Destination, Intake};
 use posthaste_relay::sender::{Config as RelayConfig, Delivering, Notice, Notifier, Relay};
 use posthaste_spool::{Spool, StreamError};
 
+use super::health::QueueHealth;
 use crate::lifecycle::Alive;
 use crate::receive::handler::WeakReceiver;
 use crate::receive::remote::RelayDoor;
@@ -38,6 +39,7 @@ pub(super) struct ShardState {
     pub door: Arc<RelayDoor>,
     /// The relay of a standby, if it is open.
     pub standby: RelayDoor,
+    health: Mutex<QueueHealth>,
 }
 
 /// The parts of a shard's relay.
@@ -97,6 +99,15 @@ impl ShardState {
         self.door.opened().or_else(|| self.standby.opened())
     }
 
+    /// Why the queue could not be opened here.
+    pub fn queue_error(&self) -> Option<String> {
+        self.health().error().map(str::to_owned)
+    }
+
+    fn health(&self) -> MutexGuard<'_, QueueHealth> {
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn set_lease(&self, lease: Option<Lease>) {
         *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = lease;
     }
@@ -147,6 +158,10 @@ impl ShardService for ShardRelay {
     /// Queues count crashes at their start, which is no entry: their digests cannot be compared yet.
     fn digest(&self) -> Option<Digest> {
         None
+    }
+
+    fn has_failed(&self) -> bool {
+        self.state.health().is_hopeless()
     }
 }
 
@@ -229,6 +244,7 @@ impl Worker {
         match opened {
             Ok((relay, report)) => {
                 self.is_told = false;
+                self.state.health().note_open(matches!(self.role, Role::Owner(_)));
                 relay.set_generic(generic);
                 if let Role::Owner(lease) = &self.role {
                     tell_opened(&report, &self.parts.dir);
@@ -246,11 +262,16 @@ impl Worker {
     fn tell(&mut self, error: &StreamOpenError) {
         let is_new =
             matches!(self.role, Role::Standby) && matches!(error, StreamOpenError::Stream(StreamError::Unknown(_)));
-        if is_new || std::mem::replace(&mut self.is_told, true) {
+        if is_new {
             return;
         }
         let (shard, error) = (self.parts.shard, error.to_string());
-        tracing::error!(shard, error, "the queue of this shard cannot be opened; trying again");
+        let as_owner = matches!(self.role, Role::Owner(_));
+        if self.state.health().note_failed(as_owner, &error) && as_owner {
+            tracing::error!(shard, error, "the queue of this shard cannot be opened: another member takes it");
+        } else if !std::mem::replace(&mut self.is_told, true) {
+            tracing::error!(shard, error, "the queue of this shard cannot be opened; trying again");
+        }
     }
 
     fn close(&mut self, deadline: Instant) {
@@ -296,5 +317,5 @@ impl Notifier for ShardSenders {
 
 /// Time between two attempts to open a relay, and between two looks at one that is open.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Time for transactions under way at a planned hand-over.
+/// Time for what is being sent at a planned hand-over, after its transactions have ended.
 const RELEASE: Duration = Duration::from_secs(20);
