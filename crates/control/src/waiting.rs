@@ -11,6 +11,9 @@ use crate::By;
 pub struct WaitingLine {
     /// The number of its message, and its own within that: `4711.0`. Of a transport the message alone.
     pub id: String,
+    /// The shard of a cluster that has the message; not set: this server is no node of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<u16>,
     /// The sender's address; empty for a notification.
     pub sender: String,
     /// The sender that it leaves with, if that is another.

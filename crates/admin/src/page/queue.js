@@ -183,7 +183,7 @@ export class QueuePage {
     const facts = [
       ["bytes", count(line.bytes)], ["received", clock(line.received, at) + ", " + duration(at - line.received) + " ago"],
       ["expires", line.expires ? clock(line.expires, at) : "not while it is held"], ["status", line.status], ["held by", line.held_by], ["held because", line.held_reason],
-      ["leaves as", line.leaves_from], ["tenant", line.tenant], ["campaign", line.campaign], ["pool", line.pool], ["class", line.class], ["transport", line.transport],
+      ["leaves as", line.leaves_from], ["shard", line.shard], ["tenant", line.tenant], ["campaign", line.campaign], ["pool", line.pool], ["class", line.class], ["transport", line.transport],
     ];
     const id = of.message + (Number.isNaN(of.number) ? "" : "." + of.number);
     return [

@@ -43,6 +43,7 @@ pub(super) fn details(lines: &[WaitingLine], empty: &str) -> String {
         };
         let rows = [
             ("id", line.id.clone()),
+            ("shard", line.shard.map_or(String::new(), |shard| shard.to_string())),
             ("sender", line.sender.clone()),
             ("leaves as", some(&line.leaves_from)),
             ("recipient", line.recipient.clone()),

@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "these tests use a part")]
 mod engine;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use posthaste_cluster::nats::{NatsCells, NatsEngine};
@@ -11,8 +12,8 @@ use posthaste_cluster::{Cells, NodeName, ShardCell};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::relaying::{next_hop, unused_port};
-use crate::support::{Client, Server};
+use crate::relaying::{list, next_hop, queue, unused_port};
+use crate::support::{Client, Server, command};
 
 /// The configuration of a node of two; each is the standby of the other. Mail is sent to a port of loopback.
 fn config(node: &str, engine: &engine::Server, port: u16) -> String {
@@ -41,9 +42,13 @@ fn cells(engine: &engine::Server) -> NatsCells {
 
 /// Waits until the cell of shard 1 says this.
 fn wait_for_cell(cells: &NatsCells, what: &str, holds: impl Fn(&ShardCell) -> bool) {
+    wait_for_shard(cells, 1, what, holds);
+}
+
+fn wait_for_shard(cells: &NatsCells, shard: u16, what: &str, holds: impl Fn(&ShardCell) -> bool) {
     let deadline = Instant::now() + TAKEN_OVER;
     loop {
-        let cell = ShardCell::decode(&cells.get("shard.1").unwrap().0).unwrap_or_default();
+        let cell = ShardCell::decode(&cells.get(&format!("shard.{shard}")).unwrap().0).unwrap_or_default();
         if holds(&cell) {
             return;
         }
@@ -88,7 +93,7 @@ struct Waiting {
     cells: NatsCells,
     port: u16,
     one: TempDir,
-    _two: TempDir,
+    two: TempDir,
     engine: engine::Server,
 }
 
@@ -102,7 +107,7 @@ impl Waiting {
         let cells = cells(&engine);
         wait_for_cell(&cells, "both are in sync", |cell| is_owner(cell, "n1") && cell.in_sync.len() == 2);
         deliver(&mut taking(&first), 20);
-        Some(Self { first, second, cells, port, one, _two: two, engine })
+        Some(Self { first, second, cells, port, one, two, engine })
     }
 
     /// The next hop, which has got each message once from the second node.
@@ -162,6 +167,40 @@ fn a_stopped_node_that_goes_on_sends_nothing_more() {
     nodes.first.stop();
     nodes.second.stop();
     next.stop();
+}
+
+/// The nodes change shards: each takes mail under the one that it owns, and commands find messages where they wait.
+#[test]
+fn a_node_takes_mail_under_any_shard_that_it_owns() {
+    let Some(nodes) = Waiting::start() else { return };
+    let (one, two) = (nodes.one.path(), nodes.two.path());
+    let move_shard = |from: &Path, shard: &str, to: &str| {
+        let moved = command(from, &["cluster", "move", shard, "--to", to]).output().unwrap();
+        assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stderr));
+    };
+    let shards = |dir: &Path| list(dir, &[]).iter().map(|row| row["shard"].as_u64()).collect::<Vec<_>>();
+    wait_for_shard(&nodes.cells, 2, "both are in sync", |cell| is_owner(cell, "n2") && cell.in_sync.len() == 2);
+    move_shard(two, "2", "n1");
+    move_shard(one, "1", "n2");
+    assert_eq!((shards(one), shards(two)), (vec![], vec![Some(1); 20]));
+    taking(&nodes.first).deliver(&["bob@there.example"], b"Subject: other\r\n\r\nx\r\n");
+    assert_eq!(shards(one), [Some(2)]);
+    let id = list(one, &[])[0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(queue(one, &["hold", &id]), (0, "1 held\n".to_owned()));
+    let (code, said) = queue(two, &["show", &id]);
+    assert!(code != 0 && said.contains("shard 2, which this node does not own"), "{said}");
+    wait_for_cell(&nodes.cells, "both are in sync again", |cell| cell.in_sync.len() == 2);
+    move_shard(two, "1", "n1");
+    let all: Vec<_> = [vec![Some(1); 20], vec![Some(2)]].concat();
+    assert_eq!(shards(one), all);
+    let (_, summary) = queue(one, &["summary"]);
+    let there = summary.lines().find(|line| line.starts_with("there.example")).expect(&summary);
+    let words: Vec<&str> = there.split_whitespace().collect();
+    assert_eq!((words[1], words[3]), ("21", "1"), "{summary}");
+    assert_eq!(queue(one, &["delete", &id]).0, 0);
+    assert_eq!(shards(one).len(), 20);
+    nodes.first.stop();
+    nodes.second.stop();
 }
 
 /// A lease, the writes of a standby, and the time that a shard stays before its home has it again.

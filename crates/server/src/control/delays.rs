@@ -67,7 +67,7 @@ mod tests {
             append(QueueEntry::Queued(queued(hour_later - 10, 100)));
         });
         let relay = queue.relay();
-        let late = delays(relay, None, relay.wall(hour_later));
+        let late = delays(std::slice::from_ref(relay), None, relay.wall(hour_later));
         assert!(late.is_empty(), "{late:?}");
     }
 

@@ -1,6 +1,6 @@
 //! The server's state as the page shows it: counters, streams, disks, and what needs somebody.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -14,15 +14,16 @@ use posthaste_admin::{
 };
 use posthaste_control::Request;
 use posthaste_events::read::{Next, Reader};
-use posthaste_intake::Trouble;
+use posthaste_intake::{Intake, Trouble};
 use posthaste_queue::{QueueEntry, Secs, Selection};
-use posthaste_relay::sender::{Count, CountBy, Filter, Relay, STREAM as QUEUE, Standing};
+use posthaste_relay::sender::{CountBy, Filter, Relay, STREAM as QUEUE, Standing};
 use serde_json::{Value, json};
 
 use crate::config::expiry::CertificateWarning;
 use crate::control::delays::{DELAYS_MAX, Delay};
 use crate::control::disks::{Disks, FileSystem};
 use crate::control::public_files::PublicFiles;
+use crate::control::requests::queue_counts::{NamedCount, QueueCounts};
 use crate::receive::handler::Receiver;
 use crate::services::inject::{InjectDoor, InjectKeys};
 use crate::services::watch::CHECKPOINT_HANGS;
@@ -96,8 +97,8 @@ impl Overview {
 
 impl Overview {
     /// Recipients of each tenant of the configuration: any word can be a tenant where a header field names it.
-    fn tenants(&self, counts: &[(Arc<str>, Count)]) -> Vec<(String, u64)> {
-        let counts: HashMap<&str, u64> = counts.iter().map(|(name, count)| (&**name, count.recipients)).collect();
+    fn tenants(&self, counts: &[NamedCount]) -> Vec<(String, u64)> {
+        let counts: HashMap<&str, u64> = counts.iter().map(|count| (&*count.name, count.recipients)).collect();
         let shown = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let named = shown.config.tenants().into_iter().take(TENANTS_MAX);
         named.map(|name| (name.to_owned(), counts.get(name).copied().unwrap_or(0))).collect()
@@ -110,7 +111,7 @@ impl ServerView for Overview {
             () if self.receiver.cluster().is_some_and(|cluster| !cluster.takes_mail()) => {
                 Readiness::NotReady("standby")
             }
-            () if self.receiver.destinations().intake().spool().poisoned().is_some() => Readiness::NotReady("poisoned"),
+            () if self.receiver.destinations().poisoned().is_some() => Readiness::NotReady("poisoned"),
             () if self.is_short.load(Ordering::Relaxed) => Readiness::NotReady("full"),
             () => Readiness::Ready,
         }
@@ -119,12 +120,11 @@ impl ServerView for Overview {
     fn counters(&self) -> Counters {
         let destinations = self.receiver.destinations();
         let meters = self.receiver.meters();
-        let streams = destinations.intake().spool().streams();
-        streams.iter().for_each(|stream| meters.behind(&stream.name, stream.entries));
+        destinations.streams().iter().for_each(|(name, entries)| meters.behind(name, *entries));
         let figures = destinations.figures();
         let (signed, not_signed) = meters.of_signatures();
         Counters {
-            received: destinations.intake().accepted(),
+            received: destinations.intakes().into_iter().map(Intake::accepted).sum(),
             delivered: figures.delivered,
             refused: self.receiver.refused(),
             deferred: figures.failed_attempts,
@@ -149,12 +149,12 @@ impl ServerView for Overview {
         let (storage, host_name, expiring, certificates) = self.shown();
         let receiver = &self.receiver;
         let (of_mailboxes, troubles) = (receiver.destinations().of_mailboxes(), receiver.destinations().troubles());
-        let spool = receiver.destinations().intake().spool();
-        let stats = spool.stats();
+        let intakes = receiver.destinations().intakes();
+        let stats: Vec<_> = intakes.iter().map(|intake| intake.spool().stats()).collect();
         let disks = self.disks.report();
         let is_short = disks.spool.is_some_and(|disk| is_short(&storage, disk));
         self.is_short.store(is_short, Ordering::Relaxed);
-        let poisoned = spool.poisoned();
+        let poisoned = receiver.destinations().poisoned();
         let mut attention = disks.attention;
         if let Some(why) = &poisoned {
             let help = "mend the disk, then restart the server: acknowledged mail is in the spool";
@@ -172,7 +172,8 @@ impl ServerView for Overview {
             let urgency = if trouble.is_urgent { Urgency::Broken } else { Urgency::Warning };
             Attention::new(urgency, &trouble.about, &*trouble.what, &*trouble.help)
         }));
-        if stats.checkpoint_running.is_some_and(|running| running >= CHECKPOINT_HANGS) {
+        let hangs = |running: Duration| running >= CHECKPOINT_HANGS;
+        if stats.iter().any(|stats| stats.checkpoint_running.is_some_and(hangs)) {
             let what = "a checkpoint of the spool hangs: nothing is freed";
             attention.push(Attention::new(Urgency::Broken, "checkpoint", what, "look at the disk of the spool"));
         }
@@ -189,11 +190,11 @@ impl ServerView for Overview {
                 .or(is_short.then(|| "the disk is full".to_owned())),
             not_delivering: not_delivering(of_mailboxes.stands_still, receiver.remote().stuck()),
             attention,
-            spool_fill: stats.space_used as f64 / stats.space_max.max(1) as f64,
+            spool_fill: stats.iter().map(|it| it.space_used as f64 / it.space_max.max(1) as f64).fold(0.0, f64::max),
             disks: disks.rooms,
             streams: streams(receiver, &troubles),
             waiting_here: of_mailboxes.waiting,
-            queued: receiver.relay().map_or(0, |relay| relay.stats().recipients),
+            queued: receiver.relays().iter().map(|relay| relay.stats().recipients).sum(),
             certificates,
             webhooks: webhooks(receiver),
             relay: of_relay(receiver),
@@ -201,26 +202,29 @@ impl ServerView for Overview {
     }
 
     fn queue(&self, tenant: Option<&str>) -> QueueStatus {
-        let Some(relay) = &self.receiver.relay() else { return QueueStatus::default() };
+        let relays = self.receiver.relays();
+        if relays.is_empty() {
+            return QueueStatus::default();
+        }
         let selection = Selection { tenant: tenant.map(Into::into), ..Selection::default() };
         let filter = Filter { selection, ..Filter::default() };
         let by = [(CountBy::Domain, DESTINATIONS_MAX), (CountBy::Tenant, usize::MAX)];
-        let [all, by_tenant] = relay.summaries(&filter, by);
-        let destination = |(name, count): &(Arc<str>, Count)| DestinationCount {
-            domain: name.to_string(),
+        let [all, by_tenant] = QueueCounts::all(&relays, &filter, by);
+        let destination = |count: &NamedCount| DestinationCount {
+            domain: count.name.to_string(),
             recipients: count.recipients,
             deferred: count.deferred,
             held: count.held,
             suspended: count.suspended,
-            oldest: relay.wall(count.oldest),
+            oldest: count.oldest,
         };
         QueueStatus {
             recipients: all.recipients,
-            oldest: all.oldest.map(|oldest| relay.wall(oldest)),
+            oldest: all.oldest,
             destinations: all.busiest.iter().map(destination).collect(),
             others: all.names.saturating_sub(DESTINATIONS_MAX) as u64,
             tenants: self.tenants(&by_tenant.busiest),
-            attention: of_queue(relay, tenant).into_iter().chain(delays(relay, tenant, now_secs())).collect(),
+            attention: of_queues(&relays, tenant).into_iter().chain(delays(&relays, tenant, now_secs())).collect(),
         }
     }
 
@@ -338,17 +342,20 @@ fn webhooks(receiver: &Receiver) -> Vec<WebhookStatus> {
 }
 
 fn of_relay(receiver: &Receiver) -> RelayStatus {
-    let Some(relay) = receiver.relay() else { return RelayStatus::default() };
-    let (stats, dns) = (relay.stats(), relay.resolver().stats());
+    let relays = receiver.relays();
+    let Some(one) = relays.first() else { return RelayStatus::default() };
+    // All have one resolver and one store of policies.
+    let (policy_fetches, dns) = (one.policy_fetches(), one.resolver().stats());
+    let stats: Vec<_> = relays.iter().map(Relay::stats).collect();
     let (back_offs, tls_avoided) = receiver.meters().of_hosts();
     RelayStatus {
-        connections: stats.connections as u64,
-        idle: stats.idle as u64,
-        unreachable: stats.unreachable as u64,
+        connections: stats.iter().map(|stats| stats.connections as u64).sum(),
+        idle: stats.iter().map(|stats| stats.idle as u64).sum(),
+        unreachable: stats.iter().map(|stats| stats.unreachable as u64).sum(),
         back_offs,
         tls_avoided,
-        tls: relay.tls_counts(),
-        policy_fetches: relay.policy_fetches(),
+        tls: tls_counts(&relays),
+        policy_fetches,
         dns: DnsStatus {
             questions: dns.questions,
             hits: dns.hits,
@@ -359,17 +366,29 @@ fn of_relay(receiver: &Receiver) -> RelayStatus {
     }
 }
 
+/// Sessions of all relays: see [`Relay::tls_counts`].
+pub(crate) fn tls_counts(relays: &[Relay]) -> Vec<(&'static str, &'static str, u64)> {
+    let mut sum: Vec<(&str, &str, u64)> = Vec::new();
+    for (demand, result, count) in relays.iter().flat_map(Relay::tls_counts) {
+        match sum.iter_mut().find(|known| (known.0, known.1) == (demand, result)) {
+            Some(known) => known.2 += count,
+            None => sum.push((demand, result, count)),
+        }
+    }
+    sum
+}
+
 fn not_delivering(mailboxes_stand_still: bool, relay_stuck: Option<&str>) -> Option<String> {
     let here = mailboxes_stand_still.then(|| "no mail mount works".to_owned());
     here.or(relay_stuck.map(|_| "the queue for other hosts is stuck".to_owned()))
 }
 
-/// Things in the queue that need the operator: a limit that is reached, and suspensions, which are easily forgotten.
+/// Things in the queues that need the operator: a limit that is reached, and suspensions, which are easily forgotten.
 /// For a tenant, only those of its own mail.
-fn of_queue(relay: &Relay, tenant: Option<&str>) -> Vec<Attention> {
+fn of_queues(relays: &[Relay], tenant: Option<&str>) -> Vec<Attention> {
     let mut attention = Vec::new();
     let is_shown = |of: &str| tenant.is_none_or(|tenant| of == tenant);
-    for room in relay.room().into_iter().filter(|room| room.is_full && is_shown(&room.tenant)) {
+    for room in relays.iter().flat_map(Relay::room).filter(|room| room.is_full && is_shown(&room.tenant)) {
         let whose = if room.tenant.is_empty() {
             "the queue".to_owned()
         } else {
@@ -383,20 +402,27 @@ fn of_queue(relay: &Relay, tenant: Option<&str>) -> Vec<Attention> {
             tenant => full.in_queue([("tenant", tenant)]),
         });
     }
-    let stats = relay.stats();
-    if stats.unreachable > 0 && tenant.is_none() {
-        let what = match stats.unreachable {
+    let unreachable: usize = relays.iter().map(|relay| relay.stats().unreachable).sum();
+    if unreachable > 0 && tenant.is_none() {
+        let what = match unreachable {
             1 => "1 destination cannot be reached now".to_owned(),
             many => format!("{many} destinations cannot be reached now"),
         };
         let help = "they are tried again by themselves: posthaste queue summary --by site";
         attention.push(Attention::new(Urgency::Note, "unreachable", what, help).in_queue([("by", "site")]));
     }
-    let mut suspensions = relay.suspensions();
-    suspensions.retain(|entry| tenant.is_none_or(|tenant| crate::control::requests::suspend::is_of(entry, tenant)));
-    let named = suspensions.iter().filter_map(|entry| suspension(relay, entry));
-    attention.extend(named.take(SUSPENSIONS_MAX));
-    if let more @ 1.. = suspensions.len().saturating_sub(SUSPENSIONS_MAX) {
+    let mut suspensions: Vec<Attention> = Vec::new();
+    for relay in relays {
+        let mut entries = relay.suspensions();
+        entries.retain(|entry| tenant.is_none_or(|tenant| crate::control::requests::suspend::is_of(entry, tenant)));
+        suspensions.extend(entries.iter().filter_map(|entry| suspension(relay, entry)));
+    }
+    // Each queue has those of a command.
+    let mut known = HashSet::new();
+    suspensions.retain(|line| known.insert(line.about.clone()));
+    let count = suspensions.len();
+    attention.extend(suspensions.into_iter().take(SUSPENSIONS_MAX));
+    if let more @ 1.. = count.saturating_sub(SUSPENSIONS_MAX) {
         let what = format!("{more} further suspensions");
         let more = Attention::new(Urgency::Note, "suspensions", what, "posthaste queue suspensions");
         attention.push(more.in_queue([]));
@@ -405,19 +431,20 @@ fn of_queue(relay: &Relay, tenant: Option<&str>) -> Vec<Attention> {
 }
 
 /// Destinations that hold up much mail, the largest first. `now` is in seconds since 1970. Blocks.
-pub(crate) fn delays(relay: &Relay, tenant: Option<&str>, now: i64) -> Vec<Attention> {
+pub(crate) fn delays(relays: &[Relay], tenant: Option<&str>, now: i64) -> Vec<Attention> {
     // Held mail is old by somebody's decision: neither its age nor its attempts are the destination's.
     let selection = Selection { tenant: tenant.map(Into::into), is_held: Some(false), ..Selection::default() };
     let filter = Filter { selection, ..Filter::default() };
-    let line = |(domain, count): &(Arc<str>, Count)| {
+    let line = |count: &NamedCount| {
         let free = count.recipients.saturating_sub(count.suspended);
-        let delay = Delay { free, deferred: count.deferred, age_secs: now - relay.wall(count.oldest) };
+        let delay = Delay { free, deferred: count.deferred, age_secs: now - count.oldest };
         delay.needs_somebody().then(|| {
-            let Standing { reply, limit } = relay.standing(count);
-            delay.line(domain, reply.as_deref().or(limit.as_deref()))
+            let Standing { reply, limit } = count.standing(relays);
+            delay.line(&count.name, reply.as_deref().or(limit.as_deref()))
         })
     };
-    relay.summary(&filter, CountBy::Domain, DESTINATIONS_MAX).busiest.iter().filter_map(line).take(DELAYS_MAX).collect()
+    let all = QueueCounts::of(relays, &filter, CountBy::Domain, DESTINATIONS_MAX);
+    all.busiest.iter().filter_map(line).take(DELAYS_MAX).collect()
 }
 
 fn suspension(relay: &Relay, entry: &QueueEntry) -> Option<Attention> {
@@ -450,13 +477,8 @@ fn streams(receiver: &Receiver, troubles: &[Trouble]) -> Vec<StreamStatus> {
         QUEUE => receiver.remote().stuck().map(str::to_owned),
         name => troubles.iter().find(|trouble| trouble.stream.as_deref() == Some(name)).map(|it| it.what.clone()),
     };
-    let all = receiver.destinations().intake().spool().streams().into_iter();
-    let status = |stream: posthaste_spool::StreamStats| StreamStatus {
-        trouble: trouble(&stream.name),
-        name: stream.name,
-        behind: stream.entries,
-    };
-    all.map(status).collect()
+    let all = receiver.destinations().streams().into_iter();
+    all.map(|(name, behind)| StreamStatus { trouble: trouble(&name), name, behind }).collect()
 }
 
 /// True if the spool takes no mail for want of space.

@@ -1,6 +1,10 @@
 //! A node of a cluster, as reception and commands know it.
 
+use std::sync::Arc;
+
 use posthaste_control::{ClusterCheck, ClusterStatus};
+
+use crate::receive::shards::ShardQueue;
 
 /// A node of a cluster, for receiving mail and for the operator's commands.
 pub(crate) trait ClusterDoor: Send + Sync {
@@ -18,14 +22,30 @@ pub(crate) trait ClusterDoor: Send + Sync {
     /// Nothing happens if this node does not own it, or the other one cannot take it.
     fn move_shard(&self, shard: u16, to: Option<&str>);
 
-    /// Begins a transaction under the shard that this node takes mail for. `None`: it takes none now.
-    fn begin(&self) -> Option<Begun>;
+    /// Begins a transaction: under the shard that this node is the home of, or, unless it must be that, under another one that it owns. `None`: it takes no mail now.
+    fn begin(&self, must_be_home: bool) -> Option<Begun>;
 
     /// True if [`begin`](Self::begin) would begin one.
     fn takes_mail(&self) -> bool {
-        self.begin().is_some()
+        self.begin(false).is_some()
     }
 }
 
 /// A transaction under a shard, which is not handed over before it is dropped.
-pub(crate) type Begun = Box<dyn Send + Sync>;
+pub(crate) struct Begun {
+    shard: Arc<ShardQueue>,
+    _held: Box<dyn Send + Sync>,
+}
+
+impl Begun {
+    /// `held`: what holds the shard.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
+    pub fn new(shard: Arc<ShardQueue>, held: Box<dyn Send + Sync>) -> Self {
+        Self { shard, _held: held }
+    }
+
+    /// The shard that takes the message.
+    pub fn shard(&self) -> &Arc<ShardQueue> {
+        &self.shard
+    }
+}

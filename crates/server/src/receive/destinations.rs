@@ -18,6 +18,7 @@ use posthaste_watch::StuckWorker;
 use crate::receive::events::EventRecorder;
 use crate::receive::handler::Receiver;
 use crate::receive::remote::RemoteHosts;
+use crate::receive::shards::ShardQueue;
 use crate::receive::stuck::StuckStreams;
 
 /// The destinations of this server's mail.
@@ -68,6 +69,47 @@ impl Destinations {
         &self.intake
     }
 
+    /// Intake and destinations of mail that comes under a shard of a cluster, or under none.
+    pub fn under<'a>(&'a self, shard: Option<&'a ShardQueue>) -> (&'a Intake, &'a [Arc<dyn Destination>]) {
+        match shard {
+            Some(shard) => (shard.intake(), shard.destinations()),
+            None => (&self.intake, &self.list),
+        }
+    }
+
+    /// All intakes: one, or that of each shard.
+    pub fn intakes(&self) -> Vec<&Intake> {
+        match self.remote.shards() {
+            [] => vec![&self.intake],
+            shards => shards.iter().map(|shard| shard.intake()).collect(),
+        }
+    }
+
+    /// Streams of all spools by name, and how many of their batches wait.
+    pub fn streams(&self) -> Vec<(String, u64)> {
+        let mut all: Vec<(String, u64)> = Vec::new();
+        for stream in self.intakes().into_iter().flat_map(|intake| intake.spool().streams()) {
+            match all.iter_mut().find(|known| known.0 == stream.name) {
+                Some(known) => known.1 += stream.entries,
+                None => all.push((stream.name, stream.entries)),
+            }
+        }
+        all
+    }
+
+    /// Why a spool takes no mail any more.
+    pub fn poisoned(&self) -> Option<Arc<str>> {
+        self.intakes().into_iter().find_map(|intake| intake.spool().poisoned())
+    }
+
+    /// The list, and the queues of further shards.
+    fn all(&self) -> impl Iterator<Item = &dyn Destination> {
+        let own = self.remote.queue();
+        let others = self.remote.shards().iter().map(|shard| shard.owner()).filter(|queue| !Arc::ptr_eq(queue, own));
+        let others = others.map(|queue| &**queue as &dyn Destination);
+        self.list.iter().map(|destination| &**destination).chain(others)
+    }
+
     /// The event log, if there is one.
     pub fn events(&self) -> Option<&EventRecorder> {
         self.events.as_ref()
@@ -83,12 +125,12 @@ impl Destinations {
         &self.stuck
     }
 
-    /// Checks if a place takes mail for `recipients` recipients now.
+    /// Checks if a place takes mail for `recipients` recipients now, under a shard of a cluster or under none.
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
-        self.list.iter().try_for_each(|destination| destination.check(place, recipients))
+    pub fn check(&self, shard: Option<&ShardQueue>, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
+        self.under(shard).1.iter().try_for_each(|destination| destination.check(place, recipients))
     }
 
     /// True if there are mailboxes with UIDs, whose mail is counted.
@@ -106,7 +148,7 @@ impl Destinations {
 
     /// Figures of all of them together.
     pub fn figures(&self) -> DestinationFigures {
-        self.list.iter().map(|destination| destination.figures()).fold(DestinationFigures::default(), |sum, each| {
+        self.all().map(|destination| destination.figures()).fold(DestinationFigures::default(), |sum, each| {
             DestinationFigures {
                 delivered: sum.delivered + each.delivered,
                 failed_attempts: sum.failed_attempts + each.failed_attempts,
@@ -151,9 +193,10 @@ impl Destinations {
 
     /// Workers of the spool and of destinations that are stuck, or go on.
     pub fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker> {
-        let mut found = self.intake().spool().look_for_stuck(now);
-        self.list.iter().for_each(|destination| found.extend(destination.look_for_stuck(now)));
-        found
+        let spools = self.intakes().into_iter().flat_map(|intake| intake.spool().look_for_stuck(now));
+        let destinations = self.all().flat_map(|destination| destination.look_for_stuck(now));
+        let standbys = self.remote.shards().iter().flat_map(|shard| shard.standby().look_for_stuck(now));
+        spools.chain(destinations).chain(standbys).collect()
     }
 }
 
@@ -169,9 +212,14 @@ impl Receiver {
         self.destinations().transports.opened()
     }
 
-    /// The relay, if it is open.
+    /// A relay, if one is open.
     pub fn relay(&self) -> Option<Relay> {
         self.destinations().remote.relay()
+    }
+
+    /// All open relays: one, or in a cluster that of each shard that this node owns, by the ids of their messages.
+    pub fn relays(&self) -> Vec<Relay> {
+        self.destinations().remote.relays()
     }
 }
 

@@ -18,6 +18,7 @@ pub(crate) mod replies;
 pub(crate) mod returned;
 pub(crate) mod sender_checks;
 pub(crate) mod settings;
+pub(crate) mod shards;
 pub(crate) mod stuck;
 pub(crate) mod success;
 pub(crate) mod tenants;

@@ -1,6 +1,6 @@
 //! Mail for other hosts as the receiver knows it: the relay, once it is open, and what becomes of the addresses that it has signed or rewritten.
 
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 use posthaste_dns::Resolver;
@@ -18,11 +18,15 @@ use crate::config::forward::{Back, Forwarding};
 use crate::receive::destinations::not_open;
 use crate::receive::events::EventRecorder;
 use crate::receive::returned::{self, ReturnPath, ReturnedMail};
+use crate::receive::shards::ShardQueue;
 
 /// Other hosts. Open if the configuration lets anybody use the relay.
 #[derive(Default)]
 pub(crate) struct RemoteHosts {
+    /// In a cluster, that of the shard that this node is the home of.
     relay: Arc<RelayDoor>,
+    /// Those of a cluster that this node is a member of, by number.
+    shards: OnceLock<Vec<Arc<ShardQueue>>>,
     /// Shared with the relay. `None`: the machine has no resolver.
     resolver: RwLock<Option<Arc<Resolver>>>,
     /// Set once mail for other hosts is taken.
@@ -33,23 +37,38 @@ pub(crate) struct RemoteHosts {
 
 /// The queue for other hosts, while it is open. Mail for it is deferred otherwise.
 #[derive(Default)]
-pub(crate) struct RelayDoor(RwLock<Option<Relay>>);
+pub(crate) struct RelayDoor {
+    relay: RwLock<Option<Relay>>,
+    /// Figures of relays that were open before: what is counted never falls.
+    past: Mutex<DestinationFigures>,
+}
 
 impl RelayDoor {
     /// The relay, if it is open.
     pub fn opened(&self) -> Option<Relay> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.relay.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// It is open from now on, or not any more.
     pub fn set(&self, relay: Option<Relay>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = relay;
+        let before = std::mem::replace(&mut *self.relay.write().unwrap_or_else(PoisonError::into_inner), relay);
+        if let Some(before) = before {
+            let (figures, mut past) = (before.figures(), self.past.lock().unwrap_or_else(PoisonError::into_inner));
+            past.delivered += figures.delivered;
+            past.failed_attempts += figures.failed_attempts;
+        }
     }
 }
 
 impl Destination for RelayDoor {
     fn figures(&self) -> DestinationFigures {
-        self.opened().map(|relay| relay.figures()).unwrap_or_default()
+        let now = self.opened().map(|relay| relay.figures()).unwrap_or_default();
+        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        DestinationFigures {
+            delivered: past.delivered + now.delivered,
+            failed_attempts: past.failed_attempts + now.failed_attempts,
+            ..now
+        }
     }
 
     fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker> {
@@ -116,9 +135,37 @@ impl RemoteHosts {
         &self.relay
     }
 
-    /// The relay, if it is open.
+    /// Notes the shards of this node, once.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
+    pub fn set_shards(&self, mut shards: Vec<Arc<ShardQueue>>) {
+        shards.sort_by_key(|shard| shard.number());
+        let _ = self.shards.set(shards);
+    }
+
+    /// The shards of this node, by number; none without a cluster.
+    pub fn shards(&self) -> &[Arc<ShardQueue>] {
+        self.shards.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// A relay, if one is open: in a cluster that of this node's own shard, or of another one that it owns.
     pub fn relay(&self) -> Option<Relay> {
-        self.relay.opened()
+        self.relay.opened().or_else(|| self.shards().iter().find_map(|shard| shard.owner().opened()))
+    }
+
+    /// All open relays, in the order of the ids of their messages.
+    pub fn relays(&self) -> Vec<Relay> {
+        match self.shards() {
+            [] => self.relay.opened().into_iter().collect(),
+            shards => shards.iter().filter_map(|shard| shard.owner().opened()).collect(),
+        }
+    }
+
+    /// The relay that a message would wait in, if it is open.
+    pub fn relay_with(&self, message: Lsn) -> Option<Relay> {
+        match self.shards() {
+            [] => self.relay.opened(),
+            shards => shards.iter().find(|shard| shard.number() == message.shard())?.owner().opened(),
+        }
     }
 
     /// True if mail for other hosts is taken at all.

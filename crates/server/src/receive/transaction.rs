@@ -16,6 +16,7 @@ use posthaste_spool::Entry;
 
 use crate::receive::cluster::Begun;
 use crate::receive::returned::Returned;
+use crate::receive::shards::ShardQueue;
 
 /// An open transaction.
 #[derive(Default)]
@@ -38,6 +39,8 @@ pub(crate) struct Transaction {
     announced: u64,
     /// The tenant that the client's token is bound to.
     tenant: Option<Arc<str>>,
+    /// Its batch has entries of streams that only this node's own shard has.
+    must_be_home: bool,
     /// Entries for its batch that are no destination's.
     also: Vec<Entry>,
     /// In a cluster: the shard is not handed over before it is dropped.
@@ -165,9 +168,24 @@ impl Transaction {
         self.tenant.as_ref()
     }
 
+    /// In a cluster: only the shard of this node's own may take the message.
+    pub fn keep_at_home(&mut self) {
+        self.must_be_home = true;
+    }
+
+    /// True if only that may.
+    pub fn must_be_home(&self) -> bool {
+        self.must_be_home
+    }
+
     /// Holds the shard that it has begun under.
     pub fn hold(&mut self, begun: Begun) {
         self.begun = Some(begun);
+    }
+
+    /// The shard that it has begun under, in a cluster.
+    pub fn shard(&self) -> Option<&Arc<ShardQueue>> {
+        self.begun.as_ref().map(Begun::shard)
     }
 
     /// Adds an entry to the batch of the message.

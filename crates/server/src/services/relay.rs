@@ -414,8 +414,10 @@ impl Receiver {
         told: Option<Entry>,
         remote: Option<Entry>,
     ) -> Result<bool, String> {
-        let destinations = self.destinations();
-        self.notify_by((destinations.intake(), destinations.list()), sender, written, told, remote).await
+        // Not handed over meanwhile.
+        let begun = self.cluster().and_then(|cluster| cluster.begin(told.is_some()));
+        let by = self.destinations().under(begun.as_ref().map(|begun| &**begun.shard()));
+        self.notify_by(by, sender, written, told, remote).await
     }
 
     /// Like [`notify`](Self::notify), for a stream of another spool, with its own destinations.

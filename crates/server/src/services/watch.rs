@@ -31,8 +31,8 @@ impl Watch {
                 // First: what is stuck may hold a lock that others wait for.
                 report_stuck(receiver.destinations().look_for_stuck(std::time::Instant::now()));
                 receiver.destinations().stuck().tell_again(std::time::Instant::now());
-                let spool = receiver.destinations().intake().spool().stats();
-                alerts.report_checkpoint(spool.checkpoint_running);
+                let intakes = receiver.destinations().intakes().into_iter();
+                alerts.report_checkpoint(intakes.filter_map(|it| it.spool().stats().checkpoint_running).max());
                 mail.check();
                 repeats::log(&receiver.left_out(false));
                 alerts.report_losses(receiver.turned_away(), crate::logging::dropped_lines() as u64);

@@ -33,14 +33,15 @@ pub(super) fn concerned(receiver: &Receiver, of: &Which, action: Doing) -> u64 {
         (Some(wanted), Some(needed)) if wanted != needed => return 0,
         (wanted, needed) => needed.or(wanted),
     };
-    let at_hosts = receiver.relay().map_or(0, |relay| relay.count(&filter(&Which { held, ..of.clone() })));
+    let filter = filter(&Which { held, ..of.clone() });
+    let at_hosts: u64 = receiver.relays().iter().map(|relay| relay.count(&filter)).sum();
     let at_transports = receiver.transports().map_or(0, |transports| super::transports::count(transports, of, action));
     at_hosts + at_transports
 }
 
 /// Acts on the recipients that fit, and logs it. `secs`: time after which a hold ends by itself. `others`: changed recipients of transports.
 pub(super) fn act(
-    relay: &Relay,
+    relays: &[Relay],
     asker: &Asker,
     of: &Which,
     action: Doing,
@@ -51,14 +52,19 @@ pub(super) fn act(
     if secs.is_some() && action != Doing::Hold {
         return Err("only a hold has an end".to_owned());
     }
-    let of_queue = of_queue(action, secs.map(|secs| relay.after(secs)));
     let text = if reason.is_empty() { "given up by the operator" } else { reason };
     let text: String = text.chars().filter(|c| matches!(c, ' '..='~')).take(REASON_CHARS_MAX).collect();
     let by = asker.by(reason);
     let reply = Reply::new(GIVEN_UP, "5.0.0", text);
-    let done = relay.act(&filter(of), of_queue, &reply, &by).map_err(|error| error.to_string())?;
+    let (mut changed, mut follow, mut outranked) = (0, 0, 0);
+    for relay in relays {
+        let of_queue = of_queue(action, secs.map(|secs| relay.after(secs)));
+        let done = relay.act(&filter(of), of_queue, &reply, &by).map_err(|error| error.to_string())?;
+        changed += done.changed;
+        follow += done.follows;
+        outranked += done.outranked;
+    }
     let of = serde_json::to_string(of).unwrap_or_default();
-    let (changed, follow, outranked) = (done.changed, done.follows, done.outranked);
     let Asker { uid, token, .. } = asker;
     tracing::info!(uid, token, action = ?action, of, secs, reason, changed, follow, outranked, "the operator has changed the queue");
     let changed = changed + others as u64;

@@ -150,7 +150,10 @@ impl ClosedQueue {
             }
             Request::Export { of, hold } => {
                 let asker = Asker { uid, ..Asker::default() };
-                answer(write, move |answer| export::export(&relay, &asker, &host, &of, hold, answer)).await
+                answer(write, move |answer| {
+                    export::export(std::slice::from_ref(&relay), &asker, &host, &of, hold, answer)
+                })
+                .await
             }
             _ => answer(write, |_| Err("no server runs".to_owned())).await,
         }

@@ -182,7 +182,7 @@ mod tests {
 
         fn move_shard(&self, _: u16, _: Option<&str>) {}
 
-        fn begin(&self) -> Option<Begun> {
+        fn begin(&self, _: bool) -> Option<Begun> {
             None
         }
     }

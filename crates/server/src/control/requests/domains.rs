@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{Answer, Outcome};
 use crate::config::expiry::{self, ListenerCertificate};
 use crate::config::own_domains::KnownRecords;
+use crate::control::overview::tls_counts;
 use crate::receive::handler::Receiver;
 
 /// A line for each domain with its keys. The last has what all share.
@@ -23,9 +24,8 @@ pub(super) fn list(receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     };
     let done = own.names().into_iter().map(line).take_while(|line| answer(line.clone())).count();
     let certificates: Vec<Value> = expiry::certificates(config).into_iter().map(certificate).collect();
-    let relay = receiver.relay();
-    let sessions = relay.map(|relay| relay.tls_counts()).unwrap_or_default().into_iter();
-    let sessions: Vec<Value> = sessions
+    let sessions: Vec<Value> = tls_counts(&receiver.relays())
+        .into_iter()
         .filter(|(.., count)| *count > 0)
         .map(|(demand, result, count)| json!({ "policy": demand, "result": result, "sessions": count }))
         .collect();

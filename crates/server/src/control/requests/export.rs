@@ -13,26 +13,36 @@ use super::{Answer, Asker, Outcome, as_json};
 use crate::ids::unix_micros;
 
 /// Exports the recipients that fit, each message in several lines. `hold`: they are held here from then on.
-pub(super) fn export(relay: &Relay, asker: &Asker, host: &str, of: &Which, hold: bool, answer: Answer<'_>) -> Outcome {
+pub(super) fn export(
+    relays: &[Relay],
+    asker: &Asker,
+    host: &str,
+    of: &Which,
+    hold: bool,
+    answer: Answer<'_>,
+) -> Outcome {
     let exported = u64::try_from(unix_micros() / 1_000_000).unwrap_or_default();
     let first = Line::First { format: FORMAT.to_owned(), version: VERSION, host: host.to_owned(), exported };
     if !answer(as_json(&first)) {
         return Ok(json!({ "done": 0 }));
     }
-    let (mut messages, mut broken) = (0, 0);
+    let (mut messages, mut broken, mut recipients, mut under_way) = (0, 0, 0, 0);
     let by = asker.by("exported");
-    let mut show = |message: Exported| match say(relay, &message, answer) {
-        Ok(goes_on) => {
-            messages += 1;
-            goes_on
-        }
-        Err(error) => {
-            broken += 1;
-            answer(as_json(&Line::Broken { broken: error.to_string() }))
-        }
-    };
-    let count = relay.export(&filter(of), hold.then_some(&by), &mut show).map_err(|error| error.to_string())?;
-    let (recipients, under_way) = (count.recipients, count.under_way);
+    for relay in relays {
+        let mut show = |message: Exported| match say(relay, &message, answer) {
+            Ok(goes_on) => {
+                messages += 1;
+                goes_on
+            }
+            Err(error) => {
+                broken += 1;
+                answer(as_json(&Line::Broken { broken: error.to_string() }))
+            }
+        };
+        let count = relay.export(&filter(of), hold.then_some(&by), &mut show).map_err(|error| error.to_string())?;
+        recipients += count.recipients;
+        under_way += count.under_way;
+    }
     let uid = asker.uid;
     tracing::info!(uid, messages, recipients, under_way, broken, hold, "the operator has exported mail of the queue");
     Ok(as_json(&Line::Last { done: messages, recipients, under_way, broken }))

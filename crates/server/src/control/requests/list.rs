@@ -45,8 +45,21 @@ pub(super) fn key(id: &str) -> Result<Key, String> {
     parsed.ok_or_else(|| "`after` is the id of a recipient, such as 4711.0".to_owned())
 }
 
-/// The recipients of the relay that fit, one on each line. Of one message, replies that are not in memory any more are looked up in the event log.
-pub(super) fn list(relay: &Relay, page: &Page<'_>, answer: Answer<'_>) -> Listed {
+/// The recipients of all relays that fit, one on each line. The relays are in the order of the ids of their messages.
+pub(super) fn list_all(relays: &[Relay], page: &Page<'_>, answer: Answer<'_>) -> Listed {
+    let mut listed = Listed::default();
+    for relay in relays {
+        let part = list(relay, &Page { most: page.most - listed.count, ..*page }, answer);
+        (listed.count, listed.next) = (listed.count + part.count, part.next);
+        if listed.next.is_some() {
+            break;
+        }
+    }
+    listed
+}
+
+/// The recipients of a relay that fit, one on each line. Of one message, replies that are not in memory any more are looked up in the event log.
+fn list(relay: &Relay, page: &Page<'_>, answer: Answer<'_>) -> Listed {
     let Page { of, after, most, is_bounded, events } = *page;
     let mut listed = Listed::default();
     if most > 0 {
@@ -146,6 +159,7 @@ fn line_of(waiting: &Waiting, relay: &Relay) -> WaitingLine {
     let text = |text: &Arc<str>| text.to_string();
     WaitingLine {
         id: format!("{}.{}", state.key.message, state.key.number),
+        shard: Some(state.key.message.shard()).filter(|shard| *shard > 0),
         sender: text(&waiting.sender),
         leaves_from: Some(text(&waiting.leaves_from)).filter(|from| **from != *waiting.sender),
         recipient: text(&waiting.recipient),
@@ -261,6 +275,17 @@ mod tests {
         assert_eq!(page(None), (vec![id(0), id(1)], Some(id(1))));
         assert_eq!(page(Some(&id(1))), (vec![id(2)], None));
         assert_eq!(page(Some(&id(2))), (Vec::new(), None));
+        // Two queues, such as of two shards.
+        let other = tempfile::tempdir().unwrap();
+        let text = format!("[storage]\ndata = {:?}\n", other.path().join("data"));
+        let (second, _) = self::queue(&Config::parse(Path::new("x"), &text).unwrap());
+        let relays = [queue.relay().clone(), second.relay().clone()];
+        let part = |most| {
+            let page = Page { of: &Which::default(), after: None, most, is_bounded: true, events: None };
+            let listed = list_all(&relays, &page, &|_| true);
+            (listed.count, listed.next.is_some())
+        };
+        assert_eq!([part(2), part(4), part(9)], [(2, true), (4, true), (6, false)]);
         assert!(key("4711").is_err() && key("a.b").is_err());
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn file(receiver: &Receiver, asker: &Asker, place: Place<'_>, number:
 fn octets_of(receiver: &Receiver, asker: &Asker, place: Place<'_>, bytes_max: u64) -> Result<Vec<u8>, String> {
     match place {
         Place { message: Some(message), mailbox: "", name: "" } => {
-            of_queue(&super::relay_of(receiver)?, asker, message, bytes_max)
+            of_queue(&super::queues::relay_with(receiver, message)?, asker, message, bytes_max)
         }
         Place { message: Some(message), mailbox, name: "" } => of_mailbox(receiver, mailbox, message, bytes_max),
         Place { message: None, mailbox, name } if !mailbox.is_empty() && !name.is_empty() => {

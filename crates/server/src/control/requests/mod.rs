@@ -22,6 +22,8 @@ mod import;
 mod list;
 mod logins;
 mod mail;
+pub(crate) mod queue_counts;
+mod queues;
 mod scopes;
 mod search;
 mod summary;
@@ -45,7 +47,7 @@ use posthaste_admin::{AskRefusal, Token};
 use posthaste_config::Config;
 use posthaste_control::{ClusterOrder, Doing, Request, SOCKET, SentRequest, Which};
 use posthaste_directory::Directory;
-use posthaste_relay::sender::{OfMail, Relay};
+use posthaste_relay::sender::OfMail;
 use posthaste_spool::Lsn;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -56,6 +58,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, timeout};
 
+use self::queues::{no_relay, of_each, on_each, relay_of, relays_for};
 use crate::config::acme::Acme;
 use crate::control::page_door::{NO_PAGE, PageDoor};
 use crate::lifecycle::{Ending, OnFailure, Service};
@@ -306,7 +309,8 @@ fn changed(receiver: &Receiver, request: &Request) -> Option<AskRefusal> {
         Request::Act { of, action, expect, .. } => ((*expect)?, act::concerned(receiver, of, *action)),
         // Which mail hosts a recipient has is known for some only.
         Request::Suspend { scope, expect, .. } | Request::Divert { scope, expect, .. } if scope.site.is_none() => {
-            ((*expect)?, receiver.relay()?.count(&scopes::filter(&scopes::which(scope))))
+            let (expected, filter) = ((*expect)?, scopes::filter(&scopes::which(scope)));
+            (expected, receiver.relays().iter().map(|relay| relay.count(&filter)).sum())
         }
         _ => return None,
     };
@@ -319,11 +323,13 @@ fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer
         Some(outcome) => outcome.map_err(AskRefusal::Refused),
         None => of_the_queue(request, asker, receiver, answer),
     };
-    let mut last = outcome.map_err(|refusal| match (refusal, wanted_message(request), receiver.relay()) {
-        (AskRefusal::Refused(why), Some(message), Some(relay)) if !asker.knows(&relay, message) => {
-            AskRefusal::Unknown(why)
-        }
-        (refusal, ..) => refusal,
+    let is_unknown = |message| {
+        let relay = receiver.remote().relay_with(message);
+        relay.is_some_and(|relay| !asker.knows(&relay, message))
+    };
+    let mut last = outcome.map_err(|refusal| match (refusal, wanted_message(request)) {
+        (AskRefusal::Refused(why), Some(message)) if is_unknown(message) => AskRefusal::Unknown(why),
+        (refusal, _) => refusal,
     })?;
     let stuck = receiver.destinations().stuck().all();
     if !stuck.is_empty() && asker.tenant.is_none() {
@@ -406,6 +412,7 @@ fn concerns_transports(request: &Request, asker: &Asker, receiver: &Receiver) ->
 }
 
 fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
+    let relays = &relays_for(receiver, request)?;
     if let Request::Count { of, action } = request {
         return Ok(json!({ "done": act::concerned(receiver, of, *action) }));
     }
@@ -415,7 +422,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         // At the socket a list is whole.
         let is_bounded = !asker.token.is_empty();
         let wanted = list::Page { of, after, most, is_bounded, events: events.as_deref() };
-        let listed = receiver.relay().map_or_else(list::Listed::default, |relay| list::list(&relay, &wanted, answer));
+        let listed = list::list_all(relays, &wanted, answer);
         let transports = receiver.transports().filter(|_| listed.count < most);
         let others = transports.map_or(0, |transports| transports::list(transports, of, most - listed.count, answer));
         let mut end = json!({ "done": listed.count + others });
@@ -424,7 +431,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         }
         return Ok(end);
     }
-    let Some(relay) = receiver.relay() else {
+    let [relay, ..] = &relays[..] else {
         return match request {
             Request::Summary { .. } | Request::Suspensions { .. } | Request::Diversions { .. } => {
                 Ok(json!({ "done": 0 }))
@@ -436,19 +443,22 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
             _ => Err(no_relay(receiver)),
         };
     };
-    let relay = &relay;
     match request {
-        Request::Summary { of, by, top } => summary::summary(relay, asker, of, (*by, *top), answer),
+        Request::Summary { of, by, top } => summary::summary(relays, asker, of, (*by, *top), answer),
         Request::Cat { message, header } => cat::cat(relay, asker, *message, *header, answer),
-        Request::Export { of, hold } => export::export(relay, asker, &receiver.settings().host_name, of, *hold, answer),
+        Request::Export { of, hold } => {
+            export::export(relays, asker, &receiver.settings().host_name, of, *hold, answer)
+        }
         Request::Import { .. } => Err("an import is answered elsewhere".to_owned()),
         Request::Act { of, action, secs, reason, .. } => {
             let others = act::on_transports(request, asker, receiver)?;
-            act::act(relay, asker, of, *action, *secs, reason, others)
+            act::act(relays, asker, of, *action, *secs, reason, others)
         }
-        Request::Suspend { scope, secs, reason, .. } => suspend::suspend(relay, asker, scope, *secs, reason),
-        Request::Resume { scope } => suspend::resume(relay, asker, scope),
-        Request::Suspensions { .. } => suspend::list(relay, asker, answer),
+        Request::Suspend { scope, secs, reason, .. } => {
+            on_each(relays, &|relay| suspend::suspend(relay, asker, scope, *secs, reason))
+        }
+        Request::Resume { scope } => on_each(relays, &|relay| suspend::resume(relay, asker, scope)),
+        Request::Suspensions { .. } => of_each(relays, answer, &|relay, answer| suspend::list(relay, asker, answer)),
         Request::List { .. }
         | Request::Count { .. }
         | Request::Trace { .. }
@@ -467,31 +477,17 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         | Request::Reload {}
         | Request::Page { .. }
         | Request::Acme { .. } => Err("answered elsewhere".to_owned()),
-        Request::Divert { scope, to, secs, reason, .. } => divert::divert(relay, asker, scope, to, *secs, reason),
-        Request::Undivert { scope } => divert::end(relay, asker, scope),
-        Request::Diversions { .. } => divert::list(relay, answer),
+        Request::Divert { scope, to, secs, reason, .. } => {
+            on_each(relays, &|relay| divert::divert(relay, asker, scope, to, *secs, reason))
+        }
+        Request::Undivert { scope } => on_each(relays, &|relay| divert::end(relay, asker, scope)),
+        Request::Diversions { .. } => of_each(relays, answer, &|relay, answer| divert::list(relay, answer)),
         Request::Explain { domain, tenant, pool, source } => {
             explain::explain(relay, OfMail { domain, tenant, pool, source }, answer)
         }
         Request::Suppressions { of } => suppression::list(relay, of, answer),
         Request::Suppress { entries } => suppression::add(relay, asker, entries),
         Request::Unsuppress { tenant, addresses } => suppression::remove(relay, asker, tenant, addresses),
-    }
-}
-
-/// The queue for other hosts.
-///
-/// # Errors
-/// It is stuck, or this server has none.
-fn relay_of(receiver: &Receiver) -> Result<Relay, String> {
-    receiver.relay().ok_or_else(|| no_relay(receiver))
-}
-
-/// The reason why there is no queue for other hosts.
-fn no_relay(receiver: &Receiver) -> String {
-    match receiver.remote().stuck() {
-        Some(why) => format!("the queue is stuck: {why}"),
-        None => "this server relays no mail".to_owned(),
     }
 }
 

@@ -1,15 +1,15 @@
 //! Counts of waiting mail, made in the server: one line for each name crosses the socket, however much waits.
 
 use posthaste_control::{By, CountLine, RoomLine, SummaryEnd, Which};
-use posthaste_queue::Secs;
-use posthaste_relay::sender::{Count, CountBy, QueueLimitNow, Relay, Standing};
+use posthaste_relay::sender::{CountBy, QueueLimitNow, Relay, Standing};
 
+use super::queue_counts::{NamedCount, QueueCounts};
 use super::scopes::filter;
 use super::{Answer, Asker, Outcome, as_json};
 
 /// Counts the recipients that fit, the largest groups first.
 pub(super) fn summary(
-    relay: &Relay,
+    relays: &[Relay],
     asker: &Asker,
     of: &Which,
     (by, top): (By, Option<u32>),
@@ -22,20 +22,19 @@ pub(super) fn summary(
         By::Site => CountBy::Site,
     };
     let most = top.map_or(usize::MAX, |top| top as usize);
-    let all = relay.summary(&filter(of), count_by, most);
-    let line = |name: &str, count: &Count| {
-        let mut line = CountLine::of(by, name);
-        (line.recipients, line.oldest) = (count.recipients, relay.wall(count.oldest));
+    let all = QueueCounts::of(relays, &filter(of), count_by, most);
+    let line = |count: &NamedCount| {
+        let mut line = CountLine::of(by, &count.name);
+        (line.recipients, line.oldest) = (count.recipients, count.oldest);
         (line.deferred, line.held, line.suspended) = (count.deferred, count.held, count.suspended);
-        line.under_way = count.under_way;
-        line.next = Some(count.next).filter(|next| *next < Secs::MAX).map(|next| relay.wall(next));
+        (line.under_way, line.next) = (count.under_way, count.next);
         if top.is_some() {
-            let Standing { reply, limit } = relay.standing(count);
+            let Standing { reply, limit } = count.standing(relays);
             (line.last_reply, line.limit) = (reply.as_deref().map(str::to_owned), limit);
         }
         line
     };
-    let _ = all.busiest.iter().all(|(name, count)| answer(as_json(&line(name, count))));
+    let _ = all.busiest.iter().all(|count| answer(as_json(&line(count))));
     let room = |of: QueueLimitNow| RoomLine {
         tenant: of.tenant.to_string(),
         recipients: of.recipients,
@@ -44,7 +43,22 @@ pub(super) fn summary(
         full: of.is_full,
     };
     let is_shown = |of: &QueueLimitNow| asker.tenant.as_deref().is_none_or(|tenant| *of.tenant == *tenant);
-    let room = relay.room().into_iter().filter(is_shown).map(room).collect();
-    let notices = if asker.tenant.is_none() { relay.stats().owed_notices } else { 0 };
-    Ok(as_json(&SummaryEnd { done: all.names as u64, recipients: all.recipients, notices, room }))
+    let mut rooms: Vec<RoomLine> = Vec::new();
+    for room in relays.iter().flat_map(Relay::room).filter(is_shown).map(room) {
+        match rooms.iter_mut().find(|known| known.tenant == room.tenant) {
+            Some(known) => add_room(known, &room),
+            None => rooms.push(room),
+        }
+    }
+    let owed: u64 = relays.iter().map(|relay| relay.stats().owed_notices).sum();
+    let notices = if asker.tenant.is_none() { owed } else { 0 };
+    Ok(as_json(&SummaryEnd { done: all.names as u64, recipients: all.recipients, notices, room: rooms }))
+}
+
+/// Each queue has the whole limit for itself.
+fn add_room(sum: &mut RoomLine, other: &RoomLine) {
+    sum.recipients += other.recipients;
+    sum.max = sum.max.saturating_add(other.max);
+    sum.refused += other.refused;
+    sum.full |= other.full;
 }

@@ -101,6 +101,7 @@ fn of_transport(target: &WaitingTarget, now: Duration) -> WaitingLine {
     };
     WaitingLine {
         id: target.id.to_string(),
+        shard: None,
         sender: target.sender.to_string(),
         leaves_from: None,
         recipient: target.recipient.to_string(),

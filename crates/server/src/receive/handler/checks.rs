@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_dkim::{Draft, Verifier};
-use posthaste_intake::{GatheredBody as StoredBody, LARGE_BODY_BYTES, Mail};
+use posthaste_intake::{GatheredBody as StoredBody, Intake, LARGE_BODY_BYTES, Mail};
 use posthaste_message::Summary;
 use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
 
@@ -150,6 +150,8 @@ pub(super) struct AtMail<'a> {
     pub receiver: &'a Receiver,
     pub session: &'a Session,
     pub settings: &'a Settings,
+    /// Would take the message.
+    pub intake: &'a Intake,
     pub mail: &'a MailFrom,
 }
 
@@ -461,7 +463,7 @@ impl Check for RoomForLarge {
         let Some(size) = at.mail.size.filter(|&size| size > LARGE_BODY_BYTES as u64) else {
             return Checking::Done(Ok(()));
         };
-        Checking::Waiting(Box::pin(async move { Ok(at.receiver.check_size(at.session, at.settings, size).await?) }))
+        Checking::Waiting(Box::pin(async move { Ok(at.receiver.check_size(at, size).await?) }))
     }
 }
 

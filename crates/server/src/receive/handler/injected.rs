@@ -53,6 +53,9 @@ impl Receiver {
         }
         transaction.bind(tenant);
         transaction.name_message(received_id);
+        if settles.is_some() {
+            transaction.keep_at_home();
+        }
         let mut envelope = Envelope { mail, recipients: Vec::with_capacity(recipients.len()) };
         let mut outcomes = Outcomes::new();
         let mut asked = Vec::with_capacity(recipients.len());

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_intake::{Gathered, GatheredBody as StoredBody, Incoming, Mail, NotGathered, SuccessHere};
+use posthaste_intake::{Gathered, GatheredBody as StoredBody, Incoming, Intake, Mail, NotGathered, SuccessHere};
 use posthaste_message::{DateTime, Encryption, HeaderScan, LocalSource, Received, ReceivedLocally, Summary};
 use posthaste_smtp::driver::{IncomingBody, Peer};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
@@ -56,12 +56,13 @@ impl Receiver {
         };
         let envelope = &*envelope;
         // Before the body is read: it waits with its client, and takes no memory here.
-        let pause = self.0.destinations.intake().pause(transaction.has_remote());
+        let (intake, _) = self.0.destinations.under(transaction.shard().map(|shard| &**shard));
+        let pause = intake.pause(transaction.has_remote());
         if !pause.is_zero() {
             elapsed(body, pause).await;
         }
         let (gathered, summary, said) =
-            match self.gather((session, sender_check.is_some()), &settings, envelope, body).await {
+            match self.gather(intake, (session, sender_check.is_some()), &settings, envelope, body).await {
                 Ok(gathered) => gathered,
                 Err(why) => return refuse(why, log).into(),
             };
@@ -118,6 +119,7 @@ impl Receiver {
     /// Reads the body to its end.
     async fn gather<B: Incoming<Error = BodyError>>(
         &self,
+        intake: &Intake,
         (session, is_checked): (&Session, bool),
         settings: &Settings,
         envelope: &Envelope,
@@ -128,7 +130,7 @@ impl Receiver {
         let rules = HeaderRules { verifies: is_checked, ..settings.header_rules(session) };
         let mut head = Head::new(HeaderScan::watching(&settings.host_name), limits.hops, rules);
         let from = (body, envelope.mail.size.unwrap_or(0));
-        let gathered = self.0.destinations.intake().gather(from, &mut head, &self.0.memory, space).await?;
+        let gathered = intake.gather(from, &mut head, &self.0.memory, space).await?;
         let (summary, said) = head.heard();
         Ok((gathered, summary, said))
     }
@@ -178,16 +180,17 @@ impl Receiver {
         let Gathered { body: stored, room, space, .. } = gathered;
         let report = if transaction.returned().is_empty() { None } else { returned::read(&stored) };
         let origin = Origin { session, envelope, line: &*log };
-        let destinations = &self.0.destinations;
+        let shard = transaction.shard().cloned();
+        let (intake, destinations) = self.0.destinations.under(shard.as_deref());
         let mut mail = mail;
         mail.arrival = Some(&origin);
         if mail.recipients.is_empty() {
             if !mail.also.is_empty()
-                && let Err(error) = Box::pin(destinations.intake().note(std::mem::take(&mut mail.also))).await
+                && let Err(error) = Box::pin(intake.note(std::mem::take(&mut mail.also))).await
             {
                 return log.refused(&error).into();
             }
-            destinations.intake().discard(destinations.list(), &mail);
+            intake.discard(destinations, &mail);
             let returned = ReturnedMail { returned: transaction.into_returned(), report };
             self.note_returned(returned, complaint, Lsn::ZERO);
             return MessageOutcome::accepted(format!("Accepted as {}", log.received_id));
@@ -204,7 +207,7 @@ impl Receiver {
             _ => Vec::new(),
         };
         let patience = elapsed(client, self.0.store_patience);
-        let kept = destinations.intake().accept_unless(destinations.list(), &mail, stored, patience).await;
+        let kept = intake.accept_unless(destinations, &mail, stored, patience).await;
         drop((room, space));
         match kept {
             Ok(receipt) => {

@@ -45,6 +45,7 @@ use crate::receive::meters::Meters;
 use crate::receive::remote::RemoteHosts;
 use crate::receive::replies::{is_standby, reply_to, share_is_full, too_slow};
 use crate::receive::settings::Settings;
+use crate::receive::shards::ShardQueue;
 use crate::receive::transaction::Transaction;
 use crate::repeats::{About, Kind, LeftOut, Repeats};
 
@@ -315,7 +316,7 @@ impl Handler for Receiver {
     async fn mail(&self, session: &mut Session, to: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
         to.announce(mail.size);
         let outcome = match self.begin_in_cluster(to) {
-            Ok(()) => self.check_mail(session, mail).await,
+            Ok(()) => self.check_mail(session, to.shard().map(|shard| &**shard), mail).await,
             standby => standby,
         };
         let _ = outcome.as_ref().inspect_err(|_| self.count_refused());
@@ -398,16 +399,17 @@ impl Receiver {
         outcome
     }
 
-    /// Begins a transaction under the shard of this node, where there is a cluster.
+    /// Begins a transaction under a shard of this node, where there is a cluster.
     fn begin_in_cluster(&self, to: &mut Transaction) -> Result<(), Reply> {
         let Some(cluster) = self.cluster() else { return Ok(()) };
-        to.hold(cluster.begin().ok_or_else(is_standby)?);
+        to.hold(cluster.begin(to.must_be_home()).ok_or_else(is_standby)?);
         Ok(())
     }
 
-    async fn check_mail(&self, session: &Session, mail: &MailFrom) -> Result<(), Reply> {
+    async fn check_mail(&self, session: &Session, shard: Option<&ShardQueue>, mail: &MailFrom) -> Result<(), Reply> {
         let settings = self.settings();
-        let at = AtMail { receiver: self, session, settings: &settings, mail };
+        let (intake, _) = self.0.destinations.under(shard);
+        let at = AtMail { receiver: self, session, settings: &settings, intake, mail };
         self.0.checks.mail(&at).await.map_err(|stop| stop.reply)
     }
 
@@ -491,7 +493,8 @@ impl Receiver {
         failure
     }
 
-    async fn check_size(&self, session: &Session, settings: &Settings, size: u64) -> Result<(), Reply> {
+    async fn check_size(&self, at: &AtMail<'_>, size: u64) -> Result<(), Reply> {
+        let AtMail { session, settings, intake, .. } = *at;
         if let Err(too_much) = self.0.shares.check(session.peer.network(), size, settings.limits(session).allowance) {
             let (peer, why) = (session.peer.to_string(), too_much.to_string());
             if self.0.repeats.is_told(Kind::Refused, client(session), Instant::now()) {
@@ -501,7 +504,7 @@ impl Receiver {
             }
             return Err(share_is_full());
         }
-        let error = match timeout(STORE_PATIENCE, self.0.destinations.intake().wait_for_room(size)).await {
+        let error = match timeout(STORE_PATIENCE, intake.wait_for_room(size)).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(error)) => error,
             Err(_) => return Err(too_slow()),

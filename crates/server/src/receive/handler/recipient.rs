@@ -172,11 +172,12 @@ pub(super) struct PlaceBounds;
 impl PlaceBounds {
     fn ask(at: &AtRcpt<'_>) -> Result<(), Stop> {
         let destinations = &at.receiver.0.destinations;
+        let shard = at.transaction.shard().map(|shard| &**shard);
         let remotes = match &at.goes {
             Some(Goes::Here(mailboxes)) => {
                 let is_remote = |mailbox: &&Mailbox| mailbox.place == Place::Remote;
                 for mailbox in mailboxes.iter().filter(|mailbox| !is_remote(mailbox)) {
-                    destinations.check(&place_of(mailbox), 1)?;
+                    destinations.check(shard, &place_of(mailbox), 1)?;
                 }
                 mailboxes.iter().filter(is_remote).count()
             }
@@ -185,7 +186,7 @@ impl PlaceBounds {
         };
         match remotes {
             0 => Ok(()),
-            count => Ok(destinations.check(&MailPlace::Remote, count as u64)?),
+            count => Ok(destinations.check(shard, &MailPlace::Remote, count as u64)?),
         }
     }
 }

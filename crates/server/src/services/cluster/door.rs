@@ -157,9 +157,10 @@ impl ClusterDoor for NodeDoor {
         self.running.hand_over(shard, to.and_then(NodeName::new));
     }
 
-    fn begin(&self) -> Option<Begun> {
-        let home = self.shards.iter().find(|shard| shard.config.home == self.node)?;
-        Some(Box::new(home.state.begin()?))
+    fn begin(&self, must_be_home: bool) -> Option<Begun> {
+        let is_home = |shard: &&DoorShard| shard.config.home == self.node;
+        let others = self.shards.iter().filter(|shard| !must_be_home && !is_home(shard));
+        self.shards.iter().filter(is_home).chain(others).find_map(|shard| shard.state.begin())
     }
 }
 

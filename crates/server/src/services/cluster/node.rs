@@ -16,7 +16,7 @@ use posthaste_cluster::{
 };
 use posthaste_config::{Cluster, ClusterShard, Config, Dns};
 use posthaste_directory::Directory;
-use posthaste_intake::Intake;
+use posthaste_intake::{Destination, Intake};
 use posthaste_spool::FileSpool;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
@@ -30,6 +30,7 @@ use crate::config::start_files::RelayFiles;
 use crate::lifecycle::{Ended, Ending, OnFailure, Service};
 use crate::receive::handler::{Receiver, WeakReceiver};
 use crate::receive::remote::RelayDoor;
+use crate::receive::shards::ShardQueue;
 use crate::receive::success::random_id;
 use crate::repeats::Repeats;
 use crate::services::inject::KEY_STREAM;
@@ -105,18 +106,22 @@ impl OpenShards {
         let Self { node, log_bytes, cells, shards, home } = self;
         let (alive, ended) = Ended::new();
         let alarm = Alarm::new(alive);
-        let (mut members, mut relays, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut members, mut relays, mut seen, mut queues) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for OpenShard { config, dir, log, spool, intake } in shards {
             let is_home = config.home == node;
             let door = if is_home { receiver.remote().queue().clone() } else { Arc::<RelayDoor>::default() };
-            let notifier = Arc::new(ShardSenders::new(receiver.downgrade(), intake, door.clone()));
-            let (shard, settings) = (config.number, settings.clone());
-            let parts = ShardParts { shard, spool: spool.clone(), dir, settings, notifier, door };
+            let notifier = Arc::new(ShardSenders::new(receiver.downgrade(), intake.clone(), door.clone()));
+            let own: Arc<dyn Destination> = door.clone();
+            let destinations = if is_home { receiver.destinations().list().to_vec() } else { vec![own] };
+            let queue = Arc::new(ShardQueue::new(config.number, intake, door, destinations));
+            queues.push(queue.clone());
+            let parts = ShardParts { queue, spool: spool.clone(), dir, settings: settings.clone(), notifier };
             let relay = Arc::new(ShardRelay::start(parts, alarm.clone())?);
             seen.push(DoorShard { config, log, state: relay.state.clone() });
             members.push(NodeShard::new(spool, is_home, relay.clone()));
             relays.push(relay);
         }
+        receiver.remote().set_shards(queues);
         let roles = Arc::<Roles>::default();
         let noted = roles.clone();
         let tell = Box::new(move |news: NodeNews| {

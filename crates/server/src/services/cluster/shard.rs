@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use posthaste_cluster::{BegunTransaction, Digest, Lease, Position, ShardService};
+use posthaste_cluster::{Digest, Lease, Position, ShardService};
 use posthaste_consumer::StreamOpenError;
 use posthaste_intake::{Destination, Intake};
 use posthaste_relay::sender::{Config as RelayConfig, Delivering, Notice, Notifier, Relay};
@@ -14,8 +14,10 @@ use posthaste_spool::{Spool, StreamError};
 
 use super::health::QueueHealth;
 use crate::lifecycle::Alive;
+use crate::receive::cluster::Begun;
 use crate::receive::handler::WeakReceiver;
 use crate::receive::remote::RelayDoor;
+use crate::receive::shards::ShardQueue;
 use crate::services::relay::tell_opened;
 
 /// Settings of all relays of this node, as they are in force.
@@ -31,27 +33,21 @@ pub(super) struct ShardRelay {
 }
 
 /// The state of a shard's relay.
-#[derive(Default)]
 pub(super) struct ShardState {
     /// The lease, while the owner's relay is open.
     lease: Mutex<Option<Lease>>,
-    /// The relay of the owner, if it is open: mail goes to it.
-    pub door: Arc<RelayDoor>,
-    /// The relay of a standby, if it is open.
-    pub standby: RelayDoor,
+    queue: Arc<ShardQueue>,
     health: Mutex<QueueHealth>,
 }
 
 /// The parts of a shard's relay.
 pub(super) struct ShardParts {
-    pub shard: u16,
+    pub queue: Arc<ShardQueue>,
     pub spool: Arc<dyn Spool>,
     /// The directory of the local spool.
     pub dir: PathBuf,
     pub settings: Arc<Mutex<RelaySettings>>,
     pub notifier: Arc<dyn Notifier>,
-    /// See [`ShardState::door`].
-    pub door: Arc<RelayDoor>,
 }
 
 /// Has the server stop: dropped by a panic, or [rung](Self::ring). Clones are the same one.
@@ -85,8 +81,9 @@ enum Order {
 
 impl ShardState {
     /// Begins a transaction, if the owner's relay is open and its lease allows one.
-    pub fn begin(&self) -> Option<BegunTransaction> {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.begin()
+    pub fn begin(&self) -> Option<Begun> {
+        let begun = self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.begin()?;
+        Some(Begun::new(self.queue.clone(), Box::new(begun)))
     }
 
     /// Recipients that wait, if a relay is open.
@@ -96,7 +93,7 @@ impl ShardState {
 
     /// The relay that is open.
     pub fn opened(&self) -> Option<Relay> {
-        self.door.opened().or_else(|| self.standby.opened())
+        self.queue.owner().opened().or_else(|| self.queue.standby().opened())
     }
 
     /// Why the queue could not be opened here.
@@ -119,7 +116,8 @@ impl ShardRelay {
     /// # Errors
     /// The thread could not be started.
     pub fn start(parts: ShardParts, alarm: Alarm) -> std::io::Result<Self> {
-        let state = Arc::new(ShardState { door: parts.door.clone(), ..ShardState::default() });
+        let (lease, health) = Default::default();
+        let state = Arc::new(ShardState { lease, queue: parts.queue.clone(), health });
         let (orders, received) = channel();
         let worker = Worker { state: state.clone(), parts, role: Role::Standby, is_told: false, alarm };
         std::thread::Builder::new().name("cluster-relay".to_owned()).spawn(move || worker.run(&received))?;
@@ -248,10 +246,10 @@ impl Worker {
                 relay.set_generic(generic);
                 if let Role::Owner(lease) = &self.role {
                     tell_opened(&report, &self.parts.dir);
-                    self.state.door.set(Some(relay));
+                    self.state.queue.owner().set(Some(relay));
                     self.state.set_lease(Some(lease.clone()));
                 } else {
-                    self.state.standby.set(Some(relay));
+                    self.state.queue.standby().set(Some(relay));
                 }
             }
             Err(error) => self.tell(&error),
@@ -265,7 +263,7 @@ impl Worker {
         if is_new {
             return;
         }
-        let (shard, error) = (self.parts.shard, error.to_string());
+        let (shard, error) = (self.parts.queue.number(), error.to_string());
         let as_owner = matches!(self.role, Role::Owner(_));
         if self.state.health().note_failed(as_owner, &error) && as_owner {
             tracing::error!(shard, error, "the queue of this shard cannot be opened: another member takes it");
@@ -277,7 +275,7 @@ impl Worker {
     fn close(&mut self, deadline: Instant) {
         self.is_told = false;
         self.state.set_lease(None);
-        for door in [&*self.state.door, &self.state.standby] {
+        for door in [&**self.state.queue.owner(), self.state.queue.standby()] {
             if let Some(relay) = door.opened() {
                 door.set(None);
                 relay.end_by(deadline);

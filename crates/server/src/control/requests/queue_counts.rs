@@ -1,0 +1,160 @@
+//! Counts of waiting mail over all queues of this server: one, or that of each shard that it owns.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use posthaste_queue::Secs;
+use posthaste_relay::sender::{Count, CountBy, Filter, Ranking, Relay, Standing};
+
+/// Waiting recipients, counted by a kind of name. Times are in seconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct QueueCounts {
+    /// Number of names.
+    pub names: usize,
+    /// Recipients of all names.
+    pub recipients: u64,
+    /// When the oldest of them was received; `None` if there are none.
+    pub oldest: Option<i64>,
+    /// The names with most recipients, most first; by name where they are equal.
+    pub busiest: Vec<NamedCount>,
+}
+
+/// The recipients of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NamedCount {
+    pub name: Arc<str>,
+    /// All of them.
+    pub recipients: u64,
+    pub deferred: u64,
+    pub held: u64,
+    pub suspended: u64,
+    pub under_way: u64,
+    /// When the oldest was received.
+    pub oldest: i64,
+    /// When the next is tried, if that is before an operator acts.
+    pub next: Option<i64>,
+    /// The queue with most of them, and its count: for [`standing`](Self::standing).
+    largest: (usize, Count),
+}
+
+impl QueueCounts {
+    /// Counts what fits a filter by several kinds of names, in one scan of each queue. Blocks.
+    pub fn all<const N: usize>(relays: &[Relay], filter: &Filter, by: [(CountBy, usize); N]) -> [Self; N] {
+        // A name that has few here may have many there.
+        let most = |most| if relays.len() == 1 { most } else { usize::MAX };
+        let asked = by.map(|(by, of)| (by, most(of)));
+        let mut parts: [Vec<Ranking>; N] = std::array::from_fn(|_| Vec::with_capacity(relays.len()));
+        for relay in relays {
+            for (part, ranking) in parts.iter_mut().zip(relay.summaries(filter, asked)) {
+                part.push(ranking);
+            }
+        }
+        let wall = |queue: usize, secs: Secs| relays[queue].wall(secs);
+        let mut kinds = by.into_iter();
+        parts.map(|parts| Self::merged(parts, &wall, kinds.next().map_or(0, |(_, most)| most)))
+    }
+
+    /// Likewise by one kind of names.
+    pub fn of(relays: &[Relay], filter: &Filter, by: CountBy, most: usize) -> Self {
+        let [counts] = Self::all(relays, filter, [(by, most)]);
+        counts
+    }
+
+    /// `parts`: one for each queue. `wall`: the time of a queue in seconds since 1970.
+    fn merged(parts: Vec<Ranking>, wall: &dyn Fn(usize, Secs) -> i64, most: usize) -> Self {
+        let recipients = parts.iter().map(|part| part.recipients).sum();
+        let oldest = parts.iter().enumerate().filter_map(|(queue, part)| Some(wall(queue, part.oldest?))).min();
+        // Of one queue, only the busiest are here.
+        let names = if let [part] = &parts[..] { Some(part.names) } else { None };
+        let mut named: HashMap<Arc<str>, NamedCount> = HashMap::new();
+        for (queue, part) in parts.into_iter().enumerate() {
+            for (name, count) in part.busiest {
+                let count = NamedCount::of(name, queue, count, wall);
+                match named.get_mut(&count.name) {
+                    Some(sum) => sum.add(count),
+                    None => drop(named.insert(count.name.clone(), count)),
+                }
+            }
+        }
+        let names = names.unwrap_or(named.len());
+        let mut busiest: Vec<NamedCount> = named.into_values().collect();
+        busiest.sort_unstable_by(|a, b| b.recipients.cmp(&a.recipients).then_with(|| a.name.cmp(&b.name)));
+        busiest.truncate(most);
+        Self { names, recipients, oldest, busiest }
+    }
+}
+
+impl NamedCount {
+    fn of(name: Arc<str>, queue: usize, count: Count, wall: &dyn Fn(usize, Secs) -> i64) -> Self {
+        let Count { recipients, deferred, held, suspended, under_way, oldest, next, .. } = count;
+        let next = Some(next).filter(|next| *next < Secs::MAX).map(|next| wall(queue, next));
+        let (oldest, largest) = (wall(queue, oldest), (queue, count));
+        Self { name, recipients, deferred, held, suspended, under_way, oldest, next, largest }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.recipients += other.recipients;
+        self.deferred += other.deferred;
+        self.held += other.held;
+        self.suspended += other.suspended;
+        self.under_way += other.under_way;
+        self.oldest = self.oldest.min(other.oldest);
+        self.next = self.next.into_iter().chain(other.next).min();
+        if other.largest.1.recipients > self.largest.1.recipients {
+            self.largest = other.largest;
+        }
+    }
+
+    /// Why they wait, by the queue that has most of them. `relays`: those that were counted.
+    pub fn standing(&self, relays: &[Relay]) -> Standing {
+        let (queue, count) = &self.largest;
+        relays.get(*queue).map(|relay| relay.standing(count)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use posthaste_config::Config;
+    use posthaste_queue::Key;
+    use posthaste_queue::entry::{Change, QueueEntry, Queued, Status, What};
+
+    use super::*;
+    use crate::control::requests::closed::ClosedQueue;
+
+    /// A queue with a message for addresses in these domains, the first of which was deferred.
+    fn queue(config: &Config, received: Secs, domains: &[&str]) -> ClosedQueue {
+        let (queue, ()) = ClosedQueue::filled(config, |append| {
+            let addresses = domains.iter().map(|domain| format!("x@{domain}"));
+            let message = append(QueueEntry::Queued(Queued::plain(received, "ann@here.example", addresses)));
+            let status = Status { code: 450, enhanced: 2001 };
+            let what = What::Deferred { attempts: 1, next: received + 900, status };
+            let changes = [Change { key: Key { message, number: 0 }, what }].into();
+            append(QueueEntry::Changes { at: received, changes });
+        });
+        queue
+    }
+
+    #[test]
+    fn counts_of_queues_are_added_by_name() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let configs = dirs.each_ref().map(|dir| {
+            let text = format!("[storage]\ndata = {:?}\n", dir.path().join("data"));
+            Config::parse(Path::new("x"), &text).unwrap()
+        });
+        let one = queue(&configs[0], 1_000_000, &["a.example", "b.example", "b.example"]);
+        let two = queue(&configs[1], 1_000_060, &["a.example", "a.example", "c.example"]);
+        let relays = [one.relay().clone(), two.relay().clone()];
+        let [by_domain, by_tenant] =
+            QueueCounts::all(&relays, &Filter::default(), [(CountBy::Domain, 2), (CountBy::Tenant, 9)]);
+        assert_eq!((by_domain.names, by_domain.recipients), (3, 6));
+        assert_eq!(by_domain.oldest, Some(relays[0].wall(1_000_000)));
+        let counted: Vec<_> = by_domain.busiest.iter().map(|it| (&*it.name, it.recipients, it.deferred)).collect();
+        assert_eq!(counted, [("a.example", 3, 2), ("b.example", 2, 0)]);
+        assert_eq!((by_tenant.names, by_tenant.busiest[0].recipients), (1, 6));
+        let alone = QueueCounts::of(&relays[1..], &Filter::default(), CountBy::Domain, 1);
+        assert_eq!((alone.names, alone.busiest.len(), alone.busiest[0].recipients), (2, 1, 2));
+        assert_eq!(QueueCounts::of(&[], &Filter::default(), CountBy::Domain, 1).oldest, None);
+    }
+}

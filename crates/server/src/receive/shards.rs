@@ -1,0 +1,49 @@
+//! The shards of a cluster that this node is a member of, as reception and commands know them.
+
+use std::sync::Arc;
+
+use posthaste_intake::{Destination, Intake};
+
+use crate::receive::remote::RelayDoor;
+
+/// A shard that this node is a member of: its intake, and its queue for other hosts.
+pub(crate) struct ShardQueue {
+    number: u16,
+    intake: Intake,
+    owner: Arc<RelayDoor>,
+    standby: RelayDoor,
+    destinations: Vec<Arc<dyn Destination>>,
+}
+
+impl ShardQueue {
+    /// `owner`: the queue while this node owns the shard. `destinations`: of mail that comes under the shard, the queue among them.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
+    pub fn new(number: u16, intake: Intake, owner: Arc<RelayDoor>, destinations: Vec<Arc<dyn Destination>>) -> Self {
+        Self { number, intake, owner, standby: RelayDoor::default(), destinations }
+    }
+
+    /// The number of the shard, which its messages have in their ids.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Accepts mail while this node owns the shard.
+    pub fn intake(&self) -> &Intake {
+        &self.intake
+    }
+
+    /// Destinations of mail that comes under the shard.
+    pub fn destinations(&self) -> &[Arc<dyn Destination>] {
+        &self.destinations
+    }
+
+    /// The queue, open while this node owns the shard.
+    pub fn owner(&self) -> &Arc<RelayDoor> {
+        &self.owner
+    }
+
+    /// The queue, open while another node owns the shard: it only follows.
+    pub fn standby(&self) -> &RelayDoor {
+        &self.standby
+    }
+}
