@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use posthaste_intake::{Arrival, BodyFacts, Destination, Mail, MailPlace, MailRecipient, Reserved, Reserving, Trouble};
+use posthaste_spool::Lsn;
 
 use crate::event::{Event, EventKind, LIST_MAX, ReceivedEvent};
 use crate::log::{EventRecorder, STREAM};
@@ -22,18 +23,25 @@ impl Destination for EventRecorder {
 
     /// Events without room are left out and counted; the message is accepted all the same.
     fn reserve<'a>(&'a self, mail: &'a Mail<'a>, _: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
-        reserved.entries.extend(mail.arrival.and_then(|arrival| self.entry(&received(arrival, mail))));
+        reserved.entries.extend(mail.arrival.and_then(|arrival| self.entry(&received(arrival, mail, None))));
         Reserving::Done(Ok(()))
     }
 
     fn discarded(&self, mail: &Mail<'_>) {
+        self.note_received(mail, None);
+    }
+}
+
+impl EventRecorder {
+    /// Records the reception of a message into another spool, or of one that is discarded.
+    pub fn note_received(&self, mail: &Mail<'_>, message: Option<Lsn>) {
         if let Some(arrival) = mail.arrival {
-            self.note(&received(arrival, mail));
+            self.note(&received(arrival, mail, message));
         }
     }
 }
 
-fn received(arrival: &dyn Arrival, mail: &Mail<'_>) -> Event {
+fn received(arrival: &dyn Arrival, mail: &Mail<'_>, message: Option<Lsn>) -> Event {
     let mut mailboxes = Vec::with_capacity(mail.recipients.len().min(LIST_MAX));
     for wanted in [is_maildir, is_transport, is_remote] {
         let some = mail.recipients.iter().filter(|recipient| wanted(recipient)).map(name);
@@ -44,6 +52,7 @@ fn received(arrival: &dyn Arrival, mail: &Mail<'_>) -> Event {
         mailboxes,
         mailbox_count: u32::try_from(mail.recipients.len()).unwrap_or(u32::MAX),
         tenant: Arc::clone(&mail.tenant),
+        message,
     }))
 }
 
@@ -85,7 +94,7 @@ mod tests {
 
     fn recorded(recipients: Vec<MailRecipient>) -> ReceivedEvent {
         let mail = Mail { recipients, ..Mail::default() };
-        match received(&Came, &mail).kind {
+        match received(&Came, &mail, Some(Lsn::new(9))).kind {
             EventKind::Received(received) => received,
             other => panic!("{other:?}"),
         }
@@ -97,6 +106,7 @@ mod tests {
         let transport = MailRecipient::to(MailPlace::Transport("|prog".into()));
         let maildir = |name: &str| MailRecipient::to(MailPlace::Maildir(name.into()));
         let event = recorded(vec![remote, transport, maildir("ann"), maildir("bob")]);
+        assert_eq!(event.message, Some(Lsn::new(9)));
         assert_eq!((&*event.facts.id, event.facts.recipient_count, event.facts.bytes), ("x1", 7, 5));
         let names: Vec<&str> = event.mailboxes.iter().map(|name| &**name).collect();
         assert_eq!(names, ["ann", "bob", "|prog", "c@example.net"]);

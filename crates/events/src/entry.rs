@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_intake::ArrivalFacts;
-use posthaste_spool::{Fields, put_text};
+use posthaste_spool::{Fields, Lsn, put_text};
 
 use crate::event::{
     Delivered, Event, EventKind, Fate, LIST_MAX, LeftOut, LoginEvent, MailboxRef, OfTransport, ReceivedEvent,
@@ -70,6 +70,7 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
             let facts = &received.facts;
             let rest = [&facts.tls, &facts.user, &received.tenant, &facts.auth, &facts.junk];
             rest.into_iter().for_each(|text| put_short(out, text));
+            out.put_u64_le(received.message.map_or(0, Lsn::get));
         }
         EventKind::Delivered(Delivered { targets }) => targets.iter().for_each(|target| put_target(out, target)),
         EventKind::Waiting(WaitingEvent { target, error }) | EventKind::GivenUp(WaitingEvent { target, error }) => {
@@ -231,7 +232,8 @@ fn received(rest: &mut Fields<'_>) -> Option<ReceivedEvent> {
         auth,
         junk,
     };
-    Some(ReceivedEvent { facts, mailboxes, mailbox_count, tenant })
+    let message = Some(rest.u64()?).filter(|number| *number > 0).map(Lsn::new);
+    Some(ReceivedEvent { facts, mailboxes, mailbox_count, tenant, message })
 }
 
 fn of_transport(rest: &mut Fields<'_>) -> Option<OfTransport> {

@@ -129,7 +129,8 @@ fn kind() -> impl Strategy<Value = EventKind> {
                 auth,
                 junk,
             };
-            EventKind::Received(ReceivedEvent { facts, mailboxes, mailbox_count, tenant })
+            let message = Some(bytes).filter(|number| *number > 0).map(Lsn::new);
+            EventKind::Received(ReceivedEvent { facts, mailboxes, mailbox_count, tenant, message })
         },
     );
     let stages = [

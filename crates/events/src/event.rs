@@ -50,7 +50,7 @@ impl Event {
 /// The kinds of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
-    /// A message was received. In the batch that has the message, whose LSN is the message's number.
+    /// A message was received. In the batch that has the message, unless that is in another spool.
     Received(ReceivedEvent),
     /// Targets have got their message: it is visible in the mailbox. In the batch that notes this.
     Delivered(Delivered),
@@ -87,6 +87,8 @@ pub struct ReceivedEvent {
     pub mailbox_count: u32,
     /// On whose account it is sent; empty: on nobody's.
     pub tenant: Arc<str>,
+    /// The message's number, if its batch is in another spool. `None`: that of this batch.
+    pub message: Option<Lsn>,
 }
 
 /// Targets that have got their message.

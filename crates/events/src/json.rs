@@ -64,7 +64,7 @@ fn write_event(out: &mut Vec<u8>, lsn: Lsn, event: &Event) {
 fn write_received(object: Object<'_>, lsn: Lsn, received: &ReceivedEvent) {
     let facts = &received.facts;
     object
-        .lsn("message", lsn)
+        .lsn("message", received.message.unwrap_or(lsn))
         .text("received_id", &facts.id)
         .text("peer", &facts.peer)
         .text("helo", &facts.helo)
@@ -334,7 +334,7 @@ mod tests {
             ..ArrivalFacts::default()
         };
         let mailboxes = vec!["example.org/a/Maildir".into()];
-        let received = ReceivedEvent { facts, mailboxes, mailbox_count: 1, tenant: "acme".into() };
+        let received = ReceivedEvent { facts, mailboxes, mailbox_count: 1, tenant: "acme".into(), message: None };
         let target = MailboxRef { message: Lsn::new(3), number: 0, mailbox: "example.org/a/Maildir".into() };
         let of = |fate, stage: &str, error: &str| {
             let (transport, recipient) = ("lmtp:d:24".into(), "a@example.org".into());

@@ -11,7 +11,7 @@ use posthaste_spool::{Entry, Released, Spool, StreamId};
 
 use crate::config::{Config, EventLogStats, Notice};
 use crate::entry;
-use crate::event::Event;
+use crate::event::{Event, EventKind};
 use crate::inbox::Inbox;
 use crate::notes::{Behind, Notes};
 use crate::pack::{self, Packer};
@@ -176,7 +176,9 @@ impl EventRecorder {
     /// Some events as one entry, as by [`entry`](Self::entry). `None` as well if there are none.
     pub fn entries(&self, events: &[Event]) -> Option<Entry> {
         if self.is_apart {
-            events.iter().for_each(|event| self.note(event));
+            // The number of a message that comes into another spool is known only once it is there.
+            let is_known = |event: &&Event| !matches!(&event.kind, EventKind::Received(it) if it.message.is_none());
+            events.iter().filter(is_known).for_each(|event| self.note(event));
             return None;
         }
         if self.notes.leaves_out() || events.is_empty() {

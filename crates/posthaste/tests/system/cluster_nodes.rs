@@ -12,6 +12,7 @@ use posthaste_cluster::{Cells, NodeName, ShardCell};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::relay_events::wait_for;
 use crate::relaying::{list, next_hop, queue, unused_port};
 use crate::support::{Client, Server, command};
 
@@ -186,6 +187,8 @@ fn a_node_takes_mail_under_any_shard_that_it_owns() {
     taking(&nodes.first).deliver(&["bob@there.example"], b"Subject: other\r\n\r\nx\r\n");
     assert_eq!(shards(one), [Some(2)]);
     let id = list(one, &[])[0]["id"].as_str().unwrap().to_owned();
+    let received = wait_for(one, "received", "message", id.split('.').next().unwrap());
+    assert_eq!(received[0]["mailboxes"], serde_json::json!(["bob@there.example"]));
     assert_eq!(queue(one, &["hold", &id]), (0, "1 held\n".to_owned()));
     let (code, said) = queue(two, &["show", &id]);
     assert!(code != 0 && said.contains("shard 2, which this node does not own"), "{said}");

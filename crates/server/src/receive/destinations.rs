@@ -52,7 +52,7 @@ impl Destinations {
         Self { intake, maildirs, mailboxes, events, transports, remote, list, stuck: Arc::default() }
     }
 
-    /// Has all mail be accepted by another spool, that of a shard: only for other hosts. Events are no part of its batches, and none tells of its reception.
+    /// Has all mail be accepted by another spool, that of a shard: only for other hosts. Events are no part of its batches.
     pub fn accepted_by(self, intake: Intake) -> Self {
         let (transports, queue) = (self.transports.clone(), self.remote.queue().clone());
         let events = self.events.map(EventRecorder::apart);

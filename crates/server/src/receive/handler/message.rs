@@ -23,6 +23,7 @@ use crate::receive::replies::share_is_full;
 use crate::receive::returned::{self, ReturnedMail};
 use crate::receive::sender_checks::SenderCheck;
 use crate::receive::settings::Settings;
+use crate::receive::shards::ShardQueue;
 use crate::receive::success;
 use crate::receive::transaction::Transaction;
 use crate::repeats::Kind;
@@ -191,6 +192,7 @@ impl Receiver {
                 return log.refused(&error).into();
             }
             intake.discard(destinations, &mail);
+            self.note_received(shard.as_deref(), &mail, None);
             let returned = ReturnedMail { returned: transaction.into_returned(), report };
             self.note_returned(returned, complaint, Lsn::ZERO);
             return MessageOutcome::accepted(format!("Accepted as {}", log.received_id));
@@ -211,6 +213,7 @@ impl Receiver {
         drop((room, space));
         match kept {
             Ok(receipt) => {
+                self.note_received(shard.as_deref(), &mail, Some(receipt.lsn));
                 log.id = Some(receipt.lsn);
                 let returned = ReturnedMail { returned: transaction.into_returned(), report };
                 self.note_returned(returned, complaint, receipt.lsn);
@@ -229,6 +232,13 @@ impl Receiver {
                 MessageOutcome::accepted(format!("Kept as {}", receipt.lsn))
             }
             Err(error) => log.refused(&error).into(),
+        }
+    }
+
+    /// In a cluster, records where a message came from: its batch is in the shard's spool, and the event log is not.
+    fn note_received(&self, shard: Option<&ShardQueue>, mail: &Mail<'_>, message: Option<Lsn>) {
+        if let (Some(_), Some(recorder)) = (shard, self.events()) {
+            recorder.note_received(mail, message);
         }
     }
 
