@@ -65,6 +65,13 @@ pub enum NodeNews {
         /// The shard.
         shard: u16,
     },
+    /// The state of a member of a shard differs from the owner's, by the digests of both: it takes nothing over.
+    Differs {
+        /// The shard.
+        shard: u16,
+        /// The member.
+        node: NodeName,
+    },
     /// A shard stops, until an operator has looked at it.
     Stopped {
         /// The shard.
@@ -338,6 +345,7 @@ impl NodeDriver {
                 shard.spool.demote_then(inbox.told(NodeInput::Demoted(number, tenure.is_some())));
             }
             OwnershipEffect::Digest { shard } => self.shard(shard).spool.log_digest(),
+            OwnershipEffect::Differs { shard, node } => (self.tell)(NodeNews::Differs { shard, node }),
             OwnershipEffect::Stopped { shard, why } => (self.tell)(NodeNews::Stopped { shard, why }),
             OwnershipEffect::NameTaken => (self.tell)(NodeNews::NameTaken),
         }

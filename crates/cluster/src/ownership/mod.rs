@@ -97,6 +97,13 @@ pub enum OwnershipEffect {
         /// The shard.
         shard: u16,
     },
+    /// The state of a member differs from the owner's: it needs seeding.
+    Differs {
+        /// The shard.
+        shard: u16,
+        /// The member.
+        node: NodeName,
+    },
     /// The shard stops, until an operator has looked at it.
     Stopped {
         /// The shard.

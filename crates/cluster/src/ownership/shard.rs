@@ -302,6 +302,10 @@ impl ShardState {
         revision: u64,
         sent: Option<Duration>,
     ) {
+        let is_new = |(node, spool): &(&NodeName, &u64)| self.cell.seeding.get(*node) != Some(*spool);
+        for (node, _) in cell.seeding.iter().filter(is_new) {
+            out.push(OwnershipEffect::Differs { shard: self.number, node: node.clone() });
+        }
         (self.cell, self.revision, self.is_absent) = (cell, revision, false);
         (self.quiet, self.changed_at) = (0, now);
         self.tries.clear();

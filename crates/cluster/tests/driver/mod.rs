@@ -154,6 +154,24 @@ fn a_standby_that_cannot_act_takes_nothing_over() {
 }
 
 #[test]
+fn members_whose_state_differs_are_told_of_and_take_nothing_over() {
+    let times = OwnershipTimes { digest: Duration::from_secs(5), ..Default::default() };
+    let mut nodes = Nodes::new(3, times);
+    nodes.until_in_sync();
+    nodes.run_for(Duration::from_secs(20));
+    assert_eq!(nodes.in_sync(), [0, 1, 2]);
+    nodes.service(2).set_sum(7);
+    nodes.until("the third needs seeding", |it| it.in_sync() == [0, 1]);
+    for node in 0..3 {
+        assert_eq!((nodes.is_told_of(node, 1), nodes.is_told_of(node, 2)), (false, true), "{node}");
+    }
+    nodes.kill(0);
+    nodes.kill(1);
+    nodes.run_for(Duration::from_secs(90));
+    assert_eq!((nodes.owner(), nodes.service(2).promotions()), (None, 0));
+}
+
+#[test]
 fn a_killed_owners_shard_is_taken_over_after_its_lease() {
     let mut nodes = Nodes::new(2, OwnershipTimes::default());
     nodes.until_in_sync();

@@ -1,6 +1,6 @@
 //! Nodes on one engine. Each step of time ends when nothing is left to do.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,8 +9,8 @@ use bytes::Bytes;
 use posthaste_cluster::memory::{Faults, MemoryCells, MemoryLog};
 use posthaste_cluster::{
     Appended, CallLane, Cells, Digest, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease, LeaseClock, Log,
-    LogError, NodeDriver, NodeName, NodeShard, OwnershipConfig, OwnershipRules, OwnershipTimes, Position, ShardCell,
-    ShardService,
+    LogError, NodeDriver, NodeName, NodeNews, NodeShard, OwnershipConfig, OwnershipRules, OwnershipTimes, Position,
+    ShardCell, ShardService,
 };
 use posthaste_fsops::Machine;
 use posthaste_spool::Spool;
@@ -67,12 +67,14 @@ pub struct Service {
     releases: AtomicUsize,
     demotions: AtomicUsize,
     has_failed: AtomicBool,
+    sum: AtomicU64,
+    digest: Mutex<Option<Digest>>,
 }
 
 impl Service {
     pub fn new(spool: Arc<Replicated>) -> Arc<Self> {
-        let (lease, promotions, releases, demotions, has_failed) = Default::default();
-        Arc::new(Service { spool, lease, promotions, releases, demotions, has_failed })
+        let (lease, promotions, releases, demotions, has_failed, sum, digest) = Default::default();
+        Arc::new(Service { spool, lease, promotions, releases, demotions, has_failed, sum, digest })
     }
 
     pub fn lease(&self) -> Option<Lease> {
@@ -85,6 +87,11 @@ impl Service {
 
     pub fn releases(&self) -> usize {
         self.releases.load(Ordering::SeqCst)
+    }
+
+    /// The state that its digests are of.
+    pub fn set_sum(&self, sum: u64) {
+        self.sum.store(sum, Ordering::SeqCst);
     }
 
     pub fn set_failed(&self, has_failed: bool) {
@@ -112,10 +119,12 @@ impl ShardService for Service {
         self.demotions.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn digest_at(&self, _: Position) {}
+    fn digest_at(&self, position: Position) {
+        *self.digest.lock().unwrap() = Some(Digest { position, sum: self.sum.load(Ordering::SeqCst) });
+    }
 
     fn digest(&self) -> Option<Digest> {
-        None
+        *self.digest.lock().unwrap()
     }
 
     fn has_failed(&self) -> bool {
@@ -194,6 +203,7 @@ pub struct Nodes {
     times: OwnershipTimes,
     nodes: Vec<Node>,
     incarnations: u64,
+    news: Arc<Mutex<Vec<(usize, NodeNews)>>>,
 }
 
 impl Nodes {
@@ -201,7 +211,8 @@ impl Nodes {
     pub fn new(count: usize, times: OwnershipTimes) -> Self {
         let log = MemoryLog::new(7, Faults::default());
         let clock = Arc::new(HandClock(Mutex::new(Duration::from_secs(1000))));
-        let mut nodes = Nodes { cells: MemoryCells::default(), log, clock, times, nodes: Vec::new(), incarnations: 0 };
+        let (cells, news) = Default::default();
+        let mut nodes = Nodes { cells, log, clock, times, nodes: Vec::new(), incarnations: 0, news };
         for number in 0..count {
             let mut place = Place::with(Machine::new().unwrap(), nodes.log.clone());
             (place.config.identity.nonce, place.segments) = (1000 * number as u64 + 1, 64);
@@ -222,7 +233,9 @@ impl Nodes {
             DriverWorld { cells: Arc::new(self.cells.clone()), calls: Arc::new(AtOnce), clock: self.clock.clone() };
         let shards = vec![NodeShard::new(spool, number == 0, service.clone())];
         let settings = settings(number, self.incarnations, self.times);
-        let driver = NodeDriver::new(settings, world, shards, Box::new(|_| ())).unwrap();
+        let news = self.news.clone();
+        let tell = Box::new(move |told| news.lock().unwrap().push((number, told)));
+        let driver = NodeDriver::new(settings, world, shards, tell).unwrap();
         node.process = Some(Process { driver, service });
     }
 
@@ -270,6 +283,11 @@ impl Nodes {
     /// The node that has the shard, by the cell.
     pub fn holder(&self) -> Option<NodeName> {
         Some(self.cell()?.owner?.node)
+    }
+
+    /// True if a node was told that this member differs.
+    pub fn is_told_of(&self, node: usize, member: usize) -> bool {
+        self.news.lock().unwrap().contains(&(node, NodeNews::Differs { shard: SHARD, node: name(member) }))
     }
 
     pub fn in_sync(&self) -> Vec<usize> {

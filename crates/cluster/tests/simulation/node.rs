@@ -367,6 +367,7 @@ impl World {
                 self.send(node, Request::Cut { shard, below }, Purpose::Nothing);
             }
             OwnershipEffect::Digest { shard } => self.member(node, shard).wants_digest = true,
+            OwnershipEffect::Differs { .. } => {}
             OwnershipEffect::Stopped { shard, why } => self.stopped.push((node, shard, why)),
             OwnershipEffect::NameTaken => {
                 self.names_taken += 1;

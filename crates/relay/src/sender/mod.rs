@@ -394,6 +394,11 @@ impl Relay {
         }
     }
 
+    /// A sum over the recipients that are not settled: equal on all members of a shard whose relays have applied the same entries.
+    pub fn digest(&self) -> u64 {
+        self.0.shared.queue().digest()
+    }
+
     /// Sessions since opening, including failures for lack of TLS: the demand on TLS, the result, the count.
     pub fn tls_counts(&self) -> Vec<(&'static str, &'static str, u64)> {
         self.0.shared.sites.tls_counts.read()

@@ -50,6 +50,14 @@ impl Roles {
                 tracing::info!(shard, "this node is a standby of the shard");
                 set(*shard, ShardRole::Standby, None);
             }
+            NodeNews::Differs { shard, node } => {
+                let node = node.as_str();
+                tracing::error!(
+                    shard,
+                    node,
+                    "the queue of this member differs from the owner's: it takes nothing over until it is filled anew"
+                );
+            }
             NodeNews::Stopped { shard, why } => {
                 let why = why.to_string();
                 tracing::error!(shard, why, "the shard has stopped: its mail waits until an operator has looked at it");

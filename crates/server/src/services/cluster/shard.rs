@@ -38,6 +38,8 @@ pub(super) struct ShardState {
     lease: Mutex<Option<Lease>>,
     queue: Arc<ShardQueue>,
     health: Mutex<QueueHealth>,
+    /// The last digest of the queue.
+    digest: Mutex<Option<Digest>>,
 }
 
 /// The parts of a shard's relay.
@@ -80,6 +82,11 @@ enum Order {
 }
 
 impl ShardState {
+    fn new(queue: Arc<ShardQueue>) -> Self {
+        let (lease, health, digest) = Default::default();
+        Self { lease, queue, health, digest }
+    }
+
     /// Begins a transaction, if the owner's relay is open and its lease allows one.
     pub fn begin(&self) -> Option<Begun> {
         let begun = self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.begin()?;
@@ -116,8 +123,7 @@ impl ShardRelay {
     /// # Errors
     /// The thread could not be started.
     pub fn start(parts: ShardParts, alarm: Alarm) -> std::io::Result<Self> {
-        let (lease, health) = Default::default();
-        let state = Arc::new(ShardState { lease, queue: parts.queue.clone(), health });
+        let state = Arc::new(ShardState::new(parts.queue.clone()));
         let (orders, received) = channel();
         let worker = Worker { state: state.clone(), parts, role: Role::Standby, is_told: false, alarm };
         std::thread::Builder::new().name("cluster-relay".to_owned()).spawn(move || worker.run(&received))?;
@@ -151,11 +157,14 @@ impl ShardService for ShardRelay {
         self.order(Order::Demote);
     }
 
-    fn digest_at(&self, _: Position) {}
+    /// The relay has applied all entries before, and none after. One that is being opened has not, and has no digest.
+    fn digest_at(&self, position: Position) {
+        let digest = self.state.opened().map(|relay| Digest { position, sum: relay.digest() });
+        *self.state.digest.lock().unwrap_or_else(PoisonError::into_inner) = digest;
+    }
 
-    /// Queues count crashes at their start, which is no entry: their digests cannot be compared yet.
     fn digest(&self) -> Option<Digest> {
-        None
+        *self.state.digest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn has_failed(&self) -> bool {
@@ -317,3 +326,42 @@ impl Notifier for ShardSenders {
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Time for what is being sent at a planned hand-over, after its transactions have ended.
 const RELEASE: Duration = Duration::from_secs(20);
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use posthaste_config::Config;
+    use posthaste_queue::entry::QueueEntry;
+    use posthaste_spool::FileSpool;
+
+    use super::*;
+    use crate::control::requests::closed::{ClosedQueue, queued};
+    use crate::services::opening::intake_config;
+
+    #[test]
+    fn the_digest_is_that_of_the_queue_at_the_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = |name: &str| {
+            let text = format!("[storage]\ndata = {:?}\n", dir.path().join(name));
+            Config::parse(Path::new("x"), &text).unwrap()
+        };
+        let (queue, _) =
+            ClosedQueue::filled(&config("queue"), |append| append(QueueEntry::Queued(queued(1_000_000, 3))));
+        let of_intake = config("intake");
+        std::fs::create_dir_all(&of_intake.storage.spool).unwrap();
+        let (spool, _) = FileSpool::open(&of_intake.storage.spool, (&of_intake.storage).into()).unwrap();
+        let intake = Intake::new(Arc::new(spool), intake_config(&of_intake));
+        let state = Arc::new(ShardState::new(Arc::new(ShardQueue::new(3, intake, Arc::default(), Vec::new()))));
+        let relay = ShardRelay { state: state.clone(), orders: channel().0 };
+        relay.digest_at(Position::new(6));
+        assert_eq!(relay.digest(), None, "it is not open");
+        state.queue.standby().set(Some(queue.relay().clone()));
+        relay.digest_at(Position::new(7));
+        assert_eq!(relay.digest(), Some(Digest { position: Position::new(7), sum: queue.relay().digest() }));
+        assert_ne!(queue.relay().digest(), 0);
+        state.queue.standby().set(None);
+        relay.digest_at(Position::new(8));
+        assert_eq!(relay.digest(), None);
+    }
+}
