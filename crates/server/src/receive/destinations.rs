@@ -105,7 +105,8 @@ impl Destinations {
     /// The list, and the queues of further shards.
     fn all(&self) -> impl Iterator<Item = &dyn Destination> {
         let own = self.remote.queue();
-        let others = self.remote.shards().iter().map(|shard| shard.owner()).filter(|queue| !Arc::ptr_eq(queue, own));
+        let others =
+            self.remote.shards().iter().map(|shard| shard.owner()).filter(move |queue| !Arc::ptr_eq(queue, own));
         let others = others.map(|queue| &**queue as &dyn Destination);
         self.list.iter().map(|destination| &**destination).chain(others)
     }

@@ -309,8 +309,9 @@ fn changed(receiver: &Receiver, request: &Request) -> Option<AskRefusal> {
         Request::Act { of, action, expect, .. } => ((*expect)?, act::concerned(receiver, of, *action)),
         // Which mail hosts a recipient has is known for some only.
         Request::Suspend { scope, expect, .. } | Request::Divert { scope, expect, .. } if scope.site.is_none() => {
-            let (expected, filter) = ((*expect)?, scopes::filter(&scopes::which(scope)));
-            (expected, receiver.relays().iter().map(|relay| relay.count(&filter)).sum())
+            let (relays, filter) = (receiver.relays(), scopes::filter(&scopes::which(scope)));
+            relays.first()?;
+            ((*expect)?, relays.iter().map(|relay| relay.count(&filter)).sum())
         }
         _ => return None,
     };
