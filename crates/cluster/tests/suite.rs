@@ -78,16 +78,17 @@ mod nats {
 
     use posthaste_cluster::Log;
     use posthaste_cluster::nats::{NatsConfig, NatsEngine};
+    use posthaste_nats_server::{NatsServer, shared};
     use posthaste_spool_suite::SpoolKind;
 
     use super::OnMachine;
-    use crate::nats::server::{Server, config, shared};
+    use crate::nats::config;
     use crate::world::Replicated;
 
     pub struct OnNats {
         machine: OnMachine<false>,
         log: Arc<dyn Log>,
-        _server: Option<Arc<Server>>,
+        _server: Option<Arc<NatsServer>>,
     }
 
     impl SpoolKind for OnNats {

@@ -1,26 +1,45 @@
 //! The engine NATS JetStream, on a server of its own. Without the program `nats-server` (or `NATS_SERVER`) these tests say so and pass; with `CI_REQUIRE_NATS` they fail.
 
 mod network;
-pub mod server;
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use crate::driver::nodes::{Service, settings};
 use crate::world::{Place, Replicated, append, content, in_file, inline, start};
 use bytes::Bytes;
 use posthaste_cluster::memory::Faults;
-use posthaste_cluster::nats::{NatsEngine, NatsError, NatsLog};
+use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsError, NatsLog};
 use posthaste_cluster::{
     BootTime, CallThreads, Cells, ClusterNode, DriverWorld, Identity, Log, LogError, NodeDriver, NodeNews, NodeShard,
     OwnershipTimes, Position, ShardCell,
 };
+use posthaste_nats_server::{NatsServer, SYNCED, UNSYNCED, three};
 use posthaste_spool::{Spool, StreamError};
-use server::{Server, config, config_of};
+
+/// A connection to one server.
+pub fn config(server: &NatsServer) -> NatsConfig {
+    config_of(std::slice::from_ref(server))
+}
+
+/// As many replicas as there are servers.
+fn config_of(servers: &[NatsServer]) -> NatsConfig {
+    NatsConfig {
+        servers: servers.iter().map(|server| server.address().to_owned()).collect(),
+        monitors: servers.iter().map(|server| server.monitor().to_owned()).collect(),
+        tls: None,
+        login: None,
+        prefix: "test".to_owned(),
+        replicas: servers.len() as u64,
+        log_bytes_max: 1 << 30,
+        timeout: Duration::from_secs(1),
+    }
+}
 
 /// A server and a connection; `None` if there is no program.
-fn engine(disk: &'static str) -> Option<(Server, NatsEngine)> {
-    let server = Server::start(disk)?;
+fn engine(disk: &'static str) -> Option<(NatsServer, NatsEngine)> {
+    let server = NatsServer::start(disk)?;
     let engine = NatsEngine::connect(config(&server)).unwrap();
     Some((server, engine))
 }
@@ -44,7 +63,7 @@ fn read(log: &NatsLog, from: u64, count: usize) -> Result<Vec<Bytes>, LogError> 
 
 #[test]
 fn a_log_keeps_the_contract() {
-    let Some((_server, engine)) = engine(server::SYNCED) else { return };
+    let Some((_server, engine)) = engine(SYNCED) else { return };
     let log = engine.log(3).unwrap();
     assert_eq!((log.first().unwrap().get(), log.end().unwrap().get()), (1, 0));
     assert_eq!(put(&log, 0, b"one").recv().unwrap(), Ok(Position::new(1)));
@@ -80,7 +99,7 @@ fn a_log_keeps_the_contract() {
 
 #[test]
 fn cells_keep_the_contract() {
-    let Some((_server, engine)) = engine(server::SYNCED) else { return };
+    let Some((_server, engine)) = engine(SYNCED) else { return };
     let cells = engine.cells().unwrap();
     assert_eq!(cells.get("shard.3").unwrap(), (Bytes::new(), 0));
     let first = cells.swap("shard.3", 0, "one".into()).unwrap();
@@ -111,17 +130,17 @@ fn cells_keep_the_contract() {
 
 #[test]
 fn settings_that_do_not_keep_the_promise_are_named() {
-    let Some((_server, engine)) = engine(server::SYNCED) else { return };
+    let Some((_server, engine)) = engine(SYNCED) else { return };
     assert_eq!(engine.log(3).unwrap().check(), Ok(Vec::new()));
     assert_eq!(engine.cells().unwrap().check(), Ok(Vec::new()));
-    let (_other, engine) = self::engine(server::UNSYNCED).unwrap();
+    let (_other, engine) = self::engine(UNSYNCED).unwrap();
     let wrong = engine.log(3).unwrap().check().unwrap();
     assert!(matches!(&wrong[..], [line] if line.contains("sync_interval")), "{wrong:?}");
 }
 
 #[test]
 fn a_server_elsewhere_needs_tls_and_a_login() {
-    let Some((server, _engine)) = engine(server::SYNCED) else { return };
+    let Some((server, _engine)) = engine(SYNCED) else { return };
     let mut elsewhere = config(&server);
     elsewhere.servers.push("192.0.2.1:4222".to_owned());
     assert!(matches!(NatsEngine::connect(elsewhere), Err(NatsError::Unprotected(it)) if it.contains("192.0.2.1")));
@@ -140,7 +159,7 @@ fn stream_of(spool: &Replicated, name: &str) -> posthaste_spool::StreamId {
 /// The server is killed while batches are on their way, and its disk has what it acknowledged.
 #[test]
 fn a_shard_survives_kills_of_the_engine_and_changes_hands() {
-    let Some((mut server, engine)) = engine(server::SYNCED) else { return };
+    let Some((mut server, engine)) = engine(SYNCED) else { return };
     let log = Arc::new(engine.log(3).unwrap());
     let (mut place, mut other) = (Place::new(Faults::default()), Place::new(Faults::default()));
     (place.segments, other.segments) = (64, 64);
@@ -168,7 +187,7 @@ fn a_shard_survives_kills_of_the_engine_and_changes_hands() {
 /// Each of three servers is killed in turn, so also the leader of the log.
 #[test]
 fn a_log_on_three_servers_survives_the_kill_of_each() {
-    let Some(mut servers) = server::three() else { return };
+    let Some(mut servers) = three() else { return };
     let engine = NatsEngine::connect(config_of(&servers)).unwrap();
     let log = loop {
         // The servers have to find each other first.
@@ -203,7 +222,7 @@ fn a_log_on_three_servers_survives_the_kill_of_each() {
 /// Two nodes with their own threads and connections: one drains, and the other acts.
 #[test]
 fn nodes_hand_a_shard_over() {
-    let Some(server) = Server::start(server::SYNCED) else { return };
+    let Some(server) = NatsServer::start(SYNCED) else { return };
     let nodes = [0, 1].map(|number| {
         let engine = NatsEngine::connect(config(&server)).unwrap();
         let mut place = Place::new(Faults::default());

@@ -6,8 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use bytes::Bytes;
 
 use crate::driver::nodes::{Service, settings};
-use crate::nats::server::{SYNCED, Server, config};
-use crate::nats::stream_of;
+use crate::nats::{config, stream_of};
 use crate::world::{Place, Replicated, append, content, inline, start};
 use posthaste_cluster::memory::Faults;
 use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsLog};
@@ -15,6 +14,7 @@ use posthaste_cluster::{
     Appended, BootTime, CallThreads, Cells, ClusterNode, DriverWorld, Identity, Log, LogError, NodeDriver, NodeNews,
     NodeShard, OwnershipTimes, Position, ShardCell,
 };
+use posthaste_nats_server::{NatsServer, SYNCED};
 use posthaste_spool::{AppendError, Lsn, Spool, StreamId};
 use posthaste_tcp_relay::{TcpRelay, Way};
 
@@ -27,12 +27,12 @@ struct Cut {
     unknown: Receiver<()>,
     relay: TcpRelay,
     _place: Place,
-    _server: Server,
+    _server: NatsServer,
 }
 
 impl Cut {
     fn new() -> Option<Self> {
-        let server = Server::start(SYNCED)?;
+        let server = NatsServer::start(SYNCED)?;
         let relay = TcpRelay::start(server.address().parse().unwrap()).unwrap();
         let through = NatsConfig { servers: vec![relay.address().to_string()], ..config(&server) };
         let log = NatsEngine::connect(through).unwrap().log(3).unwrap();
@@ -173,7 +173,7 @@ fn an_append_that_a_reset_loses_is_sent_again() {
 /// Renewals of the owner reach the engine, and their answers do not come back.
 #[test]
 fn an_owner_cut_off_one_way_stops_before_another_acts() {
-    let Some(server) = Server::start(SYNCED) else { return };
+    let Some(server) = NatsServer::start(SYNCED) else { return };
     let relay = TcpRelay::start(server.address().parse().unwrap()).unwrap();
     let through = NatsConfig { servers: vec![relay.address().to_string()], ..config(&server) };
     let [first, second] = [(0, through), (1, config(&server))].map(|(number, config)| start_node(number, config));

@@ -1,14 +1,11 @@
 //! Nodes of a cluster, on a server of NATS. Without the program `nats-server` (or `NATS_SERVER`) these tests say so and pass; with `CI_REQUIRE_NATS` they fail.
 
-#[path = "../../../cluster/tests/nats/server.rs"]
-#[allow(dead_code, reason = "these tests use a part")]
-mod engine;
-
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use posthaste_cluster::nats::{NatsCells, NatsEngine};
+use posthaste_cluster::nats::{NatsCells, NatsConfig, NatsEngine};
 use posthaste_cluster::{Cells, NodeName, ShardCell};
+use posthaste_nats_server::{NatsServer, SYNCED};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -17,8 +14,7 @@ use crate::relaying::{list, next_hop, queue, unused_port};
 use crate::support::{Client, Server, command};
 
 /// The configuration of a node of two; each is the standby of the other. Mail is sent to a port of loopback.
-fn config(node: &str, engine: &engine::Server, port: u16) -> String {
-    let of_engine = engine::config(engine);
+fn config(node: &str, engine: &NatsServer, port: u16) -> String {
     let shard = |number: usize| {
         format!("[[cluster.shard]]\nnumber = {number}\nhome = \"n{number}\"\nstandbys = [\"n{}\"]\n", 3 - number)
     };
@@ -29,16 +25,26 @@ fn config(node: &str, engine: &engine::Server, port: u16) -> String {
          [relay]\nnetworks = [\"127.0.0.1\"]\nport = {port}\nunreachable_secs = 1\n\
          [dns]\nservers = [\"127.0.0.1:9\"]\nhosts = {{ \"there.example\" = [\"127.0.0.1\"] }}\n\
          [cluster]\nnode = \"{node}\"\nservers = {:?}\nmonitors = {:?}\nprefix = \"{}\"\nreplicas = 1\nlog_bytes = \"1G\"\n{}{}",
-        of_engine.servers,
-        of_engine.monitors,
-        of_engine.prefix,
+        [engine.address()],
+        [engine.monitor()],
+        PREFIX,
         shard(1),
         shard(2),
     )
 }
 
-fn cells(engine: &engine::Server) -> NatsCells {
-    NatsEngine::connect(engine::config(engine)).unwrap().cells().unwrap()
+fn cells(engine: &NatsServer) -> NatsCells {
+    let config = NatsConfig {
+        servers: vec![engine.address().to_owned()],
+        monitors: vec![engine.monitor().to_owned()],
+        tls: None,
+        login: None,
+        prefix: PREFIX.to_owned(),
+        replicas: 1,
+        log_bytes_max: 1 << 30,
+        timeout: Duration::from_secs(1),
+    };
+    NatsEngine::connect(config).unwrap().cells().unwrap()
 }
 
 /// Waits until the cell of shard 1 says this.
@@ -95,12 +101,12 @@ struct Waiting {
     port: u16,
     one: TempDir,
     two: TempDir,
-    engine: engine::Server,
+    engine: NatsServer,
 }
 
 impl Waiting {
     fn start() -> Option<Self> {
-        let engine = engine::Server::start(engine::SYNCED)?;
+        let engine = NatsServer::start(SYNCED)?;
         let [one, two] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let port = unused_port();
         let first = Server::start(one.path(), &config("n1", &engine, port));
@@ -206,5 +212,7 @@ fn a_node_takes_mail_under_any_shard_that_it_owns() {
     nodes.second.stop();
 }
 
+/// Begins the names of the engine's streams.
+const PREFIX: &str = "test";
 /// A lease, the writes of a standby, and the time that a shard stays before its home has it again.
 const TAKEN_OVER: Duration = Duration::from_secs(150);

@@ -1,15 +1,19 @@
-//! A NATS server on this machine.
+//! A NATS server with JetStream, in a process on loopback. The environment's `NATS_SERVER` names its program, `nats-server` by default.
+//!
+//! Without the program nothing is started, and tests pass with a line that says so; with `CI_REQUIRE_NATS` they fail.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Duration;
 
-use posthaste_cluster::nats::NatsConfig;
 use tempfile::TempDir;
 
+/// Settings of its storage: each message is synced before it is acknowledged.
 pub const SYNCED: &str = "sync_interval: always";
+/// Settings of its storage: acknowledged messages may be lost in a power cut.
 pub const UNSYNCED: &str = "sync_interval: 2m";
 
 struct Settings {
@@ -17,7 +21,8 @@ struct Settings {
     cluster: String,
 }
 
-pub struct Server {
+/// A server. Dropping it kills it, and its data are gone.
+pub struct NatsServer {
     process: Child,
     dir: TempDir,
     settings: Settings,
@@ -25,8 +30,11 @@ pub struct Server {
     monitor: String,
 }
 
-impl Server {
-    /// `None` if there is no program, and none is required.
+impl NatsServer {
+    /// Starts one, with [`SYNCED`] or [`UNSYNCED`] storage, and waits until it is ready. `None` if there is no program, and none is required.
+    ///
+    /// # Panics
+    /// If it does not start.
     pub fn start(disk: &'static str) -> Option<Self> {
         Self::start_with(Settings { disk, cluster: String::new() })
     }
@@ -35,7 +43,7 @@ impl Server {
         let dir = TempDir::new().unwrap();
         let any = "127.0.0.1:-1";
         match run(&dir, &settings, any, any) {
-            Ok((process, address, monitor)) => Some(Server { process, dir, settings, address, monitor }),
+            Ok((process, address, monitor)) => Some(NatsServer { process, dir, settings, address, monitor }),
             Err(error) if error.kind() == ErrorKind::NotFound && std::env::var_os("CI_REQUIRE_NATS").is_none() => {
                 eprintln!("skipped: there is no nats-server");
                 None
@@ -49,7 +57,15 @@ impl Server {
         &self.address
     }
 
+    /// `host:port` of its HTTP monitoring.
+    pub fn monitor(&self) -> &str {
+        &self.monitor
+    }
+
     /// Kills it, and starts it at the same addresses with the same disk.
+    ///
+    /// # Panics
+    /// If it does not start.
     pub fn kill_and_start(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -57,8 +73,11 @@ impl Server {
     }
 }
 
-/// Three servers that keep three replicas.
-pub fn three() -> Option<Vec<Server>> {
+/// Three servers that keep three replicas. `None` as for one.
+///
+/// # Panics
+/// If one does not start.
+pub fn three() -> Option<Vec<NatsServer>> {
     // Each must know the ports of all before it starts.
     let ports = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let ports = ports.map(|listener| listener.local_addr().unwrap().port());
@@ -67,22 +86,25 @@ pub fn three() -> Option<Vec<Server>> {
         let listen = format!("listen: \"127.0.0.1:{}\", routes: [{routes}]", ports[number]);
         format!("server_name: n{number}\ncluster {{ name: test, {listen} }}\n")
     };
-    (0..3).map(|number| Server::start_with(Settings { disk: SYNCED, cluster: cluster(number) })).collect()
+    (0..3).map(|number| NatsServer::start_with(Settings { disk: SYNCED, cluster: cluster(number) })).collect()
 }
 
-/// A server that all share who need one at the same time.
-pub fn shared() -> Option<Arc<Server>> {
-    static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+/// A server that all share who need one at the same time. `None` as for one.
+///
+/// # Panics
+/// If it does not start.
+pub fn shared() -> Option<Arc<NatsServer>> {
+    static SHARED: Mutex<Weak<NatsServer>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap();
     if let Some(server) = shared.upgrade() {
         return Some(server);
     }
-    let server = Arc::new(Server::start(SYNCED)?);
+    let server = Arc::new(NatsServer::start(SYNCED)?);
     *shared = Arc::downgrade(&server);
     Some(server)
 }
 
-impl Drop for Server {
+impl Drop for NatsServer {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -125,22 +147,4 @@ fn wait(log: &mut BufReader<ChildStderr>) -> (String, String) {
         all.push_str(&std::mem::take(&mut line));
     }
     panic!("the server has ended: {all}");
-}
-
-pub fn config(server: &Server) -> NatsConfig {
-    config_of(std::slice::from_ref(server))
-}
-
-/// As many replicas as there are servers.
-pub fn config_of(servers: &[Server]) -> NatsConfig {
-    NatsConfig {
-        servers: servers.iter().map(|server| server.address.clone()).collect(),
-        monitors: servers.iter().map(|server| server.monitor.clone()).collect(),
-        tls: None,
-        login: None,
-        prefix: "test".to_owned(),
-        replicas: servers.len() as u64,
-        log_bytes_max: 1 << 30,
-        timeout: Duration::from_secs(1),
-    }
 }
