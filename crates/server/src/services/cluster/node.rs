@@ -103,7 +103,8 @@ impl OpenShards {
         settings: Arc<Mutex<RelaySettings>>,
         receiver: &Receiver,
     ) -> std::io::Result<ClusterService> {
-        let Self { node, log_bytes, cells, shards, home } = self;
+        let Self { node, log_bytes, cells, shards, home: _ } = self;
+        let intakes = shards.iter().map(|shard| shard.intake.clone()).collect();
         let (alive, ended) = Ended::new();
         let alarm = Alarm::new(alive);
         let (mut members, mut relays, mut seen, mut queues) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -143,7 +144,7 @@ impl OpenShards {
             is_draining,
         }));
         let (receiver, dns) = (receiver.downgrade(), config.dns.clone());
-        Ok(ClusterService { node: running, relays, home, settings, receiver, dns, ended })
+        Ok(ClusterService { node: running, relays, intakes, settings, receiver, dns, ended })
     }
 }
 
@@ -238,7 +239,7 @@ fn random() -> u64 {
 pub(crate) struct ClusterService {
     node: Arc<ClusterNode>,
     relays: Vec<Arc<ShardRelay>>,
-    home: Intake,
+    intakes: Vec<Intake>,
     settings: Arc<Mutex<RelaySettings>>,
     receiver: WeakReceiver,
     /// Resolver and its limits.
@@ -287,7 +288,7 @@ impl Service for ClusterService {
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         Box::pin(async move {
             let (node, (tell, told)) = (self.node.clone(), oneshot::channel());
-            self.home.close();
+            self.intakes.iter().for_each(Intake::close);
             // A thread of its own: an engine that does not answer holds it up.
             let drain = std::thread::Builder::new().name("cluster-drain".to_owned()).spawn(move || {
                 node.drain();
@@ -299,7 +300,7 @@ impl Service for ClusterService {
             }
             let end = move || {
                 self.relays.iter().for_each(|relay| relay.end_by(deadline.into_std()));
-                self.home.end(deadline.into_std());
+                self.intakes.iter().for_each(|intake| intake.end(deadline.into_std()));
             };
             let _ = spawn_blocking(end).await;
             Ok(())
