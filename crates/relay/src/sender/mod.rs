@@ -395,7 +395,7 @@ impl Relay {
     }
 
     /// A sum over the recipients that are not settled: equal on all members of a shard whose relays have applied the same entries.
-    pub fn digest(&self) -> u64 {
+    pub fn queue_digest(&self) -> u64 {
         self.0.shared.queue().digest()
     }
 

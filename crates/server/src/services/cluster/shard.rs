@@ -159,7 +159,7 @@ impl ShardService for ShardRelay {
 
     /// The relay has applied all entries before, and none after. One that is being opened has not, and has no digest.
     fn digest_at(&self, position: Position) {
-        let digest = self.state.opened().map(|relay| Digest { position, sum: relay.digest() });
+        let digest = self.state.opened().map(|relay| Digest { position, sum: relay.queue_digest() });
         *self.state.digest.lock().unwrap_or_else(PoisonError::into_inner) = digest;
     }
 
@@ -355,13 +355,16 @@ mod tests {
         let state = Arc::new(ShardState::new(Arc::new(ShardQueue::new(3, intake, Arc::default(), Vec::new()))));
         let relay = ShardRelay { state: state.clone(), orders: channel().0 };
         relay.digest_at(Position::new(6));
-        assert_eq!(relay.digest(), None, "it is not open");
+        assert_eq!(relay.queue_digest(), None, "it is not open");
         state.queue.standby().set(Some(queue.relay().clone()));
         relay.digest_at(Position::new(7));
-        assert_eq!(relay.digest(), Some(Digest { position: Position::new(7), sum: queue.relay().digest() }));
-        assert_ne!(queue.relay().digest(), 0);
+        assert_eq!(
+            relay.queue_digest(),
+            Some(Digest { position: Position::new(7), sum: queue.relay().queue_digest() })
+        );
+        assert_ne!(queue.relay().queue_digest(), 0);
         state.queue.standby().set(None);
         relay.digest_at(Position::new(8));
-        assert_eq!(relay.digest(), None);
+        assert_eq!(relay.queue_digest(), None);
     }
 }
