@@ -355,7 +355,7 @@ mod tests {
         let state = Arc::new(ShardState::new(Arc::new(ShardQueue::new(3, intake, Arc::default(), Vec::new()))));
         let relay = ShardRelay { state: state.clone(), orders: channel().0 };
         relay.digest_at(Position::new(6));
-        assert_eq!(relay.queue_digest(), None, "it is not open");
+        assert_eq!(relay.digest(), None, "it is not open");
         state.queue.standby().set(Some(queue.relay().clone()));
         relay.digest_at(Position::new(7));
         assert_eq!(
