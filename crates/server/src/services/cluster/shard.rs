@@ -359,12 +359,12 @@ mod tests {
         state.queue.standby().set(Some(queue.relay().clone()));
         relay.digest_at(Position::new(7));
         assert_eq!(
-            relay.queue_digest(),
+            relay.digest(),
             Some(Digest { position: Position::new(7), sum: queue.relay().queue_digest() })
         );
         assert_ne!(queue.relay().queue_digest(), 0);
         state.queue.standby().set(None);
         relay.digest_at(Position::new(8));
-        assert_eq!(relay.queue_digest(), None);
+        assert_eq!(relay.digest(), None);
     }
 }
