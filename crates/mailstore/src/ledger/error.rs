@@ -17,7 +17,8 @@ pub enum MailLedgerError {
     /// The stream could not be read.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// The batch was refused: nothing has changed.
+    /// The batch was refused. Nothing has changed, unless a write or sync of the spool failed: then the next opening
+    /// decides.
     #[error(transparent)]
     Append(#[from] AppendError),
     /// The table cannot be written for long, and no more changes are kept in memory.
@@ -32,4 +33,23 @@ pub enum MailLedgerError {
     /// The thread that commits could not be started.
     #[error("a thread for the table of mailboxes: {0}")]
     Thread(std::io::Error),
+}
+
+impl MailLedgerError {
+    /// True if the batch may be durable all the same: a write or sync failed, or the spool was closed meanwhile. The
+    /// next opening decides.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        match self {
+            Self::Append(error) => !matches!(
+                error,
+                AppendError::Full(_)
+                    | AppendError::Busy
+                    | AppendError::Local(_)
+                    | AppendError::TooLarge { .. }
+                    | AppendError::NoStream(_)
+                    | AppendError::Entries(_)
+            ),
+            _ => false,
+        }
+    }
 }

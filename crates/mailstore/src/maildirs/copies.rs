@@ -175,11 +175,8 @@ impl<'a> Copying<'a> {
         let (first, second) = if from.id <= to.id { (from, to) } else { (to, from) };
         let first = lock(&first.changing);
         let second = (!is_same).then(|| lock(&second.changing));
-        let settled = self.settle(&mut copies).and_then(|keywords| {
-            let first_uid = if copies.is_empty() { 0 } else { self.append(&copies, &keywords, moves)? };
-            Ok((keywords, first_uid))
-        });
-        let (keywords, first_uid) = settled.inspect_err(|_| self.discard(&copies))?;
+        let keywords = self.settle(&mut copies).inspect_err(|_| self.discard(&copies))?;
+        let first_uid = if copies.is_empty() { 0 } else { self.append(&copies, &keywords, moves)? };
         // The files of the other one are not touched any more.
         let _of_other = match from.id <= to.id {
             true if !is_same => {
@@ -363,10 +360,11 @@ impl<'a> Copying<'a> {
         self.maildir.sync_tmp().map_err(|error| self.failed(error))
     }
 
-    /// Makes the batch durable, and returns the first UID.
+    /// Makes the batch durable, and returns the first UID. A refusal removes the files of the copies. After a failed
+    /// sync of the spool they stay in `tmp/`: if the next opening finds the batch, a listing places them.
     pub fn append(&self, copies: &[CopiedFile], keywords: &NewKeywords, moves: bool) -> Result<u32, MailstoreError> {
         let (mut first, ledger) = (0, &self.to.shared.ledger);
-        let count = u32::try_from(copies.len()).map_err(|_| MailstoreError::Limit)?;
+        let count = u32::try_from(copies.len()).expect("an entry has room for fewer");
         let appended = ledger.append_uids(self.to.id, count, |first_uid| {
             first = first_uid;
             let mut entries = keywords.entries(self.to.id);
@@ -379,7 +377,12 @@ impl<'a> Copying<'a> {
             }
             entries
         });
-        appended.map_err(|error| refusal(&error))?;
+        if let Err(error) = appended {
+            if !error.is_in_doubt() {
+                self.discard(copies);
+            }
+            return Err(refusal(&error));
+        }
         self.to.catch_up();
         self.from.catch_up();
         Ok(first)

@@ -27,7 +27,7 @@ use crate::store::{AppendRequest, AppendedMessage};
 /// Octets that are copied at once.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Messages that are whole and not in their mailbox yet. Dropping it removes their files.
+/// Messages that are whole and not in their mailbox yet. Dropping it removes the files of those without a batch.
 pub(super) struct GatheredMail {
     core: Arc<MailboxCore>,
     /// `None` before the first message.
@@ -94,8 +94,9 @@ impl GatheredMail {
             file.flags = named.fold(file.flags, MessageFlags::with);
         }
         copying.sync()?;
-        let first_uid = copying.append(&self.files, &keywords, false)?;
+        // From here on they are not removed with it: the batch may be durable though its outcome is an error.
         let files = std::mem::take(&mut self.files);
+        let first_uid = copying.append(&files, &keywords, false)?;
         copying.place(&files, &keywords, first_uid);
         begin_writing_names(&core);
         let count = u32::try_from(files.len()).map_err(|_| MailstoreError::Limit)?;

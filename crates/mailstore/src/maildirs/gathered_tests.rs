@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use posthaste_fsops::{Choice, Cut, FsEvent, Machine, SyncScope};
+use posthaste_fsops::{Choice, Cut, Faults, FsEvent, Machine, SyncScope};
 
 use super::*;
 use crate::flags::MessageFlags;
@@ -184,4 +184,43 @@ fn several_messages_are_whole_after_a_cut_at_any_call() {
             }
         });
     }
+}
+
+/// A failed sync leaves the spool's last batch in doubt: the next opening may find it, and then its messages need
+/// their files.
+#[test]
+fn messages_of_a_batch_in_doubt_keep_their_files() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let texts = ["one\r\n", "two\r\n"];
+    let (mut failed, mut survived) = (0, 0);
+    for nth in 1.. {
+        let machine = Machine::new().unwrap();
+        let mail = machine.path().join("mail");
+        let is_stored = runtime.block_on(async {
+            Maildir::open_or_create(mail.join(INBOX)).unwrap();
+            let world = open(&mail, machine.path());
+            world.select().await;
+            let writer = write_all(&world, &texts).await;
+            machine.set_faults(Faults { fail_syncs: vec![machine.counts().0 + nth], ..Faults::default() });
+            let stored = writer.finish().await;
+            machine.set_faults(Faults::default());
+            stored.is_ok()
+        });
+        if is_stored {
+            break;
+        }
+        failed += 1;
+        settle(&mail, nth);
+        // Killed, not cut off: what the kernel has is what the next process reads.
+        runtime.block_on(async {
+            let world = open(&mail, machine.path());
+            let view = world.select().await;
+            assert!([0, 2].contains(&view.exists()), "sync {nth}: {}", view.exists());
+            for (uid, text) in (1..=view.exists()).zip(texts) {
+                assert_eq!(read(&*view, uid).await.unwrap(), text, "sync {nth}");
+            }
+            survived += view.exists();
+        });
+    }
+    assert!(failed > 0 && survived > 0, "{failed} syncs failed, {survived} messages survived");
 }
