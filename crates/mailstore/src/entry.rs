@@ -47,11 +47,6 @@ pub enum MailEntry {
         /// Seconds since 1970.
         when: u32,
     },
-    /// The batch's body is in no mailbox yet.
-    Held {
-        /// Whose it is.
-        owner: u64,
-    },
     /// A mailbox was made, renamed or changed; the last one counts.
     Mailbox(MailboxFields),
     /// A mailbox was deleted.
@@ -110,17 +105,6 @@ pub enum MailEntry {
         mailbox: u32,
         /// UIDs with their unique-ids, at most [`FOUND_MAX`].
         ids: Vec<(u32, Bytes)>,
-    },
-    /// Digests of imported messages, in the batch of their *new* or *found*.
-    Imported {
-        /// The import's name.
-        import: Bytes,
-        /// The mailbox.
-        mailbox: u32,
-        /// UID of the first message.
-        first_uid: u32,
-        /// A digest of each message's source.
-        digests: Vec<[u8; 32]>,
     },
 }
 
@@ -181,8 +165,6 @@ pub enum BodyPlace {
         /// Header fields that stand in front of the body in this mailbox alone.
         prefix: Bytes,
     },
-    /// The body of an earlier batch that was *held* or *arrived*.
-    Earlier(BodyOrigin),
     /// The body of another message: COPY or MOVE.
     Copied(BodyOrigin),
 }
@@ -300,13 +282,11 @@ impl MailEntry {
             | Self::Found { mailbox, .. }
             | Self::Name { mailbox, .. }
             | Self::UniqueIds { mailbox, .. } => Some(*mailbox),
-            Self::Held { .. }
-            | Self::Mailbox(_)
+            Self::Mailbox(_)
             | Self::MailboxGone { .. }
             | Self::Account(_)
             | Self::Opening { .. }
-            | Self::Subscription { .. }
-            | Self::Imported { .. } => None,
+            | Self::Subscription { .. } => None,
         }
     }
 }

@@ -36,10 +36,6 @@ impl MailEntry {
                 out.put_u8(*reason as u8);
                 out.put_u32_le(*when);
             }
-            Self::Held { owner } => {
-                begin(&mut out, 4, &[]);
-                out.put_u64_le(*owner);
-            }
             Self::Mailbox(fields) => fields.put(&mut out),
             Self::MailboxGone { id } => begin(&mut out, 6, &[*id]),
             Self::Keyword { mailbox, bit, name } => {
@@ -67,12 +63,6 @@ impl MailEntry {
                 begin(&mut out, 14, &[*account]);
                 put_octets(&mut out, name);
                 out.put_u8(u8::from(*is_on));
-            }
-            Self::Imported { import, mailbox, first_uid, digests } => {
-                begin(&mut out, 15, &[]);
-                put_octets(&mut out, import);
-                [*mailbox, *first_uid, count(digests.len())].into_iter().for_each(|number| out.put_u32_le(number));
-                digests.iter().for_each(|digest| out.put_slice(digest));
             }
             Self::UniqueIds { mailbox, ids } => {
                 begin(&mut out, 16, &[*mailbox, count(ids.len())]);
@@ -114,7 +104,6 @@ impl MailEntry {
                 reason: GoneReason::of(fields.u8()?)?,
                 when: fields.u32()?,
             },
-            4 => Self::Held { owner: fields.u64()? },
             5 => Self::Mailbox(MailboxFields {
                 id: fields.u32()?,
                 account: fields.u32()?,
@@ -145,12 +134,6 @@ impl MailEntry {
             }),
             12 => Self::Opening { nonce: fields.u32()?, host: fields.octets()? },
             14 => Self::Subscription { account: fields.u32()?, name: fields.octets()?, is_on: fields.flag()? },
-            15 => Self::Imported {
-                import: fields.octets()?,
-                mailbox: fields.u32()?,
-                first_uid: fields.u32()?,
-                digests: fields.list(|fields| fields.fields.array())?,
-            },
             16 => Self::UniqueIds {
                 mailbox: fields.u32()?,
                 ids: fields.list(|fields| Some((fields.u32()?, fields.octets()?)))?,
@@ -186,39 +169,34 @@ impl NewMessage {
         self.facts.put(out);
         out.put_u16_le(self.target);
         out.put_u8(self.kind as u8);
-        let (place, origin) = match &self.place {
-            BodyPlace::Batch { .. } => (0, None),
-            BodyPlace::Earlier(origin) => (1, Some(origin)),
-            BodyPlace::Copied(origin) => (2, Some(origin)),
-        };
-        out.put_u8(place);
-        if let BodyPlace::Batch { prefix } = &self.place {
-            out.put_u32_le(count(prefix.len()));
-            out.put_slice(prefix);
-        }
-        if let Some(BodyOrigin { lsn, email_id, name }) = origin {
-            out.put_u64_le(*lsn);
-            out.put_u64_le(email_id.0);
-            out.put_u16_le(email_id.1);
-            put_octets(out, name);
+        match &self.place {
+            BodyPlace::Batch { prefix } => {
+                out.put_u8(0);
+                out.put_u32_le(count(prefix.len()));
+                out.put_slice(prefix);
+            }
+            BodyPlace::Copied(BodyOrigin { lsn, email_id, name }) => {
+                out.put_u8(2);
+                out.put_u64_le(*lsn);
+                out.put_u64_le(email_id.0);
+                out.put_u16_le(email_id.1);
+                put_octets(out, name);
+            }
         }
     }
 
     fn read(fields: &mut Reader<'_>) -> Option<Self> {
         let facts = MessageFacts::read(fields)?;
         let (target, kind) = (fields.u16()?, BodyKind::of(fields.u8()?)?);
-        let place = fields.u8()?;
-        let origin = |fields: &mut Reader<'_>| {
-            let lsn = fields.u64()?;
-            Some(BodyOrigin { lsn, email_id: (fields.u64()?, fields.u16()?), name: fields.octets()? })
-        };
-        let place = match place {
+        let place = match fields.u8()? {
             0 => {
                 let len = fields.u32()? as usize;
                 BodyPlace::Batch { prefix: fields.payload.slice_ref(fields.fields.bytes(len)?) }
             }
-            1 => BodyPlace::Earlier(origin(fields)?),
-            2 => BodyPlace::Copied(origin(fields)?),
+            2 => {
+                let (lsn, email_id) = (fields.u64()?, (fields.u64()?, fields.u16()?));
+                BodyPlace::Copied(BodyOrigin { lsn, email_id, name: fields.octets()? })
+            }
             _ => return None,
         };
         Some(Self { facts, target, kind, place })

@@ -138,7 +138,6 @@ fn applied(
         }
     }
     notes.iter().try_for_each(|note| applier.note(*note))?;
-    unknown.append(&mut applier.unknown);
     let numbers = applier.numbers;
     Ok((applier.finish()?, numbers))
 }

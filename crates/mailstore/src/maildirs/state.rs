@@ -101,9 +101,7 @@ impl MailboxState {
                     now.uid_next = uid + 1;
                     let (file, body) = match place {
                         BodyPlace::Batch { .. } => (own_file((lsn, target), facts.wire_size, ledger), lsn),
-                        BodyPlace::Earlier(origin) | BodyPlace::Copied(origin) => {
-                            (found_file(&facts, &origin.name, &self.looked_at), origin.lsn)
-                        }
+                        BodyPlace::Copied(origin) => (found_file(&facts, &origin.name, &self.looked_at), origin.lsn),
                     };
                     let Some(file) = file else { continue };
                     if facts.flags & flag_bits::BEHIND != 0 {

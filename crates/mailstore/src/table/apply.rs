@@ -32,8 +32,6 @@ pub struct Applier<'a> {
     state: HashMap<u32, RowSet<StateMessage>>,
     /// The batch of the last entry, and how many messages it has put somewhere.
     batch: (u64, u32),
-    /// LSNs of entries that this version does not know or cannot do.
-    pub unknown: Vec<u64>,
     lookups: Lookups,
 }
 
@@ -47,23 +45,22 @@ pub(crate) struct ParkedApplier {
     fixed: HashMap<u32, RowSet<FixedMessage>>,
     state: HashMap<u32, RowSet<StateMessage>>,
     batch: (u64, u32),
-    unknown: Vec<u64>,
     lookups: Lookups,
 }
 
 impl ParkedApplier {
     /// Goes on with a reader of the same commit.
     pub fn resume(self, reader: &TableReader) -> Applier<'_> {
-        let Self { changes, numbers, heads, accounts, fixed, state, batch, unknown, lookups } = self;
-        Applier { reader, changes, numbers, heads, accounts, fixed, state, batch, unknown, lookups }
+        let Self { changes, numbers, heads, accounts, fixed, state, batch, lookups } = self;
+        Applier { reader, changes, numbers, heads, accounts, fixed, state, batch, lookups }
     }
 }
 
 impl<'a> Applier<'a> {
     /// Lets the reader go.
     pub(crate) fn park(self) -> ParkedApplier {
-        let Self { changes, numbers, heads, accounts, fixed, state, batch, unknown, lookups, .. } = self;
-        ParkedApplier { changes, numbers, heads, accounts, fixed, state, batch, unknown, lookups }
+        let Self { changes, numbers, heads, accounts, fixed, state, batch, lookups, .. } = self;
+        ParkedApplier { changes, numbers, heads, accounts, fixed, state, batch, lookups }
     }
 
     /// Begins with what the reader has.
@@ -80,7 +77,6 @@ impl<'a> Applier<'a> {
             fixed: HashMap::new(),
             state: HashMap::new(),
             batch: (0, 0),
-            unknown: Vec::new(),
             lookups: Lookups::default(),
         })
     }
@@ -140,7 +136,6 @@ impl<'a> Applier<'a> {
                     self.changes.put(TableName::UniqueIds, &key_of_two(*mailbox, *uid), id.to_vec());
                 }
             }
-            MailEntry::Held { .. } | MailEntry::Imported { .. } => self.unknown.push(lsn),
         }
         Ok(())
     }
@@ -342,9 +337,7 @@ impl<'a> Applier<'a> {
         for (uid, message) in (first_uid..u32::MAX).zip(messages).filter(|(uid, _)| *uid > 0) {
             let (body, name) = match &message.place {
                 BodyPlace::Batch { .. } => ((lsn, message.target, message.kind), None),
-                BodyPlace::Earlier(origin) | BodyPlace::Copied(origin) => {
-                    ((origin.lsn, message.target, message.kind), Some(&origin.name))
-                }
+                BodyPlace::Copied(origin) => ((origin.lsn, message.target, message.kind), Some(&origin.name)),
             };
             self.message(lsn, (mailbox, uid), &message.facts, body, name)?;
         }

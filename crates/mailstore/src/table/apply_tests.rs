@@ -28,7 +28,6 @@ fn commit(table: &MetaTable, entries: &[(u64, MailEntry)]) {
     let reader = table.reader().unwrap();
     let mut applier = Applier::new(&reader).unwrap();
     entries.iter().for_each(|(lsn, entry)| applier.apply(*lsn, entry).unwrap());
-    assert_eq!(applier.unknown, Vec::<u64>::new());
     table.commit(&applier.finish().unwrap()).unwrap();
 }
 
