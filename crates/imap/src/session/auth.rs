@@ -24,6 +24,7 @@ pub(super) enum Asked {
 impl ImapMachine {
     /// Capabilities in the present state. Lists only what works now: clients use whatever is listed.
     pub(super) fn capabilities(&self) -> String {
+        // LITERAL+ allows all that LITERAL- does, and a server must not list both (RFC 7888 section 5).
         let mut text = String::from("IMAP4rev1 IMAP4rev2 LITERAL+ ID ENABLE");
         if self.logged_in {
             text.push_str(
