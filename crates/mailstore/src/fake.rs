@@ -180,7 +180,7 @@ impl FakeStore {
     /// If there is no such message.
     pub fn damage(&self, mailbox: &str, uid: Uid) {
         self.change(mailbox, |snapshot| {
-            let at = snapshot.messages.iter().position(|message| message.uid == uid.get());
+            let at = snapshot.messages.position(uid.get());
             snapshot.messages.set_file(at.expect("a message"), File(None));
         });
     }

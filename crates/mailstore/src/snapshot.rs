@@ -99,20 +99,14 @@ pub(crate) struct Snapshot<F> {
 
 impl<F> Snapshot<F> {
     pub fn find(&self, uid: Uid) -> Option<&Message<F>> {
-        let at = self.messages.binary_search_by_key(&uid.get(), |message| message.uid).ok()?;
-        self.messages.get(at)
-    }
-
-    /// Count of messages with a lower UID.
-    fn below(&self, uid: u64) -> usize {
-        self.messages.partition_point(|message| u64::from(message.uid) < uid)
+        self.messages.get(self.messages.position(uid.get())?)
     }
 }
 
 /// Takes the numbers from counters: none of the messages is looked at.
 pub(crate) fn status<S: Source>(source: &S, snapshot: &Snapshot<S::File>) -> MailboxStatus {
     let recent_from = source.recent_from().load(Ordering::Relaxed);
-    let old = snapshot.messages.partition_point(|message| message.uid < recent_from);
+    let old = snapshot.messages.below(recent_from.into());
     let MessageCounts { unseen, deleted, bytes } = snapshot.messages.counts();
     MailboxStatus {
         exists: snapshot.messages.len() as u32,
@@ -188,7 +182,7 @@ impl<S: Source> SnapshotView<S> {
     }
 
     fn positions(&self, set: &MessageSet) -> Vec<Range<usize>> {
-        set.positions(self.seen.messages.len(), |uid| self.seen.below(uid))
+        set.positions(self.seen.messages.len(), |uid| self.seen.messages.below(uid))
     }
 
     fn uids(&self, set: &MessageSet) -> Vec<Uid> {
@@ -226,22 +220,18 @@ impl<S: Source> SnapshotView<S> {
         let (recent, old) = (self.recent(), Arc::clone(&self.seen));
         let keywords = (now.keywords != old.keywords).then(|| now.keywords.clone());
         // Both are in order of UIDs, and what is new comes after all that was seen.
-        let (mut at, mut gone, mut changed) = (0, Vec::new(), Vec::new());
-        for (number, message) in (1..).zip(&old.messages) {
-            match now.messages.get(at).filter(|found| found.uid == message.uid) {
-                None => gone.push(ExpungedMessage { number, uid: uid(message.uid) }),
-                Some(found) => {
-                    // Flags that were set and unset since: a client with CONDSTORE is to hear of the MODSEQ.
-                    if (found.flags, found.modseq) != (message.flags, message.modseq) {
-                        changed.push((if may_expunge { at } else { number as usize - 1 }, message.flags));
-                    }
-                    at += 1;
+        let (mut gone, mut changed) = (Vec::new(), Vec::new());
+        let first_new = old.messages.compare(&now.messages, |position, message, found| match found {
+            None => gone.push(ExpungedMessage { number: position as u32 + 1, uid: uid(message.uid) }),
+            Some((at, found)) => {
+                // Flags that were set and unset since: a client with CONDSTORE is to hear of the MODSEQ.
+                if (found.flags, found.modseq) != (message.flags, message.modseq) {
+                    changed.push((if may_expunge { at } else { position }, message.flags));
                 }
             }
-        }
-        let has_new = at < now.messages.len();
-        self.seen =
-            if may_expunge || gone.is_empty() { Arc::clone(&now) } else { Arc::new(with_ghosts(&old, &now, at)) };
+        });
+        let has_new = first_new < now.messages.len();
+        self.seen = if may_expunge || gone.is_empty() { Arc::clone(&now) } else { Arc::new(with_ghosts(&old, &now)) };
         self.of = now;
         self.take_recent();
         gone.reverse();
@@ -255,10 +245,15 @@ impl<S: Source> SnapshotView<S> {
     }
 }
 
-/// All that was seen, as it is now or was last, and what is new: the messages of `now` from `first_new` on.
-fn with_ghosts<F: Clone>(old: &Snapshot<F>, now: &Snapshot<F>, first_new: usize) -> Snapshot<F> {
-    let seen = old.messages.iter().map(|message| now.find(uid(message.uid)).unwrap_or(message));
-    let messages = seen.chain(&now.messages[first_new..]).cloned().collect();
+/// All that was seen, as it is now or was last, and what is new.
+fn with_ghosts<F: Clone>(old: &Snapshot<F>, now: &Snapshot<F>) -> Snapshot<F> {
+    let mut messages = old.messages.clone();
+    let first_new = old.messages.compare(&now.messages, |at, _, found| {
+        if let Some((_, found)) = found {
+            messages.set(at, found.clone());
+        }
+    });
+    now.messages.iter_from(first_new).for_each(|message| messages.push(message.clone()));
     // An expunge that was not told yet holds it back (RFC 7162 section 3.2.5).
     let highest_modseq = old.highest_modseq;
     Snapshot { messages, uid_next: now.uid_next, highest_modseq, keywords: now.keywords.clone() }
@@ -286,8 +281,9 @@ impl<S: Source> MailboxView for SnapshotView<S> {
     }
 
     fn recent(&self) -> u32 {
+        let messages = &self.seen.messages;
         let count =
-            |range: &NumberRange| self.seen.below(u64::from(range.last) + 1) - self.seen.below(range.first.into());
+            |range: &NumberRange| messages.below(u64::from(range.last) + 1) - messages.below(range.first.into());
         self.recent.iter().map(count).sum::<usize>() as u32
     }
 

@@ -168,8 +168,7 @@ impl ChangeTarget for FakeMailbox {
                 let these = flags_of(&mut snapshot.keywords, &update.keywords, update.flags, update.mode)?;
                 let mut stored = StoredFlags::default();
                 for uid in uids {
-                    let found = snapshot.messages.binary_search_by_key(&uid.get(), |message| message.uid);
-                    let Ok(at) = found else {
+                    let Some(at) = snapshot.messages.position(uid.get()) else {
                         stored.gone = true;
                         continue;
                     };
@@ -178,7 +177,8 @@ impl ChangeTarget for FakeMailbox {
                     if unchanged_since.is_some_and(|since| message.modseq > since.0) {
                         stored.modified.push(uid);
                     } else if flags != message.flags {
-                        snapshot.messages.set_flags_at(at, flags, modseq);
+                        let only = NumberRange { first: uid.get(), last: uid.get() };
+                        snapshot.messages.set_flags(&[only], flags, modseq, drop);
                     }
                 }
                 Ok(stored)

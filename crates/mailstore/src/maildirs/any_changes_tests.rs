@@ -103,7 +103,7 @@ fn apply(place: &mut Place, change: Change) {
 
 /// Reads all messages; each UID has the content that it had when it was read first.
 async fn check(place: &Place, messages: &Messages, contents: &mut HashMap<u32, Vec<u8>>) {
-    for message in &messages.messages {
+    for message in messages.messages.iter() {
         let Ok(octets) = place.read(messages, message.uid).await else { continue };
         let size = place.mailbox().size(message).await.unwrap();
         assert_eq!(octets.len() as u64, size);

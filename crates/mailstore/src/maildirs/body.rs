@@ -84,14 +84,14 @@ pub(super) fn wire_len(file: &File, size: u64, message: &MailFile) -> Result<u64
 }
 
 fn layout_of(file: &File, size: u64, form: FileForm, message: &MailFile) -> Result<Arc<Layout>, MailstoreError> {
-    if let Some(layout) = message.layout.get() {
+    if let Some(layout) = message.layout() {
         return Ok(Arc::clone(layout));
     }
     let layout = Arc::new(Layout::of(file, size, form)?);
     message.set_wire_size(layout.len());
     // That of a short file is made as fast as it is found.
     if layout.chunks.len() > 1 {
-        let _ = message.layout.set(Arc::clone(&layout));
+        message.keep_layout(&layout);
     }
     Ok(layout)
 }

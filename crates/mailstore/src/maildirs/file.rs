@@ -10,23 +10,38 @@ use posthaste_maildir::{MaildirReader, Subdir, UniqueName};
 use super::body::Layout;
 use crate::line_ends::FileForm;
 
+/// A mailbox that is open has one for each message: it is small.
 #[derive(Debug)]
 pub(super) struct MailFile {
-    pub subdir: Subdir,
     /// Name of the last listing. Before the first listing its letters are those that follow from the flags.
     pub name: Box<str>,
-    /// Facts from the directory, once it was listed.
-    inode: OnceLock<u64>,
-    /// Facts of the content that the UID belongs to, once the file was inspected.
-    facts: OnceLock<FileFacts>,
-    /// Bytes of that content, as far as they are known.
-    disk_size: Option<u64>,
-    /// The batch that has the body, and its number there, of mail that was accepted here.
-    body: Option<(u64, u16)>,
+    /// Inode from the directory; 0 before the first listing.
+    inode: AtomicU64,
+    /// Bytes of the content that the UID belongs to, plus one; 0: not known.
+    disk_size: u64,
     /// The size that is sent, plus one; 0: not known.
     wire_size: AtomicU64,
+    /// See [`Self::body`]: batch, and number there. Each is 0 where `has_body` is false.
+    body: u64,
+    target: u16,
+    has_body: bool,
+    pub subdir: Subdir,
+    /// Set once the file was inspected.
+    inspected: OnceLock<Box<InspectedFile>>,
+}
+
+/// Facts of a file's content, found by looking at it.
+#[derive(Debug, Clone)]
+struct InspectedFile {
+    /// Facts of the content that the UID belongs to.
+    facts: FileFacts,
     /// Chunks of a file that is longer than one.
-    pub layout: OnceLock<Arc<Layout>>,
+    layout: OnceLock<Arc<Layout>>,
+}
+
+/// A size as it is kept: 0 means that it is not known.
+fn kept_size(size: Option<u64>) -> u64 {
+    size.map_or(0, |size| size.saturating_add(1))
 }
 
 impl MailFile {
@@ -34,65 +49,84 @@ impl MailFile {
     pub fn new(subdir: Subdir, name: Box<str>, inode: u64, facts: FileFacts) -> Self {
         let sizes = sizes_of_name(&name).filter(|(disk_size, _)| *disk_size == facts.size);
         let file = Self::unseen(subdir, name, Some(facts.size), sizes.map(|(_, wire_size)| wire_size));
-        let _ = (file.inode.set(inode), file.facts.set(facts));
+        file.set_inode(inode);
+        file.saw(facts);
         file
     }
 
     /// A file that was not looked at since the start.
     pub fn unseen(subdir: Subdir, name: Box<str>, disk_size: Option<u64>, wire_size: Option<u64>) -> Self {
-        let (inode, facts, layout) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        let wire_size = AtomicU64::new(wire_size.map_or(0, |size| size.saturating_add(1)));
-        Self { subdir, name, inode, facts, disk_size, body: None, wire_size, layout }
+        Self {
+            name,
+            inode: AtomicU64::new(0),
+            disk_size: kept_size(disk_size),
+            wire_size: AtomicU64::new(kept_size(wire_size)),
+            body: 0,
+            target: 0,
+            has_body: false,
+            subdir,
+            inspected: OnceLock::new(),
+        }
     }
 
     /// The file that delivery makes for a message. Until it is listed, its name here is the part that is known: see [`own_part`].
     pub fn of_delivery(body: (u64, u16), nonce: u32, wire_size: Option<u64>) -> Self {
         let name = format!("J{:x}R{nonce:08x}T{}", body.0, body.1).into();
-        Self { body: Some(body), ..Self::unseen(Subdir::New, name, None, wire_size) }
+        Self::unseen(Subdir::New, name, None, wire_size).with_body(body)
+    }
+
+    fn with_body(self, (body, target): (u64, u16)) -> Self {
+        Self { body, target, has_body: true, ..self }
     }
 
     /// The batch and number of the body, of mail that was accepted here.
     pub fn body(&self) -> Option<(u64, u16)> {
-        self.body
+        self.has_body.then_some((self.body, self.target))
     }
 
     /// The file as delivery makes it, of a message whose body it has: nothing of a listing is known any more.
     pub fn not_listed(&self) -> Option<Self> {
-        let body = self.body?;
+        let body = self.body()?;
         let unique = own_part(&self.name).unwrap_or(&self.name).into();
-        Some(Self { body: Some(body), ..Self::unseen(Subdir::New, unique, None, self.wire_size()) })
+        Some(Self::unseen(Subdir::New, unique, None, self.wire_size()).with_body(body))
     }
 
     /// The batch and number of the body, of a message whose file was not listed since the start.
     pub fn awaited(&self) -> Option<(u64, u16)> {
-        self.body.filter(|_| self.inode.get().is_none())
+        self.body().filter(|_| self.inode().is_none())
     }
 
     /// This message under another name, or in another file.
     pub fn renamed(&self, subdir: Subdir, name: Box<str>, inode: u64) -> Self {
-        let layout = self.layout.get().cloned().map_or_else(OnceLock::new, OnceLock::from);
-        let wire_size = AtomicU64::new(self.wire_size.load(Ordering::Relaxed));
         // Delivery writes a file of ours again after a failed sync, so another inode may have the same content.
-        let facts = self.facts.get().copied().filter(|facts| facts.inode == inode);
-        let facts = facts.map_or_else(OnceLock::new, OnceLock::from);
-        let (body, disk_size) = (self.body, self.disk_size);
-        Self { subdir, name, inode: inode.into(), facts, disk_size, body, wire_size, layout }
+        let inspected = self.inspected.get().filter(|inspected| inspected.facts.inode == inode).cloned();
+        Self {
+            name,
+            inode: inode.into(),
+            disk_size: self.disk_size,
+            wire_size: self.wire_size.load(Ordering::Relaxed).into(),
+            body: self.body,
+            target: self.target,
+            has_body: self.has_body,
+            subdir,
+            inspected: inspected.map_or_else(OnceLock::new, OnceLock::from),
+        }
     }
 
     pub fn inode(&self) -> Option<u64> {
-        self.inode.get().copied()
+        Some(self.inode.load(Ordering::Relaxed)).filter(|inode| *inode != 0)
     }
 
     /// The inode of a file that was not listed since the start.
     pub fn set_inode(&self, inode: u64) {
-        let _ = self.inode.set(inode);
+        let _ = self.inode.compare_exchange(0, inode, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// True if a file under this message's key has the content that the UID belongs to.
     pub fn is(&self, facts: &FileFacts) -> bool {
-        let has_size = self.disk_size.is_none_or(|size| size == facts.size);
-        match self.facts.get() {
-            Some(known) if known == facts => true,
+        let has_size = self.disk_size().is_none_or(|size| size == facts.size);
+        match self.facts() {
+            Some(known) if known == *facts => true,
             // No other program makes a name like this, and delivery writes the same content again.
             Some(_) => has_size && self.is_own(facts.size),
             None => has_size,
@@ -100,17 +134,21 @@ impl MailFile {
     }
 
     pub fn disk_size(&self) -> Option<u64> {
-        self.disk_size
+        self.disk_size.checked_sub(1)
+    }
+
+    fn facts(&self) -> Option<FileFacts> {
+        self.inspected.get().map(|inspected| inspected.facts)
     }
 
     /// Facts of an inspected file; default if it was not inspected.
     pub fn known_facts(&self) -> FileFacts {
-        self.facts.get().copied().unwrap_or_default()
+        self.facts().unwrap_or_default()
     }
 
     /// Facts of the file with the content that the UID belongs to, if it was looked at since the start.
     pub fn content_facts(&self) -> Option<FileFacts> {
-        self.facts.get().copied().filter(|_| self.awaited().is_none())
+        self.facts().filter(|_| self.awaited().is_none())
     }
 
     /// The order in which files that were found together get their UIDs: time and name.
@@ -120,7 +158,21 @@ impl MailFile {
 
     /// Remembers facts of a file that has the right content.
     pub fn saw(&self, facts: FileFacts) {
-        let _ = self.facts.set(facts);
+        if self.inspected.get().is_none() {
+            let _ = self.inspected.set(Box::new(InspectedFile { facts, layout: OnceLock::new() }));
+        }
+    }
+
+    /// Chunks of a file that is longer than one, once it was read.
+    pub fn layout(&self) -> Option<&Arc<Layout>> {
+        self.inspected.get()?.layout.get()
+    }
+
+    /// Remembers the chunks of a file that was inspected.
+    pub fn keep_layout(&self, layout: &Arc<Layout>) {
+        if let Some(inspected) = self.inspected.get() {
+            let _ = inspected.layout.set(Arc::clone(layout));
+        }
     }
 
     pub fn wire_size(&self) -> Option<u64> {
@@ -128,7 +180,7 @@ impl MailFile {
     }
 
     pub fn set_wire_size(&self, size: u64) {
-        self.wire_size.store(size.saturating_add(1), Ordering::Relaxed);
+        self.wire_size.store(kept_size(Some(size)), Ordering::Relaxed);
     }
 
     /// How it is sent. A name of ours says whether it was stored verbatim; where it does not fit the file, the file counts as foreign.
@@ -222,6 +274,13 @@ mod tests {
 
     fn file(name: &str, size: u64) -> MailFile {
         MailFile::new(Subdir::Cur, name.into(), 1, FileFacts { inode: 1, size, mtime_ns: 0 })
+    }
+
+    #[test]
+    fn a_message_takes_little_memory() {
+        // Beside its name, and the two counts of the `Arc`.
+        assert!(size_of::<MailFile>() <= 72, "{}", size_of::<MailFile>());
+        assert!(size_of::<crate::message_list::Message<Arc<MailFile>>>() <= 56);
     }
 
     #[test]

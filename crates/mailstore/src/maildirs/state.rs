@@ -167,8 +167,8 @@ impl MailboxState {
 
     /// Files of messages, by UID.
     pub fn set_files(&mut self, files: Vec<(u32, Arc<MailFile>)>) {
-        let at = |uid: u32| self.now.messages.binary_search_by_key(&uid, |message| message.uid).ok();
-        let renamed = files.into_iter().filter_map(|(uid, file)| Some((at(uid)?, file))).collect();
+        let messages = &self.now.messages;
+        let renamed = files.into_iter().filter_map(|(uid, file)| Some((messages.position(uid)?, file))).collect();
         self.rename(renamed);
     }
 

@@ -222,7 +222,7 @@ async fn a_hostile_maildir_gives_its_mail() {
     fs::write(place.path("cur").join(not_utf8), "x").unwrap();
     let found = place.settled_look().await;
     assert_eq!(uids(&found), [1, 2, 3, 4, 5, 6]);
-    for message in &found.messages {
+    for message in found.messages.iter() {
         let read = place.read(&found, message.uid).await;
         match &*message.file.name {
             "huge" => assert!(matches!(read, Err(MailstoreError::Damaged(_))), "{read:?}"),
