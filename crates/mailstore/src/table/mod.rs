@@ -21,7 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use redb::{Builder, Database, ReadableDatabase, StorageBackend, TableDefinition};
+use redb::{Builder, Database, ReadableDatabase, ReadableTableMetadata, StorageBackend, TableDefinition};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -157,6 +157,8 @@ struct State {
 struct OpenTable {
     database: Database,
     error: FileError,
+    /// Length of the file when it was opened.
+    bytes: u64,
 }
 
 /// The table's file, in its directory.
@@ -170,11 +172,15 @@ const PAGE_BYTES: u64 = 4096;
 const CACHE_BYTES: usize = 16 << 20;
 const FORMAT_KEY: &[u8] = b"format";
 const FORMAT: [u8; 4] = 1u32.to_le_bytes();
+/// A shorter file is not compacted: the look at its pages would delay the start for little.
+const COMPACTED_BYTES_MIN: u64 = if cfg!(test) { 4 << 20 } else { 64 << 20 };
+/// A file with this many times the bytes of its live pages is compacted.
+const SPARSE_RATIO: u64 = 3;
 /// Rows that are copied into a new file at once.
 const COPIED_AT_ONCE: usize = 4096;
 
 impl MetaTable {
-    /// Opens the table in `dir`, or makes an empty one.
+    /// Opens the table in `dir`, or makes an empty one. A long file with few live pages is compacted.
     ///
     /// # Errors
     /// [`MetaError::Open`], [`MetaError::Damaged`]; another format is [`MetaError::Value`].
@@ -190,7 +196,10 @@ impl MetaTable {
         if is_suspect {
             state.revive(dir)?
         } else {
-            state.open = Some(OpenTable::open(&dir.join(FILE))?)
+            let mut table = OpenTable::open(&dir.join(FILE))?;
+            // The rows are as they were: whoever needs them opens the file again, as after a commit that failed.
+            state.failed = table.compact_if_sparse().inspect_err(|error| suspect_after(error, dir)).err();
+            state.open = Some(table);
         }
         let table = Self { dir: dir.to_owned(), state: Mutex::new(state) };
         check_format(&table.reader()?)?;
@@ -228,16 +237,18 @@ impl MetaTable {
         let State { open, failed } = &mut *state;
         let open = open.as_ref().expect("it was revived");
         guarded(&open.error, || write(&open.database, changes)).inspect_err(|error| {
-            if matches!(error, MetaError::Disk(_)) {
-                mark_suspect(&self.dir);
-            }
+            suspect_after(error, &self.dir);
             *failed = Some(error.clone());
         })
     }
 }
 
-/// Marks the table as suspect for the next process. A failure is ignored: the next process meets the same disk error.
-fn mark_suspect(dir: &Path) {
+/// Marks the table as suspect for the next process, if the disk has failed. A failure is ignored: the next process meets
+/// the same disk error.
+fn suspect_after(error: &MetaError, dir: &Path) {
+    if !matches!(error, MetaError::Disk(_)) {
+        return;
+    }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let _ = posthaste_fsops::open(dir.join(SUSPECT_FILE), flags, Mode::RUSR | Mode::WUSR);
 }
@@ -276,9 +287,31 @@ impl OpenTable {
     fn open(path: &Path) -> Result<Self, MetaError> {
         let opened = TableFile::open(path);
         let backend = opened.map_err(|error| MetaError::Open(format!("{}: {error}", path.display())))?;
-        let error = backend.error();
+        let (error, bytes) = (backend.error(), backend.len().unwrap_or(0));
         let database = guarded(&error, || open_database(backend))?;
-        Ok(Self { database, error })
+        Ok(Self { database, error, bytes })
+    }
+
+    /// Moves live pages to the front of a file that is long and nearly empty, and cuts it off. A kill meanwhile leaves
+    /// the same rows; the next opening then looks at all pages, once.
+    fn compact_if_sparse(&mut self) -> Result<(), MetaError> {
+        let Self { database, error, bytes } = self;
+        if *bytes < COMPACTED_BYTES_MIN {
+            return Ok(());
+        }
+        guarded(error, || {
+            let reader = database.begin_read()?;
+            let mut live = 0;
+            for table in TableName::ALL {
+                let stats = reader.open_table(table.definition())?.stats()?;
+                live += (stats.leaf_pages() + stats.branch_pages()) * PAGE_BYTES;
+            }
+            drop(reader);
+            if *bytes / SPARSE_RATIO >= live {
+                database.compact()?;
+            }
+            Ok(())
+        })
     }
 }
 

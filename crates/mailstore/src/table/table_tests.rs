@@ -247,6 +247,73 @@ fn a_damaged_value_is_told_and_the_others_are_read() {
     assert!(found.iter().any(|found| matches!(found, Err(MetaError::Value(_)))), "{found:?}");
 }
 
+/// Rows of 6 MB, and their removal.
+fn many_rows() -> (RowChanges, RowChanges) {
+    let (mut many, mut none) = (RowChanges::default(), RowChanges::default());
+    for uid in 0..1500 {
+        many.put(TableName::Foreign, &values::key_of_two(1, uid), vec![7; 4000]);
+        none.remove(TableName::Foreign, &values::key_of_two(1, uid));
+    }
+    (many, none)
+}
+
+fn file_bytes(dir: &Path) -> u64 {
+    std::fs::metadata(dir.join(FILE)).unwrap().len()
+}
+
+#[test]
+fn a_sparse_file_is_compacted_and_a_cut_leaves_its_rows() {
+    let machine = Machine::new().unwrap();
+    let table = MetaTable::open(&dir(&machine)).unwrap();
+    let (many, none) = many_rows();
+    table.commit(&many).unwrap();
+    commit(&machine, &table, 1);
+    drop(table);
+    let full = file_bytes(&dir(&machine));
+    let table = MetaTable::open(&dir(&machine)).unwrap();
+    table.commit(&none).unwrap();
+    drop(table);
+    assert!(full > COMPACTED_BYTES_MIN && file_bytes(&dir(&machine)) >= full / 2, "nothing but an opening shortens it");
+    let from = machine.position();
+    drop(MetaTable::open(&dir(&machine)).unwrap());
+    let recording = machine.recording();
+    assert!(file_bytes(&dir(&machine)) < full / 4, "{full} {}", file_bytes(&dir(&machine)));
+    let step = (recording.events.len() - from).div_ceil(12);
+    cut_at(&recording, (from..=recording.events.len()).step_by(step), 1);
+    // It is written on as any other.
+    let table = MetaTable::open(&dir(&machine)).unwrap();
+    (2..=COMMITS).for_each(|number| commit(&machine, &table, number));
+    assert!(has(&table) == model(COMMITS));
+}
+
+#[test]
+fn a_failed_sync_of_a_compaction_keeps_the_rows() {
+    let mut failed = 0;
+    for nth in 1.. {
+        let machine = Machine::new().unwrap();
+        let table = MetaTable::open(&dir(&machine)).unwrap();
+        let (many, none) = many_rows();
+        table.commit(&many).unwrap();
+        commit(&machine, &table, 1);
+        table.commit(&none).unwrap();
+        drop(table);
+        machine.set_faults(Faults { fail_syncs: vec![machine.counts().0 + nth], ..Faults::default() });
+        let (syncs, opened) = (machine.counts().0, MetaTable::open(&dir(&machine)));
+        let had_all = machine.counts().0 < syncs + nth;
+        machine.set_faults(Faults::default());
+        if had_all {
+            break;
+        }
+        failed += 1;
+        // Where the opening itself failed, the next one counts.
+        let table = opened.unwrap_or_else(|_| MetaTable::open(&dir(&machine)).unwrap());
+        assert!(has(&table) == model(1), "sync {nth}");
+        commit(&machine, &table, 2);
+        assert!(has(&table) == model(2), "sync {nth}");
+    }
+    assert!(failed >= 2, "{failed}");
+}
+
 #[test]
 fn hostile_files_are_errors() {
     let temporary = tempfile::tempdir().unwrap();
