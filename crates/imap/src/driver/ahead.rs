@@ -43,6 +43,11 @@ impl<T> Ahead<T> {
         self.found.extend(uids.iter().map(|uid| uid.get()).zip(answers));
     }
 
+    /// Forgets answers about later messages. They are asked for once more, the first by itself.
+    pub fn give_back(&mut self) {
+        (self.found, self.count) = (VecDeque::new(), 0);
+    }
+
     /// The answer about a message.
     pub fn take(&mut self, uid: u32) -> Result<T, MailstoreError> {
         match self.found.pop_front() {

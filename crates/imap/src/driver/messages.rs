@@ -1,14 +1,16 @@
 //! A FETCH or SEARCH: the answers of a view to what the machine asks about messages, one after the other.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_mailstore::{KeptKind, MailBody, MailboxView, MessageRow, MessageRows, RowOptions, Uid};
 use posthaste_net::SessionEnd;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::yield_now;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::ahead::Ahead;
 use super::binary::measure;
@@ -19,6 +21,9 @@ use crate::session::{ImapEvent, MessageChoice};
 
 /// Rows between two turns of other tasks, and two looks at the clock: a store that has all in memory never waits by itself.
 const ROWS_BEFORE_YIELD: u32 = 256;
+
+/// A client that takes none of the octets of a write for so long is slow: nothing is kept in memory ahead of it.
+const STALL: Duration = Duration::from_secs(1);
 
 /// Messages of a view that a command is about.
 pub(super) struct Messages<'v, 's> {
@@ -89,15 +94,19 @@ impl<'v, 's> Messages<'v, 's> {
                     read(line, self.opened(), octets, &service.structures).await?;
                     self.keep(KeptKind::Structure, line.machine.made_structure());
                 }
-                ImapEvent::Send(range) => send(line, self.opened(), range).await?,
+                ImapEvent::Send(range) => {
+                    let body = self.opened_now();
+                    self.written(send(line, &*body, range)).await?;
+                }
                 ImapEvent::Decode { range, encoding } => {
                     let length = measure(self.opened(), range, encoding).await;
                     line.machine.decoded(length);
                 }
                 ImapEvent::SendDecoded { range, encoding, octets } => {
-                    send_decoded(line, self.opened(), (range, encoding), octets).await?;
+                    let body = self.opened_now();
+                    self.written(send_decoded(line, &*body, (range, encoding), octets)).await?;
                 }
-                ImapEvent::Flush => line.flush().await?,
+                ImapEvent::Flush => self.written(line.flush()).await?,
                 other => return Ok(other),
             }
         }
@@ -105,6 +114,23 @@ impl<'v, 's> Messages<'v, 's> {
 
     fn opened(&self) -> &dyn MailBody {
         self.body.as_deref().expect("the message was opened")
+    }
+
+    fn opened_now(&self) -> Arc<dyn MailBody> {
+        Arc::clone(self.body.as_ref().expect("the message was opened"))
+    }
+
+    /// Waits for a write. What was read ahead is given back if that takes long: else many slow clients would hold
+    /// several hundred KiB each.
+    async fn written<T>(&mut self, write: impl Future<Output = T>) -> T {
+        unless_stalled(write, || {
+            self.headers.give_back();
+            self.fields.give_back();
+            self.structures.give_back();
+            self.keys.give_back();
+            self.bodies.give_back();
+        })
+        .await
     }
 
     async fn next_row(&mut self, line: &mut Line, orders: &'s Semaphore) -> Result<(), SessionEnd> {
@@ -206,6 +232,18 @@ impl<'v, 's> Messages<'v, 's> {
     }
 }
 
+/// Waits for a write, and calls `stalled` on the way if that takes longer than [`STALL`].
+async fn unless_stalled<T>(write: impl Future<Output = T>, stalled: impl FnOnce()) -> T {
+    let mut write = pin!(write);
+    match timeout(STALL, &mut write).await {
+        Ok(written) => written,
+        Err(_) => {
+            stalled();
+            write.await
+        }
+    }
+}
+
 /// Time and memory of a search, and what its client hears meanwhile.
 struct SearchClock<'s> {
     begun: Instant,
@@ -249,5 +287,23 @@ impl<'s> SearchClock<'s> {
             }
             Err(_) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_read_ahead_is_given_back_to_slow_clients() {
+        let of_write = async |time: Duration| {
+            let mut ahead = Ahead::default();
+            let uids: Vec<Uid> = (1..=3).filter_map(Uid::new).collect();
+            ahead.put(&uids, Ok(uids.iter().map(|uid| Ok(uid.get())).collect()));
+            unless_stalled(tokio::time::sleep(time), || ahead.give_back()).await;
+            ahead.missing(2, &VecDeque::new())
+        };
+        assert_eq!(of_write(STALL / 2).await, Vec::<Uid>::new(), "the next message is in memory");
+        assert_eq!(of_write(STALL * 2).await, [Uid::new(2).unwrap()]);
     }
 }
