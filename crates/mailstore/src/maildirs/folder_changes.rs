@@ -18,6 +18,7 @@ use super::mailbox::lock;
 use super::names::folder_of;
 use super::pending::{PendingFolder, finish_folders, folder_is_done, move_folder};
 use super::scan::Oddities;
+use super::takeover::new_validity;
 use crate::entry::{MailEntry, MailboxFields};
 use crate::error::MailstoreError;
 use crate::name::{LEVELS_MAX, MailboxName, SpecialUse};
@@ -213,7 +214,13 @@ impl<'a> FolderChanges<'a> {
     /// The entry first: from then on the directories follow, if need be at the next opening.
     fn carry_out(&self, moves: &[Move]) -> Result<(), MailstoreError> {
         let account = self.account;
-        let lsn = self.append(moves.iter().map(|step| (&*step.core, &step.name, &step.to)))?;
+        let renewed = self.renewed_validities(moves)?;
+        let lsn = self.append(moves.iter().map(|step| (&*step.core, &step.name, &step.to)), &renewed)?;
+        for step in moves {
+            if let Some(validity) = renewed.get(&step.core.id) {
+                step.core.uid_validity.store(*validity, Ordering::Relaxed);
+            }
+        }
         {
             let mut known = lock(&account.mailboxes);
             for step in moves {
@@ -237,7 +244,7 @@ impl<'a> FolderChanges<'a> {
         if !is_undone {
             return Err(refused);
         }
-        let lsn = self.append(moves.iter().map(|step| (&*step.core, &step.before, &step.from)))?;
+        let lsn = self.append(moves.iter().map(|step| (&*step.core, &step.before, &step.from)), &HashMap::new())?;
         {
             let mut known = lock(&account.mailboxes);
             moves.iter().for_each(|step| step.rename((&step.name, &step.before), &mut known.ids));
@@ -246,14 +253,36 @@ impl<'a> FolderChanges<'a> {
         Err(refused)
     }
 
-    /// Appends names and directories of mailboxes, in one batch.
+    /// UIDVALIDITYs by mailbox, new ones, where the last mailbox of the new name had the same. Dovecot gives one to all
+    /// mailboxes that it makes in a second, and a client would take messages of one for those of the other.
+    fn renewed_validities(&self, moves: &[Move]) -> Result<HashMap<u32, u32>, MailstoreError> {
+        let (ledger, mut renewed) = (&self.account.shared.ledger, HashMap::new());
+        let Some(owner) = self.account.owner.get() else { return Ok(renewed) };
+        let (mut last, names) = ledger.names(owner.id).map_err(|error| refusal(&error))?;
+        for step in moves {
+            let head = ledger.head_without_tail(step.core.id).map_err(|error| refusal(&error))?;
+            let before = names.get(step.name.as_str().as_bytes()).map(|row| row.last_validity);
+            if head.is_some_and(|head| before == Some(head.uid_validity)) {
+                last = new_validity(ledger, last, 0);
+                renewed.insert(step.core.id, last);
+            }
+        }
+        Ok(renewed)
+    }
+
+    /// Appends names and directories of mailboxes, in one batch. `renewed`: UIDVALIDITYs of those that get another.
     fn append<'b>(
         &self,
         named: impl Iterator<Item = (&'b MailboxCore, &'b MailboxName, &'b MailboxPath)>,
+        renewed: &HashMap<u32, u32>,
     ) -> Result<u64, MailstoreError> {
         let uses = self.account.special_uses(&self.found)?;
         let entries = named.filter_map(|(core, name, path)| self.entry(core, name, path, &uses).transpose());
-        let entries: Vec<MailEntry> = entries.collect::<Result<_, _>>()?;
+        let mut entries: Vec<MailboxFields> = entries.collect::<Result<_, _>>()?;
+        for fields in &mut entries {
+            fields.uid_validity = renewed.get(&fields.id).copied().unwrap_or(fields.uid_validity);
+        }
+        let entries: Vec<MailEntry> = entries.into_iter().map(MailEntry::Mailbox).collect();
         self.account.shared.ledger.append(&entries).map_err(|error| refusal(&error))
     }
 
@@ -264,21 +293,19 @@ impl<'a> FolderChanges<'a> {
         name: &MailboxName,
         path: &MailboxPath,
         uses: &BTreeMap<MailboxId, SpecialUse>,
-    ) -> Result<Option<MailEntry>, MailstoreError> {
+    ) -> Result<Option<MailboxFields>, MailstoreError> {
         // It keeps its use under another name; without one it takes that of the new name, if that is free.
         let free = |wanted: &SpecialUse| !uses.values().any(|taken| taken == wanted);
         let special_use = uses.get(&MailboxId(core.id)).copied().or(SpecialUse::of_name(name).filter(free));
         let head = self.account.shared.ledger.head_without_tail(core.id).map_err(|error| refusal(&error))?;
-        Ok(head.map(|head| {
-            MailEntry::Mailbox(MailboxFields {
-                id: core.id,
-                account: head.account,
-                uid_validity: head.uid_validity,
-                form: head.form,
-                special_use: SpecialUse::number(special_use),
-                name: Bytes::copy_from_slice(name.as_str().as_bytes()),
-                directory: Bytes::copy_from_slice(path.as_str().as_bytes()),
-            })
+        Ok(head.map(|head| MailboxFields {
+            id: core.id,
+            account: head.account,
+            uid_validity: head.uid_validity,
+            form: head.form,
+            special_use: SpecialUse::number(special_use),
+            name: Bytes::copy_from_slice(name.as_str().as_bytes()),
+            directory: Bytes::copy_from_slice(path.as_str().as_bytes()),
         }))
     }
 }

@@ -143,6 +143,33 @@ async fn a_tree_keeps_its_uids_under_another_name() {
     assert_eq!(octets(&*world.select("old").await).await, ["z"]);
 }
 
+/// Dovecot gives mailboxes that it makes within a second one UIDVALIDITY (decision 2).
+#[tokio::test]
+async fn a_rename_repeats_no_uidvalidity_of_its_name() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for folder in ["", ".a", ".b", ".c"] {
+        let dir = mail.path().join("Maildir").join(folder);
+        Maildir::open_or_create(&dir).unwrap();
+        fs::write(dir.join("cur/x:2,"), "x").unwrap();
+        fs::write(dir.join("dovecot-uidlist"), "3 V77 N2\n1 :x\n").unwrap();
+    }
+    let world = World::open(mail.path(), data.path()).await;
+    let validity = async |world: &World, name: &str| world.select(name).await.uid_validity().get();
+    for name in ["a", "b", "c"] {
+        assert_eq!(validity(&world, name).await, 77);
+    }
+    world.rename("a", "free").await.unwrap();
+    assert_eq!(validity(&world, "free").await, 77, "no client knows anything of this name");
+    world.account.delete(world.id("b").await).await.unwrap();
+    world.rename("c", "b").await.unwrap();
+    let renewed = validity(&world, "b").await;
+    assert!(renewed > 77, "{renewed}");
+    drop(world);
+    let world = World::open(mail.path(), data.path()).await;
+    assert_eq!((validity(&world, "free").await, validity(&world, "b").await), (77, renewed));
+    assert_eq!(world.select("b").await.last_uid().map(|uid| uid.get()), Some(1));
+}
+
 #[tokio::test]
 async fn subscriptions_are_to_names() {
     let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -224,12 +224,18 @@ impl Takeover<'_> {
         Ok(Some(usual).filter(|_| !is_taken))
     }
 
-    /// Above `above` and all that the account has given (RFC 9051 section 2.3.1.1), whatever the clock says.
+    /// See [`new_validity`].
     pub fn new_validity(&self, above: u32) -> Result<u32, MailLedgerError> {
-        let last = self.ledger.names(self.owner.id)?.0.max(VALIDITY_FROM).max(above);
-        let now = now_secs().saturating_add(self.ledger.skip().saturating_mul(VALIDITY_SKIPPED));
-        Ok(now.min(last.saturating_add(VALIDITY_STEP_MAX)).max(last.saturating_add(1)))
+        Ok(new_validity(self.ledger, self.ledger.names(self.owner.id)?.0, above))
     }
+}
+
+/// A UIDVALIDITY above `above` and the last that the account has given (RFC 9051 section 2.3.1.1), whatever the clock
+/// says.
+pub(super) fn new_validity(ledger: &MailLedger, last: u32, above: u32) -> u32 {
+    let last = last.max(VALIDITY_FROM).max(above);
+    let now = now_secs().saturating_add(ledger.skip().saturating_mul(VALIDITY_SKIPPED));
+    now.min(last.saturating_add(VALIDITY_STEP_MAX)).max(last.saturating_add(1))
 }
 
 /// All files of a Maildir. With a list of UIDs, a name that a listing misses would get another UID, so the directory has to stand still.
