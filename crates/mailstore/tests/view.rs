@@ -41,6 +41,7 @@ fn told(changes: &ViewChanges) -> (Told, Option<u32>, Told) {
 async fn expunges_wait_until_they_may_be_told() {
     let (store, uids) = store(4);
     let mut view = select(&store, "INBOX", SelectMode::Writable).await;
+    let before = view.highest_modseq();
     store.expunge("INBOX", uids[0]);
     store.expunge("INBOX", uids[2]);
     store.set_flags("INBOX", uids[3], MessageFlags::SEEN);
@@ -48,9 +49,12 @@ async fn expunges_wait_until_they_may_be_told() {
     view.changed().await;
     assert_eq!(told(&view.advance(false).await.unwrap()), (vec![], Some(5), vec![(4, 4)]));
     assert_eq!(&*view.body(uids[0]).await.unwrap().read(0, 7).await.unwrap(), b"Subject", "a ghost is readable");
+    // A client that saved a higher one would never hear of the expunges (RFC 7162 section 3.2.5).
+    assert_eq!(view.highest_modseq(), before);
     // It has something to say as long as a ghost is there.
     view.changed().await;
     assert_eq!(told(&view.advance(true).await.unwrap()), (vec![(3, 3), (1, 1)], None, vec![]));
+    assert!(view.highest_modseq() > before);
     assert!(view.advance(true).await.unwrap().is_empty());
     assert!(matches!(view.header(uids[0]).await, Err(MailstoreError::Gone)));
     let rows = view.rows(&MessageSet::all(), RowOptions { sizes: true }).next().await.unwrap();
