@@ -56,6 +56,8 @@ pub enum MailCommand {
         #[serde(default)]
         make: bool,
     },
+    /// The directory of the selected mailbox below that of all mail, a string on a line. No line: it has none.
+    Folder,
     /// The messages of the selected mailbox in the order of their UIDs: a [`MailRow`] each.
     Rows {
         /// From this UID on.
@@ -92,6 +94,9 @@ pub struct AddedMail {
 pub enum MailPiece {
     /// This many octets follow the line, at most [`PIECE_BYTES_MAX`].
     Data(u32),
+    /// The octets of the message are those of a file of this name in `tmp/` of the mailbox's directory, which becomes
+    /// the message; another line follows. It has one more name elsewhere until the answer comes.
+    File(String),
     /// Ends a message; another one follows, and both are added together.
     Next(AddedMail),
     /// The message is whole, and the last.

@@ -1,12 +1,13 @@
 //! Copies of messages: made in `tmp/`, and moved to where readers see them on request.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, CWD, FileType, OFlags, fstat};
 use rustix::io::Errno;
 
-use crate::dirs::open_beneath;
+use crate::dirs::{open_beneath, open_file};
 use crate::maildir::{Maildir, Subdir, check_name, rename_exclusive};
 use crate::mount::MountFacts;
 use crate::reader::MaildirReader;
@@ -21,6 +22,61 @@ impl Maildir {
         check_name(tmp_name)?;
         self.sync_way()?;
         Ok(posthaste_fsops::linkat(from.subdir(subdir), name, self.tmp_dir(), tmp_name, AtFlags::empty())?)
+    }
+
+    /// Gives an open file a name in `tmp/`. False: it has to be copied, as it is on another file system, belongs to
+    /// somebody else than `tmp/`, or has other names, which may be of a file that its user cannot even read. Not synced.
+    ///
+    /// # Errors
+    /// `AlreadyExists`; others of `link` and `fstat`.
+    pub fn adopt_tmp(&self, file: &File, tmp_name: &str) -> io::Result<bool> {
+        check_name(tmp_name)?;
+        if !self.is_owners_file(file)? || fstat(file)?.st_nlink != 1 {
+            return Ok(false);
+        }
+        self.sync_way()?;
+        // Whatever its name leads to by now, it is this very file.
+        let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match posthaste_fsops::linkat(CWD, &*opened, self.tmp_dir(), tmp_name, AtFlags::SYMLINK_FOLLOW) {
+            Ok(()) => Ok(true),
+            Err(Errno::XDEV | Errno::PERM | Errno::ACCESS | Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Opens a file in `tmp/`. Follows no link.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidInput` if it is no regular file, or belongs to somebody else than `tmp/`.
+    pub fn open_tmp(&self, name: &str) -> io::Result<File> {
+        check_name(name)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = File::from(open_file(self.tmp_dir(), name, flags)?);
+        if self.is_owners_file(&file)? { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+
+    /// Gives a file in `tmp/` another name there; never replaces a file. Not synced.
+    ///
+    /// # Errors
+    /// `NotFound`; `AlreadyExists`; others of `rename`.
+    pub fn rename_tmp(&self, name: &str, new_name: &str) -> io::Result<()> {
+        check_name(name)?;
+        check_name(new_name)?;
+        match rename_exclusive(self.tmp_dir(), name, self.tmp_dir(), new_name) {
+            // Without an exclusive rename; a link is exclusive everywhere.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                posthaste_fsops::linkat(self.tmp_dir(), name, self.tmp_dir(), new_name, AtFlags::empty())?;
+                Ok(posthaste_fsops::unlinkat(self.tmp_dir(), name, AtFlags::empty())?)
+            }
+            renamed => Ok(renamed?),
+        }
+    }
+
+    /// True for a regular file of the owner of `tmp/`, on its file system.
+    fn is_owners_file(&self, file: &File) -> io::Result<bool> {
+        let (tmp, found) = (fstat(self.tmp_dir())?, fstat(file)?);
+        let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+        Ok(is_file && (tmp.st_dev, tmp.st_uid) == (found.st_dev, found.st_uid))
     }
 
     /// Makes the names in `tmp/` durable.
@@ -111,6 +167,27 @@ mod tests {
         assert_eq!(to.read(Subdir::New, "2").unwrap(), b"text");
         assert_eq!(to.place("2", Subdir::Cur, "2:2,").unwrap_err().kind(), io::ErrorKind::NotFound);
         to.sync_tmp().unwrap();
+    }
+
+    #[test]
+    fn a_file_of_the_owner_is_adopted_and_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = MailRoot::open(dir.path()).unwrap();
+        let maildir = root.mailbox(&MailboxPath::parse("a").unwrap()).unwrap();
+        let file = dir.path().join("mail");
+        std::fs::write(&file, "text").unwrap();
+        let opened = File::open(&file).unwrap();
+        assert!(maildir.adopt_tmp(&opened, "1").unwrap());
+        assert!(!maildir.adopt_tmp(&opened, "2").unwrap(), "it has two names");
+        assert!(!maildir.adopt_tmp(&File::open(dir.path()).unwrap(), "2").unwrap(), "a directory");
+        std::fs::remove_file(&file).unwrap();
+        let adopted = maildir.open_tmp("1").unwrap();
+        assert_eq!(fstat(&adopted).unwrap().st_ino, fstat(&opened).unwrap().st_ino);
+        maildir.rename_tmp("1", "2").unwrap();
+        maildir.place("2", Subdir::Cur, "2:2,").unwrap();
+        assert_eq!(maildir.read(Subdir::Cur, "2:2,").unwrap(), b"text");
+        std::os::unix::fs::symlink("../cur/2:2,", dir.path().join("a/tmp/3")).unwrap();
+        assert!(maildir.open_tmp("3").is_err() && maildir.open_tmp("../cur/2:2,").is_err());
     }
 
     #[test]

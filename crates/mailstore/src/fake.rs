@@ -18,11 +18,11 @@ use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, first_bodies, 
 use crate::message_list::{Message, MessageList};
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
-use crate::row::{MailboxId, MailboxStatus, ModSeq, NumberRange, Uid, UidValidity};
+use crate::row::{MailboxId, MailboxStatus, ModSeq, NumberRange, RebuiltMailbox, Uid, UidValidity};
 use crate::snapshot::{Snapshot, SnapshotView, Source, status};
 use crate::store::{
     AppendRequest, Asked, KeptKind, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore, MessageWriter,
-    QuotaUse, RebuiltMailbox, SelectMode,
+    QuotaUse, SelectMode,
 };
 
 /// A store of one login, with an empty INBOX at first. Clones are the same store.

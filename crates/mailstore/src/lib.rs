@@ -41,9 +41,11 @@ pub use maildirs::{
 };
 pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, SpecialUse};
 pub use pattern::NamePattern;
-pub use row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity, UniqueIds};
+pub use row::{
+    MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, RebuiltMailbox, Uid, UidValidity, UniqueIds,
+};
 pub use store::{
     AppendRequest, AppendedMessage, Asked, ChangedFlags, CopiedMessages, ExpungedMessage, FIELDS_BYTES_MAX, KeptKind,
     ListOptions, ListedMailbox, MailAccount, MailboxFiles, MailboxListing, MailboxView, Mailstore, MessageRows,
-    MessageWriter, QuotaLimits, QuotaUse, RebuiltMailbox, RowOptions, SelectMode, StoredFlags, ViewChanges,
+    MessageWriter, QuotaLimits, QuotaUse, RowOptions, SelectMode, StoredFlags, ViewChanges,
 };

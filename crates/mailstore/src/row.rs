@@ -79,6 +79,19 @@ pub struct MailboxStatus {
     pub bytes: Option<u64>,
 }
 
+/// A mailbox that was made anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RebuiltMailbox {
+    /// UIDVALIDITY now.
+    pub uid_validity: UidValidity,
+    /// The next UID.
+    pub uid_next: Uid,
+    /// Messages.
+    pub messages: u32,
+    /// True if messages have the UIDs that they had, under the same UIDVALIDITY.
+    pub keeps_uids: bool,
+}
+
 /// A message, as a view shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageRow {

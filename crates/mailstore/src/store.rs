@@ -11,7 +11,9 @@ use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
 use crate::mail_body::MailBody;
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
-use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity, UniqueIds};
+use crate::row::{
+    MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, RebuiltMailbox, Uid, UidValidity, UniqueIds,
+};
 
 /// The answer to come. Dropping it is safe at any time.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, MailstoreError>> + Send + 'a>>;
@@ -150,19 +152,6 @@ pub struct QuotaUse {
     pub limits: QuotaLimits,
 }
 
-/// A mailbox that was made anew.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RebuiltMailbox {
-    /// UIDVALIDITY now.
-    pub uid_validity: UidValidity,
-    /// The next UID.
-    pub uid_next: Uid,
-    /// Messages.
-    pub messages: u32,
-    /// True if messages have the UIDs that they had, under the same UIDVALIDITY.
-    pub keeps_uids: bool,
-}
-
 /// A message to [append](MailAccount::append).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppendRequest {
@@ -189,6 +178,14 @@ pub trait MessageWriter: Send {
     /// # Errors
     /// [`MailstoreError::NoSpace`], [`MailstoreError::TooBig`], [`MailstoreError::Unavailable`]; the message cannot be finished then.
     fn write(&mut self, octets: Bytes) -> Asked<'_, ()>;
+
+    /// Takes a file of the mailbox's owner in `tmp/` of its directory as the message, instead of octets. Errors of the file are told later.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Cannot`]: messages of this store are no files.
+    fn take_file(&mut self, _name: String) -> Asked<'_, ()> {
+        Box::pin(std::future::ready(Err(MailstoreError::Cannot("no message of this mailbox is a file"))))
+    }
 
     /// Stores all messages. `Ok`: durable.
     ///

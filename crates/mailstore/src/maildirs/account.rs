@@ -23,11 +23,10 @@ use crate::listing::{AccountListing, NamedMailbox, listed};
 use crate::name::{MailboxName, SpecialUse};
 use crate::opening_view::OpeningView;
 use crate::pattern::NamePattern;
-use crate::row::{MailboxId, MailboxStatus};
+use crate::row::{MailboxId, MailboxStatus, RebuiltMailbox};
 use crate::snapshot::{SnapshotView, Source, status};
 use crate::store::{
-    AppendRequest, Asked, ListOptions, MailAccount, MailboxListing, MailboxView, MessageWriter, QuotaUse,
-    RebuiltMailbox, SelectMode,
+    AppendRequest, Asked, ListOptions, MailAccount, MailboxListing, MailboxView, MessageWriter, QuotaUse, SelectMode,
 };
 
 /// The mailboxes of one Maildir with its folders.

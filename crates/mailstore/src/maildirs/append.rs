@@ -18,7 +18,7 @@ use super::arrivals::stamp;
 use super::body::ended;
 use super::change_queue::ChangeQueue;
 use super::core::MailboxCore;
-use super::gathered::GatheredMail;
+use super::gathered::{GatheredMail, MessageSource};
 use super::mailbox::lock;
 use super::scan::{Oddities, now_secs};
 use super::scratch::{Operation, SYSTEM_BITS};
@@ -98,8 +98,8 @@ pub(super) async fn begin(
     let (intake, memory) = (door.intake.clone(), door.memory.clone());
     check(&core, (&request, 0), 1).await?;
     let earlier = EarlierMail::default();
-    let (room, place, parts, large) = (Reservation::default(), None, Vec::new(), None);
-    Ok(Box::new(AppendWriter { core, earlier, request, intake, memory, parts, room, large, place, octets: 0 }))
+    let (room, place, parts, large, file) = (Reservation::default(), None, Vec::new(), None, None);
+    Ok(Box::new(AppendWriter { core, earlier, request, intake, memory, parts, room, large, file, place, octets: 0 }))
 }
 
 /// Refuses a message that may not come. `bytes`: of those before it in the command; `messages`: with those.
@@ -127,7 +127,7 @@ struct EarlierMail {
     bytes: u64,
     messages: u64,
     /// To be written into files together: a thread for each would cost more than the file.
-    waiting: Vec<(AppendRequest, GatheredBody)>,
+    waiting: Vec<(AppendRequest, MessageSource)>,
     /// Memory of these.
     waiting_octets: usize,
     /// Earlier messages, being written by a thread.
@@ -145,6 +145,8 @@ struct AppendWriter {
     /// Memory of `parts`.
     room: Reservation,
     large: Option<BodyWriter>,
+    /// The file that is the message, in `tmp/`.
+    file: Option<String>,
     /// Permit to write a file. Released while the client sends nothing, if others wait for permits.
     place: Option<OwnedSemaphorePermit>,
     octets: u64,
@@ -199,13 +201,17 @@ impl AppendWriter {
 
     /// Puts the whole message beside those before it, into a file: so few of them are in memory.
     async fn gather(&mut self, next: AppendRequest) -> Result<(), MailstoreError> {
-        let body = self.body().await?;
+        let source = match self.file.take() {
+            Some(name) => MessageSource::File(name),
+            None => MessageSource::Octets(self.body().await?),
+        };
         let request = std::mem::replace(&mut self.request, next);
         let earlier = &mut self.earlier;
         (earlier.bytes, earlier.messages) = (earlier.bytes + self.octets, earlier.messages + 1);
-        let is_large = matches!(body, GatheredBody::Large(_));
-        earlier.waiting_octets += if is_large { 0 } else { self.octets as usize };
-        earlier.waiting.push((request, body));
+        let is_large = matches!(source, MessageSource::Octets(GatheredBody::Large(_)));
+        let is_in_memory = matches!(source, MessageSource::Octets(GatheredBody::Memory(_)));
+        earlier.waiting_octets += if is_in_memory { self.octets as usize } else { 0 };
+        earlier.waiting.push((request, source));
         let has_many = earlier.waiting.len() >= WRITTEN_AT_ONCE || earlier.waiting_octets as u64 >= MEMORY_BYTES_MAX;
         self.octets = 0;
         if is_large || has_many { self.write_waiting().await } else { Ok(()) }
@@ -221,7 +227,7 @@ impl AppendWriter {
         self.earlier.waiting_octets = 0;
         let write = move || {
             let _room = room;
-            waiting.into_iter().try_for_each(|(request, body)| gathered.add(request, &body))?;
+            waiting.into_iter().try_for_each(|(request, source)| gathered.add(request, &source))?;
             Ok(gathered)
         };
         self.earlier.written = Some(spawn_blocking(write));
@@ -285,11 +291,16 @@ impl MessageWriter for AppendWriter {
         Box::pin(self.take(octets))
     }
 
+    fn take_file(&mut self, name: String) -> Asked<'_, ()> {
+        (self.octets, self.file) = (self.request.octets, Some(name));
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn finish(self: Box<Self>) -> Asked<'static, AppendedMessage> {
         // What was begun goes on if its session ends.
         Box::pin(async move {
-            let stored =
-                if self.earlier.messages > 0 { tokio::spawn(self.store_all()) } else { tokio::spawn(self.store()) };
+            let is_one_body = self.earlier.messages == 0 && self.file.is_none();
+            let stored = if is_one_body { tokio::spawn(self.store()) } else { tokio::spawn(self.store_all()) };
             stored.await.map_err(ended)?
         })
     }

@@ -3,16 +3,19 @@
 //! Their files take the way of COPY's. A file that a crash leaves before the batch is removed when it is old. After the batch, the next listing places it.
 
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use posthaste_intake::GatheredBody;
 use posthaste_maildir::line_ends::LineEndScan;
-use posthaste_maildir::{Maildir, Mount};
+use posthaste_maildir::tree::FileFacts;
+use posthaste_maildir::{Maildir, Mount, UniqueName};
 use tokio::runtime::Handle;
 
 use super::append::secs;
+use super::body::Layout;
 use super::copies::{CopiedFile, Copying, facts_of, not_written, open_maildir, write_tmp};
 use super::core::MailboxCore;
 use super::mailbox::lock;
@@ -21,11 +24,20 @@ use super::scan::now_secs;
 use super::scratch::SYSTEM_BITS;
 use crate::error::MailstoreError;
 use crate::flags::MessageFlags;
+use crate::line_ends::FileForm;
 use crate::row::{Uid, UidValidity};
 use crate::store::{AppendRequest, AppendedMessage};
 
 /// Octets that are copied at once.
 const PIECE_BYTES: usize = 256 << 10;
+
+/// A message that is whole.
+pub(super) enum MessageSource {
+    /// To be written into a file.
+    Octets(GatheredBody),
+    /// A file of the mailbox's owner, by its name in `tmp/`.
+    File(String),
+}
 
 /// Messages that are whole and not in their mailbox yet. Dropping it removes the files of those without a batch.
 pub(super) struct GatheredMail {
@@ -45,8 +57,8 @@ impl GatheredMail {
         Self { core, maildir: None, mount: None, files: Vec::new(), keywords: Vec::new() }
     }
 
-    /// Writes a message into its file. Blocks.
-    pub fn add(&mut self, request: AppendRequest, body: &GatheredBody) -> Result<(), MailstoreError> {
+    /// Writes a message into its file, or takes that which it has. Blocks.
+    pub fn add(&mut self, request: AppendRequest, source: &MessageSource) -> Result<(), MailstoreError> {
         if self.maildir.is_none() {
             let maildir = open_maildir(&self.core)?;
             let mount = maildir.mount().map_err(|error| not_written(&self.core, &error))?;
@@ -55,6 +67,48 @@ impl GatheredMail {
         }
         let maildir = self.maildir.as_ref().expect("it was opened");
         let internal_date = request.internal_date.map_or_else(now_secs, secs);
+        let (name, facts) = match source {
+            MessageSource::Octets(body) => self.write(maildir, body, internal_date)?,
+            MessageSource::File(name) => {
+                let adopted = self.adopt(maildir, name, (internal_date, request.octets));
+                adopted.inspect_err(|_| drop(maildir.remove_tmp(name)))?
+            }
+        };
+        let flags = MessageFlags(request.flags.0 & SYSTEM_BITS);
+        self.files.push(CopiedFile { uid: 0, name, facts, flags, internal_date, email_id: (0, 0), is_own: false });
+        self.keywords.push(request.keywords);
+        Ok(())
+    }
+
+    /// Takes a file that is in `tmp/` already.
+    fn adopt(
+        &self,
+        maildir: &Maildir,
+        tmp_name: &str,
+        (internal_date, octets): (u32, u64),
+    ) -> Result<(UniqueName, FileFacts), MailstoreError> {
+        let failed = |error: io::Error| not_written(&self.core, &error);
+        let file = maildir.open_tmp(tmp_name).map_err(failed)?;
+        let found = file.metadata().map_err(failed)?;
+        // As those who read it will find it.
+        let wire_size = Layout::of(&file, found.len(), FileForm::Lines { replaces_nul: true })?.len();
+        if wire_size != octets || u32::try_from(found.mtime()) != Ok(internal_date) {
+            return Err(MailstoreError::Cannot("its file has other octets, or another time"));
+        }
+        let name = self.core.shared.copy_names.next(internal_date, 0, false, (found.len(), wire_size));
+        maildir.rename_tmp(tmp_name, name.as_str()).map_err(failed)?;
+        let synced = if self.mount.is_none() { posthaste_fsops::fsync(&file).map_err(io::Error::from) } else { Ok(()) };
+        let facts = synced.and_then(|()| facts_of(&file));
+        let facts = facts.inspect_err(|_| drop(maildir.remove_tmp(name.as_str()))).map_err(failed)?;
+        Ok((name, facts))
+    }
+
+    fn write(
+        &self,
+        maildir: &Maildir,
+        body: &GatheredBody,
+        internal_date: u32,
+    ) -> Result<(UniqueName, FileFacts), MailstoreError> {
         let wire_size = body.len();
         let crs_to_drop = crs_to_drop(body);
         let sizes = (wire_size - crs_to_drop.unwrap_or(0), wire_size);
@@ -72,10 +126,7 @@ impl GatheredMail {
             let _ = maildir.remove_tmp(name.as_str());
             not_written(&self.core, &error)
         })?;
-        let flags = MessageFlags(request.flags.0 & SYSTEM_BITS);
-        self.files.push(CopiedFile { uid: 0, name, facts, flags, internal_date, email_id: (0, 0), is_own: false });
-        self.keywords.push(request.keywords);
-        Ok(())
+        Ok((name, facts))
     }
 
     /// Makes all messages durable and visible in one batch. `adding` is held, so that the mailbox keeps its name. Blocks.

@@ -25,8 +25,7 @@ use crate::entry::{MailEntry, MessageFacts, StateGroup};
 use crate::error::MailstoreError;
 use crate::ledger::{MailLedger, StoredMailbox, StoredMessage, UIDS_KEPT_MIN};
 use crate::name::SpecialUse;
-use crate::row::{MailboxId, NumberRange, Uid, UidValidity};
-use crate::store::RebuiltMailbox;
+use crate::row::{MailboxId, NumberRange, RebuiltMailbox, Uid, UidValidity};
 use crate::table::{SKIPPED_UIDS, flag_bits};
 
 impl FolderChanges<'_> {

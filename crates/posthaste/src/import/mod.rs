@@ -2,6 +2,7 @@
 
 mod journal;
 mod mbox_digest;
+mod moved_files;
 mod run;
 mod source;
 
@@ -13,6 +14,7 @@ use posthaste_units::count;
 use serde_json::json;
 
 use self::journal::Journal;
+use self::moved_files::MovedFiles;
 use self::run::{Counts, Importer};
 use self::source::Source;
 use crate::config_arg::ConfigArg;
@@ -57,6 +59,7 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode, AnyError> {
         return Err("--move is for files with one message each; remove the mbox file yourself".into());
     }
     let data = config.storage.data.clone();
+    let moves = args.moves.then(|| MovedFiles::new(config.storage.mail.clone()));
     // However the account and its INBOX are written, an import into them has one record.
     let directory = config.directory();
     let login = directory.login_name(account);
@@ -66,7 +69,7 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode, AnyError> {
     let session = MailSession::begin(config, account)?;
     let journal = Journal::open(&data, &args.path, &home, recorded).map_err(|error| error.to_string());
     let mut importer = match journal {
-        Ok(journal) => Importer::new(session, journal, mailbox, args.moves, left_out),
+        Ok(journal) => Importer::new(session, journal, mailbox, moves, left_out),
         Err(error) => {
             session.end()?;
             return Err(error.into());

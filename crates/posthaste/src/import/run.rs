@@ -16,7 +16,8 @@ use posthaste_message::mbox::MboxReader;
 
 use super::journal::{Batch, Journal, Key};
 use super::mbox_digest::MboxDigest;
-use super::source::{LeftOut, Source, SourceFile, SourceFolder, Text, date_of, open_mbox, since_1970};
+use super::moved_files::MovedFiles;
+use super::source::{LeftOut, ReadFile, Source, SourceFile, SourceFolder, Text, date_of, open_mbox, since_1970};
 use crate::mail_session::MailSession;
 use crate::progress::progress_bar;
 use crate::queue::AnyError;
@@ -53,7 +54,7 @@ pub struct Importer<'a> {
     journal: Journal,
     /// `None` means INBOX, with folders beside it.
     mailbox: Option<&'a str>,
-    moves: bool,
+    moves: Option<MovedFiles>,
     left_out: LeftOut,
     counts: Counts,
     bar: ProgressBar,
@@ -79,6 +80,8 @@ struct Prepared<'a> {
     mail: AddedMail,
     /// Its octets, if it is short.
     octets: Option<Vec<u8>>,
+    /// Its file, if the mailbox may have it as it is.
+    read: Option<ReadFile>,
 }
 
 /// Facts from reading a message.
@@ -88,6 +91,7 @@ struct Octets {
     short: Option<Vec<u8>>,
     /// The time of its arrival, else the date in its header.
     date: Option<u64>,
+    read: Option<ReadFile>,
 }
 
 impl Octets {
@@ -108,7 +112,7 @@ impl Octets {
         }
         let date = date_of(&kept);
         let short = (bytes <= MEMORY_BYTES_MAX).then_some(kept);
-        Ok(Self { sha256: hex(digest.finish().as_ref()), bytes, short, date })
+        Ok(Self { sha256: hex(digest.finish().as_ref()), bytes, short, date, read: None })
     }
 }
 
@@ -122,7 +126,7 @@ fn read_files<'a>(files: &'a [SourceFile], send: &SyncSender<FilesRead<'a>>) {
     for file in files {
         let read = file.open().and_then(|mut text| {
             let octets = Octets::read(|out| text.piece(out))?;
-            Ok(Octets { date: text.date.or(octets.date), ..octets })
+            Ok(Octets { date: text.date.or(octets.date), read: text.read, ..octets })
         });
         bytes += read.as_ref().ok().and_then(|octets| octets.short.as_ref()).map_or(0, Vec::len);
         some.push((file, read));
@@ -145,7 +149,7 @@ impl<'a> Importer<'a> {
         session: MailSession,
         journal: Journal,
         mailbox: Option<&'a str>,
-        moves: bool,
+        moves: Option<MovedFiles>,
         left_out: LeftOut,
     ) -> Self {
         let (counts, bar) = (Counts::default(), progress_bar());
@@ -210,6 +214,10 @@ impl<'a> Importer<'a> {
         let command = MailCommand::Open { mailbox: mailbox.to_owned(), make: true };
         match self.session.ask(&command)? {
             MailAnswer::Done(done) => {
+                if self.moves.is_some() {
+                    let folder = self.folder_of_mailbox()?;
+                    self.moves.iter_mut().for_each(|moves| moves.open(folder.clone()));
+                }
                 self.open = Some((mailbox.to_owned(), done));
                 Ok(Some(done))
             }
@@ -219,6 +227,19 @@ impl<'a> Importer<'a> {
                 Ok(None)
             }
             MailAnswer::Error(why) => Err(format!("{mailbox}: {why}").into()),
+        }
+    }
+
+    /// The directory of the open mailbox.
+    fn folder_of_mailbox(&mut self) -> Result<Option<String>, AnyError> {
+        self.session.say(&MailCommand::Folder)?;
+        let mut folder = None;
+        loop {
+            match self.session.next::<String>()? {
+                Ok(found) => folder = Some(found),
+                Err(MailAnswer::Done(_)) => return Ok(folder),
+                Err(MailAnswer::Refused(_) | MailAnswer::Error(_)) => return Ok(None),
+            }
         }
     }
 
@@ -296,11 +317,11 @@ impl<'a> Importer<'a> {
             self.counts.there += 1;
             return self.remove(&place);
         }
-        let Octets { sha256, bytes, short, .. } = octets;
+        let Octets { sha256, bytes, short, read, .. } = octets;
         let flags = flags.into_iter().filter(|flag| flag.starts_with('\\') || is_keyword(flag)).collect();
         let mail = AddedMail { flags, date, bytes };
         self.batch_bytes += short.as_ref().map_or(0, Vec::len);
-        self.batch.push(Prepared { place, key, sha256, mail, octets: short });
+        self.batch.push(Prepared { place, key, sha256, mail, octets: short, read });
         if self.batch.len() == self.batch_max || self.batch_bytes >= BATCH_BYTES { self.flush() } else { Ok(()) }
     }
 
@@ -355,7 +376,7 @@ impl<'a> Importer<'a> {
         self.counts.added += added.len() as u64;
         let keys: Vec<Key> = added.iter().map(|message| message.key).collect();
         self.journal.end(&keys)?;
-        if self.moves {
+        if self.moves.is_some() {
             self.journal.sync()?;
             added.iter().try_for_each(|message| self.remove(&message.place))?;
         }
@@ -379,11 +400,19 @@ impl<'a> Importer<'a> {
             }
         }
         self.session.say(if is_whole { &MailPiece::End } else { &MailPiece::Drop })?;
-        self.session.answer()
+        let answer = self.session.answer()?;
+        self.moves.iter_mut().for_each(MovedFiles::answered);
+        Ok(answer)
     }
 
-    /// Sends the octets of a message. False if it differs from the one first read.
+    /// Sends the octets of a message, or the name of its file. False if it differs from the one first read.
     fn send(&mut self, message: &Prepared<'_>) -> Result<bool, AnyError> {
+        if let (Some(moves), Place::File(file), Some(read)) = (&mut self.moves, &message.place, &message.read)
+            && let Some(name) = moves.link(file, read)
+        {
+            self.session.say(&MailPiece::File(name))?;
+            return Ok(true);
+        }
         if let Some(octets) = &message.octets {
             self.session.send(octets)?;
             return Ok(true);
@@ -409,7 +438,7 @@ impl<'a> Importer<'a> {
 
     fn remove(&mut self, place: &Place<'_>) -> Result<(), AnyError> {
         if let Place::File(file) = place
-            && self.moves
+            && self.moves.is_some()
         {
             match file.remove() {
                 Ok(()) => self.counts.removed += 1,

@@ -4,14 +4,14 @@
 //! followed, and only regular files are read.
 
 use std::ffi::{CStr, CString};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use posthaste_maildir::{Flags, FolderName, Keywords, UniqueName, keywords_at};
+use posthaste_maildir::{Flags, FolderName, Keywords, Maildir, UniqueName, keywords_at};
 use posthaste_mailstore::{FileForm, MailboxName, SEPARATOR, mailbox_of_folder};
 use posthaste_message::DateTime;
 use posthaste_message::mbox::MboxReader;
@@ -307,11 +307,7 @@ impl SourceFile {
         system.chain(self.dir.keywords.names(letters)).map(str::to_owned).collect()
     }
 
-    /// Opens it.
-    ///
-    /// # Errors
-    /// It is a link, a pipe or the like, or cannot be read.
-    pub fn open(&self) -> io::Result<Text> {
+    fn open_file(&self) -> io::Result<(File, Metadata)> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let file = match openat(&self.dir.fd, &*self.name, flags, Mode::empty()) {
             Err(rustix::io::Errno::LOOP) => return Err(io::Error::other("it is a link, which is not followed")),
@@ -321,6 +317,15 @@ impl SourceFile {
         if !metadata.is_file() {
             return Err(io::Error::other("it is no regular file"));
         }
+        Ok((file, metadata))
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// It is a link, a pipe or the like, or cannot be read.
+    pub fn open(&self) -> io::Result<Text> {
+        let (file, metadata) = self.open_file()?;
         if let Some(form) = unreadable_form(&file)? {
             return Err(io::Error::other(format!(
                 "it is {form}: let the program that wrote it write it as plain text"
@@ -334,7 +339,19 @@ impl SourceFile {
             None => FileForm::Lines { replaces_nul: true },
         };
         let date = self.is_maildir.then(|| since_1970(metadata.mtime()));
-        Ok(Text { pieces: Pieces::File(file), form, after_cr: false, date })
+        // A server that has the file sends the same octets, with the same date.
+        let is_same = self.is_maildir && named.is_none() && u32::try_from(metadata.mtime()).is_ok();
+        let read = is_same.then(|| ReadFile::of(&metadata));
+        Ok(Text { pieces: Pieces::File(file), form, after_cr: false, date, read })
+    }
+
+    /// Gives the file a name in `tmp/` of a mailbox, if that can be and it is as it was read.
+    ///
+    /// # Errors
+    /// Errors of `open` and `link`.
+    pub fn link_to(&self, maildir: &Maildir, tmp_name: &str, read: &ReadFile) -> io::Result<bool> {
+        let (file, metadata) = self.open_file()?;
+        Ok(ReadFile::of(&metadata) == *read && maildir.adopt_tmp(&file, tmp_name)?)
     }
 
     /// Removes it.
@@ -381,6 +398,17 @@ pub fn open_mbox(path: &Path, offset: u64) -> io::Result<MboxReader<BufReader<Fi
     Ok(MboxReader::new(BufReader::with_capacity(PIECE_BYTES, file), offset))
 }
 
+/// A file as it was read: inode, length, and times of its last changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ReadFile(u64, u64, [(i64, i64); 2]);
+
+impl ReadFile {
+    fn of(file: &Metadata) -> Self {
+        let times = [(file.mtime(), file.mtime_nsec()), (file.ctime(), file.ctime_nsec())];
+        Self(file.ino(), file.len(), times)
+    }
+}
+
 /// The text of a message in IMAP's form.
 pub struct Text {
     pieces: Pieces,
@@ -388,6 +416,8 @@ pub struct Text {
     after_cr: bool,
     /// The time of its arrival, if its file has one.
     pub date: Option<u64>,
+    /// The file, if a server could have it as it is.
+    pub read: Option<ReadFile>,
 }
 
 enum Pieces {
@@ -409,6 +439,7 @@ impl Text {
             form: FileForm::Lines { replaces_nul: true },
             after_cr: false,
             date,
+            read: None,
         })
     }
 

@@ -1,7 +1,10 @@
 //! `posthaste import` and `export`: names of targets, sources of other programs, and files that both leave unchanged.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -195,5 +198,44 @@ fn fields_that_mail_programs_write_make_no_other_message() {
     assert_eq!(mbox("X-Mozilla: 1\n", "4"), counts(3, 0, 0, 0));
     let mut imap = Imap::logged_in(address);
     assert!(imap.ok("STATUS mail (MESSAGES)").contains("MESSAGES 7"));
+    server.stop();
+}
+
+fn inodes(dir: &Path) -> BTreeSet<u64> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().metadata().unwrap().ino()).collect()
+}
+
+#[test]
+fn a_move_within_a_file_system_copies_no_file() {
+    const MESSAGES: u64 = 150;
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    let source = dir.path().join("old");
+    make_maildir(&source);
+    for number in 0..MESSAGES {
+        let text = format!("Subject: {number}\n\n{}\0\n", "x".repeat(number as usize));
+        let secs = 1_700_000_000 + number;
+        let file = source.join(format!("cur/{secs}.M{number}.h:2,FS"));
+        fs::write(&file, text).unwrap();
+        let file = fs::File::options().write(true).open(file).unwrap();
+        file.set_modified(UNIX_EPOCH + Duration::from_secs(secs)).unwrap();
+    }
+    // What has another name may be another user's: it is copied. So is a file whose name says how it is sent.
+    fs::hard_link(source.join("cur/1700000007.M7.h:2,FS"), dir.path().join("other")).unwrap();
+    fs::write(source.join("cur/1.J1fRabT0.h,S=2,W=2:2,"), "a\n").unwrap();
+    let before = inodes(&source.join("cur"));
+    assert_eq!(import(dir.path(), "old", "ann@example.org/Old", &["--move"]), counts(MESSAGES + 1, 0, 0, MESSAGES + 1));
+    let mailbox = dir.path().join("posthaste-data/mail/example.org/ann/Maildir/.Old");
+    let moved = inodes(&mailbox.join("cur"));
+    assert_eq!(moved.len() as u64, MESSAGES + 1);
+    assert_eq!(moved.intersection(&before).count() as u64, MESSAGES - 1, "the files themselves");
+    assert_eq!((inodes(&mailbox.join("tmp")).len(), inodes(&source.join("cur")).len()), (0, 0));
+    let mut imap = Imap::logged_in(address);
+    assert!(imap.ok("SELECT Old").contains("* 151 EXISTS"));
+    let text = imap.ok("FETCH 5 (FLAGS INTERNALDATE RFC822.SIZE BODY.PEEK[])");
+    let octets = "BODY[] {20}\r\nSubject: 3\r\n\r\nxxx\u{fffd}\r\n";
+    for expected in ["\\Flagged", "\\Seen", "14-Nov-2023 22:13:23 +0000", "RFC822.SIZE 20 ", octets] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
     server.stop();
 }

@@ -224,6 +224,7 @@ impl Session {
                 Ok(rebuilt)
             }
             MailCommand::Open { mailbox, make } => Ok(self.open(&mailbox, make).await),
+            MailCommand::Folder => self.folder().await,
             MailCommand::Rows { from, digests } => self.rows(from, digests).await,
             MailCommand::Read { uid } => self.read(uid).await,
             MailCommand::Add(_) => Ok(Err(MailstoreError::Cannot("answered elsewhere"))),
@@ -306,6 +307,19 @@ impl Session {
         Ok(MailDone { uid_validity, uid_next, messages, made, ..MailDone::default() })
     }
 
+    async fn folder(&mut self) -> Answered {
+        let Some(Selected { view, .. }) = &self.selected else { return Ok(Err(NOT_SELECTED)) };
+        match view.files().await {
+            Ok(files) => {
+                if let Some(files) = files {
+                    self.client.say(&files.folder()).await?;
+                }
+                Ok(Ok(MailDone::default()))
+            }
+            Err(error) => Ok(Err(error)),
+        }
+    }
+
     async fn rows(&mut self, from: u32, digests: bool) -> Answered {
         let Some(Selected { view, .. }) = &self.selected else { return Ok(Err(NOT_SELECTED)) };
         let keywords = view.keywords();
@@ -361,6 +375,14 @@ impl Session {
                     octets += u64::from(count);
                     if let Ok(open) = &mut writer
                         && let Err(error) = open.write(piece).await
+                    {
+                        writer = Err(answer_of(&error));
+                    }
+                }
+                Some(MailPiece::File(name)) => {
+                    octets += bytes;
+                    if let Ok(open) = &mut writer
+                        && let Err(error) = open.take_file(name).await
                     {
                         writer = Err(answer_of(&error));
                     }
