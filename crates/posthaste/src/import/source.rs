@@ -340,7 +340,8 @@ impl SourceFile {
         };
         let date = self.is_maildir.then(|| since_1970(metadata.mtime()));
         // A server that has the file sends the same octets, with the same date.
-        let is_same = self.is_maildir && named.is_none() && u32::try_from(metadata.mtime()).is_ok();
+        let is_same = self.is_maildir && form == FileForm::Lines { replaces_nul: true };
+        let is_same = is_same && u32::try_from(metadata.mtime()).is_ok();
         let read = is_same.then(|| ReadFile::of(&metadata));
         Ok(Text { pieces: Pieces::File(file), form, after_cr: false, date, read })
     }
