@@ -1,6 +1,6 @@
 //! Laws over generated input, and hostile clients.
 
-use posthaste_pop3::session::Pop3Config;
+use posthaste_pop3::session::{MESSAGES_MAX, Pop3Config, Pop3Event};
 use proptest::prelude::*;
 
 use crate::common::{self, Host};
@@ -24,6 +24,28 @@ fn session(octets: &[u8], cuts: &[usize]) -> (Vec<u8>, bool) {
         from = cut;
     }
     (host.output, host.closed)
+}
+
+/// A list of all messages has to fit into memory. Numbers are those of the oldest ones, which come first.
+#[test]
+fn a_session_has_the_oldest_million_messages() {
+    let mut host = host();
+    let mut asked = |octets: &[u8]| {
+        host.input.extend_from_slice(octets);
+        loop {
+            match host.machine.step(&mut host.input) {
+                Pop3Event::Login(_) => host.machine.logged_in(Ok(MESSAGES_MAX + 5)),
+                Pop3Event::Rows { first, last, .. } => return Some((first, last)),
+                Pop3Event::NeedInput => return None,
+                _ => {}
+            }
+        }
+    };
+    assert_eq!(asked(LOGIN.as_bytes()), None);
+    assert_eq!(asked(b"LIST 1000001\r\n"), None);
+    assert_eq!(asked(b"UIDL\r\n"), Some((1, MESSAGES_MAX)));
+    let output = String::from_utf8_lossy(host.machine.output()).into_owned();
+    assert!(output.contains("+OK 1000000 messages\r\n-ERR"), "{output}");
 }
 
 const LINES: &[&[u8]] = &[
