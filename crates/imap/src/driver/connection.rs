@@ -1,11 +1,13 @@
 //! One session's stream with the clocks of IMAP.
 
 use std::future::{Future, pending};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use posthaste_net::{Certificate, CurrentPhase, SessionEnd, SessionStream, Stream, Woken, after};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::ImapTimeouts;
 use super::deflate::{Deflated, NotDeflated};
@@ -35,6 +37,9 @@ const PUT_BYTES_MAX: usize = 16 << 10;
 
 /// Octets of a message that are packed before they are written.
 const PACKED_AT_ONCE: usize = 16 << 10;
+
+/// A client that does not take the octets of a write in this time is slow: nothing is kept in memory ahead of it.
+pub(super) const STALL: Duration = Duration::from_secs(1);
 
 impl Line {
     pub fn new(machine: ImapMachine, stream: Stream, phase: Arc<CurrentPhase>, timeouts: ImapTimeouts) -> Self {
@@ -83,10 +88,12 @@ impl Line {
                 let mut packed = Vec::new();
                 for some in octets.chunks(PACKED_AT_ONCE) {
                     deflated.pack(some, &mut packed);
-                    self.stream.write(&packed).await?;
-                    packed.clear();
+                    let mut end = Vec::new();
+                    let write = self.stream.write(&packed);
+                    unless_stalled(write, || deflated.break_off(&mut end)).await?;
+                    packed = end;
                 }
-                Ok(())
+                self.stream.write(&packed).await
             }
         }
     }
@@ -98,7 +105,7 @@ impl Line {
         if let Some(deflated) = &mut self.deflated {
             let mut packed = Vec::new();
             deflated.flush(&mut packed);
-            self.stream.write(&packed).await?;
+            unless_stalled(self.stream.write(&packed), || deflated.rest()).await?;
         }
         if self.machine.output().is_empty() {
             *self.machine.output_mut() = out;
@@ -181,5 +188,17 @@ impl Line {
             last = packed;
         }
         self.stream.close(last, self.timeouts.linger).await;
+    }
+}
+
+/// Waits for a write, and calls `stalled` on the way if that takes longer than [`STALL`].
+pub(super) async fn unless_stalled<T>(write: impl Future<Output = T>, stalled: impl FnOnce()) -> T {
+    let mut write = pin!(write);
+    match timeout(STALL, &mut write).await {
+        Ok(written) => written,
+        Err(_) => {
+            stalled();
+            write.await
+        }
     }
 }

@@ -87,6 +87,12 @@ impl Deflated {
         }
     }
 
+    /// Ends what was packed in the middle of an answer, and gives the memory back.
+    pub fn break_off(&mut self, out: &mut Vec<u8>) {
+        self.flush(out);
+        self.rest();
+    }
+
     /// Gives memory back while the session waits. The next octets refer to none that came before.
     pub fn rest(&mut self) {
         self.deflate = self.deflate.take().filter(|_| self.is_dirty);
@@ -154,8 +160,21 @@ mod tests {
             one.flush(&mut out);
             assert_eq!(out.len(), len, "nothing to flush");
             one.rest();
+            assert!(one.deflate.is_none());
         }
         assert_eq!(unpacked(&out, 5), lines.concat().as_bytes());
+    }
+
+    #[test]
+    fn an_answer_goes_on_after_it_was_broken_off() {
+        let text: Vec<u8> = (0..60_000u32).flat_map(|n| (n.wrapping_mul(n) / 7).to_le_bytes()).collect();
+        let (mut one, mut out) = (Deflated::new(), Vec::new());
+        for piece in text.chunks(16_000) {
+            one.pack(piece, &mut out);
+            one.break_off(&mut out);
+            assert!(one.deflate.is_none());
+        }
+        assert!(unpacked(&out, 777) == text);
     }
 
     #[test]

@@ -1,29 +1,24 @@
 //! A FETCH or SEARCH: the answers of a view to what the machine asks about messages, one after the other.
 
 use std::collections::VecDeque;
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_mailstore::{KeptKind, MailBody, MailboxView, MessageRow, MessageRows, RowOptions, Uid};
 use posthaste_net::SessionEnd;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::ahead::Ahead;
 use super::binary::measure;
-use super::connection::Line;
+use super::connection::{Line, unless_stalled};
 use super::octets::{read, send, send_decoded};
 use super::{Authenticator, ImapService, mail};
 use crate::session::{ImapEvent, MessageChoice};
 
 /// Rows between two turns of other tasks, and two looks at the clock: a store that has all in memory never waits by itself.
 const ROWS_BEFORE_YIELD: u32 = 256;
-
-/// A client that takes none of the octets of a write for so long is slow: nothing is kept in memory ahead of it.
-const STALL: Duration = Duration::from_secs(1);
 
 /// Messages of a view that a command is about.
 pub(super) struct Messages<'v, 's> {
@@ -232,18 +227,6 @@ impl<'v, 's> Messages<'v, 's> {
     }
 }
 
-/// Waits for a write, and calls `stalled` on the way if that takes longer than [`STALL`].
-async fn unless_stalled<T>(write: impl Future<Output = T>, stalled: impl FnOnce()) -> T {
-    let mut write = pin!(write);
-    match timeout(STALL, &mut write).await {
-        Ok(written) => written,
-        Err(_) => {
-            stalled();
-            write.await
-        }
-    }
-}
-
 /// Time and memory of a search, and what its client hears meanwhile.
 struct SearchClock<'s> {
     begun: Instant,
@@ -292,6 +275,9 @@ impl<'s> SearchClock<'s> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use super::super::connection::STALL;
     use super::*;
 
     #[tokio::test(start_paused = true)]
