@@ -38,6 +38,17 @@ pub trait MailBody: Send + Sync {
     fn header(&self) -> Asked<'_, Bytes> {
         Box::pin(header_of(self))
     }
+
+    /// The same message with octets in memory of the calling thread; `None`: they are not in memory.
+    fn copied(&self) -> Option<Arc<dyn MailBody>> {
+        None
+    }
+}
+
+/// Octets that another thread has read, in memory of this one. Threads of a pool would each keep memory of all sizes for
+/// octets that others free: half a MiB for each size and thread.
+pub(crate) fn copied(octets: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(octets)
 }
 
 async fn header_of<B: MailBody + ?Sized>(body: &B) -> Result<Bytes, MailstoreError> {

@@ -12,7 +12,7 @@ use super::file::MailFile;
 use super::mailbox::MESSAGE_BYTES_MAX;
 use crate::error::MailstoreError;
 use crate::line_ends::FileForm;
-use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, cut_header};
+use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, copied, cut_header};
 use crate::store::Asked;
 
 /// Octets of a file that are read at once. Converted they are at most twice as many, which is what one read may give.
@@ -126,6 +126,13 @@ impl MailBody for FileBody {
         }
     }
 
+    fn copied(&self) -> Option<Arc<dyn MailBody>> {
+        match self {
+            Self::Short(octets) => Some(Arc::new(Self::Short(copied(octets)))),
+            Self::Long { .. } => None,
+        }
+    }
+
     fn read(&self, from: u64, up_to: u64) -> Asked<'_, Bytes> {
         let up_to = up_to.min(self.len());
         if from >= up_to {
@@ -135,7 +142,9 @@ impl MailBody for FileBody {
             Self::Short(octets) => Box::pin(std::future::ready(Ok(octets.slice(from as usize..up_to as usize)))),
             Self::Long { file, size, form, layout } => {
                 let (file, size, form, at) = (Arc::clone(file), *size, *form, layout.chunk(from));
-                let read = spawn_blocking(move || read_long(&file, size, form, at, from..up_to));
+                // Made here: see `copied`.
+                let out = Vec::with_capacity(CHUNK + CHUNK / 16);
+                let read = spawn_blocking(move || read_long(&file, size, form, at, from..up_to, out));
                 Box::pin(async move { read.await.map_err(ended)? })
             }
         }
@@ -161,8 +170,9 @@ fn read_long(
     form: FileForm,
     (chunk, start, mut after_cr): (u64, u64, bool),
     range: Range<u64>,
+    mut out: Vec<u8>,
 ) -> Result<Bytes, MailstoreError> {
-    let (mut buffer, mut out) = (vec![0; CHUNK], Vec::with_capacity(CHUNK + CHUNK / 16));
+    let mut buffer = vec![0; CHUNK];
     let piece = read_chunk(file, size, chunk, &mut buffer)?;
     form.convert(piece, &mut after_cr, &mut out);
     let end = usize::try_from(range.end - start).unwrap_or(usize::MAX).min(out.len());
@@ -189,6 +199,8 @@ pub(super) fn header(file: &File, size: u64, message: &MailFile) -> Result<Bytes
         buffer.resize(CHUNK, 0);
     }
     out.truncate(HEADER_BYTES_MAX);
+    // It had room for what was read after the header.
+    out.shrink_to_fit();
     Ok(out.into())
 }
 

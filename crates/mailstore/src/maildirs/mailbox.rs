@@ -27,7 +27,7 @@ use super::scan::Oddities;
 use super::state::Messages;
 use super::told::Told;
 use crate::error::MailstoreError;
-use crate::mail_body::{MailBody, first_bodies, first_fields};
+use crate::mail_body::{MailBody, copied, first_bodies, first_fields};
 use crate::message_list::Message;
 use crate::name::MailboxName;
 use crate::opening_view::OpeningMailbox;
@@ -383,7 +383,7 @@ impl Source for MaildirMailbox {
                 let messages = messages.iter().map(|message| core.as_listed(message));
                 first_fields(messages.map(|message| core.header(reader.as_ref(), message.uid, &message.file)))
             };
-            spawn_blocking(work).await.map_err(ended)
+            Ok(all_copied(spawn_blocking(work).await.map_err(ended)?))
         })
     }
 
@@ -411,7 +411,7 @@ impl Source for MaildirMailbox {
                 }
             }
             commit_cache(&core);
-            Ok(fields)
+            Ok(all_copied(fields))
         })
     }
 
@@ -448,9 +448,15 @@ impl Source for MaildirMailbox {
                 let messages = messages.iter().map(|message| core.as_listed(message));
                 first_bodies(messages.map(|message| core.body(&reader, &message)))
             };
-            spawn_blocking(work).await.map_err(ended)
+            let bodies = spawn_blocking(work).await.map_err(ended)?.into_iter();
+            Ok(bodies.map(|body| body.map(|body| body.copied().unwrap_or(body))).collect())
         })
     }
+}
+
+/// See [`copied`].
+fn all_copied(read: Vec<Result<Bytes, MailstoreError>>) -> Vec<Result<Bytes, MailstoreError>> {
+    read.into_iter().map(|octets| octets.map(|octets| copied(&octets))).collect()
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
