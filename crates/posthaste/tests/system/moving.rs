@@ -255,7 +255,7 @@ fn hostile_files_are_left_out_and_the_rest_is_imported() {
     server.stop();
 }
 
-fn subjects(dir: &Path) -> Vec<u32> {
+pub(crate) fn subjects(dir: &Path) -> Vec<u32> {
     let mut found = Vec::new();
     for files in exported(dir).values() {
         for (_, octets) in files {
@@ -272,8 +272,8 @@ fn record(dir: &Path) -> Option<PathBuf> {
 }
 
 /// Begins an import and waits until its record has a number of lines.
-fn import_until(dir: &Path, lines: usize) -> Child {
-    let arguments = ["import", "Maildir", "--to", "ann@example.org/In", "--json"];
+pub(crate) fn import_until(dir: &Path, lines: usize, more: &[&str]) -> Child {
+    let arguments = [&["import", "Maildir", "--to", "ann@example.org/In", "--json"], more].concat();
     let child = command(dir, &arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let begun = Instant::now();
     let written = || record(dir).and_then(|path| fs::read(path).ok()).unwrap_or_default();
@@ -284,7 +284,7 @@ fn import_until(dir: &Path, lines: usize) -> Child {
     child
 }
 
-fn pid(child: &Child) -> Pid {
+pub(crate) fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
 }
 
@@ -302,17 +302,17 @@ fn an_import_that_is_killed_goes_on_where_it_was() {
     let (mut server, _) = serve(dir.path(), "", "imap");
     // The client is killed: between batches, and within them.
     for lines in [1, 2, 5, 8] {
-        let mut child = import_until(dir.path(), lines);
+        let mut child = import_until(dir.path(), lines, &[]);
         kill_process(pid(&child), Signal::KILL).unwrap();
         child.wait().unwrap();
     }
     // The server is killed: the client says so, and it can be repeated.
-    let mut child = import_until(dir.path(), 12);
+    let mut child = import_until(dir.path(), 12, &[]);
     server.signal(Signal::KILL);
     server.wait();
     assert_eq!(child.wait().unwrap().code(), Some(2));
     // Without a server, and killed again.
-    let mut child = import_until(dir.path(), 15);
+    let mut child = import_until(dir.path(), 15, &[]);
     kill_process(pid(&child), Signal::KILL).unwrap();
     child.wait().unwrap();
     let (server, _) = serve(dir.path(), "", "imap");

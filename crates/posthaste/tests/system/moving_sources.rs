@@ -6,11 +6,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use crate::imap::{Imap, serve};
 use crate::mailbox_changes::output;
-use crate::moving::{ANN, counts, import, make_maildir};
+use crate::moving::{ANN, counts, import, import_until, make_maildir, pid, subjects};
 
 #[test]
 fn however_the_target_is_written_an_import_has_one_record() {
@@ -237,5 +238,32 @@ fn a_move_within_a_file_system_copies_no_file() {
     for expected in ["\\Flagged", "\\Seen", "14-Nov-2023 22:13:23 +0000", "RFC822.SIZE 20 ", octets] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
+    server.stop();
+}
+
+#[test]
+fn a_move_that_is_killed_has_each_message_in_one_place() {
+    const MESSAGES: u32 = 700;
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("Maildir");
+    make_maildir(&source);
+    for number in 0..MESSAGES {
+        fs::write(source.join(format!("cur/{number}.x.h:2,S")), format!("Subject: {number}\n\n")).unwrap();
+    }
+    let (mut server, _) = serve(dir.path(), "", "imap");
+    for lines in [1, 2, 3] {
+        let mut child = import_until(dir.path(), lines, &["--move"]);
+        kill_process(pid(&child), Signal::KILL).unwrap();
+        child.wait().unwrap();
+    }
+    let mut child = import_until(dir.path(), 5, &["--move"]);
+    server.signal(Signal::KILL);
+    server.wait();
+    child.wait().unwrap();
+    let (server, _) = serve(dir.path(), "", "imap");
+    assert_eq!(import(dir.path(), "Maildir", "ann@example.org/In", &["--move"])["left_out"], 0);
+    assert_eq!(inodes(&source.join("cur")).len(), 0);
+    assert_eq!(output(dir.path(), &["export", "ann@example.org/In", "--to", "out"]).0, Some(0));
+    assert_eq!(subjects(&dir.path().join("out")), (0..MESSAGES).collect::<Vec<_>>());
     server.stop();
 }
