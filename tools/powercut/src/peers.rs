@@ -134,7 +134,8 @@ pub fn cut(
                 Some(format!("not mounted: {error}"))
             }
         };
-        outcome.findings.extend(what.map(|what| Finding { position, seed, again: None, what, recovery: None }));
+        let finding = |what| Finding { position, seed, again: None, what, is_of_a_hole: false, recovery: None };
+        outcome.findings.extend(what.map(finding));
         progress(&outcome);
     }
     Ok(outcome)

@@ -103,8 +103,9 @@ impl Show {
         );
         for finding in &o.findings {
             let again = finding.again.map_or_else(String::new, |again| format!(", again at {again}"));
+            let explained = if finding.is_of_a_hole { " (of a hole that the cut made)" } else { "" };
             println!(
-                "{} cut at {}{again}, seed {}: {}",
+                "{} cut at {}{again}, seed {}: {}{explained}",
                 o.file_system.name(),
                 finding.position,
                 finding.seed,
