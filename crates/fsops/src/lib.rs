@@ -48,7 +48,7 @@ pub use devices::{DeviceWatch, watch};
 #[cfg(feature = "record")]
 pub use machine::Machine;
 pub use mark::{MarkedFile, look_for_marked, mark_made};
-pub use nameless::{NamelessFile, NamelessFiles};
+pub use nameless::{LinkOutcome, NamelessFile, NamelessFiles};
 #[cfg(feature = "record")]
 pub use recording::{Choice, Cut, FsEvent, Recording, SyncScope};
 pub use replace::{ReplaceError, put_in_place, replace_file, unfinished};

@@ -16,6 +16,16 @@ pub struct NamelessFiles {
     are_impossible: Arc<AtomicBool>,
 }
 
+/// The outcome of [`NamelessFile::link`].
+#[derive(Debug)]
+#[must_use]
+pub enum LinkOutcome {
+    /// The file has its name.
+    Named,
+    /// The file has none: there is neither the right to name a file by its descriptor, nor /proc. No more are made here.
+    Impossible(File),
+}
+
 /// A file without a name, which is gone with its descriptor unless it is [linked](Self::link).
 #[derive(Debug)]
 pub struct NamelessFile {
@@ -55,12 +65,11 @@ impl NamelessFile {
         &self.file
     }
 
-    /// Gives it its name, never that of another file. Durable after a sync of the directory. `None`: done. Otherwise the file comes back nameless: there is
-    /// neither the right to name a file by its descriptor, nor /proc, and no more are made here.
+    /// Gives it its name, never that of another file. Durable after a sync of the directory.
     ///
     /// # Errors
     /// EEXIST if the name is taken; others of `linkat`.
-    pub fn link(self, dir: impl AsFd, name: &str) -> rustix::io::Result<Option<File>> {
+    pub fn link(self, dir: impl AsFd, name: &str) -> rustix::io::Result<LinkOutcome> {
         let linked = match linkat(&self.file, "", &dir, name, AtFlags::EMPTY_PATH) {
             // Before Linux 6.10 this needed CAP_DAC_READ_SEARCH.
             Err(Errno::NOENT) => {
@@ -70,10 +79,10 @@ impl NamelessFile {
             linked => linked,
         };
         match linked {
-            Ok(()) => Ok(None),
+            Ok(()) => Ok(LinkOutcome::Named),
             Err(Errno::NOENT | Errno::PERM | Errno::ACCESS) => {
                 self.files.give_up();
-                Ok(Some(self.file))
+                Ok(LinkOutcome::Impossible(self.file))
             }
             Err(error) => Err(error),
         }
@@ -96,7 +105,7 @@ mod tests {
         let Some(file) = files.create(&into, Mode::RUSR | Mode::WUSR).unwrap() else { return };
         crate::write_all(file.file(), b"whole").unwrap();
         assert_eq!(count(), 0);
-        assert!(file.link(&into, "name").unwrap().is_none());
+        assert!(matches!(file.link(&into, "name"), Ok(LinkOutcome::Named)));
         assert_eq!(std::fs::read(dir.path().join("name")).unwrap(), b"whole");
         let other = files.create(&into, Mode::RUSR).unwrap().unwrap();
         assert_eq!(other.link(&into, "name").unwrap_err(), Errno::EXIST);
@@ -112,7 +121,7 @@ mod tests {
         crate::write_all(file.file(), b"kept").unwrap();
         // As without /proc: the directory for the name is gone.
         std::fs::remove_dir(dir.path()).unwrap();
-        let mut kept = file.link(&into, "name").unwrap().expect("it comes back");
+        let LinkOutcome::Impossible(mut kept) = file.link(&into, "name").unwrap() else { panic!("it has a name") };
         kept.rewind().unwrap();
         assert_eq!(std::io::read_to_string(kept).unwrap(), "kept");
         assert!(files.clone().create(&into, Mode::RUSR).unwrap().is_none());

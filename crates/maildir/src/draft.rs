@@ -5,7 +5,7 @@ use std::io::{self, IoSlice, Seek};
 use std::os::fd::AsFd;
 use std::time::SystemTime;
 
-use posthaste_fsops::NamelessFile;
+use posthaste_fsops::{LinkOutcome, NamelessFile};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 
@@ -104,8 +104,8 @@ impl<'a> MailDraft<'a> {
         let MailDraft { maildir, name, file } = self;
         match file {
             DraftFile::Nameless(nameless) => match nameless.link(maildir.new_dir(), name)? {
-                None => Ok(()),
-                Some(nameless) => MailDraft::copy_of(nameless, maildir, name)?.publish(),
+                LinkOutcome::Named => Ok(()),
+                LinkOutcome::Impossible(nameless) => MailDraft::copy_of(nameless, maildir, name)?.publish(),
             },
             DraftFile::InTmp(_, tmp_name) => {
                 maildir.publish(name)?;

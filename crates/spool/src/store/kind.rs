@@ -10,20 +10,20 @@ use crate::OpenError;
 use crate::checkpoint::{CheckpointFiles, Found};
 use crate::open::RING;
 
-/// How a spool keeps its batches. All kinds keep the same promise; a spool stays of the kind that it was made as.
+/// How a spool keeps its batches. All kinds keep the same promise; a spool stays of the kind that it was made as. The numbers are those of checkpoints on disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum StoreKind {
     /// A log of large files that are used again, one sync for all that wait.
     #[default]
-    Ring,
+    Ring = 1,
     /// One file for each message.
-    Files,
+    Files = 2,
     /// An LSM tree, if the feature `fjall` was built.
-    Fjall,
+    Fjall = 3,
     /// RocksDB, if the feature `rocksdb` was built.
-    Rocksdb,
+    Rocksdb = 4,
 }
 
 impl StoreKind {
@@ -41,13 +41,15 @@ impl StoreKind {
 
     /// A byte of a checkpoint; 0 for none.
     pub(crate) fn encode(kind: Option<Self>) -> u8 {
-        kind.map_or(0, |kind| 1 + kind as u8)
+        kind.map_or(0, |kind| kind as u8)
     }
 
     /// `None` for a byte that no kind has.
     pub(crate) fn decode(byte: u8) -> Option<Option<Self>> {
-        let place = usize::from(byte).checked_sub(1);
-        place.map_or(Some(None), |place| Self::ALL.get(place).copied().map(Some))
+        match byte {
+            0 => Some(None),
+            byte => Self::ALL.into_iter().find(|kind| *kind as u8 == byte).map(Some),
+        }
     }
 
     /// The directory in the spool that only this kind has.
@@ -99,5 +101,25 @@ impl FromStr for StoreKind {
 impl fmt::Display for StoreKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.dir())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_the_bytes_that_are_on_disk() {
+        let on_disk = [
+            (None, 0),
+            (Some(StoreKind::Ring), 1),
+            (Some(StoreKind::Files), 2),
+            (Some(StoreKind::Fjall), 3),
+            (Some(StoreKind::Rocksdb), 4),
+        ];
+        for (kind, byte) in on_disk {
+            assert_eq!((StoreKind::encode(kind), StoreKind::decode(byte)), (byte, Some(kind)));
+        }
+        assert!((5..=255).all(|byte| StoreKind::decode(byte).is_none()));
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 
 use bytes::Bytes;
-use posthaste_fsops::{NamelessFile, NamelessFiles};
+use posthaste_fsops::{LinkOutcome, NamelessFile, NamelessFiles};
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
@@ -71,8 +71,8 @@ impl RecordDraft {
     pub fn publish(self, dir: &File, name: &str) -> io::Result<()> {
         match self {
             RecordDraft::Nameless(nameless) => match nameless.link(dir, name)? {
-                None => Ok(()),
-                Some(_) => Err(Errno::PERM.into()),
+                LinkOutcome::Named => Ok(()),
+                LinkOutcome::Impossible(_) => Err(Errno::PERM.into()),
             },
             RecordDraft::Hidden(_, hidden) => Ok(posthaste_fsops::renameat(dir, &*hidden, dir, name)?),
         }
