@@ -167,7 +167,7 @@ fn mail_is_measured_only_if_it_was_signed_and_checked() {
     let signed = rows(&report, "signed-10k");
     let sides: Vec<_> = signed.iter().map(|row| row["side"].as_str().unwrap()).collect();
     assert_eq!(sides, ["posthaste unsigned", "posthaste Ed25519"]);
-    assert!(!has_note(&signed[0], "messages signed") && has_note(&signed[1], "messages signed"), "{text}");
+    assert!(has_note(&signed[0], "with 0 DKIM signatures") && has_note(&signed[1], "with 1 DKIM signatures"), "{text}");
     let checked = rows(&report, "checked-10k");
     // A machine without a network has no such address.
     if checked[1]["state"] == "measured" {

@@ -10,6 +10,9 @@ use xxhash_rust::xxh3::Xxh3;
 /// The field's name with its colon and space.
 pub const FIELD: &str = "X-Posthaste-Load: ";
 
+/// Name of a signature's field, with its colon (RFC 6376 section 3.5).
+const SIGNATURE: &[u8] = b"DKIM-Signature:";
+
 /// Identifies a message: its run and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id {
@@ -29,6 +32,8 @@ pub struct Found {
     pub id: Id,
     /// True if the octets after the field are those that were sent.
     pub is_intact: bool,
+    /// DKIM-Signature fields in front of it. What signs a message puts its field there: behind it the octets would change.
+    pub signatures: u32,
 }
 
 /// The whole field, CRLF included, for a message whose octets after the field are `rest`.
@@ -58,6 +63,7 @@ pub fn digest(octets: &[u8]) -> u64 {
 /// Finds the stamp in the header of a received message and checks its octets; `None` if there is none.
 pub fn find(message: &[u8]) -> Option<Found> {
     let mut rest = message;
+    let mut signatures = 0;
     loop {
         let lf = memchr::memchr(b'\n', rest)?;
         let (line, behind) = (&rest[..lf], &rest[lf + 1..]);
@@ -67,8 +73,9 @@ pub fn find(message: &[u8]) -> Option<Found> {
         }
         if let Some(value) = line.strip_prefix(FIELD.as_bytes()) {
             let (id, stamped) = parse(value)?;
-            return Some(Found { id, is_intact: digest(behind) == stamped });
+            return Some(Found { id, is_intact: digest(behind) == stamped, signatures });
         }
+        signatures += u32::from(line.get(..SIGNATURE.len()).is_some_and(|name| name.eq_ignore_ascii_case(SIGNATURE)));
         rest = behind;
     }
 }
@@ -93,10 +100,23 @@ mod tests {
         sent.extend_from_slice(rest);
         let mut kept = b"Received: by x;\n\tdate\n".to_vec();
         kept.extend(sent.iter().filter(|octet| **octet != b'\r'));
-        assert_eq!(find(&sent), Some(Found { id: ID, is_intact: true }));
-        assert_eq!(find(&kept), Some(Found { id: ID, is_intact: true }));
+        let found = |is_intact| Some(Found { id: ID, is_intact, signatures: 0 });
+        assert_eq!((find(&sent), find(&kept)), (found(true), found(true)));
         *kept.last_mut().unwrap() = b'x';
-        assert_eq!(find(&kept), Some(Found { id: ID, is_intact: false }));
+        assert_eq!(find(&kept), found(false));
+    }
+
+    #[test]
+    fn signatures_in_front_of_a_stamp_are_counted() {
+        let rest = b"DKIM-Signature: v=1; of the sender\r\nFrom: a@example.org\r\n\r\nDKIM-Signature: body\r\n";
+        for (front, signatures) in [
+            ("", 0),
+            ("Received: by x\r\n DKIM-Signature: folded\r\nDKIM-Signatures: v=1\r\n", 0),
+            ("DKIM-Signature: v=1;\r\n\tb=x\r\nReceived: by x\r\ndkim-signature: v=1\r\n", 2),
+        ] {
+            let message = [front.as_bytes(), field(ID, rest).as_bytes(), rest].concat();
+            assert_eq!(find(&message), Some(Found { id: ID, is_intact: true, signatures }), "{front}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::Client;
+use posthaste_loadgen::account::signatures;
 use posthaste_loadgen::sink::{Certificate, Options, RuleFile, Sink, StoreKind, TlsMode};
 use posthaste_loadgen::stamp;
 use posthaste_maildir::{Maildir, Subdir, UniqueName};
@@ -326,15 +327,18 @@ fn the_account_has_a_line_for_each_accepted_stamped_message() {
         (stamped(2, MESSAGE).replace("Hello", "Jello"), "b@x.example", 250),
         (stamped(3, MESSAGE), "554-eod-no@x.example", 554),
         (format!("Received: by x\r\n{}", stamped(4, &large)), "b@x.example", 250),
+        (format!("DKIM-Signature: v=1\r\n{}", stamped(5, MESSAGE)), "b@x.example", 250),
     ] {
         assert_eq!(client.send("a@c.example", &[recipient], &message), code);
     }
     sink.flush().unwrap();
     let text = std::fs::read_to_string(&file).unwrap();
     let line = |number, intact| format!("{{\"id\":\"000000000000feed.{number}\",\"intact\":{intact}}}\n");
-    assert_eq!(text, [line(1, true), line(2, false), line(4, true)].concat());
+    let signed = line(5, true).replace('}', ",\"signatures\":1}");
+    assert_eq!(text, [line(1, true), line(2, false), line(4, true), signed].concat());
     let counts = sink.stop().unwrap().counts;
-    assert_eq!((counts.messages, counts.stamped, counts.altered), (4, 3, 1));
+    assert_eq!((counts.messages, counts.stamped, counts.altered), (5, 4, 1));
+    assert_eq!(signatures(0xfeed, &file).unwrap(), [(0, 3), (1, 1)].into());
 }
 
 /// A client's TLS that trusts `certificate` alone.

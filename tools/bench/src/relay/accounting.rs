@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use posthaste_loadgen::account::{Ledger, account};
+use posthaste_loadgen::account::{Ledger, account, signatures};
 
 use crate::suite::SideError;
 
@@ -33,6 +33,20 @@ pub fn check(ledger: &Ledger, sink: &Path, patience: Duration) -> Result<(), Sid
 /// Like [`check`], with the time that the sink may take to write its account.
 pub fn check_when_written(ledger: &Ledger, sink: &Path) -> Result<(), SideError> {
     check(ledger, sink, FLUSH_MAX)
+}
+
+/// Checks the number of DKIM signatures of each message of a run that the sink's account has. Call it when the account is complete.
+///
+/// # Errors
+/// A message with another number; a file that cannot be read.
+pub fn check_signatures(run: u64, sink: &Path, wanted: u32) -> Result<(), SideError> {
+    let found = signatures(run, sink).map_err(SideError::failed("account"))?;
+    let others = found.iter().filter(|(number, _)| **number != wanted);
+    let wrong: Vec<String> = others.map(|(number, messages)| format!("{messages} messages have {number}")).collect();
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    Err(SideError::Failed(format!("of {wanted} DKIM signatures of each message at the sink {}", wrong.join(", "))))
 }
 
 #[cfg(test)]
@@ -65,5 +79,22 @@ mod tests {
         ] {
             assert!(verdict(lines).is_err_and(|error| error.contains(said)), "{said}: {:?}", verdict(lines));
         }
+    }
+
+    #[test]
+    fn a_message_without_its_signatures_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("sink.jsonl");
+        let line = |run: u64, number: u64, signatures: u64| {
+            format!("{{\"id\":\"{run:016x}.{number}\",\"intact\":true,\"signatures\":{signatures}}}\n")
+        };
+        let unsigned = format!("{{\"id\":\"{:016x}.3\",\"intact\":true}}\n", 8);
+        let lines = [line(7, 0, 1), line(7, 1, 1), line(8, 0, 1), line(8, 1, 2), line(8, 2, 1), unsigned];
+        std::fs::write(&file, lines.concat()).unwrap();
+        let said = |run, wanted| check_signatures(run, &file, wanted).map_err(|error| error.to_string());
+        assert_eq!(said(7, 1), Ok(()));
+        let error = said(8, 1).unwrap_err();
+        assert!(error.contains("1 messages have 0, 1 messages have 2"), "{error}");
+        assert!(said(7, 0).is_err_and(|error| error.contains("2 messages have 1")));
     }
 }

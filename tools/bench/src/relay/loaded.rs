@@ -173,6 +173,9 @@ impl Running for Loaded {
         }
         if let Some(file) = &self.opened.account {
             accounting::check_when_written(&outcome.ledger, file)?;
+            if let Some(wanted) = self.opened.signatures {
+                accounting::check_signatures(outcome.ledger.run, file, wanted)?;
+            }
         }
         self.acked += acked;
         let mut sample = figures(&outcome, &sampler.finish(), machine, whole, after_load)?;
@@ -200,10 +203,8 @@ impl Running for Loaded {
             None => "each recorded once as delivered; the sink keeps no account",
         };
         if self.acked > 0 {
-            notes.push(format!("{} messages acknowledged in all rounds, {how}", self.acked));
-        }
-        if let (Some(check), Some(ours), true) = (&self.opened.check, &self.opened.ours, self.acked > 0) {
-            notes.push(check(ours, self.acked)?);
+            let signed = self.opened.signatures.map(|number| format!(", with {number} DKIM signatures"));
+            notes.push(format!("{} messages acknowledged in all rounds, {how}{}", self.acked, signed.unwrap_or_default()));
         }
         if let Some(least) = self.rates.iter().copied().reduce(f64::min) {
             notes.push(format!(

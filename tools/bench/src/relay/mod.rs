@@ -177,10 +177,9 @@ fn postfix(
         account: Some(account),
         ring_bytes: None,
         notes: is_narrow.then(note).into_iter().collect(),
-        ours: None,
-        check: None,
-        sink: Some(sink),
+        signatures: None,
         _holds: holds,
+        sink: Some(sink),
     })
 }
 
@@ -209,10 +208,9 @@ fn ours(
         account: None,
         ring_bytes: Some(shape.ring_bytes()),
         notes: ours.notes.clone(),
-        ours: Some(ours),
-        check: None,
+        signatures: None,
+        _holds: Box::new((ours, sink)),
         sink: None,
-        _holds: Box::new(sink),
     })
 }
 
@@ -230,17 +228,13 @@ struct Opened {
     /// Capacity of the spool's log in octets, after which it is overwritten.
     ring_bytes: Option<u64>,
     notes: Vec<String>,
-    /// Our server.
-    ours: Option<Ours>,
-    check: Option<Check>,
+    /// DKIM signatures of each message in the account; others fail the side.
+    signatures: Option<u32>,
+    /// Other processes of the side, stopped when dropped: before the sink.
+    _holds: Box<dyn std::any::Any>,
     /// The sink, if it reports its connections.
     sink: Option<Sink>,
-    /// Another process of the side, stopped when dropped.
-    _holds: Box<dyn std::any::Any>,
 }
-
-/// Checks our server after all rounds, by the number of messages that it has acknowledged. Returns a remark.
-type Check = Box<dyn Fn(&Ours, u64) -> Result<String, SideError>>;
 
 /// The way to detect that every outcome is recorded.
 enum End {

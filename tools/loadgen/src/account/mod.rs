@@ -9,4 +9,4 @@ mod text;
 
 pub use compare::{Account, Copies, Finding, Waiting, WaitingCopies, account};
 pub use ledger::{Expected, Ledger, LedgerFileError, MESSAGES_MAX};
-pub use stores::AccountError;
+pub use stores::{AccountError, signatures};

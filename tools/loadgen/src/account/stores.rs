@@ -166,6 +166,20 @@ pub(super) fn places(
     Ok(places)
 }
 
+/// Counts a run's copies in a store by the number of their DKIM signatures. A line that is being written is left out.
+///
+/// # Errors
+/// When the store cannot be read.
+pub fn signatures(run: u64, store: &Path) -> Result<BTreeMap<u32, u64>, AccountError> {
+    let mut copies = BTreeMap::new();
+    each_copy(store, &mut |copy| {
+        if let Some(found) = copy.stamp.filter(|found| found.id.run == run) {
+            *copies.entry(found.signatures).or_default() += 1;
+        }
+    })?;
+    Ok(copies)
+}
+
 fn each_copy(path: &Path, each: &mut dyn FnMut(Copy<'_>)) -> Result<Store, AccountError> {
     if is_account_file(path) {
         return Ok(Store { is_lines: true, is_unfinished: read_lines(path, each)? });
@@ -196,6 +210,8 @@ fn is_account_file(path: &Path) -> bool {
 struct Line {
     id: String,
     intact: bool,
+    #[serde(default)]
+    signatures: u32,
 }
 
 /// Reads the lines of an account file. True if the last line is incomplete; it is left out.
@@ -213,9 +229,9 @@ fn read_lines(path: &Path, each: &mut dyn FnMut(Copy<'_>)) -> Result<bool, Accou
             continue;
         }
         let bad = |text| AccountError::BadLine { path: path.to_owned(), line: number, text };
-        let Line { id, intact } = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
+        let Line { id, intact, signatures } = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
         let id = parse_id(&id).ok_or_else(|| bad(format!("`{id}` is no id")))?;
-        let stamp = Some(stamp::Found { id, is_intact: intact });
+        let stamp = Some(stamp::Found { id, is_intact: intact, signatures });
         each(Copy { stamp, maildir: None, place: Place::Line(path, number) });
     }
     Ok(false)

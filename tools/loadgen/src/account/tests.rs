@@ -174,7 +174,7 @@ fn a_line_still_being_written_is_waited_for() {
 
 /// A copy in the spool that waits for `mailbox`.
 fn waiting(number: u64, mailbox: &str) -> Waiting {
-    let stamp = stamp::Found { id: Id { run: RUN, number }, is_intact: true };
+    let stamp = stamp::Found { id: Id { run: RUN, number }, is_intact: true, signatures: 0 };
     Waiting { stamp, mailbox: format!("example.org/{mailbox}/Maildir"), why: Some("Permission denied".into()) }
 }
 

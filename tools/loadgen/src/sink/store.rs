@@ -105,7 +105,8 @@ impl Store {
     }
 }
 
-/// One line of JSON for each accepted message that has a stamp: `{"id":"<run>.<number>","intact":true}`.
+/// One line of JSON for each accepted message that has a stamp: `{"id":"<run>.<number>","intact":true}`, and of one with
+/// DKIM signatures `"signatures":<number>`.
 #[derive(Debug)]
 pub(super) struct Ledger(Lines);
 
@@ -117,7 +118,9 @@ impl Ledger {
     }
 
     pub fn enter(&self, found: &stamp::Found) -> io::Result<()> {
-        self.0.enter(&format!(r#"{{"id":"{}","intact":{}}}"#, found.id, found.is_intact))
+        let stamp::Found { id, is_intact, signatures } = found;
+        let signatures = if *signatures > 0 { format!(r#","signatures":{signatures}"#) } else { String::new() };
+        self.0.enter(&format!(r#"{{"id":"{id}","intact":{is_intact}{signatures}}}"#))
     }
 
     pub fn flush(&self) -> io::Result<()> {
