@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use posthaste_fsops::replace_file;
 use posthaste_net::{certificate_has_name, tls, x509};
+use rcgen::KeyPair;
 use rustix::fs::Mode;
 use rustls::sign::CertifiedKey;
 use serde::de::DeserializeOwned;
@@ -18,6 +19,32 @@ use crate::error::AcmeError;
 /// The file of a name's key and certificate.
 pub fn certificate_file(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.pem"))
+}
+
+/// The file of the key that a name's next certificate has, if keys change.
+pub fn next_key_file(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.next-key"))
+}
+
+/// The key of a name's next certificate: made if there is none, or if it is in use already. Blocks.
+///
+/// # Errors
+/// [`AcmeError::File`]: it can be neither read nor written.
+pub(crate) fn next_key(dir: &Path, name: &str, present: Option<&KeyPair>) -> Result<KeyPair, AcmeError> {
+    let file = next_key_file(dir, name);
+    let known = std::fs::read_to_string(&file).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
+    let is_used = |key: &KeyPair| present.is_some_and(|present| present.public_key_raw() == key.public_key_raw());
+    if let Some(key) = known.filter(|key| !is_used(key)) {
+        return Ok(key);
+    }
+    let made = KeyPair::generate().map_err(|error| AcmeError::File(error.to_string()))?;
+    write(&file, made.serialize_pem().as_bytes())?;
+    Ok(made)
+}
+
+/// The key in the file of a name, if it can be read. Blocks.
+pub(crate) fn present_key(dir: &Path, name: &str) -> Option<KeyPair> {
+    KeyPair::from_pem(&std::fs::read_to_string(certificate_file(dir, name)).ok()?).ok()
 }
 
 /// A certificate that was obtained.

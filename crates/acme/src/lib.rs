@@ -1,6 +1,6 @@
 //! Certificates from an ACME authority (RFC 8555): one for each name, renewed in time, in force without a reload.
 //!
-//! For any server on tokio and rustls. It knows no configuration and no resolver: the caller gives [`AcmeSettings`], looks addresses up ([`AddressLookup`]), shows the
+//! For any server on tokio and rustls. It knows no configuration and no resolver: the caller gives [`AcmeSettings`], looks names up ([`NameLookup`]), shows the
 //! [`Challenges`] at its listeners, and has the certificates in a [`CertificateList`](posthaste_net::CertificateList).
 //!
 //! An authority is asked only for what can succeed: the name's address is ours, and a challenge of our own was fetched through the name. A name that fails waits
@@ -22,6 +22,6 @@ mod worker;
 pub use backoff::failures;
 pub use challenge::{CHALLENGE_PATH, Challenges};
 pub use error::AcmeError;
-pub use files::certificate_file;
-pub use settings::{AcmeSettings, AddressLookup, Ports, Way};
+pub use files::{certificate_file, next_key_file};
+pub use settings::{AcmeSettings, LookupAnswer, NameLookup, Ports, Way};
 pub use worker::{AcmeHandle, NameOutcome, NameState, start};

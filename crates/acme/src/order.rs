@@ -33,8 +33,8 @@ pub(crate) struct Obtained {
 pub(crate) struct Wanted<'a> {
     pub name: &'a str,
     pub way: &'a Way,
-    /// The key to keep, in PEM.
-    pub key: Option<String>,
+    /// Its key.
+    pub key: KeyPair,
     /// The certificate that the new one replaces, for authorities that track replacements (ARI).
     pub replaces: Option<&'a Kept>,
 }
@@ -53,13 +53,9 @@ impl Wanted<'_> {
         if status != OrderStatus::Ready {
             return Err(AcmeError::NotValidated(refusal(&mut order).await));
         }
-        let key = match self.key.as_deref().and_then(|pem| KeyPair::from_pem(pem).ok()) {
-            Some(key) => key,
-            None => KeyPair::generate().map_err(unusable)?,
-        };
-        order.finalize_csr(&request(self.name, &key).map_err(unusable)?).await?;
+        order.finalize_csr(&request(self.name, &self.key).map_err(unusable)?).await?;
         let chain = order.poll_certificate(&PATIENCE).await?;
-        obtained(self.name, &key, &chain)
+        obtained(self.name, &self.key, &chain)
     }
 
     /// Some authorities refuse to replace what they think is replaced already.

@@ -5,13 +5,17 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 
-/// Looks up the addresses of a host name.
-pub trait AddressLookup: Send + Sync + 'static {
+/// The answer to a question, or why there is none, in words.
+pub type LookupAnswer<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
+
+/// Looks up what DNS says of a host name.
+pub trait NameLookup: Send + Sync + 'static {
     /// All addresses of `name`, at least one.
-    ///
-    /// # Errors
-    /// Why there are none, in words.
-    fn of<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>>;
+    fn addresses<'a>(&'a self, name: &'a str) -> LookupAnswer<'a, Vec<IpAddr>>;
+
+    /// Checks that clients which know the name's key from elsewhere, such as from TLSA records, take a new certificate with the key `key`, a
+    /// SubjectPublicKeyInfo in DER. The error says what is missing, or why that is unknown.
+    fn allows_key<'a>(&'a self, name: &'a str, key: &'a [u8]) -> LookupAnswer<'a, ()>;
 }
 
 /// Validation methods by which an authority verifies a name.
@@ -57,7 +61,7 @@ pub struct AcmeSettings {
     pub way: Way,
     /// Our addresses, of a host behind NAT. There the checks before an order only warn. Empty: an address is ours if this host has it.
     pub addresses: Vec<IpAddr>,
-    /// Makes a new key for each certificate.
+    /// Gives each certificate a new key, if the look-up [allows](NameLookup::allows_key) it. It is made when the certificate before is obtained.
     pub new_key: bool,
     /// Ports on which the authority looks for challenges.
     pub ports: Ports,

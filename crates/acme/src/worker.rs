@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use instant_acme::{Account, AccountCredentials, Error, NewAccount};
 use posthaste_net::CertificateList;
+use rcgen::{KeyPair, PublicKeyData};
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -19,7 +20,7 @@ use crate::error::AcmeError;
 use crate::files::{self, AccountFile, Kept};
 use crate::order::{Obtained, Wanted, identifier};
 use crate::probe;
-use crate::settings::{AcmeSettings, AddressLookup, Way};
+use crate::settings::{AcmeSettings, NameLookup, Way};
 
 /// Between two looks at all names: a name whose record has appeared joins then.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
@@ -57,6 +58,8 @@ pub struct NameOutcome {
     pub is_new: bool,
     /// The failure.
     pub why: Option<String>,
+    /// Why the key of the new certificate does not suit clients that know the key from elsewhere, or why it is not the next one.
+    pub about_key: Option<String>,
     /// End of its certificate, in seconds since 1970.
     pub ends: Option<u64>,
 }
@@ -102,7 +105,7 @@ impl AcmeHandle {
 pub fn start(
     settings: AcmeSettings,
     challenges: Challenges,
-    addresses: Arc<dyn AddressLookup>,
+    lookup: Arc<dyn NameLookup>,
     list: Arc<CertificateList>,
 ) -> Result<(AcmeHandle, JoinHandle<()>), AcmeError> {
     files::make_dir(&settings.dir)?;
@@ -110,6 +113,10 @@ pub fn start(
     for name in &settings.names {
         if let Some(one) = Kept::read(&settings.dir, name)? {
             kept.insert(name.clone(), one);
+            if settings.new_key {
+                // So that its records can be published in time. Else a renewal makes it.
+                let _ = files::next_key(&settings.dir, name, files::present_key(&settings.dir, name).as_ref());
+            }
         }
     }
     let waits = Waits::read(&settings.dir);
@@ -117,7 +124,7 @@ pub fn start(
     let states = Arc::default();
     let handle = AcmeHandle { asks, states: Arc::clone(&states) };
     let worker =
-        Worker { settings, challenges, addresses, list, kept, waits, states, account: None, told: BTreeSet::new() };
+        Worker { settings, challenges, lookup, list, kept, waits, states, account: None, told: BTreeSet::new() };
     worker.publish();
     Ok((handle, tokio::spawn(worker.run(asked))))
 }
@@ -125,7 +132,7 @@ pub fn start(
 struct Worker {
     settings: AcmeSettings,
     challenges: Challenges,
-    addresses: Arc<dyn AddressLookup>,
+    lookup: Arc<dyn NameLookup>,
     list: Arc<CertificateList>,
     kept: BTreeMap<String, Kept>,
     waits: Waits,
@@ -160,12 +167,12 @@ impl Worker {
         for name in self.settings.names.clone() {
             let is_due = all || self.is_due(&name).await;
             let next = self.waits.of.get(&name).map_or(0, |wait| wait.next);
-            let mut outcome = NameOutcome { name, is_new: false, why: None, ends: None };
+            let mut outcome = NameOutcome { name, is_new: false, why: None, about_key: None, ends: None };
             if is_due && (at_once || next <= now()) {
-                (outcome.is_new, outcome.why) = match self.renew(&outcome.name).await {
-                    Ok(()) => (true, None),
-                    Err(error) => (false, Some(self.failed(&outcome.name, &error))),
-                };
+                match self.renew(&outcome.name).await {
+                    Ok(about_key) => (outcome.is_new, outcome.about_key) = (true, about_key),
+                    Err(error) => outcome.why = Some(self.failed(&outcome.name, &error)),
+                }
                 self.save().await;
             }
             outcome.ends = self.kept.get(&outcome.name).map(|kept| kept.not_after);
@@ -205,9 +212,11 @@ impl Worker {
         wait.ask_at = now() + again.as_secs().clamp(3600, 86_400);
     }
 
-    async fn renew(&mut self, name: &str) -> Result<(), AcmeError> {
+    /// Obtains a certificate and puts it in force. Returns what is to be said about its key.
+    async fn renew(&mut self, name: &str) -> Result<Option<String>, AcmeError> {
         let renewed = timeout(NAME_PATIENCE, self.obtain(name)).await;
-        let Obtained { kept, pem } = renewed.unwrap_or_else(|_| Err(AcmeError::Authority(Error::Timeout(None))))?;
+        let (obtained, about_key) = renewed.unwrap_or_else(|_| Err(AcmeError::Authority(Error::Timeout(None))))?;
+        let Obtained { kept, pem } = obtained;
         let file = files::certificate_file(&self.settings.dir, name);
         let shown = file.display().to_string();
         blocking(move || files::write(&file, pem.as_bytes())).await?;
@@ -215,22 +224,59 @@ impl Worker {
         self.kept.insert(name.to_owned(), kept);
         self.waits.of.insert(name.to_owned(), Wait::default());
         self.publish();
-        Ok(())
+        if self.settings.new_key {
+            // Without it the next renewal makes one.
+            let _ = self.keys(name).await;
+        }
+        if let Some(why) = &about_key {
+            let new_key = self.settings.new_key;
+            tracing::warn!(name, why, new_key, "other hosts expect another key: see `posthaste dns check`");
+        }
+        Ok(about_key)
     }
 
-    async fn obtain(&mut self, name: &str) -> Result<Obtained, AcmeError> {
+    /// The present key of a name, if there is one, and the next one, if keys change.
+    async fn keys(&self, name: &str) -> Result<(Option<KeyPair>, Option<KeyPair>), AcmeError> {
+        let (dir, name, new_key) = (self.settings.dir.clone(), name.to_owned(), self.settings.new_key);
+        let has_present = self.kept.contains_key(&name);
+        blocking(move || {
+            let present = has_present.then(|| files::present_key(&dir, &name)).flatten();
+            let next = if new_key { Some(files::next_key(&dir, &name, present.as_ref())?) } else { None };
+            Ok((present, next))
+        })
+        .await
+    }
+
+    /// The key of a new certificate, and what is to be said about it. Where clients do not expect the next key yet, the present one stays: they would refuse
+    /// the host.
+    async fn key(&self, name: &str) -> Result<(KeyPair, Option<String>), AcmeError> {
+        match self.keys(name).await? {
+            (Some(present), Some(next)) => match self.about_key(name, next.subject_public_key_info()).await {
+                None => Ok((next, None)),
+                why => Ok((present, why)),
+            },
+            (present, next) => {
+                let made = || KeyPair::generate().map_err(|error| AcmeError::File(error.to_string()));
+                let key = present.or(next).map_or_else(made, Ok)?;
+                let why = self.about_key(name, key.subject_public_key_info()).await;
+                Ok((key, why))
+            }
+        }
+    }
+
+    async fn about_key(&self, name: &str, key: Vec<u8>) -> Option<String> {
+        self.lookup.allows_key(name, &key).await.err()
+    }
+
+    async fn obtain(&mut self, name: &str) -> Result<(Obtained, Option<String>), AcmeError> {
         self.check(name).await?;
         let account = self.account().await?;
+        let (key, about_key) = self.key(name).await?;
         let before = self.kept.get(name);
-        let file = files::certificate_file(&self.settings.dir, name);
-        let key = match before {
-            Some(_) if !self.settings.new_key => spawn_blocking(|| std::fs::read_to_string(file)).await.ok(),
-            _ => None,
-        };
         // Only an authority that says when it wants renewals takes account of what replaces what.
         let knows_renewals = self.waits.of.get(name).is_some_and(|wait| wait.renew_at.is_some());
         let replaces = before.filter(|_| knows_renewals);
-        let wanted = Wanted { name, way: &self.settings.way, key: key.and_then(Result::ok), replaces };
+        let wanted = Wanted { name, way: &self.settings.way, key, replaces };
         let obtained = wanted.obtain(&account, &self.challenges).await;
         if let Err(AcmeError::Authority(Error::Api(problem))) = &obtained
             && problem.r#type.as_deref() == Some(NO_ACCOUNT)
@@ -239,7 +285,7 @@ impl Worker {
             let dir = self.settings.dir.clone();
             let _ = spawn_blocking(move || AccountFile::forget(&dir)).await;
         }
-        obtained
+        Ok((obtained?, about_key))
     }
 
     /// Sees that the name leads here, and that a challenge is found through it. Behind NAT neither need be visible from here.
@@ -248,7 +294,7 @@ impl Worker {
         if matches!(settings.way, Way::Dns(_)) {
             return Ok(());
         }
-        let mut addresses = self.addresses.of(name).await.map_err(AcmeError::NoAddress)?;
+        let mut addresses = self.lookup.addresses(name).await.map_err(AcmeError::NoAddress)?;
         addresses.truncate(ADDRESSES_MAX);
         let is_ours = |address: &IpAddr| {
             if settings.is_behind_nat() { settings.addresses.contains(address) } else { is_of_this_host(*address) }

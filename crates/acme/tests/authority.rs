@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use posthaste_acme::{AcmeHandle, AcmeSettings, AddressLookup, Challenges, Ports, Way, certificate_file, start};
+use posthaste_acme::{
+    AcmeHandle, AcmeSettings, Challenges, LookupAnswer, NameLookup, Ports, Way, certificate_file, next_key_file, start,
+};
 use posthaste_acme_stub::{AcmeStub, Challenge, by_http, by_tls};
 use posthaste_net::{Certificate, CertificateList, Stream, tls, x509};
+use rcgen::{KeyPair, PublicKeyData};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -19,18 +21,29 @@ const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Names and their addresses. They change while a test goes on.
 #[derive(Clone, Default)]
-struct Zone(Arc<Mutex<BTreeMap<String, IpAddr>>>);
+struct Zone(Arc<Mutex<BTreeMap<String, IpAddr>>>, Arc<Mutex<Option<Vec<u8>>>>);
 
 impl Zone {
     fn put(&self, name: &str, address: IpAddr) {
         self.0.lock().unwrap().insert(name.to_owned(), address);
     }
+
+    /// Clients expect the key in this file and no other.
+    fn expect(&self, file: &Path) {
+        let key = KeyPair::from_pem(&std::fs::read_to_string(file).unwrap()).unwrap();
+        *self.1.lock().unwrap() = Some(key.subject_public_key_info());
+    }
 }
 
-impl AddressLookup for Zone {
-    fn of<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>> {
+impl NameLookup for Zone {
+    fn addresses<'a>(&'a self, name: &'a str) -> LookupAnswer<'a, Vec<IpAddr>> {
         let found = self.0.lock().unwrap().get(name).copied();
         Box::pin(async move { found.map(|address| vec![address]).ok_or_else(|| format!("{name} has no address")) })
+    }
+
+    fn allows_key<'a>(&'a self, _: &'a str, key: &'a [u8]) -> LookupAnswer<'a, ()> {
+        let is_expected = self.1.lock().unwrap().as_ref().is_none_or(|expected| expected == key);
+        Box::pin(async move { if is_expected { Ok(()) } else { Err("another key is expected".to_owned()) } })
     }
 }
 
@@ -298,6 +311,35 @@ async fn renewal_keeps_the_key_unless_a_new_one_is_wanted() {
     let handle = world.start(AcmeSettings { new_key: true, ..world.settings(&stub, Way::Http) });
     assert!(handle.renew(true).await.unwrap()[0].is_new);
     assert_ne!(key_of(&file), key);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_next_key_is_made_early_and_used_once_it_is_expected() {
+    let mut world = World::new().await;
+    let stub = AcmeStub::start(at(world.ports));
+    let handle = world.start(world.settings(&stub, Way::Http));
+    handle.renew(false).await.unwrap();
+    let (file, next) = (world.file(HOST), next_key_file(&world.dir.path().join("acme"), HOST));
+    assert!(!next.exists());
+    let (key, handle) =
+        (key_of(&file), world.start(AcmeSettings { new_key: true, ..world.settings(&stub, Way::Http) }));
+    let made = std::fs::read_to_string(&next).unwrap();
+    assert_eq!(std::fs::metadata(&next).unwrap().permissions().mode() & 0o777, 0o600);
+
+    // The certificate is renewed in any case, and with the next key only if clients would take it.
+    world.zone.expect(&file);
+    let outcome = handle.renew(true).await.unwrap().remove(0);
+    assert_eq!((outcome.is_new, outcome.about_key.as_deref()), (true, Some("another key is expected")));
+    assert_eq!((key_of(&file), std::fs::read_to_string(&next).unwrap()), (key, made.clone()));
+    world.zone.expect(&next);
+    let outcome = handle.renew(true).await.unwrap().remove(0);
+    assert_eq!((outcome.is_new, outcome.about_key), (true, None));
+    assert_eq!(key_of(&file), made);
+    assert_ne!(std::fs::read_to_string(&next).unwrap(), made, "the one after it");
+    // A key that is in use, such as after a power cut, is no next one.
+    std::fs::write(&next, &made).unwrap();
+    world.start(AcmeSettings { new_key: true, ..world.settings(&stub, Way::Http) });
+    assert_ne!(std::fs::read_to_string(&next).unwrap(), made);
 }
 
 #[tokio::test(flavor = "multi_thread")]

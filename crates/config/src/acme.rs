@@ -1,7 +1,7 @@
 //! `[acme]`: certificates from an authority.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use posthaste_message::address::is_domain;
 use posthaste_units::values::Table;
@@ -101,6 +101,11 @@ impl Config {
         names
     }
 
+    /// Directory of certificates, the account and failures.
+    pub fn acme_dir(&self) -> PathBuf {
+        self.storage.data.join("acme")
+    }
+
     /// Validates the settings of ACME.
     pub(super) fn check_acme(&self) -> Result<(), Problem> {
         let acme = &self.acme;
@@ -127,6 +132,16 @@ impl Config {
             None => Ok(()),
         }
     }
+}
+
+/// The file of a name's key and certificate in the [directory](Config::acme_dir).
+pub fn acme_file(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.pem"))
+}
+
+/// The file of the key that a name's next certificate has, if keys change.
+pub fn acme_next_key_file(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.next-key"))
 }
 
 impl Listener {

@@ -45,7 +45,7 @@ use posthaste_directory::Directory;
 use posthaste_message::address::is_domain;
 use serde::{Deserialize, Serialize};
 
-pub use acme::Acme;
+pub use acme::{Acme, acme_file, acme_next_key_file};
 pub use auth::{Auth, ListenerAuth};
 pub use checks::{Checks, Enforce, OnTempError};
 pub use cluster::{Cluster, ClusterEngine, ClusterShard};

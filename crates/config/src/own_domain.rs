@@ -1,17 +1,21 @@
 //! The facts for the DNS records of a domain, from the configuration.
 
+use std::path::PathBuf;
+
+use posthaste_dane::{HostCertificate, HostFiles};
 use posthaste_directory::names::folded_domain;
 use posthaste_directory::{Directory, Route};
 use posthaste_dns::OwnDomain;
 use posthaste_smtp::ForwardPath;
 
+use crate::acme::{acme_file, acme_next_key_file};
 use crate::{Config, Listener, ListenerAuth, ListenerProtocol, ListenerTls};
 
 impl Config {
     /// The facts for the records of the domain `name`, given in lower-case A-labels. Without DKIM keys, which are in
     /// files. `directory` is that of the configuration.
     pub fn own_domain(&self, directory: &Directory, name: &str) -> OwnDomain {
-        let host = folded_domain(&self.host_name).map_or_else(|| self.host_name.clone(), |host| host.into_owned());
+        let host = self.folded_host();
         // An account of its own, if there is one; postmaster is always taken.
         let reports = format!("reports@{name}");
         let is_taken = ForwardPath::parse(&format!("<{reports}>"))
@@ -26,7 +30,35 @@ impl Config {
             policy_id: None,
         }
     }
+
+    /// The certificate that senders see at port 25, from its files. Blocks. Empty if no listener there has TLS.
+    pub fn host_certificate(&self) -> HostCertificate {
+        let takes_mail = |of: &&Listener| {
+            of.protocol == ListenerProtocol::Smtp && of.has_port(SMTP) && of.tls_mode() != ListenerTls::Off
+        };
+        let Some(listener) = self.listeners.iter().find(takes_mail) else { return HostCertificate::default() };
+        let (host, dir) = (self.folded_host(), self.acme_dir());
+        let files = HostFiles {
+            configured: listener.certificate_files().into_iter().map(|files| files.chain).collect(),
+            obtained: self.acme_names().iter().map(|name| acme_file(&dir, name)).collect(),
+            self_made: Some(self.self_made_file()),
+            next_key: self.acme.new_key.then(|| acme_next_key_file(&dir, &host)),
+        };
+        HostCertificate::read(&host, &files)
+    }
+
+    /// File of the certificate that listeners with TLS show if there is no other.
+    pub fn self_made_file(&self) -> PathBuf {
+        self.storage.data.join("self-made.pem")
+    }
+
+    fn folded_host(&self) -> String {
+        folded_domain(&self.host_name).map_or_else(|| self.host_name.clone(), |host| host.into_owned())
+    }
 }
+
+/// Mail between hosts.
+const SMTP: u16 = 25;
 
 /// True for an HTTPS listener that is open to other hosts.
 fn is_web(listener: &Listener) -> bool {

@@ -1,4 +1,5 @@
 use std::cell::OnceCell;
+use std::fmt;
 
 use aws_lc_rs::digest::{Digest, SHA256, SHA256_OUTPUT_LEN, SHA512, SHA512_OUTPUT_LEN, digest};
 use posthaste_dns::TlsaRecord;
@@ -19,28 +20,29 @@ pub struct Association {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Usage {
     /// DANE-TA(2).
-    Anchor,
+    Anchor = 2,
     /// DANE-EE(3).
-    Server,
+    Server = 3,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Selector {
-    Certificate,
-    Key,
+    Certificate = 0,
+    Key = 1,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Matching {
-    Whole,
-    Sha256,
-    Sha512,
+    Whole = 0,
+    Sha256 = 1,
+    Sha512 = 2,
 }
 
 /// A certificate that a server has sent. Records are many, so each digest is computed once at most.
 #[derive(Debug)]
 pub struct SentCertificate<'a> {
-    whole: &'a [u8],
+    /// `None`: it is still to be made.
+    whole: Option<&'a [u8]>,
     /// `None`: it has none that can be read.
     key: Option<&'a [u8]>,
     /// SHA-256 digests by selector.
@@ -52,12 +54,17 @@ impl<'a> SentCertificate<'a> {
     /// In DER.
     pub fn new(certificate: &'a [u8]) -> Self {
         let key = PublicKeyInfo::of_certificate(certificate).map(|info| info.whole);
-        Self { whole: certificate, key, sha256: Default::default(), sha512: Default::default() }
+        Self { whole: Some(certificate), key, sha256: Default::default(), sha512: Default::default() }
+    }
+
+    /// Any certificate with this key, which is a SubjectPublicKeyInfo in DER.
+    pub(crate) fn of_key(key: &'a [u8]) -> Self {
+        Self { whole: None, key: Some(key), sha256: Default::default(), sha512: Default::default() }
     }
 
     fn selected(&self, selector: Selector) -> Option<&'a [u8]> {
         match selector {
-            Selector::Certificate => Some(self.whole),
+            Selector::Certificate => self.whole,
             Selector::Key => self.key,
         }
     }
@@ -99,6 +106,19 @@ impl Association {
         is_well_formed.then(|| Self { usage, selector, matching, data: data.clone() })
     }
 
+    /// A record of a server's key, which is a SubjectPublicKeyInfo in DER, with a digest that counts beside these records (RFC 7671 section 9).
+    pub(crate) fn of_key(key: &[u8], beside: &[Self]) -> Self {
+        let (usage, selector) = (Usage::Server, Selector::Key);
+        let has_stronger = |of: &Self| (of.usage, of.selector, of.matching) == (usage, selector, Matching::Sha512);
+        let (matching, algorithm) =
+            if beside.iter().any(has_stronger) { (Matching::Sha512, &SHA512) } else { (Matching::Sha256, &SHA256) };
+        Self { usage, selector, matching, data: digest(algorithm, key).as_ref().into() }
+    }
+
+    pub(crate) fn is_anchor(&self) -> bool {
+        self.usage == Usage::Anchor
+    }
+
     /// True if it names this certificate, or its key, as that of the server itself.
     pub fn names_server(&self, certificate: &SentCertificate<'_>) -> bool {
         self.usage == Usage::Server && self.matches(certificate)
@@ -127,9 +147,24 @@ impl Association {
             }
     }
 
+    /// As in a zone file, with at most so many octets of data.
+    pub(crate) fn text(&self, octets_max: usize) -> String {
+        let Self { usage, selector, matching, data } = self;
+        let shown: String = data.iter().take(octets_max).map(|octet| format!("{octet:02x}")).collect();
+        let rest = if data.len() > octets_max { "…" } else { "" };
+        format!("{} {} {} {shown}{rest}", *usage as u8, *selector as u8, *matching as u8)
+    }
+
     /// Octets of memory.
     pub(crate) fn octets(&self) -> usize {
         size_of::<Self>() + self.data.len()
+    }
+}
+
+impl fmt::Display for Association {
+    /// As in a zone file (RFC 6698 section 2.2).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(self.data.len()))
     }
 }
 

@@ -172,13 +172,13 @@ pub(crate) mod tests {
     }
 
     /// An authority, and a server's certificate by it.
-    struct Chain {
-        authority: Vec<u8>,
-        server: Vec<u8>,
+    pub struct Chain {
+        pub authority: Vec<u8>,
+        pub server: Vec<u8>,
         key: KeyPair,
     }
 
-    fn chain(name: &str, change: impl FnOnce(&mut CertificateParams)) -> Chain {
+    pub fn chain(name: &str, change: impl FnOnce(&mut CertificateParams)) -> Chain {
         let mut of_authority = CertificateParams::new(Vec::<String>::new()).unwrap();
         of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let (authority_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());

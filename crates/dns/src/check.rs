@@ -23,6 +23,15 @@ pub struct DomainCheck {
     pub has_policy: Option<bool>,
 }
 
+/// Facts about the host that a check finds by other questions to the same source.
+#[derive(Debug, Clone, Default)]
+pub struct HostView {
+    /// The id of the MTA-STS policy that is served.
+    pub policy_id: Option<String>,
+    /// TLSA records of the host's certificate that are there, or are needed before its key changes.
+    pub tlsa: Vec<WantedRecord>,
+}
+
 /// Why a domain cannot be checked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -36,7 +45,7 @@ pub enum CheckError {
 }
 
 impl DomainCheck {
-    /// Asks with empty caches: the domain's servers at `dns_port`. `policy_id` looks for the id of the MTA-STS policy, if the host has a web server.
+    /// Asks with empty caches: the domain's servers at `dns_port`.
     ///
     /// # Errors
     /// See [`CheckError`].
@@ -44,12 +53,13 @@ impl DomainCheck {
         own: &OwnDomain,
         settings: &Settings,
         dns_port: u16,
-        policy_id: impl AsyncFn(RecordSource<'_>) -> Option<String>,
+        view: impl AsyncFn(RecordSource<'_>) -> HostView,
     ) -> Result<Self, CheckError> {
         ask_own_servers(settings, dns_port, async |source| {
-            let policy_id = if own.has_web { policy_id(source).await } else { None };
+            let HostView { policy_id, tlsa } = view(source).await;
             let has_policy = own.has_web.then_some(policy_id.is_some());
-            let records = OwnDomain { policy_id, ..own.clone() }.wanted(source).await?;
+            let mut records = OwnDomain { policy_id, ..own.clone() }.wanted(source).await?;
+            records.extend(tlsa);
             let addresses = source.addresses(&own.host).await;
             Ok(Self {
                 domain: own.domain.clone(),

@@ -53,7 +53,7 @@ pub use ad_trust::UnprovenAd;
 pub use addresses::Addresses;
 pub use attempt::Attempt;
 pub use cache::Cache;
-pub use check::{CheckError, DomainCheck, ask_own_servers};
+pub use check::{CheckError, DomainCheck, HostView, ask_own_servers};
 pub use destination::{MailDestination, MailHost, Site};
 pub use error::{DnsError, SetupError};
 pub use meters::DnsStats;

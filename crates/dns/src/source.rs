@@ -4,6 +4,7 @@ use hickory_resolver::proto::rr::{RData, RecordType};
 
 use crate::resolver::{address, text};
 use crate::zone_reply::host_text;
+use crate::tlsa::{self, TlsaRecord};
 use crate::{DnsError, OwnServers, Resolver, names};
 
 /// The source of a domain's records.
@@ -60,6 +61,18 @@ impl<'a> RecordSource<'a> {
 
     pub(crate) async fn names_of_address(self, reverse_name: &str) -> Result<Vec<String>, DnsError> {
         Ok(self.records(reverse_name, RecordType::PTR).await?.iter().filter_map(host_text).collect())
+    }
+
+    /// The TLSA records of a host's TCP port (RFC 6698 section 3), sorted. Nobody has validated them.
+    ///
+    /// # Errors
+    /// [`DnsError::Unanswered`]: it may have some.
+    pub async fn tlsa(self, host: &str, port: u16) -> Result<Vec<TlsaRecord>, DnsError> {
+        let records = self.records(&format!("_{port}._tcp.{host}"), RecordType::TLSA).await?;
+        let mut found: Vec<TlsaRecord> = records.iter().filter_map(tlsa::record).collect();
+        found.sort_unstable();
+        found.dedup();
+        Ok(found)
     }
 
     /// All addresses of a host, those of IPv4 first, at most 16 of each kind.

@@ -68,7 +68,7 @@ impl Resolver {
     }
 }
 
-fn record(data: &RData) -> Option<TlsaRecord> {
+pub(super) fn record(data: &RData) -> Option<TlsaRecord> {
     let RData::TLSA(tlsa) = data else { return None };
     let (usage, selector, matching) = (tlsa.cert_usage.into(), tlsa.selector.into(), tlsa.matching.into());
     Some(TlsaRecord { usage, selector, matching, data: tlsa.cert_data.clone().into() })

@@ -5,7 +5,7 @@ use posthaste_control::Request;
 
 use crate::config_arg::ConfigArg;
 use crate::queue::{AnyError, answer_in, number, text};
-use crate::terminal::print;
+use crate::terminal::{harmless, print};
 
 #[derive(Subcommand)]
 pub enum AcmeCommand {
@@ -34,9 +34,13 @@ impl AcmeCommand {
             print(&match line["error"].as_str() {
                 Some(why) => {
                     failed += 1;
-                    format!("{name}  no: {why}\n")
+                    format!("{name}  no: {}\n", harmless(why))
                 }
-                None if line["new"] == true => format!("{name}  new, for {days} days\n"),
+                None if line["new"] == true => {
+                    let about_key = line["about_key"].as_str();
+                    let about_key = about_key.map(|why| format!("; other hosts expect another key: {}", harmless(why)));
+                    format!("{name}  new, for {days} days{}\n", about_key.unwrap_or_default())
+                }
                 None => format!("{name}  not due, {days} days left\n"),
             })?;
         }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use posthaste_config::Loaded;
+use posthaste_dane::HostCertificate;
 use posthaste_dkim::{KeyDirectory, KeyRecords};
 use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, Resolver, WantedRecord};
 use posthaste_mta_sts::own_policy_id;
@@ -52,6 +53,7 @@ impl RecordsArgs {
     fn run(self) -> Result<(), AnyError> {
         let loaded = self.config.load()?;
         let own = own_domain(&loaded, &self.domain)?;
+        let certificate = host_certificate(&loaded)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Within it: the resolver has tasks.
         let wanted = runtime.block_on(async {
@@ -59,7 +61,9 @@ impl RecordsArgs {
             let source = RecordSource::Resolver(&resolver);
             let ca_file = &loaded.config.acme.ca_file;
             let policy_id = if own.has_web { own_policy_id(&own, source, HTTPS, ca_file).await } else { None };
-            Ok::<_, AnyError>(OwnDomain { policy_id, ..own.clone() }.wanted(source).await?)
+            let mut wanted = OwnDomain { policy_id, ..own.clone() }.wanted(source).await?;
+            wanted.extend(certificate.records(source).await);
+            Ok::<_, AnyError>(wanted)
         })?;
         if self.json {
             return Ok(print_json(&format!("{:#}\n", json!(wanted)))?);
@@ -91,6 +95,14 @@ pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> 
     Ok(OwnDomain { keys: records, ..config.own_domain(directory, &name) })
 }
 
+/// The certificate that senders see. Comes after the keys of DKIM, which may be root's: it is read as the server's user.
+pub fn host_certificate(loaded: &Loaded) -> Result<HostCertificate, AnyError> {
+    if loaded.config.storage.data.is_dir() {
+        become_owner(&loaded.config.storage.data)?;
+    }
+    Ok(loaded.config.host_certificate())
+}
+
 /// The record's data in zone file syntax, TXT in quotes.
 pub fn quoted_value(record: &WantedRecord) -> String {
     quote(record.kind, &harmless(&record.value))
@@ -104,6 +116,7 @@ fn line(record: &WantedRecord) -> String {
     let WantedRecord { name, kind, found, .. } = record;
     let found = match found {
         FoundRecord::Same => "  is there".to_owned(),
+        FoundRecord::Nothing if *kind == "TLSA" => "  (the next key is not used without it)".to_owned(),
         FoundRecord::Nothing if *kind == "PTR" => "  (the owner of the address sets it)".to_owned(),
         FoundRecord::Nothing => String::new(),
         FoundRecord::Other(other) => format!("  replaces {}", quote(kind, &harmless(other))),

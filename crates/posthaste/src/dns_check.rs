@@ -4,12 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use posthaste_dns::{DomainCheck, FoundRecord, RecordSource, WantedRecord};
+use posthaste_dns::{DomainCheck, FoundRecord, HostView, RecordSource, WantedRecord};
 use posthaste_mta_sts::own_policy_id;
 use serde_json::json;
 
 use crate::config_arg::ConfigArg;
-use crate::dns::{HTTPS, own_domain, quoted_value};
+use crate::dns::{HTTPS, host_certificate, own_domain, quoted_value};
 use crate::queue::AnyError;
 use crate::terminal::{complain, harmless, is_colourful, print, print_again, print_json};
 
@@ -44,12 +44,15 @@ impl CheckArgs {
     pub fn run(self) -> Result<ExitCode, AnyError> {
         let loaded = self.config.load()?;
         let own = own_domain(&loaded, &self.domain)?;
-        let ca_file = &loaded.config.acme.ca_file;
-        let policy_id = async |source: RecordSource<'_>| own_policy_id(&own, source, self.https_port, ca_file).await;
+        let (certificate, ca_file) = (host_certificate(&loaded)?, &loaded.config.acme.ca_file);
+        let view = async |source: RecordSource<'_>| HostView {
+            policy_id: if own.has_web { own_policy_id(&own, source, self.https_port, ca_file).await } else { None },
+            tlsa: certificate.records(source).await,
+        };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let round = runtime.block_on(async {
             loop {
-                let round = DomainCheck::ask(&own, &loaded.config.dns, self.dns_port, &policy_id).await?;
+                let round = DomainCheck::ask(&own, &loaded.config.dns, self.dns_port, &view).await?;
                 if !self.watch || round.is_complete() {
                     return Ok::<_, AnyError>(round);
                 }
@@ -102,6 +105,7 @@ fn line(record: &WantedRecord) -> String {
     let wanted = format!("{name}.  {kind}  {}", quoted_value(record));
     match &record.found {
         FoundRecord::Same => format!("seen       {wanted}\n"),
+        FoundRecord::Nothing if *kind == "TLSA" => format!("missing    {wanted}  the next key is not used without it\n"),
         FoundRecord::Nothing => format!("missing    {wanted}\n"),
         FoundRecord::Other(other) => format!("different  {wanted}  there is: {}\n", harmless(other)),
         FoundRecord::Unknown(why) => format!("no answer  {wanted}  {}\n", harmless(why)),

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use posthaste_acme_stub::AcmeStub;
+use posthaste_dns_stub::{Server as Dns, Zone};
+use rcgen::{KeyPair, PublicKeyData};
 use rustix::process::Signal;
 
 use crate::certificates::shown;
@@ -87,6 +89,40 @@ fn certificates_of_an_authority_are_in_force_without_a_reload() {
     assert_eq!(shown(server.addresses[0], None), second);
     server.stop();
     assert_eq!(stub.accounts(), 1);
+}
+
+/// The digest of the key in a file, as a TLSA record `3 1 1` has it.
+fn digest_of_key(file: &Path) -> Vec<u8> {
+    let key = KeyPair::from_pem(&std::fs::read_to_string(file).unwrap()).unwrap();
+    ring::digest::digest(&ring::digest::SHA256, &key.subject_public_key_info()).as_ref().to_vec()
+}
+
+#[test]
+fn a_next_key_waits_for_its_tlsa_record() {
+    let (dir, stub) = (tempfile::tempdir().unwrap(), AcmeStub::start(|_| Ok(())));
+    let zone = |digest: &[u8]| Zone::default().tlsa("_25._tcp.mx.example.org", [3, 1, 1], digest);
+    let dns = Dns::start(zone(&[7; 32]));
+    let text = config(dir.path(), &stub).replace("127.0.0.1:9", &dns.address().to_string());
+    let server = Server::start(dir.path(), &text.replace("[acme]\n", "[acme]\nnew_key = true\n"));
+    server.wait_for_log_again("a new certificate is in force", 3);
+    let file = dir.path().join("posthaste-data/acme/mx.example.org.pem");
+    let next = file.with_extension("next-key");
+    let first = digest_of_key(&file);
+    let renewed = || {
+        let (is_done, text) = renew(dir.path(), true);
+        assert!(is_done, "{text}");
+        text.contains("mx.example.org  new, for 89 days; other hosts expect another key: the TLSA records of _25._tcp.mx")
+    };
+
+    dns.change(zone(&first));
+    assert!(renewed());
+    assert_eq!(digest_of_key(&file), first);
+    server.wait_for_log("other hosts expect another key: see `posthaste dns check`");
+    let second = digest_of_key(&next);
+    dns.change(zone(&second));
+    assert!(!renewed());
+    assert!(digest_of_key(&file) == second && digest_of_key(&next) != second);
+    server.stop();
 }
 
 #[test]

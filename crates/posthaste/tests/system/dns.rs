@@ -69,6 +69,41 @@ fn records_are_printed_with_what_they_replace() {
     assert!(!output.status.success(), "{output:?}");
 }
 
+#[test]
+fn tlsa_records_of_our_host_that_name_another_key_are_told() {
+    let (dir, name) = (tempfile::tempdir().unwrap(), "_25._tcp.mx.example.org");
+    let zone = || Zone::default().mx("example.org", 10, "mx.example.org");
+    let dns = Dns::start(zone().tlsa(name, [3, 1, 1], &[7; 32]));
+    let config = format!(
+        "host_name = \"mx.example.org\"\n[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n\
+         [[listener]]\naddress = \"127.0.0.1:25\"\n[[domain]]\nname = \"example.org\"\nusers = [\"ann\"]\n\
+         [dns]\nservers = [\"{}\"]\n",
+        dns.address()
+    );
+    configure(dir.path(), &config);
+    let records = || -> Vec<Value> {
+        let output = command(dir.path(), &["dns", "records", "example.org", "--json"]).output().unwrap();
+        let records: Value = serde_json::from_slice(&output.stdout).unwrap();
+        records.as_array().unwrap().iter().filter(|record| record["type"] == "TLSA").cloned().collect()
+    };
+    let [wrong] = &records()[..] else { panic!("{:?}", records()) };
+    assert_eq!((&wrong["name"], &wrong["state"]), (&name.into(), &"differs".into()), "{wrong}");
+    assert_eq!(wrong["found"], format!("3 1 1 {}", "07".repeat(32)));
+    let value = wrong["value"].as_str().unwrap();
+    let output = command(dir.path(), &["dns", "check", "example.org", "--dns-port", "9"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = format!("different  {name}.  TLSA  {value}  there is: 3 1 1 {}", "07".repeat(32));
+    assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+
+    let digest = value.strip_prefix("3 1 1 ").unwrap();
+    let octet = |at: usize| u8::from_str_radix(&digest[2 * at..2 * at + 2], 16).unwrap();
+    let digest: Vec<u8> = (0..32).map(octet).collect();
+    dns.change(zone().tlsa(name, [3, 1, 1], &digest));
+    assert_eq!(records(), [json!({ "name": name, "type": "TLSA", "value": value, "state": "there", "found": null })]);
+    dns.change(zone());
+    assert_eq!(records(), [] as [Value; 0], "a host need not have any");
+}
+
 /// A server with a listener for logins whose resolver is `cache`, and the text of its one DKIM key.
 fn server_with_key(dir: &Path, cache: &Dns) -> (String, String) {
     let config = format!(

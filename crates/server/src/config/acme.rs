@@ -2,24 +2,22 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use posthaste_acme::{AcmeError, AcmeHandle, AcmeSettings, AddressLookup, NameOutcome, Ports, Way, start};
+use posthaste_acme::{
+    AcmeError, AcmeHandle, AcmeSettings, LookupAnswer, NameLookup, NameOutcome, Ports, Way, start,
+};
+use posthaste_dns::{Resolver, ask_own_servers};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
+use tokio::runtime::Handle;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::config::own_certificates::OwnCertificates;
 use posthaste_config::{Config, Listener, ListenerTls};
 
-/// Directory of certificates, the account and failures.
-pub(crate) fn dir(config: &Config) -> PathBuf {
-    config.storage.data.join("acme")
-}
-
 /// Files of certificates that were obtained, or will be.
 pub(crate) fn files(config: &Config) -> impl Iterator<Item = PathBuf> {
-    let dir = dir(config);
+    let dir = config.acme_dir();
     config.acme_names().into_iter().map(move |name| posthaste_acme::certificate_file(&dir, &name))
 }
 
@@ -60,16 +58,9 @@ impl Acme {
         // One after the other: they have one directory.
         *running = None;
         let resolver = crate::config::start_files::resolver(config).map_err(|error| format!("dns: {error}"))?;
-        let resolver = Arc::new(resolver);
-        let addresses = Arc::new(ByResolver(Box::new(move |name| {
-            let resolver = Arc::clone(&resolver);
-            Box::pin(async move {
-                let found = resolver.addresses(&name).await.map_err(|error| error.to_string())?;
-                Ok(found.all().to_vec())
-            })
-        })));
+        let lookup = Arc::new(ByDns { resolver, config: config.clone() });
         let obtained = Arc::clone(&own.obtained);
-        let started = start(settings.clone(), own.challenges.clone(), addresses, obtained);
+        let started = start(settings.clone(), own.challenges.clone(), lookup, obtained);
         let (handle, working) = started.map_err(|error: AcmeError| error.to_string())?;
         *running = Some(Running { settings, dns: config.dns.clone(), handle, working });
         Ok(())
@@ -83,7 +74,9 @@ impl Acme {
         let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|of| of.handle.clone());
         let handle = handle.ok_or("the running server has no [acme] with enabled = true")?;
         let outcomes = handle.renew(all).await.ok_or("too many ask for certificates now")?;
-        let line = |of: NameOutcome| json!({ "name": of.name, "new": of.is_new, "error": of.why, "ends": of.ends });
+        let line = |of: NameOutcome| {
+            json!({ "name": of.name, "new": of.is_new, "error": of.why, "about_key": of.about_key, "ends": of.ends })
+        };
         Ok(outcomes.into_iter().map(line).collect())
     }
 
@@ -100,7 +93,7 @@ fn settings(config: &Config) -> Option<AcmeSettings> {
         directory: acme.directory.clone(),
         ca_file: acme.ca_file.clone(),
         contact: acme.contact.clone(),
-        dir: dir(config),
+        dir: config.acme_dir(),
         way: way(config),
         addresses: acme.addresses.clone(),
         new_key: acme.new_key,
@@ -124,22 +117,62 @@ pub(crate) fn validates_names(listener: &Listener) -> bool {
     listener.tls_mode() == ListenerTls::Implicit && listener.has_port(443)
 }
 
-type LookUp = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send>>;
+/// The resolver of mail hosts, and TLSA records of our own host.
+struct ByDns {
+    resolver: Resolver,
+    config: Config,
+}
 
-/// The resolver of mail hosts.
-struct ByResolver(Box<dyn Fn(String) -> LookUp + Send + Sync>);
+impl NameLookup for ByDns {
+    fn addresses<'a>(&'a self, name: &'a str) -> LookupAnswer<'a, Vec<IpAddr>> {
+        Box::pin(async move {
+            let found = self.resolver.addresses(name).await.map_err(|error| error.to_string())?;
+            Ok(found.all().to_vec())
+        })
+    }
 
-impl AddressLookup for ByResolver {
-    fn of<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send + 'a>> {
-        (self.0)(name.to_owned())
+    fn allows_key<'a>(&'a self, name: &'a str, key: &'a [u8]) -> LookupAnswer<'a, ()> {
+        Box::pin(async move {
+            if !name.eq_ignore_ascii_case(&self.config.host_name) {
+                return Ok(());
+            }
+            let (config, key) = (self.config.clone(), key.to_vec());
+            let checked = spawn_blocking(move || Handle::current().block_on(check_tlsa(&config, &key))).await;
+            checked.map_err(|error| error.to_string())?
+        })
     }
 }
+
+/// Checks at the servers of our own zone that senders with DANE accept the host with this key, a SubjectPublicKeyInfo in DER.
+async fn check_tlsa(config: &Config, key: &[u8]) -> Result<(), String> {
+    let certificate = config.host_certificate();
+    let ask = async |source: posthaste_dns::RecordSource<'_>| Ok(source.tlsa(&config.host_name, SMTP).await);
+    let found = ask_own_servers(&config.dns, DNS, ask).await.map_err(|error| error.to_string())?;
+    match found {
+        Err(error) => Err(format!("nobody knows whether there are TLSA records: {error}")),
+        Ok(found) if certificate.outlasts(&found, key) => Ok(()),
+        Ok(_) => Err(format!("the TLSA records of _{SMTP}._tcp.{} do not name the next one", config.host_name)),
+    }
+}
+
+const DNS: u16 = 53;
+/// Mail between hosts: DANE is for that port.
+const SMTP: u16 = 25;
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn files_are_where_the_configuration_looks_for_them() {
+        use posthaste_config::{acme_file, acme_next_key_file};
+
+        let (dir, name) = (Path::new("acme"), "mx.example.org");
+        assert_eq!(posthaste_acme::certificate_file(dir, name), acme_file(dir, name));
+        assert_eq!(posthaste_acme::next_key_file(dir, name), acme_next_key_file(dir, name));
+    }
 
     #[test]
     fn the_way_follows_from_the_listeners() {

@@ -39,7 +39,7 @@ pub(crate) fn warnings(config: &Config, now: SystemTime) -> Vec<CertificateWarni
         },
     });
     let failed =
-        posthaste_acme::failures(&crate::config::acme::dir(config)).into_iter().filter(|_| config.acme.enabled);
+        posthaste_acme::failures(&config.acme_dir()).into_iter().filter(|_| config.acme.enabled);
     let failed = failed.map(|(name, why)| CertificateWarning {
         what: format!("no new certificate for {name}: {why}"),
         help: "`posthaste acme renew` tries at once",
@@ -82,7 +82,7 @@ pub(crate) fn certificates(config: &Config) -> Vec<ListenerCertificate> {
 
 /// Files of the configuration and of the authority, and the self-made one where it is in use.
 fn files(config: &Config) -> Vec<PathBuf> {
-    let self_made = self_made::users(config).next().filter(|_| !has_obtained(config)).map(|_| self_made::file(config));
+    let self_made = self_made::users(config).next().filter(|_| !has_obtained(config)).map(|_| config.self_made_file());
     configured(config).into_iter().chain(self_made).collect()
 }
 

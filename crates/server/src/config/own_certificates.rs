@@ -41,7 +41,7 @@ impl OwnCertificates {
         if self_made::users(config).next().is_none() {
             return Ok(());
         }
-        self.self_made.set([self_made::open(&self_made::file(config), &config.host_name, SystemTime::now())?]);
+        self.self_made.set([self_made::open(&config.self_made_file(), &config.host_name, SystemTime::now())?]);
         Ok(())
     }
 }

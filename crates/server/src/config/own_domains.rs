@@ -8,7 +8,7 @@ use posthaste_config::Config;
 use posthaste_directory::Directory;
 use posthaste_directory::names::folded_domain;
 use posthaste_dkim::{KeyDirectory, is_domain};
-use posthaste_dns::{DomainCheck, OwnDomain, RecordSource};
+use posthaste_dns::{DomainCheck, HostView, OwnDomain, RecordSource};
 use posthaste_mta_sts::own_policy_id;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -113,9 +113,13 @@ fn ask(config: &Config, directory: &Directory, domain: &str) -> Result<DomainChe
     // Keys that cannot be used are told with the list of keys.
     let keys = KeyDirectory::new(&config.dkim.dir).records(domain).map_err(|error| error.to_string())?.records;
     let own = OwnDomain { keys, ..config.own_domain(directory, domain) };
+    let (certificate, ca_file) = (config.host_certificate(), &config.acme.ca_file);
     Handle::current().block_on(async {
-        let policy_id = async |source: RecordSource<'_>| own_policy_id(&own, source, HTTPS, &config.acme.ca_file).await;
-        let asked = timeout(CHECK_TIME, DomainCheck::ask(&own, &config.dns, DNS, policy_id)).await;
+        let view = async |source: RecordSource<'_>| HostView {
+            policy_id: if own.has_web { own_policy_id(&own, source, HTTPS, ca_file).await } else { None },
+            tlsa: certificate.records(source).await,
+        };
+        let asked = timeout(CHECK_TIME, DomainCheck::ask(&own, &config.dns, DNS, view)).await;
         asked.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())
     })
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -14,18 +14,11 @@ use rustls::sign::CertifiedKey;
 
 use posthaste_config::{Config, Listener, ListenerTls};
 
-/// The name of the file in the data directory: key and certificate.
-const FILE: &str = "self-made.pem";
 const LIFE: Duration = Duration::from_secs(365 * 86_400);
 /// Time before its end at which it is made anew.
 const RENEWED_BEFORE: Duration = Duration::from_secs(30 * 86_400);
 /// Clocks of clients may be slow.
 const BACKDATED: Duration = Duration::from_secs(86_400);
-
-/// File of the certificate.
-pub(crate) fn file(config: &Config) -> PathBuf {
-    config.storage.data.join(FILE)
-}
 
 /// Listeners that have TLS and for which the configuration names no certificate.
 pub(crate) fn users(config: &Config) -> impl Iterator<Item = &Listener> {
@@ -33,7 +26,7 @@ pub(crate) fn users(config: &Config) -> impl Iterator<Item = &Listener> {
 }
 
 /// Reads the certificate for `host_name`. Makes a new one if there is none, if others can read its key, if it is for another name, and a month before its
-/// end. Blocks.
+/// end. A key that is secret stays, so that TLSA records of it stay true. Blocks.
 ///
 /// # Errors
 /// It can be neither used nor made.
@@ -41,27 +34,39 @@ pub(crate) fn open(file: &Path, host_name: &str, now: SystemTime) -> io::Result<
     if let Some(kept) = kept(file, host_name, now) {
         return Ok(kept);
     }
-    let (made, pem) = make(host_name, now).map_err(io::Error::other)?;
+    let (made, pem) = make(host_name, now, secret_key(file)).map_err(io::Error::other)?;
     replace_file(file, Mode::RUSR | Mode::WUSR, pem.as_bytes())?;
     let file = file.display().to_string();
     tracing::info!(file, host_name, "made a certificate for listeners that have none");
     Ok(made)
 }
 
+fn is_secret(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|found| found.is_file() && found.mode() & 0o077 == 0)
+}
+
+fn secret_key(file: &Path) -> Option<KeyPair> {
+    let text = is_secret(file).then(|| std::fs::read_to_string(file).ok()).flatten()?;
+    KeyPair::from_pem(&text).ok()
+}
+
 fn kept(file: &Path, host_name: &str, now: SystemTime) -> Option<Arc<CertifiedKey>> {
-    std::fs::metadata(file).ok().filter(|found| found.is_file() && found.mode() & 0o077 == 0)?;
+    if !is_secret(file) {
+        return None;
+    }
     let kept = tls::certified_key(file, file).ok()?;
     let end = crate::config::expiry::end_of(kept.cert.first()?)?;
     (certificate_has_name(&kept, host_name) && now + RENEWED_BEFORE < end).then_some(kept)
 }
 
-/// Key and certificate, and both as PEM.
+/// A certificate of this key or a new one, and both as PEM.
 fn make(
     host_name: &str,
     now: SystemTime,
+    key: Option<KeyPair>,
 ) -> Result<(Arc<CertifiedKey>, String), Box<dyn std::error::Error + Send + Sync>> {
     // P-256 by default.
-    let key = KeyPair::generate()?;
+    let key = key.map_or_else(KeyPair::generate, Ok)?;
     let mut params = CertificateParams::new(vec![host_name.to_owned()])?;
     params.distinguished_name = DistinguishedName::new();
     // Not the host's name: that may be longer than the field takes.
@@ -87,7 +92,7 @@ mod tests {
     #[test]
     fn it_is_kept_until_its_name_its_end_or_its_secrecy_changes() {
         let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join(FILE);
+        let file = dir.path().join("self-made.pem");
         let now = SystemTime::now();
         let der = |name: &str, now: SystemTime| open(&file, name, now).unwrap().cert[0].to_vec();
         let first = der("mx.example.org", now);
@@ -108,11 +113,23 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_key_stays_when_the_certificate_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("self-made.pem");
+        let now = SystemTime::now();
+        let key = |now: SystemTime| open(&file, "mx.example.org", now).unwrap().key.public_key().unwrap().to_vec();
+        let first = key(now);
+        assert_eq!(key(now + LIFE), first);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert_ne!(key(now), first, "others may have read it");
+    }
+
+    #[test]
     fn it_is_a_p256_certificate_for_a_year() {
         let dir = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
         let long = format!("{}.example.org", "a".repeat(63));
-        let made = open(&dir.path().join(FILE), &long, now).unwrap();
+        let made = open(&dir.path().join("self-made.pem"), &long, now).unwrap();
         assert!(certificate_has_name(&made, &long));
         let end = crate::config::expiry::end_of(&made.cert[0]).unwrap();
         let life = end.duration_since(now).unwrap().as_secs();
