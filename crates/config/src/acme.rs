@@ -34,7 +34,7 @@ pub struct Acme {
     /// ([certificates.md](certificates.md#without-ports-80-and-443)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns_program: Option<PathBuf>,
-    /// `true`: each certificate has a new key. Records of TLSA (`3 1 1`) name the key, so it is kept otherwise.
+    /// `true`: each certificate has a new key, once [TLSA records](certificates.md#tlsa-records) of the host name it.
     pub new_key: bool,
 }
 

@@ -30,7 +30,7 @@ pub struct Dane(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// By host, and the next-hop domain after a blank if its name counts.
+    /// By host, and the names of the next-hop domain after blanks if they count.
     by_host: HashMap<String, Made>,
     /// Octets of all of them.
     octets: usize,
@@ -71,7 +71,7 @@ impl Dane {
     ///
     /// An alias has its records at the name that it stands for, or else at its own (RFC 7672 section 2.2.3).
     ///
-    /// With `next_hop`, the recipient's domain, DANE-TA takes a certificate with that name, too (section 3.2.2). Such a
+    /// With `next_hop`, the recipient's domain and the name that it is an alias of, DANE-TA takes a certificate with such a name, too (section 3.2.2). Such a
     /// connection is for mail of that domain alone, so leave it out until [`wants_next_hop`](Self::wants_next_hop).
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl Dane {
         host: &str,
         port: u16,
         addresses: &Addresses,
-        next_hop: Option<&str>,
+        next_hop: &[Arc<str>],
     ) -> Result<Demand, DnsError> {
         if !addresses.may_have_tlsa() {
             return Ok(Demand::Nothing);
@@ -119,16 +119,16 @@ impl Dane {
         host: &str,
         name: ServerName<'static>,
         associations: Vec<Association>,
-        next_hop: Option<&str>,
+        next_hop: &[Arc<str>],
     ) -> Demand {
-        let key = next_hop.map_or_else(|| host.to_owned(), |domain| format!("{host} {domain}"));
+        let key = next_hop.iter().fold(host.to_owned(), |key, name| key + " " + name);
         let mut kept = self.0.lock().expect("no panic with the lock");
         let is_same = |made: &&Made| *made.associations == *associations && made.name == name;
         if let Some(made) = kept.by_host.get(&key).filter(is_same) {
             return Demand::Verified { config: Arc::clone(&made.config), name };
         }
         let read = |name: &str| ServerName::try_from(name.to_owned()).ok();
-        let names = read(host).into_iter().chain([name.clone()]).chain(next_hop.and_then(read)).collect();
+        let names = read(host).into_iter().chain([name.clone()]).chain(next_hop.iter().filter_map(|name| read(name))).collect();
         let associations: Arc<[Association]> = associations.into();
         let verifier = DaneVerifier::new(Arc::clone(&associations), names);
         let is_misnamed = verifier.is_misnamed();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     async fn demand(dane: &Dane, resolver: &Resolver, host: &str) -> Result<Demand, DnsError> {
-        dane.demand(resolver, host, 25, &resolver.addresses(host).await.unwrap(), None).await
+        dane.demand(resolver, host, 25, &resolver.addresses(host).await.unwrap(), &[]).await
     }
 
     fn config(demand: Result<Demand, DnsError>) -> (Arc<ClientConfig>, String) {
@@ -214,13 +214,13 @@ mod tests {
         let of_one = MADE_OCTETS + 100 * (size_of::<Association>() + 32);
         let most = OCTETS_MAX / of_one;
         for number in 0..most {
-            dane.verified(&format!("mx{number}.example"), name(), associations(1), None);
+            dane.verified(&format!("mx{number}.example"), name(), associations(1), &[]);
         }
         assert_eq!(octets(), most * of_one);
         // Other records of a known host take the place of the old ones.
-        dane.verified("mx0.example", name(), associations(2), None);
+        dane.verified("mx0.example", name(), associations(2), &[]);
         assert_eq!(octets(), most * of_one);
-        dane.verified("one-more.example", name(), associations(1), None);
+        dane.verified("one-more.example", name(), associations(1), &[]);
         assert_eq!((octets(), dane.0.lock().unwrap().by_host.len()), (of_one, 1));
     }
 
@@ -229,10 +229,16 @@ mod tests {
         let server = Server::start(ee(zone(), MX, 1));
         let (resolver, dane) = (resolver(&server), Dane::default());
         let addresses = resolver.addresses(MX).await.unwrap();
-        let of = async |next_hop| config(dane.demand(&resolver, MX, 25, &addresses, next_hop).await).0;
-        let made = [of(None).await, of(Some("a.example")).await, of(Some("b.example")).await];
-        assert!(!Arc::ptr_eq(&made[0], &made[1]) && !Arc::ptr_eq(&made[1], &made[2]));
-        assert!(Arc::ptr_eq(&made[1], &of(Some("a.example")).await));
+        let of = async |names: &[&str]| {
+            let next_hop: Vec<Arc<str>> = names.iter().map(|name| (*name).into()).collect();
+            config(dane.demand(&resolver, MX, 25, &addresses, &next_hop).await).0
+        };
+        let made =
+            [of(&[]).await, of(&["a.example"]).await, of(&["b.example"]).await, of(&["a.example", "b.example"]).await];
+        for (index, one) in made.iter().enumerate() {
+            assert!(made[..index].iter().all(|other| !Arc::ptr_eq(one, other)), "{index}");
+        }
+        assert!(Arc::ptr_eq(&made[1], &of(&["a.example"]).await));
         assert!(!dane.wants_next_hop(MX), "nobody has connected");
     }
 

@@ -66,6 +66,8 @@ impl Site {
 pub struct MailDestination {
     /// The domain in lower case and A-labels, without a final dot; or an address literal.
     pub domain: String,
+    /// The name that has its MX records, if the domain is an alias (CNAME). Authenticated if the [list](Self::is_secure) is.
+    pub alias: Option<Arc<str>>,
     /// Its hosts, at least one.
     pub site: Site,
     /// The domain has no MX records, and is its own host (RFC 5321 section 5.1).
@@ -80,6 +82,11 @@ pub struct MailDestination {
 }
 
 impl MailDestination {
+    /// The domain, and the name that it is an alias of.
+    pub fn names(&self) -> Arc<[Arc<str>]> {
+        [Arc::from(&*self.domain)].into_iter().chain(self.alias.clone()).collect()
+    }
+
     /// It, without hosts that are not permitted. `None`: no host is left.
     pub fn only(&self, is_permitted: impl Fn(&str) -> bool) -> Option<MailDestination> {
         let site = self.site.only(is_permitted);

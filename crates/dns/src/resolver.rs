@@ -294,7 +294,8 @@ impl Resolver {
             return Err(DnsError::NoAddress(domain.to_owned()));
         }
         let found = self.destination_of(domain, hosts, false, until)?;
-        Ok(MailDestination { is_secure: records.is_secure, ..found })
+        let alias = records.alias.as_ref().and_then(name_text).map(Into::into);
+        Ok(MailDestination { alias, is_secure: records.is_secure, ..found })
     }
 
     /// The domain as its own and only host.
@@ -314,7 +315,7 @@ impl Resolver {
             return Err(DnsError::Loop(domain.to_owned()));
         }
         let domain = domain.to_owned();
-        Ok(MailDestination { domain, site, implicit, is_secure: false, fixed: false, valid_until })
+        Ok(MailDestination { domain, alias: None, site, implicit, is_secure: false, fixed: false, valid_until })
     }
 
     async fn look_up_addresses(&self, pace: Pace, host: &str) -> (Result<Addresses, DnsError>, Instant) {

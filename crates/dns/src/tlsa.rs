@@ -95,6 +95,7 @@ mod tests {
             .a("bare.signed.example", address)
             .a("bare.plain.example", address)
             .cname("alias.signed.example", MX)
+            .cname("www.signed.example", "signed.example")
             .cname("out.signed.example", "mx.plain.example")
             .cname("in.plain.example", MX)
     }
@@ -111,6 +112,10 @@ mod tests {
         for (domain, expected) in [("signed.example", true), ("plain.example", false), ("bare.signed.example", true)] {
             assert_eq!(trusting.destination(domain).await.unwrap().is_secure, expected, "{domain}");
             assert!(!other.destination(domain).await.unwrap().is_secure, "{domain}");
+        }
+        for (domain, alias) in [("signed.example", None), ("www.signed.example", Some("signed.example"))] {
+            let found = trusting.destination(domain).await.unwrap();
+            assert_eq!((found.is_secure, found.alias.as_deref(), &*found.domain), (true, alias, domain));
         }
         for (host, expected, alias) in [
             (MX, true, None),

@@ -183,7 +183,7 @@ impl Shared {
     ) -> Result<DemandingHost<'a>, DnsError> {
         let demand = match manner.has_dane {
             true => {
-                let next_hop = manner.next_hop.as_deref();
+                let next_hop = &manner.next_hop;
                 self.routes.dane.demand(&self.routes.resolver(), &host.name, manner.port, addresses, next_hop).await?
             }
             false => Demand::Nothing,

@@ -226,7 +226,7 @@ async fn hosts(resolver: &Resolver, destination: &MailDestination, manner: &Mann
     let of_ours = hosts.iter().zip(&found).find(|(_, found)| is_ours(found)).map(|(host, _)| host.preference);
     let dane = Dane::default();
     let demand = async |(host, found): (&MailHost, &Result<posthaste_dns::Addresses, DnsError>)| match found {
-        Ok(addresses) if manner.has_dane => dane.demand(resolver, &host.name, port, addresses, None).await,
+        Ok(addresses) if manner.has_dane => dane.demand(resolver, &host.name, port, addresses, &[]).await,
         _ => Ok(Demand::Nothing),
     };
     let demands = join_all(hosts.iter().zip(&found).map(demand)).await;

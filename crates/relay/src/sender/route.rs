@@ -77,8 +77,8 @@ pub(super) struct Manner {
     pub is_mta_sts: bool,
     /// DNSSEC authenticates the list of hosts: the TLSA records of each count (RFC 7672), and go before the rest.
     pub has_dane: bool,
-    /// The recipient domain of a site of its own: DANE-TA takes a certificate with its name (RFC 7672 section 3.2.2).
-    pub next_hop: Option<Arc<str>>,
+    /// Names of the recipient domain of a site of its own, its alias included: DANE-TA takes a certificate with one of them (RFC 7672 section 3.2.2). Else none.
+    pub next_hop: Arc<[Arc<str>]>,
     /// Its suffix in the name of a site; unique among the settings in force.
     pub text: String,
 }
@@ -103,7 +103,7 @@ impl Manner {
             auth: None,
             is_mta_sts: false,
             has_dane: false,
-            next_hop: None,
+            next_hop: Arc::default(),
             text: port_text(port),
         }
     }
@@ -114,9 +114,10 @@ impl Manner {
         self.tls.is_some().then(|| Self { has_dane: true, text, ..self.clone() })
     }
 
-    /// These settings for the mail of one domain.
-    pub fn with_next_hop(&self, domain: &str) -> Self {
-        Self { next_hop: Some(domain.into()), text: format!("{} for {domain}", self.text), ..self.clone() }
+    /// These settings for the mail of one domain, by its names.
+    pub fn with_next_hop(&self, next_hop: Arc<[Arc<str>]>) -> Self {
+        let text = format!("{} for {}", self.text, next_hop.join(" = "));
+        Self { next_hop, text, ..self.clone() }
     }
 
     /// Settings for hosts of a domain with a rule.
@@ -133,7 +134,7 @@ impl Manner {
             auth: route.auth.clone(),
             is_mta_sts: false,
             has_dane: false,
-            next_hop: None,
+            next_hop: Arc::default(),
             text: port_text(route.port) + &route.manner(),
         }
     }

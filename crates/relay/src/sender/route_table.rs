@@ -79,7 +79,7 @@ impl RouteTable {
     fn with_next_hop(&self, manner: Arc<Manner>, destination: &MailDestination) -> Arc<Manner> {
         let is_wanted = |host: &MailHost| self.dane.wants_next_hop(&host.name);
         match manner.has_dane && destination.site.hosts().iter().any(is_wanted) {
-            true => Arc::new(manner.with_next_hop(&destination.domain)),
+            true => Arc::new(manner.with_next_hop(destination.names())),
             false => manner,
         }
     }

@@ -257,7 +257,7 @@ impl Shared {
     /// Reroutes the mail of a site by domain, if the certificate of a host may be named for them.
     pub fn split_by_next_hop(&self, site: &Site, host: &MailHost) {
         let Manner { has_dane, next_hop, .. } = &*site.manner;
-        if *has_dane && next_hop.is_none() && self.routes.dane.wants_next_hop(&host.name) {
+        if *has_dane && next_hop.is_empty() && self.routes.dane.wants_next_hop(&host.name) {
             self.queue().reroute_site(&site.name);
             self.wake.notify_one();
         }

@@ -273,6 +273,25 @@ fn a_chain_with_the_recipients_domain_is_for_its_mail_alone() {
     assert_eq!((sink.all().len(), rig.relay.stats().recipients), (1, 1));
 }
 
+#[test]
+fn a_chain_with_the_name_behind_an_alias_is_taken() {
+    for (certified, is_taken) in [("mail.example", true), ("a.example", true), ("other.example", false)] {
+        let (digest, config) = chain(certified);
+        let sink = TlsSink::start(Some(config));
+        let zone = Zone::default().ttl(0).a("mx.example", LOOPBACK).cname("a.example", "mail.example");
+        let zone = zone.mx("mail.example", 1, "mx.example").signed("example");
+        let rig = rig(&sink, zone.tlsa(&tlsa_name(&sink), [2, 1, 1], &digest));
+        send(&rig);
+        let site = "for a.example = mail.example";
+        match is_taken {
+            true => assert!(sink.wait(1)[0].is_encrypted, "{certified}"),
+            false => wait("it waits at a site of its own", || {
+                rig.log().iter().any(|line| line.starts_with("unreachable") && line.contains(site))
+            }),
+        }
+    }
+}
+
 /// MTA-STS with a policy in force that permits the host. `authority` is trusted.
 fn enforcing(authority: &Files) -> (tempfile::TempDir, MtaSts) {
     let dir = tempfile::tempdir().unwrap();
