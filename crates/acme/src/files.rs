@@ -26,13 +26,15 @@ pub fn next_key_file(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.next-key"))
 }
 
-/// The key of a name's next certificate: made if there is none, or if it is in use already. Blocks.
+/// The key of a name's next certificate: made if there is none, if others can read it, or if it is in use already. Blocks.
 ///
 /// # Errors
 /// [`AcmeError::File`]: it can be neither read nor written.
 pub(crate) fn next_key(dir: &Path, name: &str, present: Option<&KeyPair>) -> Result<KeyPair, AcmeError> {
     let file = next_key_file(dir, name);
-    let known = std::fs::read_to_string(&file).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
+    let is_secret = std::fs::metadata(&file).is_ok_and(|found| found.is_file() && found.mode() & 0o077 == 0);
+    let known = is_secret.then(|| std::fs::read_to_string(&file).ok()).flatten();
+    let known = known.and_then(|pem| KeyPair::from_pem(&pem).ok());
     let is_used = |key: &KeyPair| present.is_some_and(|present| present.public_key_raw() == key.public_key_raw());
     if let Some(key) = known.filter(|key| !is_used(key)) {
         return Ok(key);

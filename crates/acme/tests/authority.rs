@@ -339,7 +339,13 @@ async fn a_next_key_is_made_early_and_used_once_it_is_expected() {
     // A key that is in use, such as after a power cut, is no next one.
     std::fs::write(&next, &made).unwrap();
     world.start(AcmeSettings { new_key: true, ..world.settings(&stub, Way::Http) });
-    assert_ne!(std::fs::read_to_string(&next).unwrap(), made);
+    let another = std::fs::read_to_string(&next).unwrap();
+    assert_ne!(another, made);
+    // Nor is one that others may have read.
+    std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o640)).unwrap();
+    world.start(AcmeSettings { new_key: true, ..world.settings(&stub, Way::Http) });
+    assert_ne!(std::fs::read_to_string(&next).unwrap(), another);
+    assert_eq!(std::fs::metadata(&next).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -56,11 +56,12 @@ impl DomainCheck {
         view: impl AsyncFn(RecordSource<'_>) -> HostView,
     ) -> Result<Self, CheckError> {
         ask_own_servers(settings, dns_port, async |source| {
+            // First: some servers do not answer other types, which is no sign that nobody can be reached.
+            let addresses = source.addresses(&own.host).await;
             let HostView { policy_id, tlsa } = view(source).await;
             let has_policy = own.has_web.then_some(policy_id.is_some());
             let mut records = OwnDomain { policy_id, ..own.clone() }.wanted(source).await?;
             records.extend(tlsa);
-            let addresses = source.addresses(&own.host).await;
             Ok(Self {
                 domain: own.domain.clone(),
                 host: own.host.clone(),
