@@ -31,6 +31,13 @@ impl Config {
         }
     }
 
+    /// Seconds after a DKIM key's last signature for which its record is needed: as long as mail may wait, and two days.
+    pub fn dkim_record_secs(&self) -> u64 {
+        let schedules = &self.relay.schedule;
+        let ages = schedules.rules.iter().map(|rule| rule.schedule.max_age_secs);
+        ages.fold(schedules.default.max_age_secs, u64::max) + 2 * A_DAY
+    }
+
     /// The certificate that senders see at port 25, from its files. Blocks. Empty if no listener there has TLS.
     pub fn host_certificate(&self) -> HostCertificate {
         let takes_mail = |of: &&Listener| {
@@ -57,6 +64,7 @@ impl Config {
     }
 }
 
+const A_DAY: u64 = 86_400;
 /// Mail between hosts.
 const SMTP: u16 = 25;
 

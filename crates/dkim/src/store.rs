@@ -107,11 +107,22 @@ impl KeyDirectory {
     pub fn read(&self) -> Result<Vec<DomainKeys>, KeyStoreError> {
         let mut all = Vec::new();
         for name in names(&self.dir)? {
-            if is_domain(&name) && self.dir.join(&name).is_dir() {
-                let keys = self.keys(&name)?;
-                if !keys.is_empty() {
-                    all.push(DomainKeys { domain: name, keys });
+            let path = self.dir.join(&name);
+            if !path.is_dir() {
+                continue;
+            }
+            let domain = name.to_ascii_lowercase();
+            let keys = match is_domain(&name) {
+                true => self.keys(&name)?,
+                // Passed over, mail of the domain would leave unsigned.
+                false if is_domain(&domain) && !self.dir.join(&domain).exists() && has_keys(&path)? => {
+                    let why = format!("a domain is in lower case here: rename this directory to {domain}");
+                    vec![StoredKey { selector: UNKNOWN.to_owned(), path, file: Err(why) }]
                 }
+                false => Vec::new(),
+            };
+            if !keys.is_empty() {
+                all.push(DomainKeys { domain, keys });
             }
         }
         Ok(all)
@@ -129,29 +140,32 @@ impl KeyDirectory {
         let names = match names(&dir) {
             // As a key that cannot be read: nobody knows if there is one.
             Err(KeyStoreError::Io { path, error }) => {
-                return Ok(vec![StoredKey { selector: "?".to_owned(), path, file: Err(error.to_string()) }]);
+                return Ok(vec![StoredKey { selector: UNKNOWN.to_owned(), path, file: Err(error.to_string()) }]);
             }
             names => names?,
         };
-        let selectors = names.iter().filter_map(|name| name.strip_suffix(SUFFIX)).filter(|name| is_selector(name));
+        let selectors = names.iter().filter(|name| is_key(name)).filter_map(|name| name.strip_suffix(SUFFIX));
         selectors
             .map(|selector| {
                 let path = dir.join(format!("{selector}{SUFFIX}"));
+                if !is_selector(selector) {
+                    return Ok(StoredKey { selector: UNKNOWN.to_owned(), path, file: Err(NO_SELECTOR.to_owned()) });
+                }
                 let file = read_file(&path)?;
                 Ok(StoredKey { selector: selector.to_owned(), path, file })
             })
             .collect()
     }
 
-    /// The records of the keys of a domain that sign now or next. Blocks.
+    /// The records of the keys of a domain that sign now or next, or that have signed since a moment, in seconds since 1970: their mail may be on its way. Blocks.
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn records(&self, domain: &str) -> Result<KeyRecords, KeyStoreError> {
+    pub fn records(&self, domain: &str, since: u64) -> Result<KeyRecords, KeyStoreError> {
         let mut all = KeyRecords::default();
         for StoredKey { selector, path, file } in self.keys(domain)? {
             match file {
-                Ok(file) if file.state == KeyState::Old => {}
+                Ok(file) if file.state == KeyState::Old && file.since < since => {}
                 Ok(file) => all.records.push((selector, KeyRecord::of(&file.key).to_string())),
                 Err(why) => all.unusable.push(format!("{}: {why}", path.display())),
             }
@@ -268,6 +282,15 @@ fn names(dir: &Path) -> Result<Vec<String>, KeyStoreError> {
     Ok(names)
 }
 
+/// True for the name of a key's file. A hidden file is being written, or is a program's own.
+fn is_key(name: &str) -> bool {
+    name.ends_with(SUFFIX) && !name.starts_with('.')
+}
+
+fn has_keys(dir: &Path) -> Result<bool, KeyStoreError> {
+    Ok(names(dir)?.iter().any(|name| is_key(name)))
+}
+
 fn readable(keys: Vec<StoredKey>) -> Result<Vec<(PathBuf, KeyFile)>, KeyStoreError> {
     let each = keys.into_iter().map(|StoredKey { path, file, .. }| match file {
         Ok(file) => Ok((path, file)),
@@ -315,6 +338,10 @@ fn nofollow() -> i32 {
 }
 
 const SUFFIX: &str = ".pem";
+/// In place of a selector.
+const UNKNOWN: &str = "?";
+const NO_SELECTOR: &str =
+    "the name before .pem is no selector: rename the file, with lower-case letters, digits, hyphens and dots alone";
 
 #[cfg(test)]
 mod tests {
@@ -354,6 +381,43 @@ mod tests {
         assert_eq!((read.len(), read[0].domain.as_str(), states(&read[0].keys)), (1, "a.example", expected.to_vec()));
         let key = |keys: &[StoredKey], at: usize| keys[at].file.as_ref().unwrap().key.public();
         assert_eq!(key(&all, 2), key(&made, 0), "a state changes, and no key");
+        let records = |since| {
+            let records = store.records("a.example", since).unwrap().records;
+            records.into_iter().map(|(selector, _)| selector).collect::<Vec<_>>()
+        };
+        assert_eq!(records(8), ["2611e", "2611e2", "2611r", "2611r2"], "their mail may be on its way");
+        assert_eq!(records(9), ["2611e2", "2611r2"]);
+    }
+
+    #[test]
+    fn a_key_whose_name_is_wrong_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        let store = KeyDirectory::new(place.path());
+        let made = store.create("a.example", &ED, "2611", 1).unwrap();
+        let copied = |to: &str| fs::copy(&made[0].path, place.path().join(to)).unwrap();
+        ["a.example/Mail.pem", "a.example/a b.pem", "a.example/.x.pem", "a.example/mail.key"].map(copied);
+        for dir in ["B.Example", "A.example", "no-key.Example", "no domain"] {
+            fs::create_dir(place.path().join(dir)).unwrap();
+        }
+        ["B.Example/x.pem", "A.example/x.pem", "no domain/x.pem"].map(copied);
+        let mut told = Vec::new();
+        for DomainKeys { domain, keys } in store.read().unwrap() {
+            for StoredKey { selector, path, file } in keys {
+                let why = file.err().map(|why| why.split(':').next().unwrap_or_default().to_owned());
+                told.push((domain.clone(), selector, path, why));
+            }
+        }
+        let line = |domain: &str, selector: &str, file: &str, why: Option<&str>| {
+            (domain.to_owned(), selector.to_owned(), place.path().join(file), why.map(str::to_owned))
+        };
+        let no_selector = Some("the name before .pem is no selector");
+        let expected = [
+            line("b.example", "?", "B.Example", Some("a domain is in lower case here")),
+            line("a.example", "2611e", "a.example/2611e.pem", None),
+            line("a.example", "?", "a.example/Mail.pem", no_selector),
+            line("a.example", "?", "a.example/a b.pem", no_selector),
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]

@@ -120,9 +120,7 @@ impl Keys {
             return Err(format!("{data}: there is no such directory; the server's first start makes it").into());
         }
         become_owner(owned)?;
-        let schedules = &config.relay.schedule;
-        let ages = schedules.rules.iter().map(|rule| rule.schedule.max_age_secs);
-        let needed_secs = ages.fold(schedules.default.max_age_secs, u64::max) + 2 * A_DAY;
+        let needed_secs = config.dkim_record_secs();
         Ok(Self { store: KeyDirectory::new(dir), config, needed_secs })
     }
 
@@ -264,8 +262,6 @@ fn day(at: u64) -> String {
     at.map_or("the far future".to_owned(), |at| at.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d").to_string())
 }
 
-fn now() -> u64 {
+pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
-
-const A_DAY: u64 = 86_400;

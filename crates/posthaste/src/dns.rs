@@ -11,7 +11,7 @@ use posthaste_mta_sts::own_policy_id;
 use serde_json::json;
 
 use crate::config_arg::ConfigArg;
-use crate::dkim::folded;
+use crate::dkim::{folded, now};
 use crate::dns_check::CheckArgs;
 use crate::queue::AnyError;
 use crate::spool_access::become_owner;
@@ -90,7 +90,8 @@ pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> 
     if config.dkim.dir.is_dir() {
         become_owner(&config.dkim.dir)?;
     }
-    let KeyRecords { records, unusable } = KeyDirectory::new(&config.dkim.dir).records(&name)?;
+    let since = now().saturating_sub(config.dkim_record_secs());
+    let KeyRecords { records, unusable } = KeyDirectory::new(&config.dkim.dir).records(&name, since)?;
     unusable.iter().for_each(|key| complain(&harmless(key)));
     Ok(OwnDomain { keys: records, ..config.own_domain(directory, &name) })
 }

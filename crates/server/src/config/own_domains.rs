@@ -111,7 +111,8 @@ impl Drop for Round {
 /// Blocks for [`CHECK_TIME`] at most.
 fn ask(config: &Config, directory: &Directory, domain: &str) -> Result<DomainCheck, String> {
     // Keys that cannot be used are told with the list of keys.
-    let keys = KeyDirectory::new(&config.dkim.dir).records(domain).map_err(|error| error.to_string())?.records;
+    let since = (unix_micros() / 1_000_000).unsigned_abs().saturating_sub(config.dkim_record_secs());
+    let keys = KeyDirectory::new(&config.dkim.dir).records(domain, since).map_err(|error| error.to_string())?.records;
     let own = OwnDomain { keys, ..config.own_domain(directory, domain) };
     let (certificate, ca_file) = (config.host_certificate(), &config.acme.ca_file);
     Handle::current().block_on(async {
