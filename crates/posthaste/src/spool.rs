@@ -13,6 +13,7 @@ use posthaste_spool::{
 };
 use serde_json::{Value, json};
 
+use crate::new_file::check_outside;
 use crate::progress::progress_bar;
 use crate::queue::answer_in;
 use crate::spool_access::{Spool, batches, become_owner, config_for};
@@ -135,16 +136,26 @@ impl SpoolCommand {
             SpoolCommand::Inspect { spool, messages } => spool_inspect::inspect(&spool, messages),
             SpoolCommand::Verify(spool) => verify(&spool, None),
             SpoolCommand::Scrub { spool, rate } => verify(&spool, Some(rate.max(1))),
-            SpoolCommand::Export { spool, to, stream } => export(&spool, &to, stream.as_deref()),
+            SpoolCommand::Export { spool, to, stream } => {
+                check_outside(&to, &spool.dir)?;
+                export(&spool, &to, stream.as_deref())
+            }
             SpoolCommand::Import { to, from, kind, json } => spool_import::import(&from, &to, kind, json),
-            SpoolCommand::Repair { spool, rebuild: Some(to), .. } => rebuild(&spool, &to),
+            SpoolCommand::Repair { spool, rebuild: Some(to), .. } => {
+                check_outside(&to, &spool.dir)?;
+                rebuild(&spool, &to)
+            }
             SpoolCommand::Repair { spool, rebuild: None, give_up_damaged } => repair(&spool, give_up_damaged),
             SpoolCommand::Drop { spool, id, recipient, export, .. } => {
+                export.as_deref().map_or(Ok(()), |to| check_outside(to, &spool.dir))?;
                 drop_message(&spool, id, recipient.as_deref(), export.as_deref())
             }
             SpoolCommand::ForgetMailbox { spool, mailbox, .. } => forget_mailbox(&spool, &mailbox),
             SpoolCommand::AcceptMount { spool, stream } => accept_mount(&spool, &stream),
-            SpoolCommand::ForgetStream { spool, name, export, .. } => forget_stream(&spool, &name, export.as_deref()),
+            SpoolCommand::ForgetStream { spool, name, export, .. } => {
+                export.as_deref().map_or(Ok(()), |to| check_outside(to, &spool.dir))?;
+                forget_stream(&spool, &name, export.as_deref())
+            }
         }
     }
 }
@@ -179,7 +190,7 @@ fn verify(spool: &Spool, rate: Option<u64>) -> Result<ExitCode, AnyError> {
         text += "`posthaste spool repair` writes the damaged copies anew\n";
     }
     if is_sound {
-        text += &format!("sound: {} bytes of {} batches and large bodies are intact\n", report.bytes, report.read);
+        text += &format!("sound: {} bytes of {} batches, large bodies and snapshots are intact\n", report.bytes, report.read);
     }
     let json = json!({
         "kind": kind, "sound": is_sound, "read": report.read, "bytes": report.bytes,

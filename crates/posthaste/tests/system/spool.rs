@@ -379,6 +379,27 @@ fn a_spool_moves_to_another_kind_and_no_export_is_reused() {
 }
 
 #[test]
+fn an_export_lies_beside_its_spool_and_a_spool_beside_its_export() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path());
+    std::os::unix::fs::symlink("spool", dir.path().join("link")).unwrap();
+    for inside in ["spool/out", "spool/../spool/out", "link/out", "spool"] {
+        for args in [
+            &["export", "spool", "--to", inside][..],
+            &["repair", "spool", "--rebuild", inside],
+            &["forget-stream", "spool", "local:one", "--export", inside],
+        ] {
+            let (code, _, error) = run(dir.path(), args);
+            assert!(code == 2 && error.contains("name a directory outside of it"), "{args:?}: {error}");
+        }
+    }
+    assert_eq!(json(dir.path(), &["export", "spool", "--to", "spool/../out"]).0, 0);
+    let (code, _, error) = run(dir.path(), &["import", "out/new", "--from", "out"]);
+    assert!(code == 2 && error.contains("out/new is inside out"), "{error}");
+    assert_eq!(json(dir.path(), &["import", "new", "--from", "out"]).0, 0);
+}
+
+#[test]
 fn damage_outside_checkpoints_is_named_until_given_up() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { kind: StoreKind::Files, keeper: false, ..Config::default() };
