@@ -26,7 +26,7 @@ pub fn inspect(spool: &Spool, messages: bool) -> Result<ExitCode, AnyError> {
     json["undelivered"] = spool_waiting::messages_json(&undelivered).into();
     let listed = if messages { spool_waiting::messages(&undelivered) } else { String::new() };
     spool.print(&json, &(listed + &inspection_text(&shown, &undelivered, &mounts, is_in_use)))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(u8::from(!shown.damage.is_empty())))
 }
 
 fn inspection_text(shown: &Inspection, undelivered: &[Waiting], mounts: &[BoundStream], is_in_use: bool) -> String {

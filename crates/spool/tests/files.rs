@@ -9,6 +9,7 @@ use posthaste_spool::{
     AppendError, Batch, Body, ClosedFileSpool, ClosedSpool, Config, Entry, FileSpool, Lsn, OpenError, OpenReport,
     ReadError, Released, Replayed, SetAside, Spool, SpoolAdmin, StoreKind, StreamId,
 };
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::io::Errno;
 
 fn config(kind: StoreKind) -> Config {
@@ -320,6 +321,21 @@ fn flip(dir: &Path, lsn: Lsn, at: usize) {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[at] ^= 4;
     std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_pipe_in_place_of_a_file_holds_up_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let (spool, _) = open(dir.path());
+    let stream = spool.stream("a").unwrap();
+    let lsns: Vec<Lsn> = (0..2).map(|n| append(&spool, stream, &[n; 100]).unwrap()).collect();
+    drop(spool);
+    let file = file_of(dir.path(), lsns[0]);
+    std::fs::remove_file(&file).unwrap();
+    mknodat(CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let (spool, report) = open(dir.path());
+    assert_eq!(report.damage.iter().map(|damage| damage.lsn).collect::<Vec<_>>(), [Some(lsns[0])]);
+    assert_eq!(spool.read(lsns[1], 0..1).unwrap()[..], [1]);
 }
 
 #[test]

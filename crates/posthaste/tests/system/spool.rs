@@ -411,7 +411,7 @@ fn damage_outside_checkpoints_is_named_until_given_up() {
     spool.abandon();
     // In the head.
     turn_over(&dir.path().join("spool/files/00/00/0000000000000002"), 40);
-    for command in ["verify", "repair"] {
+    for command in ["inspect", "verify", "repair"] {
         let (code, text, _) = run(dir.path(), &[command, "spool"]);
         assert!(code == 1 && text.contains("batch 2: record 2 is damaged"), "{text}");
     }

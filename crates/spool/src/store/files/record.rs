@@ -7,10 +7,11 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use rustix::fs::OFlags;
 
 use crate::Lsn;
 use crate::files;
@@ -39,7 +40,10 @@ impl RecordFile {
             io::ErrorKind::NotFound => RecordError::NotFound(lsn),
             _ => RecordError::Io(lsn, error),
         };
-        let file = File::open(path_of(dir, lsn.get())).map_err(of_io)?;
+        // A pipe in its place is an error, and holds up nobody.
+        let mut options = File::options();
+        let options = options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+        let file = options.open(path_of(dir, lsn.get())).map_err(of_io)?;
         let mut bytes = [0; HEADER];
         read_at(&file, lsn, &mut bytes, 0)?;
         let header = StoredHeader::decode(lsn.get(), &bytes).ok_or(RecordError::HeadDamaged(lsn))?;
