@@ -128,7 +128,8 @@ impl Dane {
             return Demand::Verified { config: Arc::clone(&made.config), name };
         }
         let read = |name: &str| ServerName::try_from(name.to_owned()).ok();
-        let names = read(host).into_iter().chain([name.clone()]).chain(next_hop.iter().filter_map(|name| read(name))).collect();
+        let names =
+            read(host).into_iter().chain([name.clone()]).chain(next_hop.iter().filter_map(|name| read(name))).collect();
         let associations: Arc<[Association]> = associations.into();
         let verifier = DaneVerifier::new(Arc::clone(&associations), names);
         let is_misnamed = verifier.is_misnamed();

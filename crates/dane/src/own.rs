@@ -205,10 +205,14 @@ mod tests {
             let found = record(3, selector, matching, &certificate(&other));
             let told = lines(&host, std::slice::from_ref(&found));
             let [(shown, there)] = &told[..] else { panic!("{told:?}") };
-            let expected = if (selector, matching) == (1, 2) { record(3, 1, 2, &certificate(&own)) } else { good.clone() };
+            let expected =
+                if (selector, matching) == (1, 2) { record(3, 1, 2, &certificate(&own)) } else { good.clone() };
             assert_eq!(*shown, value(&expected), "{selector} {matching}");
             let FoundRecord::Other(there) = there else { panic!("{there:?}") };
-            assert!(there.starts_with(&format!("3 {selector} {matching} ")) && there.len() <= 6 + 2 * 64 + 3, "{there}");
+            assert!(
+                there.starts_with(&format!("3 {selector} {matching} ")) && there.len() <= 6 + 2 * 64 + 3,
+                "{there}"
+            );
             assert_eq!(lines(&host, &[found, expected.clone()]), [(value(&expected), FoundRecord::Same)]);
         }
     }
@@ -273,10 +277,12 @@ mod tests {
         };
         let read = |files: &HostFiles| {
             let read = HostCertificate::read(HOST, files);
-            let key = read.chain.first().and_then(|own| PublicKeyInfo::of_certificate(own)).map(|key| key.whole.to_vec());
+            let key =
+                read.chain.first().and_then(|own| PublicKeyInfo::of_certificate(own)).map(|key| key.whole.to_vec());
             (key, read.next_key)
         };
-        let [of_operator, of_authority, own] = [&of_operator, &of_authority, &own].map(|key| Some(key.subject_public_key_info()));
+        let [of_operator, of_authority, own] =
+            [&of_operator, &of_authority, &own].map(|key| Some(key.subject_public_key_info()));
         assert_eq!(read(&files), (of_authority.clone(), of_operator.clone()));
         let keeping = HostFiles { next_key: None, ..files.clone() };
         assert_eq!(read(&keeping), (of_authority.clone(), of_authority));

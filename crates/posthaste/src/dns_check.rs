@@ -105,7 +105,9 @@ fn line(record: &WantedRecord) -> String {
     let wanted = format!("{name}.  {kind}  {}", quoted_value(record));
     match &record.found {
         FoundRecord::Same => format!("seen       {wanted}\n"),
-        FoundRecord::Nothing if *kind == "TLSA" => format!("missing    {wanted}  the next key is not used without it\n"),
+        FoundRecord::Nothing if *kind == "TLSA" => {
+            format!("missing    {wanted}  the next key is not used without it\n")
+        }
         FoundRecord::Nothing => format!("missing    {wanted}\n"),
         FoundRecord::Other(other) => format!("different  {wanted}  there is: {}\n", harmless(other)),
         FoundRecord::Unknown(why) => format!("no answer  {wanted}  {}\n", harmless(why)),

@@ -190,7 +190,10 @@ fn verify(spool: &Spool, rate: Option<u64>) -> Result<ExitCode, AnyError> {
         text += "`posthaste spool repair` writes the damaged copies anew\n";
     }
     if is_sound {
-        text += &format!("sound: {} bytes of {} batches, large bodies and snapshots are intact\n", report.bytes, report.read);
+        text += &format!(
+            "sound: {} bytes of {} batches, large bodies and snapshots are intact\n",
+            report.bytes, report.read
+        );
     }
     let json = json!({
         "kind": kind, "sound": is_sound, "read": report.read, "bytes": report.bytes,

@@ -111,7 +111,9 @@ fn a_next_key_waits_for_its_tlsa_record() {
     let renewed = || {
         let (is_done, text) = renew(dir.path(), true);
         assert!(is_done, "{text}");
-        text.contains("mx.example.org  new, for 89 days; other hosts expect another key: the TLSA records of _25._tcp.mx")
+        text.contains(
+            "mx.example.org  new, for 89 days; other hosts expect another key: the TLSA records of _25._tcp.mx",
+        )
     };
 
     dns.change(zone(&first));

@@ -4,9 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use posthaste_acme::{
-    AcmeError, AcmeHandle, AcmeSettings, LookupAnswer, NameLookup, NameOutcome, Ports, Way, start,
-};
+use posthaste_acme::{AcmeError, AcmeHandle, AcmeSettings, LookupAnswer, NameLookup, NameOutcome, Ports, Way, start};
 use posthaste_dns::{Resolver, ask_own_servers};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
@@ -74,9 +72,7 @@ impl Acme {
         let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|of| of.handle.clone());
         let handle = handle.ok_or("the running server has no [acme] with enabled = true")?;
         let outcomes = handle.renew(all).await.ok_or("too many ask for certificates now")?;
-        let line = |of: NameOutcome| {
-            json!({ "name": of.name, "new": of.is_new, "error": of.why, "about_key": of.about_key, "ends": of.ends })
-        };
+        let line = |of: NameOutcome| json!({ "name": of.name, "new": of.is_new, "error": of.why, "about_key": of.about_key, "ends": of.ends });
         Ok(outcomes.into_iter().map(line).collect())
     }
 

@@ -38,8 +38,7 @@ pub(crate) fn warnings(config: &Config, now: SystemTime) -> Vec<CertificateWarni
             "set `certificate` below [tls], or `enabled` below [acme]"
         },
     });
-    let failed =
-        posthaste_acme::failures(&config.acme_dir()).into_iter().filter(|_| config.acme.enabled);
+    let failed = posthaste_acme::failures(&config.acme_dir()).into_iter().filter(|_| config.acme.enabled);
     let failed = failed.map(|(name, why)| CertificateWarning {
         what: format!("no new certificate for {name}: {why}"),
         help: "`posthaste acme renew` tries at once",

@@ -204,7 +204,11 @@ impl Running for Loaded {
         };
         if self.acked > 0 {
             let signed = self.opened.signatures.map(|number| format!(", with {number} DKIM signatures"));
-            notes.push(format!("{} messages acknowledged in all rounds, {how}{}", self.acked, signed.unwrap_or_default()));
+            notes.push(format!(
+                "{} messages acknowledged in all rounds, {how}{}",
+                self.acked,
+                signed.unwrap_or_default()
+            ));
         }
         if let Some(least) = self.rates.iter().copied().reduce(f64::min) {
             notes.push(format!(
