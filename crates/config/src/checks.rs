@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use posthaste_directory::names::folded_domain;
 use posthaste_message::address::is_domain;
+use posthaste_net::is_much_of_the_internet;
 use posthaste_smtp::driver::IpNet;
 use posthaste_units::check_bounds;
 use posthaste_units::values::Table;
-use posthaste_units::words::Problem;
+use posthaste_units::words::{Key, Problem};
 use serde::{Deserialize, Serialize};
 
 use super::values;
@@ -88,10 +89,19 @@ impl Checks {
             return Err(Problem::new(at, "not the name of a service, such as mx.example.org"));
         }
         let wrong = self.trusted_forwarders.iter().position(|of| network(of).is_none() && !is_name(of));
-        wrong.map_or(Ok(()), |index| {
-            let at = [Self::NAME.into(), "trusted_forwarders".into(), index.into()];
-            Err(Problem::new(at, "neither an address, a network such as 192.0.2.0/24, nor a domain"))
-        })
+        let at = |index: usize| -> [Key; 3] { [Self::NAME.into(), "trusted_forwarders".into(), index.into()] };
+        if let Some(index) = wrong {
+            return Err(Problem::new(at(index), "neither an address, a network such as 192.0.2.0/24, nor a domain"));
+        }
+        let networks = |count: usize| -> Vec<IpNet> {
+            self.trusted_forwarders[..count].iter().filter_map(|of| network(of)).collect()
+        };
+        let counts: Vec<usize> = (1..=self.trusted_forwarders.len()).collect();
+        let index = counts.partition_point(|&count| !is_much_of_the_internet(&networks(count)));
+        match self.trusted_forwarders.get(index) {
+            Some(_) => Err(Problem::new(at(index), TOO_MANY)),
+            None => Ok(()),
+        }
     }
 
     /// Networks and domains of `trusted_forwarders`, domains in the form of DNS.
@@ -101,6 +111,8 @@ impl Checks {
         (networks, domains.filter_map(|domain| Some(folded_domain(domain)?.into_owned())).collect())
     }
 }
+
+const TOO_MANY: &str = "the networks up to this one are more than a /8 of the internet's IPv4 addresses or a /16 of its IPv6 addresses, and nobody there is checked; list the hosts that forward mail to you";
 
 fn network(text: &str) -> Option<IpNet> {
     text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse()).ok()

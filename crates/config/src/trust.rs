@@ -88,6 +88,20 @@ mod tests {
     }
 
     #[test]
+    fn forwarders_are_not_the_whole_internet() {
+        for (forwarders, place) in [
+            ("'0.0.0.0/0'", "2:23"),
+            ("'::/0'", "2:23"),
+            ("'lists.example', '12.0.0.0/9', '192.0.2.7', '12.128.0.0/9', '13.0.0.0/8'", "2:67"),
+        ] {
+            let error = error_of(&format!("[checks]\ntrusted_forwarders = [{forwarders}]\n"));
+            assert!(error.contains(&format!(":{place}: the networks up to this one are more than a /8")), "{error}");
+        }
+        let text = "[checks]\ntrusted_forwarders = ['lists.example', '12.0.0.0/8', '10.0.0.0/8', '2001:db8::/32']\n";
+        Config::parse(Path::new("x"), text).unwrap();
+    }
+
+    #[test]
     fn networks_that_may_only_connect_are_not_judged() {
         let parsed = |text: &str| Config::parse(Path::new("x"), text);
         let listener = "[[listener]]\naddress = '[::]:25'\nallow = ['0.0.0.0/0', '::/0']\n";
