@@ -163,6 +163,8 @@ fn warnings(config: &Config) -> Vec<String> {
     }
     let of_certificates = crate::config::expiry::warnings(config, std::time::SystemTime::now());
     warnings.extend(of_certificates.iter().map(ToString::to_string));
+    let program = config.acme.dns_program.as_deref().filter(|_| config.acme.enabled);
+    warnings.extend(program.and_then(cannot_run).map(|why| format!("acme.dns_program: {why}")));
     warnings.extend(floors(storage));
     warnings.extend(log_size(storage));
     warnings.extend(pickup(config));
@@ -236,19 +238,21 @@ fn floors(storage: &Storage) -> Option<String> {
     })
 }
 
+/// Why this user cannot run a program.
+fn cannot_run(program: &Path) -> Option<String> {
+    match std::fs::metadata(program) {
+        Err(error) => Some(format!("{}: {error}", program.display())),
+        Ok(found) if !found.is_file() || access(program, Access::EXEC_OK).is_err() => {
+            Some(format!("{} cannot be run", program.display()))
+        }
+        Ok(_) => None,
+    }
+}
+
 /// Why mail could not be delivered there by this user.
 fn unusable(transport: &Transport) -> Option<String> {
     let why = match transport.kind() {
-        TransportKind::Program(arguments) => {
-            let program = Path::new(arguments.first()?);
-            match std::fs::metadata(program) {
-                Err(error) => format!("{}: {error}", program.display()),
-                Ok(found) if !found.is_file() || access(program, Access::EXEC_OK).is_err() => {
-                    format!("{} cannot be run", program.display())
-                }
-                Ok(_) => return None,
-            }
-        }
+        TransportKind::Program(arguments) => cannot_run(Path::new(arguments.first()?))?,
         TransportKind::File(path) => {
             let dir = path.parent().unwrap_or(Path::new("/"));
             match std::fs::metadata(dir) {
@@ -363,6 +367,20 @@ mod tests {
     fn said_of(loaded: &Loaded) -> String {
         let ConfigFindings { errors, text } = check_config(loaded);
         errors.iter().map(|error| format!("error: {error}\n")).collect::<String>() + &text
+    }
+
+    #[test]
+    fn the_check_names_a_program_for_dns_that_cannot_be_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("write-txt");
+        let text = |enabled: bool| {
+            format!("host_name = 'mx.example.org'\n[acme]\nenabled = {enabled}\ndns_program = {program:?}\n")
+        };
+        let told = format!("acme.dns_program: {}: No such file", program.display());
+        assert!(check_of(&text(true)).contains(&told) && !check_of(&text(false)).contains("dns_program"));
+        std::fs::write(&program, "").unwrap();
+        let told = format!("acme.dns_program: {} cannot be run", program.display());
+        assert!(check_of(&text(true)).contains(&told));
     }
 
     #[test]
