@@ -208,10 +208,27 @@ impl ClusterShard {
     }
 }
 
+impl Config {
+    /// Relays among which limits of outgoing mail are divided: one for each shard of all nodes, which has one owner at a time.
+    pub fn limit_shares(&self) -> u32 {
+        let shards = self.cluster.as_ref().map_or(1, |cluster| cluster.shards.len());
+        u32::try_from(shards).expect("there are fewer than 32,768 shards").max(1)
+    }
+
+    /// Connections of a relay at a time to the same set of mail hosts.
+    pub fn site_connections(&self) -> usize {
+        self.relay.connections_per_site / self.limit_shares() as usize
+    }
+}
+
 /// Checks the section, and that all mail is for other hosts: mail in the mailboxes of one machine would be lost with it.
 pub(super) fn check(config: &Config, directory: &Directory) -> Result<(), Problem> {
     let Some(cluster) = &config.cluster else { return Ok(()) };
     cluster.check()?;
+    if config.site_connections() == 0 {
+        let message = format!("{} shards share it: allow that many at least", cluster.shards.len());
+        return Err(Problem::new(["relay".into(), "connections_per_site".into()], message));
+    }
     for (index, domain) in config.domains.iter().enumerate() {
         let problem = |key: &'static str, message: String| {
             Err(Problem::new(["domain".into(), index.into(), key.into()], message))
@@ -320,6 +337,19 @@ mod tests {
         refused(&piped, "has mail for `|/bin/robot`");
         let forwarded = "users = [\"ann\"]\naccounts = { ann = { forward = [\"ann@other.example\"] } }\naliases";
         Config::parse(Path::new("x"), &text(ENGINE, &DOMAIN.replace("aliases", forwarded))).unwrap();
+    }
+
+    #[test]
+    fn limits_are_divided_among_all_shards() {
+        let second = "[[cluster.shard]]\nnumber = 2\nhome = \"n2\"\nstandbys = [\"n1\"]\n";
+        let of = |per_site: usize| {
+            let relay = format!("[relay]\nconnections_per_site = {per_site}\n");
+            text(ENGINE, &format!("{second}{DOMAIN}{relay}"))
+        };
+        let config = Config::parse(Path::new("x"), &of(5)).unwrap();
+        assert_eq!((config.limit_shares(), config.site_connections()), (2, 2));
+        assert_eq!(Config::default().limit_shares(), 1);
+        refused(&of(1), "2 shards share it");
     }
 
     #[test]

@@ -120,6 +120,14 @@ impl Builder {
 }
 
 impl Automation {
+    /// See [`Rules::share`](super::Rules::share).
+    pub(super) fn share(&mut self, parts: u32) {
+        for rule in &mut self.rules {
+            rule.message_rate = rule.message_rate.map(|rate| rate.share(parts));
+            rule.connections = rule.connections.map(|most| (most / parts).max(1));
+        }
+    }
+
     /// The rules.
     pub fn rules(&self) -> &[Rule] {
         &self.rules

@@ -28,6 +28,7 @@ pub mod kumo;
 mod merge;
 mod resolve;
 mod scope;
+mod share;
 #[cfg(test)]
 mod tests;
 

@@ -244,3 +244,24 @@ fn a_threshold_is_reached_within_its_time_only() {
         assert!(!counts.is_enough(0, rule, &other, time * 60), "{time}");
     }
 }
+
+#[test]
+fn a_share_of_all_limits_says_so() {
+    let text = "[default]\nconnections = 10\nmessage_rate = '100/s, burst 9'\nlimits = ['all']\n\
+         [limit.all]\nconnections = 7\nmessage_rate = '9/minute'\n[tenant.a]\nmessage_rate = '1/hour'\n\
+         [[default.automation]]\npatterns = ['x']\naction = 'slow'\nmessage_rate = '30/s'\nconnections = 1\nfor = 60\n";
+    let shared = rules(text).share(3).unwrap();
+    let site = shared.of_site("default", &["mx.example"], &Sections::new());
+    let connections = site.connections.unwrap();
+    assert_eq!((connections.value, &*connections.from), (3, "a.toml: default, shared by 3 shards"));
+    assert_eq!(site.message_rate.unwrap().value, rate("100/3s, burst 3"));
+    let total = &site.totals[0].value;
+    assert_eq!((total.connections, total.message_rate), (Some(2), Some(rate("3/minute, burst 1"))));
+    assert_eq!(shared.messages_of("a").unwrap().message_rate.unwrap().value, rate("1/3h, burst 1"));
+    let rule = &shared.automation().rules()[0];
+    assert_eq!((rule.message_rate, rule.connections), (Some(rate("10/s")), Some(1)));
+    let refused = rules(text).share(8).unwrap_err().to_string();
+    assert!(refused.contains("8 shards cannot share 7 connections"), "{refused}");
+    let alone = rules(text).share(1).unwrap().of_site("default", &["mx.example"], &Sections::new()).connections;
+    assert_eq!(&*alone.unwrap().from, "a.toml: default");
+}

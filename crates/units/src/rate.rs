@@ -64,6 +64,20 @@ impl Rate {
         self.burst
     }
 
+    /// One of `parts` equal shares, with a burst of at least 1. All together do not exceed the rate.
+    ///
+    /// # Panics
+    /// If `parts` is 0.
+    pub fn share(self, parts: u32) -> Rate {
+        let Rate { count, seconds, burst } = self;
+        let burst = (burst / parts).max(1);
+        if count.is_multiple_of(parts) {
+            Rate { count: count / parts, seconds, burst }
+        } else {
+            Rate { count, seconds: seconds.saturating_mul(parts), burst }
+        }
+    }
+
     /// Nanoseconds for `tokens` to accumulate; saturates.
     pub(crate) fn cost(self, tokens: u32) -> u64 {
         self.interval().saturating_mul(u64::from(tokens))

@@ -38,11 +38,11 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, AnyError> {
         serde_json::from_value(lines.into_iter().next().ok_or("no answer")?)?
     } else {
         let defaults = Defaults {
-            connections: config.relay.connections_per_site,
+            connections: config.site_connections(),
             messages_per_connection: config.relay.messages_per_connection,
             recipients_per_message: config.relay.recipients_per_message,
         };
-        let rules = config.relay.shaping_rules()?;
+        let rules = config.relay.shaping_rules(config.limit_shares())?;
         let mut sources = config.relay.source_names();
         if !args.source.is_empty() {
             sources.retain(|name| *name == args.source);

@@ -60,7 +60,7 @@ pub struct Section {
     /// Connections at a time.
     #[serde(deserialize_with = "values::count")]
     pub connections: usize,
-    /// Connections at a time to the same set of mail hosts.
+    /// Connections at a time to the same set of mail hosts. The shards of a cluster share it.
     #[serde(deserialize_with = "values::count")]
     pub connections_per_site: usize,
     /// Messages that one connection carries.
@@ -262,14 +262,14 @@ impl Section {
         QueueLimits::new(self.queue_recipients, &self.tenant)
     }
 
-    /// Reads the limits in the files of `shaping`.
+    /// Reads the limits in the files of `shaping`, divided among `shares` relays that count by themselves.
     ///
     /// # Errors
-    /// See [`ShapingError`]; also for limits of an unknown source.
-    pub fn shaping_rules(&self) -> Result<Arc<Rules>, ShapingError> {
+    /// See [`ShapingError`]; also for limits of an unknown source, and for connections below `shares`.
+    pub fn shaping_rules(&self, shares: u32) -> Result<Arc<Rules>, ShapingError> {
         let rules = Rules::read(&self.shaping)?;
         rules.check_sources(&self.source_names())?;
-        Ok(Arc::new(rules))
+        rules.share(shares).map(Arc::new)
     }
 
     /// Names of all sources, last the one for mail without a pool.

@@ -86,7 +86,7 @@ impl RelayFiles {
         let forwarding = kept(Forwarding::open(section.srs.as_ref()), &mut problems);
         let notices = kept(section.notices.read(), &mut problems);
         let routing = kept(section.routing(), &mut problems);
-        let shaping = kept(section.shaping_rules(), &mut problems);
+        let shaping = kept(section.shaping_rules(config.limit_shares()), &mut problems);
         let resolver = resolver(config).map(Arc::new);
         if let Err(error) = &resolver
             && !matches!(error, SetupError::System(_))

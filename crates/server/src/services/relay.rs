@@ -133,7 +133,7 @@ impl Service for RelayService {
 /// Puts limits, routes, TLS policies, sources, pools, rules and templates of `config` in force. Returns what stays as it was.
 pub(crate) fn reload(relay: &Relay, config: &Config) -> Vec<&'static str> {
     let mut kept = Vec::new();
-    match config.relay.shaping_rules() {
+    match config.relay.shaping_rules(config.limit_shares()) {
         Ok(rules) => relay.set_shaping(rules),
         Err(error) => {
             tracing::error!(error = error.to_string(), "relay.shaping: the old limits stay in force");
@@ -263,7 +263,7 @@ pub(crate) fn relay_config(
         room: section.room(),
         schedules: section.schedule.clone(),
         connections_max: section.connections,
-        site_connections_max: section.connections_per_site,
+        site_connections_max: config.site_connections(),
         session_messages_max: section.messages_per_connection,
         recipients_max: section.recipients_per_message,
         shaping: files.shaping,
