@@ -1,0 +1,281 @@
+"""A cluster on this machine for tests/cluster_proof.py: three servers of NATS, three nodes, a sink, and a load for each node.
+
+All ports are fixed, so it needs a network of its own.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+NUMBERS = (1, 2, 3)
+ENGINE = """
+server_name: e{n}
+host: "127.0.0.1"
+port: 422{n}
+http: "127.0.0.1:822{n}"
+max_payload: 8388608
+jetstream {{ store_dir: "{store}", max_file_store: 4000000000, sync_interval: always }}
+cluster {{
+    name: proof
+    host: "127.0.0.1"
+    port: 622{n}
+    no_advertise: true
+    routes: ["nats://127.0.0.1:6221", "nats://127.0.0.1:6222", "nats://127.0.0.1:6223"]
+}}
+"""
+NODE = """
+host_name = "n{n}.example"
+[storage]
+data = "{data}"
+spool_segment_bytes = "4M"
+spool_segments = 16
+[[listener]]
+address = "127.0.0.1:252{n}"
+[[domain]]
+name = "n{n}.example"
+aliases = {{ postmaster = "ops@there.example" }}
+[relay]
+networks = ["127.0.0.1"]
+unreachable_secs = 1
+[[relay.route]]
+host = "[127.0.0.1]"
+port = 2600
+[relay.schedule.default]
+first_secs = 2
+longest_secs = 4
+[cluster]
+node = "n{n}"
+servers = {servers}
+monitors = ["127.0.0.1:8221", "127.0.0.1:8222", "127.0.0.1:8223"]
+log_bytes = "512M"
+"""
+SHARD = '[[cluster.shard]]\nnumber = {n}\nhome = "n{n}"\nstandbys = ["n{a}", "n{b}"]\n'
+# Longest time for anything that must happen by itself.
+PATIENCE = 150
+
+
+class Failed(Exception):
+    """A promise is broken, or something that must happen does not."""
+
+
+def wait_for(name, look, seconds=PATIENCE):
+    """The first true answer of `look`."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise Failed(f"not within {seconds} s: {name}")
+        time.sleep(0.5)
+    return found
+
+
+class Process:
+    """A program that is started, killed and started again in a directory."""
+
+    def __init__(self, name, dir):
+        self.name, self.dir, self.process = name, dir, None
+
+    def start(self, *command, **options):
+        with open(self.dir / f"{self.name}.log", "a") as log:
+            self.process = subprocess.Popen([str(word) for word in command], cwd=self.dir, stderr=log, **{"stdout": log} | options)
+
+    def send(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        self.send(signal.SIGKILL)
+        self.process.wait()
+
+    def is_running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def end(self):
+        if self.is_running():
+            self.kill()
+
+
+class Engine(Process):
+    """A server of NATS."""
+
+    def __init__(self, number, dir):
+        super().__init__(f"e{number}", dir)
+        self.number, self.store = number, dir / f"e{number}"
+        (dir / f"e{number}.conf").write_text(ENGINE.format(n=number, store=self.store))
+
+    def run(self):
+        self.start(os.environ.get("NATS_SERVER", "nats-server"), "-c", f"{self.name}.conf")
+
+    def get(self, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:822{self.number}/{path}", timeout=2) as answer:
+                return json.load(answer)
+        except OSError:
+            return None
+
+    def leader(self, shard):
+        """The number of the server that leads the log of a shard, as this one knows it."""
+        for account in (self.get("jsz?streams=true&accounts=true") or {}).get("account_details") or []:
+            for stream in account.get("stream_detail") or []:
+                if stream["name"] == log_of(shard):
+                    name = (stream.get("cluster") or {}).get("leader") or ""
+                    return int(name[1:]) if name else None
+        return None
+
+    def ask(self, call):
+        """A request to JetStream, by its subject."""
+        with socket.create_connection(("127.0.0.1", 4220 + self.number), timeout=10) as connection:
+            connection.sendall(f'CONNECT {{"verbose":false}}\r\nSUB answer 1\r\nPUB $JS.API.{call} answer 0\r\n\r\n'.encode())
+            said = connection.makefile("rb")
+            while not (line := said.readline()).startswith(b"MSG"):
+                if not line or line.startswith(b"-ERR"):
+                    raise OSError(f"{self.name}: {line}")
+            answer = json.loads(said.read(int(line.split()[-1])))
+        if "error" in answer:
+            raise OSError(f"{call}: {answer['error']}")
+        return answer
+
+
+class Node(Process):
+    """A node, the home of the shard of its number."""
+
+    def __init__(self, number, dir, program, servers):
+        super().__init__(f"n{number}", dir)
+        self.number, self.program, self.data = number, program, dir / f"n{number}"
+        shards = "".join(SHARD.format(n=n, a=n % 3 + 1, b=(n + 1) % 3 + 1) for n in NUMBERS)
+        self.text = NODE.format(n=number, data="{data}", servers=json.dumps(servers)) + shards
+        self.configure(self.data)
+
+    def configure(self, data):
+        self.data = data
+        (self.dir / f"{self.name}.toml").write_text(self.text.replace("{data}", str(data)))
+
+    def run(self):
+        self.start(self.program, "serve", "--config", f"{self.name}.toml")
+
+    def command(self, *words, timeout=30):
+        command = [self.program, *words, "--config", f"{self.name}.toml"]
+        return subprocess.run(command, cwd=self.dir, capture_output=True, text=True, timeout=timeout)
+
+    def shards(self):
+        """The shards as it knows them, by number; none if it does not answer."""
+        if not self.is_running():
+            return {}
+        try:
+            said = self.command("cluster", "status", "--json").stdout
+            return {shard["shard"]: shard for shard in json.loads(said)["shards"]}
+        except (ValueError, subprocess.TimeoutExpired):
+            return {}
+
+
+class Relays(Process):
+    """TCP relays: one between each node and each server of the engine, in that order."""
+
+    def __init__(self, dir, program):
+        super().__init__("relays", dir)
+        servers = [f"127.0.0.1:422{engine}" for _ in NUMBERS for engine in NUMBERS]
+        self.start(program, *servers, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addresses = [self.process.stdout.readline().strip() for _ in servers]
+
+    def switch(self, node, *words):
+        """Switches the three relays of a node."""
+        for engine in NUMBERS:
+            print((node - 1) * 3 + engine - 1, *words, file=self.process.stdin, flush=True)
+            if self.process.stdout.readline().strip() != "ok":
+                raise Failed(f"the relays do not know {words}")
+
+
+class World:
+    """Everything of a round."""
+
+    def __init__(self, dir, program, relay, rate, seed):
+        self.dir, self.program, self.rate, self.seed = dir, program, rate, seed
+        self.relays = Relays(dir, relay) if relay else None
+        self.engines = {number: Engine(number, dir) for number in NUMBERS}
+        of_node = lambda node: self.relays.addresses[node * 3 - 3:node * 3] if self.relays else [f"127.0.0.1:422{n}" for n in NUMBERS]
+        self.nodes = {number: Node(number, dir, program, of_node(number)) for number in NUMBERS}
+        self.sink = Process("sink", dir)
+        self.loads = {}
+
+    def start(self):
+        for engine in self.engines.values():
+            engine.run()
+        wait_for("the engine has a leader", lambda: (self.engines[1].get("jsz") or {}).get("meta_cluster", {}).get("leader"))
+        for node in self.nodes.values():
+            node.run()
+        self.wait_until_well()
+
+    def wait_until_well(self, homes=True):
+        """All members are in sync, and each home owns its shard."""
+        wait_for("all members are in sync", lambda: self.is_well(homes))
+
+    def is_well(self, homes):
+        shards = self.shards()
+        return len(shards) == 3 and all(len(it["in_sync"]) == 3 and it.get("owner") and (not homes or it["owner"] == it["home"]) for it in shards.values())
+
+    def shards(self):
+        """The shards as some node knows them, with the queue as its owner knows it."""
+        merged = {}
+        for node in self.nodes.values():
+            for number, shard in node.shards().items():
+                is_owner = shard.get("owner") == node.name
+                if is_owner or number not in merged:
+                    merged[number] = shard | {"queued": shard.get("queued") if is_owner else None}
+        return merged
+
+    def owners(self):
+        return {number: (it.get("owner"), it["epoch"]) for number, it in self.shards().items()}
+
+    def serve_sink(self):
+        self.sink.start(self.program, "sink", "127.0.0.1:2600", "--account", "sink.jsonl")
+
+    def load(self):
+        for number in NUMBERS:
+            load = self.loads[number] = Process(f"load{number}", self.dir)
+            report = open(self.dir / f"load{number}.json", "w")
+            load.start(
+                self.program, "load", f"127.0.0.1:252{number}", "--rate", self.rate, "--connections", "10", "--duration", "1h", "--give-up", "1h",
+                "--timeout", "90s", "--drain", "90s", "--size", "1k-20k", "--from", "load@here.example", "--domain", "there.example", "--users", "50",
+                "--seed", self.seed * 3 + number, "--acked", f"acked{number}", "--json", "--quiet", stdout=report)
+            report.close()
+
+    def stop_load(self):
+        """Ends all loads. The messages acknowledged, the longest time of one in milliseconds, and the refusals by their text."""
+        for load in self.loads.values():
+            load.send(signal.SIGTERM)
+        for load in self.loads.values():
+            load.process.wait(PATIENCE)
+        return [json.loads((self.dir / f"load{number}.json").read_text()) for number in NUMBERS]
+
+    def wait_until_delivered(self):
+        def is_empty():
+            shards = self.shards()
+            return len(shards) == 3 and all(it.get("queued") == 0 for it in shards.values())
+        wait_for("all queues are empty", is_empty)
+
+    def account(self, stores=("sink.jsonl",)):
+        """Compares what was acknowledged to each load with what the sink has."""
+        accounts = []
+        for number in NUMBERS:
+            command = [self.program, "load", "account", f"acked{number}", *stores, "--settle", "5s", "--json"]
+            said = subprocess.run(command, cwd=self.dir, capture_output=True, text=True)
+            if not said.stdout:
+                raise Failed(f"no account: {said.stderr}")
+            accounts.append(json.loads(said.stdout))
+        return accounts
+
+    def end(self):
+        for process in [*self.loads.values(), *self.nodes.values(), self.sink, *self.engines.values(), self.relays]:
+            if process:
+                process.end()
+
+    def remove(self):
+        shutil.rmtree(self.dir)
+
+
+def log_of(shard):
+    return f"posthaste-log-{shard}"
