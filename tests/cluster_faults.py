@@ -1,10 +1,11 @@
 """The faults of tests/cluster_proof.py. Each is a function of the world and a source of chance; it returns when the fault is over, with what is worth telling."""
 
+import contextlib
 import shutil
 import signal
 import time
 
-from cluster_world import NUMBERS, Failed, wait_for
+from cluster_world import NUMBERS, Failed, Process, log_of, wait_for
 
 FAULTS = {}
 # Mail that a dead owner may have sent and not recorded, at most: docs/cluster.md.
@@ -15,6 +16,8 @@ def fault(doubles=0, unexpected=0):
     """Registers a fault, with the messages that it may double, and those that may be delivered without an acknowledgement."""
     def register(function):
         function.doubles, function.unexpected = doubles, unexpected
+        # Its servers and nodes have disks of their own, of a few hundred megabytes; shards do not go on after it.
+        function.small_disks = function.stops = False
         FAULTS[function.__name__.replace("_", "-")] = function
         return function
     return register
@@ -32,25 +35,28 @@ def under_load(world, fault, chance):
         world.serve_sink()
     time.sleep(2)
     reports = world.stop_load()
+    if fault.stops:
+        return figures | verdict(world, fault, reports, world.spools())
     world.wait_until_delivered()
     return figures | verdict(world, fault, reports)
 
 
-def verdict(world, fault, reports, stores=("sink.jsonl",)):
-    accounts = world.account(stores)
+def verdict(world, fault, reports, spools=()):
+    accounts = world.account(spools)
     of = lambda kind: sum(len(account[kind]) for account in accounts)
     figures = {kind: of(kind) for kind in ("lost", "altered", "duplicated", "unexpected")}
     figures["acked"] = sum(account["acked"] for account in accounts)
-    figures |= of_reports(reports)
+    # Answers 4yz, and connections that ended without one.
+    figures["refused"], figures["broken"] = (sum(report["total"][kind] for report in reports) for kind in ("failed", "broken"))
+    figures["longest_s"] = round(max(report["total"]["latency"]["max_us"] for report in reports) / 1e6, 1)
+    figures["restarts"] = sum(node.restarts for node in world.nodes.values())
     if figures["lost"] or figures["altered"] or not figures["acked"]:
         raise Failed(f"{figures}")
     if figures["duplicated"] > fault.doubles or figures["unexpected"] > fault.unexpected:
         raise Failed(f"outside the window: {figures}")
+    if world.panics():
+        raise Failed(world.panics()[0])
     return figures
-
-
-def of_reports(reports):
-    return {}
 
 
 def take_over(world, shards, begun, seconds=60):
@@ -153,6 +159,219 @@ def kill_all(world, chance):
     begun = time.monotonic()
     for process in [*world.engines.values(), *world.nodes.values()]:
         process.run()
-    again = lambda: [node.run() for node in world.nodes.values() if not node.is_running()]
-    wait_for("all is well again", lambda: again() == [] and world.is_well(homes=False))
+    world.wait_until_well(homes=False)
     return {"back_s": round(time.monotonic() - begun, 1)}
+
+
+@fault(doubles=RECORDED_LATE)
+def stop_owner(world, chance):
+    """a node stands still for 30 s and goes on: another one has its shard, and it sends nothing more"""
+    victim = chance.choice(NUMBERS)
+    world.nodes[victim].send(signal.SIGSTOP)
+    begun = time.monotonic()
+    seconds = take_over(world, [victim], begun)
+    time.sleep(max(0, begun + 30 - time.monotonic()))
+    world.nodes[victim].send(signal.SIGCONT)
+    world.wait_until_well(homes=False)
+    return {"take_over_s": seconds}
+
+
+@fault()
+def pause_engine(world, chance):
+    """all servers of the engine stand still for 25 s: clients wait, nothing moves"""
+    before = world.owners()
+    for engine in world.engines.values():
+        engine.send(signal.SIGSTOP)
+    time.sleep(25)
+    for engine in world.engines.values():
+        engine.send(signal.SIGCONT)
+    time.sleep(15)
+    nothing_moved(world, before)
+
+
+@fault(doubles=RECORDED_LATE)
+def one_way(world, chance):
+    """the engine's answers to an owner stand still for 13 s: it acts no longer than its lease"""
+    return stall(world, chance, 13, chance.choice(["to-client", "to-server"]))
+
+
+@fault(doubles=RECORDED_LATE)
+def one_way_long(world, chance):
+    """an owner is cut off one way for 40 s: another one has its shard"""
+    return stall(world, chance, 40, chance.choice(["to-client", "to-server"]))
+
+
+def stall(world, chance, seconds, way):
+    victim = chance.choice(NUMBERS)
+    world.relays.switch(victim, "stall", way)
+    begun = time.monotonic()
+    figures = {"way": way}
+    if seconds > 20:
+        figures["take_over_s"] = take_over(world, [victim], begun)
+    time.sleep(max(0, begun + seconds - time.monotonic()))
+    world.relays.switch(victim, "resume", way)
+    world.wait_until_well(homes=False)
+    return figures
+
+
+@fault()
+def slow_network(world, chance):
+    """20 to 80 ms each way between nodes and engine, and resets of connections"""
+    before = world.owners()
+    for node in NUMBERS:
+        for way in ("to-server", "to-client"):
+            world.relays.switch(node, "delay", way, chance.choice([20, 80]))
+    for _ in range(5):
+        time.sleep(chance.uniform(1, 3))
+        world.relays.switch(chance.choice(NUMBERS), "reset")
+    time.sleep(10)
+    nothing_moved(world, before)
+
+
+@fault(doubles=RECORDED_LATE)
+def clone_data(world, chance):
+    """a copy of a running node's data directory starts under its name: one of the two ends, no mail is lost"""
+    victim = chance.choice(NUMBERS)
+    node = world.nodes[victim]
+    copy = world.dir / f"{node.name}-copy"
+    node.send(signal.SIGSTOP)
+    shutil.copytree(node.data, copy, ignore=lambda _, names: [name for name in names if name.endswith(".sock")])
+    node.send(signal.SIGCONT)
+    text = node.text.replace("{data}", str(copy)).replace(f"127.0.0.1:252{victim}", f"127.0.0.1:262{victim}")
+    (world.dir / "copy.toml").write_text(text)
+    twin = Process("copy", world.dir)
+    twin.start(world.program, "serve", "--config", "copy.toml")
+    try:
+        time.sleep(20)
+        if twin.is_running() and node.is_running():
+            raise Failed("two processes of one name run for 20 s")
+    finally:
+        twin.end()
+    world.wait_until_well(homes=False)
+
+
+@fault(doubles=RECORDED_LATE)
+def old_copy(world, chance):
+    """a node dies and starts with an old copy of its data directory"""
+    victim = chance.choice(NUMBERS)
+    node = world.nodes[victim]
+    copy = world.dir / f"{node.name}-copy"
+    node.send(signal.SIGSTOP)
+    shutil.copytree(node.data, copy, ignore=lambda _, names: [name for name in names if name.endswith(".sock")])
+    node.send(signal.SIGCONT)
+    time.sleep(chance.uniform(3, 8))
+    node.kill()
+    node.configure(copy)
+    time.sleep(chance.uniform(0, 3))
+    node.run()
+    world.wait_until_well(homes=False)
+
+
+@fault(doubles=RECORDED_LATE)
+def wipe_node(world, chance):
+    """a node dies with its disk, and starts empty under the same name: its mail is with the others"""
+    victim = chance.choice(NUMBERS)
+    node = world.nodes[victim]
+    node.kill()
+    begun = time.monotonic()
+    shutil.rmtree(node.data)
+    time.sleep(chance.uniform(0, 3))
+    node.run()
+    seconds = take_over(world, [victim], begun)
+    world.wait_until_well(homes=False)
+    return {"take_over_s": seconds}
+
+
+@fault()
+def full_engine_disk(world, chance):
+    """the disk of one server of the engine is full for 10 s: nothing moves"""
+    before = world.owners()
+    engine = world.engines[chance.choice(NUMBERS)]
+    fill(engine.store)
+    time.sleep(10)
+    (engine.store / FILLER).unlink()
+    # It has given up its streams until it starts anew.
+    engine.kill()
+    engine.run()
+    time.sleep(15)
+    nothing_moved(world, before)
+
+
+@fault(doubles=RECORDED_LATE)
+def full_node_disk(world, chance):
+    """the disk of a node is full for 15 s: no mail is lost"""
+    node = world.nodes[chance.choice(NUMBERS)]
+    fill(node.data)
+    time.sleep(15)
+    (node.data / FILLER).unlink()
+    world.wait_until_well(homes=False)
+
+
+def fill(dir):
+    with contextlib.suppress(OSError), open(dir / FILLER, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 16))
+
+
+FILLER = "filler"
+full_engine_disk.small_disks = full_node_disk.small_disks = True
+
+
+@fault()
+def flip_bits(world, chance):
+    """a bit of each block file of a server is flipped; the server leads the logs, and an empty member reads them"""
+    before = world.owners()
+    damaged = world.engines[chance.choice(NUMBERS)]
+    damaged.kill()
+    blocks = [path for path in damaged.store.rglob("*.blk") if "-log-" in str(path)]
+    for block in blocks:
+        with open(block, "r+b") as file:
+            file.seek(block.stat().st_size // 2)
+            byte = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([byte[0] ^ 1 << chance.randrange(8)]))
+    damaged.run()
+    time.sleep(15)
+    nothing_moved(world, before)
+    return {"blocks": len(blocks)}
+
+
+@fault(doubles=RECORDED_LATE)
+def delete_stream(world, chance):
+    """the stream of a log is deleted: its shard stops and says so, and members have all acknowledged mail"""
+    victim = chance.choice(NUMBERS)
+    world.engines[1].ask(f"STREAM.DELETE.{log_of(victim)}")
+    return has_stopped(world, [victim])
+
+
+@fault(doubles=3 * RECORDED_LATE)
+def roll_back(world, chance):
+    """the engine comes back as it was some seconds ago: its shards stop and say so, and members have all acknowledged mail"""
+    time.sleep(2)
+    copies = {}
+    for engine in world.engines.values():
+        engine.send(signal.SIGSTOP)
+    for engine in world.engines.values():
+        copies[engine] = world.dir / f"{engine.name}-copy"
+        shutil.copytree(engine.store, copies[engine])
+    for engine in world.engines.values():
+        engine.send(signal.SIGCONT)
+    time.sleep(chance.uniform(5, 8))
+    for engine in world.engines.values():
+        engine.kill()
+    for engine in world.engines.values():
+        shutil.rmtree(engine.store)
+        copies[engine].rename(engine.store)
+        engine.run()
+    return has_stopped(world, NUMBERS)
+
+
+def has_stopped(world, shards):
+    """Waits until these shards have stopped at their owners, and have a reason."""
+    def why():
+        said = {number: [shard["troubles"] for node in world.nodes.values() if (shard := node.shards().get(number, {})).get("role") == "stopped"] for number in shards}
+        return all(said.values()) and said
+    return {"stopped": wait_for("the shards have stopped", why, 90)}
+
+
+delete_stream.stops = roll_back.stops = True

@@ -22,6 +22,9 @@ import time
 import traceback
 from pathlib import Path
 
+# No caches beside the sources.
+sys.dont_write_bytecode = True
+
 import cluster_faults
 from cluster_world import Failed, World
 
@@ -30,7 +33,7 @@ def run_round(options, fault, seed):
     """The line of a round, and whether all promises were kept."""
     random_of_round = random.Random(f"{seed} {fault.__name__}")
     dir = Path(tempfile.mkdtemp(prefix=f"{fault.__name__}-{seed}-", dir=options.dir))
-    world = World(dir, os.path.realpath(options.program), os.environ.get("RELAY"), options.rate, seed)
+    world = World(dir, os.path.realpath(options.program), os.environ.get("RELAY"), options.rate, seed, fault.small_disks)
     line = {"fault": fault.__name__, "seed": seed}
     try:
         world.start()
@@ -42,7 +45,7 @@ def run_round(options, fault, seed):
             traceback.print_exc()
     finally:
         world.end()
-    if line["ok"]:
+    if line["ok"] and not options.keep:
         world.remove()
     return line
 
@@ -55,6 +58,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1, help="of the first round; each round has the next one")
     parser.add_argument("--rate", type=int, default=20, help="messages a second, of each load")
     parser.add_argument("--dir", help="directory for data")
+    parser.add_argument("--keep", action="store_true", help="keep the directories of all rounds")
     parser.add_argument("--list", action="store_true", help="print the faults")
     options = parser.parse_args()
     if options.list:
@@ -71,17 +75,13 @@ def main():
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; see --list")
     failed = 0
-    for round in range(options.rounds):
+    for seed in range(options.seed, options.seed + options.rounds):
         for name in options.faults or cluster_faults.FAULTS:
             begun = time.monotonic()
-            line = run_round(options, cluster_faults.FAULTS[name], options.seed + round)
-            print(json.dumps(line | {"seconds": round_of(time.monotonic() - begun)}), flush=True)
+            line = run_round(options, cluster_faults.FAULTS[name], seed)
+            print(json.dumps(line | {"seconds": round(time.monotonic() - begun, 1)}), flush=True)
             failed += not line["ok"]
     sys.exit(failed > 0)
-
-
-def round_of(seconds):
-    return round(seconds, 1)
 
 
 main()

@@ -78,7 +78,7 @@ class Process:
     """A program that is started, killed and started again in a directory."""
 
     def __init__(self, name, dir):
-        self.name, self.dir, self.process = name, dir, None
+        self.name, self.dir, self.process, self.is_stopped = name, dir, None, False
 
     def start(self, *command, **options):
         with open(self.dir / f"{self.name}.log", "a") as log:
@@ -86,6 +86,7 @@ class Process:
 
     def send(self, number):
         self.process.send_signal(number)
+        self.is_stopped = number == signal.SIGSTOP
 
     def kill(self):
         self.send(signal.SIGKILL)
@@ -146,6 +147,7 @@ class Node(Process):
     def __init__(self, number, dir, program, servers):
         super().__init__(f"n{number}", dir)
         self.number, self.program, self.data = number, program, dir / f"n{number}"
+        self.is_wanted, self.restarts = False, 0
         shards = "".join(SHARD.format(n=n, a=n % 3 + 1, b=(n + 1) % 3 + 1) for n in NUMBERS)
         self.text = NODE.format(n=number, data="{data}", servers=json.dumps(servers)) + shards
         self.configure(self.data)
@@ -155,7 +157,18 @@ class Node(Process):
         (self.dir / f"{self.name}.toml").write_text(self.text.replace("{data}", str(data)))
 
     def run(self):
+        self.is_wanted = True
         self.start(self.program, "serve", "--config", f"{self.name}.toml")
+
+    def kill(self):
+        self.is_wanted = False
+        super().kill()
+
+    def serve_again(self):
+        """What a service manager does: one that ended by itself is started again, as one does that finds no engine."""
+        if self.is_wanted and not self.is_running():
+            self.restarts += 1
+            self.run()
 
     def command(self, *words, timeout=30):
         command = [self.program, *words, "--config", f"{self.name}.toml"]
@@ -163,7 +176,7 @@ class Node(Process):
 
     def shards(self):
         """The shards as it knows them, by number; none if it does not answer."""
-        if not self.is_running():
+        if not self.is_running() or self.is_stopped:
             return {}
         try:
             said = self.command("cluster", "status", "--json").stdout
@@ -192,7 +205,7 @@ class Relays(Process):
 class World:
     """Everything of a round."""
 
-    def __init__(self, dir, program, relay, rate, seed):
+    def __init__(self, dir, program, relay, rate, seed, small_disks=False):
         self.dir, self.program, self.rate, self.seed = dir, program, rate, seed
         self.relays = Relays(dir, relay) if relay else None
         self.engines = {number: Engine(number, dir) for number in NUMBERS}
@@ -200,6 +213,10 @@ class World:
         self.nodes = {number: Node(number, dir, program, of_node(number)) for number in NUMBERS}
         self.sink = Process("sink", dir)
         self.loads = {}
+        self.disks = [*(engine.store for engine in self.engines.values()), *(node.data for node in self.nodes.values())] if small_disks else []
+        for disk in self.disks:
+            disk.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "disk", disk], check=True)
 
     def start(self):
         for engine in self.engines.values():
@@ -221,6 +238,7 @@ class World:
         """The shards as some node knows them, with the queue as its owner knows it."""
         merged = {}
         for node in self.nodes.values():
+            node.serve_again()
             for number, shard in node.shards().items():
                 is_owner = shard.get("owner") == node.name
                 if is_owner or number not in merged:
@@ -244,12 +262,15 @@ class World:
             report.close()
 
     def stop_load(self):
-        """Ends all loads. The messages acknowledged, the longest time of one in milliseconds, and the refusals by their text."""
+        """Ends all loads. Their reports."""
         for load in self.loads.values():
             load.send(signal.SIGTERM)
         for load in self.loads.values():
             load.process.wait(PATIENCE)
         return [json.loads((self.dir / f"load{number}.json").read_text()) for number in NUMBERS]
+
+    def panics(self):
+        return [line for node in self.nodes.values() for line in open(self.dir / f"{node.name}.log") if "panicked" in line]
 
     def wait_until_delivered(self):
         def is_empty():
@@ -257,11 +278,17 @@ class World:
             return len(shards) == 3 and all(it.get("queued") == 0 for it in shards.values())
         wait_for("all queues are empty", is_empty)
 
-    def account(self, stores=("sink.jsonl",)):
-        """Compares what was acknowledged to each load with what the sink has."""
+    def spools(self):
+        """Ends the nodes. The directories of all shards on all members."""
+        for node in self.nodes.values():
+            node.end()
+        return [node.data / "cluster" / f"shard-{shard}" for node in self.nodes.values() for shard in NUMBERS]
+
+    def account(self, spools=()):
+        """Compares what was acknowledged to each load with what the sink has, and these spools."""
         accounts = []
         for number in NUMBERS:
-            command = [self.program, "load", "account", f"acked{number}", *stores, "--settle", "5s", "--json"]
+            command = [self.program, "load", "account", f"acked{number}", "sink.jsonl", *spools, "--copies", "message", "--settle", "5s", "--json"]
             said = subprocess.run(command, cwd=self.dir, capture_output=True, text=True)
             if not said.stdout:
                 raise Failed(f"no account: {said.stderr}")
@@ -272,6 +299,8 @@ class World:
         for process in [*self.loads.values(), *self.nodes.values(), self.sink, *self.engines.values(), self.relays]:
             if process:
                 process.end()
+        for disk in self.disks:
+            subprocess.run(["umount", disk])
 
     def remove(self):
         shutil.rmtree(self.dir)

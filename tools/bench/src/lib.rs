@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checks;
+pub mod cluster;
 mod engines;
 pub mod executor;
 pub mod idle;
@@ -52,4 +53,4 @@ pub const SUITES: &[Suite] = &[
     search::SUITE,
 ];
 /// Suites that only run when named.
-pub const LONG_SUITES: &[Suite] = &[receive::GRID, relay::SUITE, pages::SUITE, kinds::SUITE, trust::SUITE];
+pub const LONG_SUITES: &[Suite] = &[receive::GRID, relay::SUITE, pages::SUITE, kinds::SUITE, trust::SUITE, cluster::SUITE];

@@ -44,9 +44,21 @@ impl Sink {
         Self::start_with(program, dir, &options)
     }
 
+    /// Like [`start`](Self::start), with counts each `interval`.
+    ///
+    /// # Errors
+    /// When it does not start to listen.
+    pub fn start_telling(program: &Path, dir: &Path, interval: &str) -> Result<Self, SideError> {
+        Self::start_at(program, dir, interval, &[])
+    }
+
     fn start_with(program: &Path, dir: &Path, options: &[&OsStr]) -> Result<Self, SideError> {
+        Self::start_at(program, dir, TOLD_EVERY, options)
+    }
+
+    fn start_at(program: &Path, dir: &Path, interval: &str, options: &[&OsStr]) -> Result<Self, SideError> {
         let mut command = Command::new(program);
-        command.args(["sink", "127.0.0.1:0", "--interval", TOLD_EVERY]).args(options);
+        command.args(["sink", "127.0.0.1:0", "--interval", interval]).args(options);
         let mut process =
             Process::start(&mut command, &dir.join("sink")).map_err(SideError::failed("posthaste sink"))?;
         let listening = |process: &Process| -> Option<SocketAddr> {
@@ -60,6 +72,13 @@ impl Sink {
 
     pub fn pid(&self) -> u32 {
         self.process.pid()
+    }
+
+    /// Messages accepted since its start, as it told last.
+    pub fn accepted(&self) -> u64 {
+        let log = self.process.log();
+        let lines = log.rsplit_once('\n').map_or("", |(whole, _)| whole).lines();
+        lines.rev().find_map(accepted).unwrap_or(0)
     }
 
     /// Number of connections since its start.
@@ -89,6 +108,11 @@ impl Connections {
     }
 }
 
+/// The messages accepted by a line of its log.
+fn accepted(line: &str) -> Option<u64> {
+    line.split_once(" accepted,")?.0.rsplit_once(' ')?.1.parse().ok()
+}
+
 /// Parses the complete lines of its log.
 fn told(log: &str) -> impl Iterator<Item = Connections> {
     let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -111,6 +135,7 @@ mod tests {
                    5 messages/s, 0.1 MB/s, 2 connections; 9 accepted, 0 refused, 0 dropped; 70 connections in all, 20 at";
         let found: Vec<Connections> = told(log).collect();
         assert_eq!(found, [Connections { all: 3, most: 2 }]);
+        assert_eq!(log.lines().map(accepted).collect::<Vec<_>>(), [None, Some(5), Some(9)]);
         assert_eq!(told("").count() + told("x; y\n").count(), 0);
         let figures = Connections { all: 70, most: 20 }.since(found[0]);
         assert_eq!(figures.map(|(key, value)| format!("{key} {value}")), ["sink_most 20", "sink_opened 67"]);

@@ -330,6 +330,23 @@ fn kinds_of_spools_are_measured_in_turns() {
     }
 }
 
+/// The other side needs servers of NATS; its row says so where there are none.
+#[test]
+fn a_shard_is_measured_beside_a_server_alone() {
+    let dir = disk();
+    let output = bench_within(dir.path(), "60s", &["cluster", "--only", "cluster-10k-50", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = rows(&report, "cluster-10k-50");
+    assert_eq!(rows.iter().map(|row| &row["side"]).collect::<Vec<_>>(), ["replicated", "one server"]);
+    for row in rows.iter().filter(|row| row["state"] == "measured") {
+        let of = |key: &str| row["summary"][key]["median"].as_f64().unwrap();
+        assert!(of("rate") > 0.0 && of("written") >= 1.0 && of("p99_us") >= of("p50_us"), "{row}");
+        assert!(row["notes"].to_string().contains("each found once and unaltered in the sink"), "{row}");
+    }
+    assert_eq!(rows[1]["state"], "measured");
+}
+
 #[test]
 fn a_server_with_each_kind_of_spool_is_measured_over_smtp() {
     let dir = disk();

@@ -233,7 +233,10 @@ impl Drop for ScratchServer {
 
 /// A port of loopback outside the range for outgoing connections. A client that keeps trying to reach a dead server
 /// could otherwise be given that very port, and connect to itself (RFC 9293 section 3.5).
-fn fixed_address() -> std::io::Result<SocketAddr> {
+///
+/// # Errors
+/// When there is none.
+pub fn fixed_address() -> std::io::Result<SocketAddr> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let first: u16 = range.split_ascii_whitespace().next().and_then(|port| port.parse().ok()).unwrap_or(32768);
     let mut last_error = std::io::ErrorKind::AddrNotAvailable.into();

@@ -35,7 +35,7 @@ pub(super) struct Loaded {
 }
 
 /// A generator's plan with kept connections.
-pub(super) fn plan(address: std::net::SocketAddr, connections: usize, pool: &Arc<Pool>, duration: Duration) -> Plan {
+pub(crate) fn plan(address: std::net::SocketAddr, connections: usize, pool: &Arc<Pool>, duration: Duration) -> Plan {
     Plan {
         run: fresh_run(),
         servers: vec![Target {
@@ -75,7 +75,7 @@ pub(super) fn plan(address: std::net::SocketAddr, connections: usize, pool: &Arc
 }
 
 /// Distinct bodies.
-pub(super) fn pool(sizes: &Sizes) -> Arc<Pool> {
+pub(crate) fn pool(sizes: &Sizes) -> Arc<Pool> {
     Arc::new(Pool::generated(sizes, &[], SENDER, 1))
 }
 

@@ -4,12 +4,12 @@
 //! hosts are looked up at a DNS server of this process. The clock stops when the last outcome is recorded: our event
 //! log has it, which is in the batch of the record; Postfix's queue is empty.
 
-mod accounting;
+pub(crate) mod accounting;
 pub(crate) mod backlog;
 mod deferred;
 mod destinations;
 mod domains;
-mod loaded;
+pub(crate) mod loaded;
 mod machine;
 pub(crate) mod ours;
 mod outcomes;
