@@ -53,4 +53,5 @@ pub const SUITES: &[Suite] = &[
     search::SUITE,
 ];
 /// Suites that only run when named.
-pub const LONG_SUITES: &[Suite] = &[receive::GRID, relay::SUITE, pages::SUITE, kinds::SUITE, trust::SUITE, cluster::SUITE];
+pub const LONG_SUITES: &[Suite] =
+    &[receive::GRID, relay::SUITE, pages::SUITE, kinds::SUITE, trust::SUITE, cluster::SUITE];

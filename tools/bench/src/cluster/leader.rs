@@ -54,8 +54,10 @@ impl Running for LostLeader {
         wait_for("the cluster is not well", || self.cluster.is_well())?;
         let engine = &mut self.cluster.engine;
         let leader = engine.leader(1).ok_or_else(|| SideError::Failed("the log has no leader".to_owned()))?;
-        let plan = plan(self.cluster.nodes[0].address(), CONNECTIONS, &pool(&"10k".parse().expect("a size")), time(settings));
-        let plan = Plan { pace: Pace { rate: Some(f64::from(RATE)), ..plan.pace }, timeout: Duration::from_secs(90), ..plan };
+        let plan =
+            plan(self.cluster.nodes[0].address(), CONNECTIONS, &pool(&"10k".parse().expect("a size")), time(settings));
+        let plan =
+            Plan { pace: Pace { rate: Some(f64::from(RATE)), ..plan.pace }, timeout: Duration::from_secs(90), ..plan };
         let before = self.sink.accepted();
         let (mut is_killed, mut again) = (false, None);
         let mut watch = |progress: &posthaste_loadgen::load::Progress<'_>| {

@@ -70,7 +70,16 @@ impl ShardRounds {
         let (sink, account) = sink(settings, dir)?;
         let cluster = Cluster::start(settings, dir, [sink.address.port(); 3])?;
         let (address, pids) = (cluster.nodes[0].address(), cluster.pids());
-        Ok(Self { shape, pool: bodies(shape), address, pids, sink, account, acked: 0, side: ShardSide::Replicated(cluster) })
+        Ok(Self {
+            shape,
+            pool: bodies(shape),
+            address,
+            pids,
+            sink,
+            account,
+            acked: 0,
+            side: ShardSide::Replicated(cluster),
+        })
     }
 
     /// The same server without a cluster.
@@ -134,6 +143,8 @@ impl Running for ShardRounds {
             ShardSide::Alone(_) => "one process",
         };
         let acked = self.acked;
-        Ok(vec![format!("{acked} messages acknowledged in all rounds, each found once and unaltered in the sink; {servers}")])
+        Ok(vec![format!(
+            "{acked} messages acknowledged in all rounds, each found once and unaltered in the sink; {servers}"
+        )])
     }
 }

@@ -23,7 +23,10 @@ const DURABILITY: &str = "synced by two of three servers of the engine, and by t
 
 fn workloads(settings: &Settings) -> Vec<Workload> {
     let shapes = loaded::SHAPES.into_iter().map(|shape| loaded_workload(shape, settings));
-    shapes.chain([taken_workload(taken::End::Killed, settings), taken_workload(taken::End::Moved, settings)]).chain([leader_workload(settings)]).collect()
+    shapes
+        .chain([taken_workload(taken::End::Killed, settings), taken_workload(taken::End::Moved, settings)])
+        .chain([leader_workload(settings)])
+        .collect()
 }
 
 fn side(name: &'static str, is_ours: bool, durability: &'static str, start: Start) -> Side {
