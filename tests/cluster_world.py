@@ -225,6 +225,8 @@ class World:
         for node in self.nodes.values():
             node.run()
         self.wait_until_well()
+        for node in self.nodes.values():
+            node.restarts = 0
 
     def wait_until_well(self, homes=True):
         """All members are in sync, and each home owns its shard."""
