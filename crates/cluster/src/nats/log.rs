@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::seen::{Highest, Missing};
-use super::{NO_MESSAGE, NatsEngine, Published, check};
+use super::{ApiError, NO_MESSAGE, NO_STREAM, NatsEngine, Published, check};
 use crate::{Appended, Log, LogError, Position};
 
 /// A log in NATS JetStream.
@@ -35,6 +35,21 @@ struct State {
     end: u64,
 }
 
+impl State {
+    /// A stream that was deleted has no records: only an answer for a while makes it a log that has lost all, see [`Highest`].
+    fn of(answer: Result<Value, ApiError>) -> Result<Self, String> {
+        let info = match answer {
+            Ok(info) => info,
+            Err(error) if error.code == NO_STREAM => return Ok(Self { first: 1, end: 0 }),
+            Err(error) => return Err(error.description),
+        };
+        let number = |name: &str| info["state"][name].as_u64().unwrap_or_default();
+        let end = number("last_seq");
+        let first = if number("messages") == 0 { end + 1 } else { number("first_seq") };
+        Ok(Self { first, end })
+    }
+}
+
 type Fetched = Result<Option<Bytes>, LogError>;
 
 impl NatsLog {
@@ -47,15 +62,13 @@ impl NatsLog {
     }
 
     fn state(&self) -> Result<State, LogError> {
-        let info = self.info()?;
-        let number = |name: &str| info["state"][name].as_u64().unwrap_or_default();
-        let end = number("last_seq");
-        if !self.seen().end.takes(end, Instant::now()) {
+        let answer = self.engine.block_on(self.engine.api(&format!("STREAM.INFO.{}", self.stream), &Value::Null))?;
+        let state = State::of(answer).map_err(|error| LogError::Unreachable(format!("{}: {error}", self.stream)))?;
+        if !self.seen().end.takes(state.end, Instant::now()) {
             let why = format!("{}: the server that answers lacks records that were there", self.stream);
             return Err(LogError::Unreachable(why));
         }
-        let first = if number("messages") == 0 { end + 1 } else { number("first_seq") };
-        Ok(State { first, end })
+        Ok(state)
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -184,3 +197,19 @@ const EXPECTED_LAST: &str = "Nats-Expected-Last-Sequence";
 const READ_AHEAD: usize = 8;
 /// Between two looks for new records.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_that_is_gone_has_no_records() {
+        let of = |answer| State::of(answer).map(|state| (state.first, state.end));
+        let full = json!({ "state": { "messages": 3, "first_seq": 5, "last_seq": 7 } });
+        let cut = json!({ "state": { "messages": 0, "first_seq": 8, "last_seq": 7 } });
+        assert_eq!((of(Ok(full)), of(Ok(cut))), (Ok((5, 7)), Ok((8, 7))));
+        let error = |code| Err(ApiError { code, description: "an error".to_owned() });
+        assert_eq!(of(error(NO_STREAM)), Ok((1, 0)));
+        assert_eq!(of(error(10008)), Err("an error".to_owned()));
+    }
+}

@@ -300,5 +300,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const WRONG_LAST_SEQUENCE: u64 = 10071;
 /// A stream of that name has other settings.
 const NAME_IN_USE: u64 = 10058;
+/// Error code: no such stream.
+const NO_STREAM: u64 = 10059;
 /// Error code: no such message.
 const NO_MESSAGE: u64 = 10037;
