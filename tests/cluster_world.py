@@ -127,10 +127,10 @@ class Engine(Process):
                     return int(name[1:]) if name else None
         return None
 
-    def ask(self, call):
+    def ask(self, call, body=""):
         """A request to JetStream, by its subject."""
         with socket.create_connection(("127.0.0.1", 4220 + self.number), timeout=10) as connection:
-            connection.sendall(f'CONNECT {{"verbose":false}}\r\nSUB answer 1\r\nPUB $JS.API.{call} answer 0\r\n\r\n'.encode())
+            connection.sendall(f'CONNECT {{"verbose":false}}\r\nSUB answer 1\r\nPUB $JS.API.{call} answer {len(body)}\r\n{body}\r\n'.encode())
             said = connection.makefile("rb")
             while not (line := said.readline()).startswith(b"MSG"):
                 if not line or line.startswith(b"-ERR"):
@@ -253,13 +253,13 @@ class World:
     def serve_sink(self):
         self.sink.start(self.program, "sink", "127.0.0.1:2600", "--account", "sink.jsonl")
 
-    def load(self):
+    def load(self, size):
         for number in NUMBERS:
             load = self.loads[number] = Process(f"load{number}", self.dir)
             report = open(self.dir / f"load{number}.json", "w")
             load.start(
                 self.program, "load", f"127.0.0.1:252{number}", "--rate", self.rate, "--connections", "10", "--duration", "1h", "--give-up", "1h",
-                "--timeout", "90s", "--drain", "90s", "--size", "1k-20k", "--from", "load@here.example", "--domain", "there.example", "--users", "50",
+                "--timeout", "90s", "--drain", "90s", "--size", size, "--from", "load@here.example", "--domain", "there.example", "--users", "50",
                 "--seed", self.seed * 3 + number, "--acked", f"acked{number}", "--json", "--quiet", stdout=report)
             report.close()
 
