@@ -320,7 +320,7 @@ def fill(dir):
 FILLER = "filler"
 
 
-@fault(doubles=RECORDED_LATE, size="300k-400k", seconds=(10, 15))
+@fault(doubles=RECORDED_LATE, size="100k-150k", seconds=(10, 15))
 def flip_bits(world, chance):
     """a bit of each block file of a server is flipped; it leads the logs, an empty member finds that, and new files heal it"""
     damaged, victim = (chance.choice(NUMBERS) for _ in range(2))

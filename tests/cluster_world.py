@@ -176,7 +176,8 @@ class Node(Process):
 
     def shards(self):
         """The shards as it knows them, by number; none if it does not answer."""
-        if not self.is_running() or self.is_stopped:
+        self.serve_again()
+        if self.is_stopped or not self.is_running():
             return {}
         try:
             said = self.command("cluster", "status", "--json").stdout
@@ -240,7 +241,6 @@ class World:
         """The shards as some node knows them, with the queue as its owner knows it."""
         merged = {}
         for node in self.nodes.values():
-            node.serve_again()
             for number, shard in node.shards().items():
                 is_owner = shard.get("owner") == node.name
                 if is_owner or number not in merged:
