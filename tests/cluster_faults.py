@@ -28,13 +28,14 @@ def fault(doubles=0, small_disks=False, stops=False, size="1k-20k", seconds=(3, 
 
 def under_load(world, fault, chance):
     """Runs a fault while mail flows. Figures of the round."""
-    is_away = chance.random() < 0.5
-    if not is_away:
-        world.serve_sink()
+    # A slow sink has open transactions at any moment.
+    sink = chance.choice(["away", "there", "slow"])
+    if sink != "away":
+        world.serve_sink(*(["--delay", "end-of-data=50ms..500ms"] if sink == "slow" else []))
     world.load(fault.size)
     time.sleep(chance.uniform(*fault.seconds))
-    figures = {"sink": "away" if is_away else "there"} | (fault(world, chance) or {})
-    if is_away:
+    figures = {"sink": sink} | (fault(world, chance) or {})
+    if sink == "away":
         world.serve_sink()
     time.sleep(2)
     reports = world.stop_load()

@@ -4,8 +4,8 @@
     tests/cluster_proof.py PROGRAM [FAULT…] [--rounds N] [--seed N] [--rate N] [--dir DIR]
     tests/cluster_proof.py --list
 
-Each round is a cluster of its own: three servers, three nodes, a load for each node, a sink. A seed chooses moments, victims, and that the sink is away until
-the fault, so that mail waits. A line of JSON tells each round. Exit status 1: mail is lost or altered, is sent twice outside the documented window, or a fault is
+Each round is a cluster of its own: three servers, three nodes, a load for each node, a sink. A seed chooses moments, victims, and a sink that is fast, slow, or
+away until the fault, so that mail waits. A line of JSON tells each round. Exit status 1: mail is lost or altered, is sent twice outside the documented window, or a fault is
 not survived as docs/cluster.md says; then the round's directory is kept.
 
 PROGRAM is built with the feature `cluster`. NATS_SERVER names another nats-server than that of the path. RELAY is the example `tcp_relay` of testkit/tcp-relay:

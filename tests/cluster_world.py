@@ -250,8 +250,8 @@ class World:
     def owners(self):
         return {number: (it.get("owner"), it["epoch"]) for number, it in self.shards().items()}
 
-    def serve_sink(self):
-        self.sink.start(self.program, "sink", "127.0.0.1:2600", "--account", "sink.jsonl")
+    def serve_sink(self, *options):
+        self.sink.start(self.program, "sink", "127.0.0.1:2600", "--account", "sink.jsonl", *options)
 
     def load(self, size):
         for number in NUMBERS:
