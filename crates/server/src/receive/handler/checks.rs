@@ -313,7 +313,7 @@ struct OwnSender;
 
 impl Check for OwnSender {
     fn mail<'a>(&'a self, at: &'a AtMail<'a>) -> Checking<'a> {
-        let AtMail { receiver, session, settings, mail } = at;
+        let AtMail { receiver, session, settings, mail, .. } = at;
         Checking::Done(match settings.login(session) {
             Some((name, login)) if !logins::may_send_as(login, name, &mail.reverse_path, &settings.directory) => {
                 receiver.tell_foreign_sender(session, name, &mail.reverse_path);
