@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::body::Bytes;
+use hyper::header::HeaderValue;
 use posthaste_net::Phase;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -166,6 +167,8 @@ pub(crate) async fn follow<V: ServerView>(
         send(events, &pieces, &|| phase.reached(Phase::Draining), goes_on).await;
     });
     let mut answer = answer::answer(StatusCode::OK, "text/event-stream", Bytes::new());
+    // A web server in front that collects octets would show events late: nginx passes these on at once.
+    answer.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     *answer.body_mut() = AnswerBody::live(sent);
     answer
 }

@@ -387,7 +387,9 @@ fn events_come_as_they_happen_until_the_token_goes() {
         panic!("it ended without {text}: {seen:?}");
     };
     let head = wait(": events");
-    assert!(head.contains("text/event-stream") && head.contains("content-security-policy: "), "{head}");
+    for field in ["text/event-stream", "content-security-policy: ", "x-accel-buffering: no"] {
+        assert!(head.contains(field), "{head}");
+    }
     client.deliver(&["after@example.org"], MESSAGE);
     // What was told of the message before may still come first.
     let seen = wait("\"mailbox\":\"example.org/after/Maildir\"}");
