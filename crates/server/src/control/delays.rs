@@ -1,6 +1,7 @@
 //! Destinations that do not take their mail: a line for the page, with the reason.
 
 use posthaste_admin::{Attention, Urgency};
+use posthaste_units::count;
 
 /// Mail that waits for one destination, without what an operator holds.
 #[derive(Debug, Clone, Copy)]
@@ -21,12 +22,21 @@ impl Delay {
 
     /// The line of a destination. `why`: its last reply, or the limit that its mail waits for.
     pub fn line(self, domain: &str, why: Option<&str>) -> Attention {
-        let (free, minutes) = (self.free, self.age_secs / 60);
-        let age = if minutes < 120 { format!("{minutes} minutes") } else { format!("{} hours", minutes / 60) };
+        let (free, age) = (self.free, rough(self.age_secs));
         let why = why.map_or(String::new(), |why| format!(": {why}"));
         let what = format!("{free} recipients at {domain} wait, the oldest for {age}{why}");
         let help = format!("posthaste queue explain {domain}");
         Attention::new(Urgency::Warning, &format!("delay {domain}"), what, help).in_queue([("domain", domain)])
+    }
+}
+
+/// A time as people say it, in the unit that suits it.
+pub(crate) fn rough(secs: i64) -> String {
+    let minutes = ((secs + 30) / 60).max(1);
+    match ((minutes + 30) / 60, minutes) {
+        (_, ..120) => count(minutes, "minute"),
+        (hours @ ..48, _) => count(hours, "hour"),
+        (hours, _) => count((hours + 12) / 24, "day"),
     }
 }
 
@@ -96,5 +106,18 @@ mod tests {
         assert_eq!(line.help, "posthaste queue explain there.example");
         let old = Delay { age_secs: 18_000, ..delay }.line("there.example", None);
         assert_eq!(old.what, "4812 recipients at there.example wait, the oldest for 5 hours");
+    }
+
+    #[test]
+    fn times_are_told_in_a_unit_that_suits_them() {
+        let check = |secs, expected: &str| assert_eq!(rough(secs), expected, "{secs}");
+        check(-5, "1 minute");
+        check(89, "1 minute");
+        check(7169, "119 minutes");
+        check(7170, "2 hours");
+        check(4 * 3600 - 60, "4 hours");
+        check(47 * 3600, "47 hours");
+        check(48 * 3600, "2 days");
+        check(7 * 86_400, "7 days");
     }
 }

@@ -20,7 +20,7 @@ use posthaste_relay::sender::{CountBy, Filter, Relay, STREAM as QUEUE, Standing}
 use serde_json::{Value, json};
 
 use crate::config::expiry::CertificateWarning;
-use crate::control::delays::{DELAYS_MAX, Delay};
+use crate::control::delays::{DELAYS_MAX, Delay, rough};
 use crate::control::disks::{Disks, FileSystem};
 use crate::control::public_files::PublicFiles;
 use crate::control::requests::queue_counts::{NamedCount, QueueCounts};
@@ -455,8 +455,8 @@ fn suspension(relay: &Relay, entry: &QueueEntry) -> Option<Attention> {
     };
     let name = format!("{} {}", scope.kind(), scope.name());
     let until = Some(*until).filter(|until| *until < Secs::MAX).map(|until| relay.wall(until));
-    let left = until.map(|until| until.saturating_sub(now_secs()).max(0) / 60 + 1);
-    let end = left.map_or("until somebody resumes it".to_owned(), |minutes| format!("for {minutes} more minutes"));
+    let left = until.map(|until| rough(until.saturating_sub(now_secs())));
+    let end = left.map_or("until somebody resumes it".to_owned(), |left| format!("for {left} more"));
     let why = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     let what = format!("mail of {name} is {is} {end}{why}");
     let about = format!("suspension {name}");
