@@ -1,7 +1,7 @@
 //! Limits of a destination, and those that hold mail up now.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Relay;
 use super::route_table::Plan;
@@ -146,6 +146,14 @@ impl Shared {
         // Trouble with the hosts is no limit: their last reply says it.
         let is_limit = |now: &Now| now.binds && now.what != MAIL_HOSTS;
         self.now_of_site(&site).into_iter().find(is_limit).map(|now| format!("{}: {}", now.what, now.state))
+    }
+
+    /// Time until the mail hosts of a recipient are tried again, if they cannot be reached now.
+    pub(super) fn hosts_paused_for(&self, key: Key) -> Option<Duration> {
+        let place = self.queue().route_of(key)?;
+        let site = self.sites.find(&place)?;
+        let until = site.state().standing.paused_until()?;
+        Some(until.saturating_duration_since(Instant::now().into()))
     }
 
     fn now_of_site(&self, site: &Arc<Site>) -> Vec<Now> {

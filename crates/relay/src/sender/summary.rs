@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_spool::Lsn;
@@ -35,6 +35,8 @@ pub struct Standing {
     pub reply: Option<Arc<str>>,
     /// The limit that its mail waits for now.
     pub limit: Option<String>,
+    /// Time until its hosts are tried again, if they cannot be reached now: mail that is due waits for that.
+    pub paused: Option<Duration>,
 }
 
 impl Relay {
@@ -65,7 +67,7 @@ impl Relay {
         let shared = &self.0.shared;
         let Some(key) = count.sample else { return Standing::default() };
         let reply = shared.at_site(key).0.or_else(|| shared.outcomes.replies.of(key).map(|said| said.text));
-        Standing { reply, limit: shared.limit_of(key) }
+        Standing { reply, limit: shared.limit_of(key), paused: shared.hosts_paused_for(key) }
     }
 
     /// The first `bytes_max` bytes of a waiting message, in pieces. Blocks.

@@ -439,7 +439,7 @@ pub(crate) fn delays(relays: &[Relay], tenant: Option<&str>, now: i64) -> Vec<At
         let free = count.recipients.saturating_sub(count.suspended);
         let delay = Delay { free, deferred: count.deferred, age_secs: now - count.oldest };
         delay.needs_somebody().then(|| {
-            let Standing { reply, limit } = count.standing(relays);
+            let Standing { reply, limit, .. } = count.standing(relays);
             delay.line(&count.name, reply.as_deref().or(limit.as_deref()))
         })
     };

@@ -6,6 +6,7 @@ use posthaste_relay::sender::{CountBy, QueueLimitNow, Relay, Standing};
 use super::queue_counts::{NamedCount, QueueCounts};
 use super::scopes::filter;
 use super::{Answer, Asker, Outcome, as_json};
+use crate::ids::unix_micros;
 
 /// Counts the recipients that fit, the largest groups first.
 pub(super) fn summary(
@@ -29,8 +30,12 @@ pub(super) fn summary(
         (line.deferred, line.held, line.suspended) = (count.deferred, count.held, count.suspended);
         (line.under_way, line.next) = (count.under_way, count.next);
         if top.is_some() {
-            let Standing { reply, limit } = count.standing(relays);
+            let Standing { reply, limit, paused } = count.standing(relays);
             (line.last_reply, line.limit) = (reply.as_deref().map(str::to_owned), limit);
+            // A tenant's or campaign's mail is for many hosts.
+            let paused = paused.filter(|_| matches!(by, By::Domain | By::Site));
+            let again = paused.map(|paused| unix_micros() / 1_000_000 + paused.as_secs() as i64);
+            line.next = line.next.map(|next| again.map_or(next, |again| next.max(again)));
         }
         line
     };
