@@ -303,6 +303,52 @@ class Tests:
         assert status == 403, status
         page.watch.check()
 
+    def test_an_address_of_no_page_is_said(self):
+        page = self.entered()
+        for address in ["#/constructor", "#/__proto__", "#/toString?x=1"]:
+            self.go(page, "#/queue")
+            expect(page.locator("nav a[aria-current]")).to_have_text("Queue")
+            self.go(page, address)
+            expect(page.get_by_text("There is no such page.")).to_be_visible()
+        self.go(page, "#/find?as=constructor&events=constructor&secs=constructor")
+        expect(page.get_by_text("live", exact=True)).to_be_visible()
+        expect(page.get_by_label("Time")).to_have_value("86400")
+        page.watch.check()
+
+    def test_a_refused_session_says_why(self):
+        page = self.entered()
+        why = "this token is not for clients of this network"
+        page.route("**/api/token/v1", lambda route: route.fulfill(status=403, json={"error": why}))
+        page.reload()
+        expect(page.get_by_role("alert")).to_have_text(why)
+        page.unroute("**/api/token/v1")
+        expect(page.locator("nav a", has_text="Queue")).to_be_visible()
+        page.watch.check()
+
+    def test_a_failure_is_shown_until_the_server_is_back(self):
+        queue, system, now = self.entered(), self.entered(), self.entered()
+        self.go(queue, "#/queue")
+        queue.locator("tbody tr").first.wait_for()
+        self.go(system, "#/system")
+        system.locator("tbody tr").first.wait_for()
+        self.go(now, "#/now")
+        expect(now.locator(".facts")).to_contain_text("no mail seen")
+        Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], b"Subject: counted\r\n\r\nx")
+        expect(now.locator(".facts")).to_contain_text("p50")
+        self.server.stop()
+        system.get_by_role("button", name="look again").click()
+        for page in [queue, system, now]:
+            expect(page.locator("main .error").first).not_to_be_empty(timeout=90_000)
+        self.server.start()
+        system.get_by_role("button", name="look again").click()
+        for page in [queue, system, now]:
+            expect(page.locator("main .error").first).to_be_empty(timeout=90_000)
+        # The server counts from its start on.
+        expect(now.locator(".facts")).to_contain_text("no mail seen")
+        assert "NaN" not in now.locator(".facts").inner_text()
+        for page in [queue, system, now]:
+            page.watch.check()
+
     def test_graphs_are_of_a_minute_an_hour_or_a_day(self):
         page = self.entered()
         self.go(page, "#/now")
@@ -426,6 +472,14 @@ class Tests:
         dialog.get_by_label("Type the number").fill(str(left))
         self.shot(page, "queue-delete")
         dialog.get_by_role("button", name="Cancel").click()
+        # The command selects what the button does.
+        self.go(page, "#/queue?domain=there.example&state=waiting")
+        expect(page.locator(".strip strong")).to_have_text("domain there.example, not held")
+        page.get_by_role("button", name="delete …").first.click()
+        dialog.get_by_role("button", name="copy as command").click()
+        expect(dialog.last).to_contain_text('"held":false')
+        dialog.last.get_by_role("button", name="Close").click()
+        dialog.get_by_role("button", name="Cancel").click()
         self.go(page, "#/queue?recipient=r1@there.example")
         page.get_by_role("button", name="delete …").first.click()
         dialog.get_by_label("Type the number").fill("1")
@@ -475,8 +529,17 @@ class Tests:
         expect(page.locator("nav a", has_text="Queue")).to_be_visible()
         self.go(page, "#/queue")
         expect(page.get_by_text("0 recipients wait for other hosts")).to_be_visible()
+        # On the host, a command without the tenant would be about all mail.
+        page.get_by_role("button", name="delete …").first.click()
+        page.locator("dialog").get_by_role("button", name="copy as command").click()
+        expect(page.locator("dialog").last).to_contain_text("posthaste queue delete --tenant acme")
+        page.locator("dialog").last.get_by_role("button", name="Close").click()
+        page.locator("dialog").get_by_role("button", name="Cancel").click()
         self.go(page, "#/queue?domain=there.example")
         expect(page.get_by_text("Nothing that fits waits.")).to_be_visible()
+        operator = self.entered()
+        self.go(operator, "#/system")
+        expect(operator.get_by_text("; tenant acme")).to_be_visible()
         self.go(page, "#/find?what=r1%40there.example")
         expect(page.get_by_text("Nothing was found.")).to_be_visible()
         self.go(page, "#/find")
@@ -504,6 +567,9 @@ class Tests:
         records = page.locator("table.records tbody tr")
         expect(records.first).to_contain_text("no answer", timeout=120_000)
         expect(records.first).to_contain_text("10 mx.here.example.")
+        expect(page.get_by_text(re.compile(r"Without an answer: (\d+) of \1 records"))).to_be_visible()
+        # `none` is a result of a check.
+        expect(page.get_by_text("no check yet")).to_have_count(3)
         expect(page.get_by_text("MTA-STS policy: not served")).to_be_visible()
         records.first.get_by_role("button", name="copy record").click()
         expect(page.locator("dialog code")).to_contain_text("here.example. MX 10 mx.here.example.")
@@ -583,7 +649,8 @@ class Tests:
         query = urllib.parse.urlencode
         places = ["#/now", "#/queue", "#/queue?by=site&state=held", "#/queue?rows=1", "#/queue?domain=there.example", "#/queue?" + query({"recipient": evil}), "#/find", "#/find?events=refused",
                   "#/find?what=ann%40here.example", "#/find?" + query({"what": evil}), "#/find?as=user&what=ann", "#/find?as=words&what=script", "#/find?" + query({"as": "words", "what": "o'clock", "secs": ""}),
-                  f"#/mail?message={message}", "#/domains", "#/system"]
+                  "#/queue?state=waiting", "#/queue?rows=1&state=waiting", "#/queue?recipient=-f%40there.example", "#/queue?domain=-there.example", "#/find?what=-f%40there.example",
+                  "#/find?as=user&what=-ann", "#/find?as=words&what=-script", f"#/mail?message={message}", "#/domains", "#/system"]
         commands, dialog = {}, page.locator("dialog")
         for address in places:
             page.evaluate("document.querySelector('main').dataset.old = 'yes'")
@@ -651,7 +718,10 @@ class Tests:
         page.keyboard.press("ArrowDown")
         assert page.evaluate("document.activeElement.rowIndex") == 3
         page.keyboard.press("Enter")
-        expect(page.locator("tr.details:not([hidden])")).to_have_count(1)
+        details = page.locator("tr.details:not([hidden])")
+        expect(details).to_have_count(1)
+        # Days ahead: the time of day alone would be today's.
+        expect(details).to_contain_text(re.compile(r"expires\s*\d+ [A-Z][a-z]+ \d\d:\d\d"))
         page.keyboard.press("g")
         page.keyboard.press("f")
         expect(page.locator("nav a[aria-current]")).to_have_text("Find")

@@ -86,6 +86,16 @@ export function quoted(word) {
 
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/;
 
+/// An option with its value, which may begin as an option does.
+export function option(name, value) {
+  return " --" + name + (value.startsWith("-") ? "=" : " ") + quoted(value);
+}
+
+/// The last words of a command: not an option, whatever it begins with.
+export function operand(word) {
+  return (word.startsWith("-") ? "-- " : "") + quoted(word);
+}
+
 /// A request as a command. The token is in a file: what stands in a command line can be read by others.
 export function curl(path, value) {
   const body = value === undefined ? "" : " --json " + quoted(JSON.stringify(value));

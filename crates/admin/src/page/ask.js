@@ -1,7 +1,7 @@
 // Questions before something changes: what is done, to how many, with which command; then the answer.
 
 import { button, el, field, foreign, put, select } from "./el.js";
-import { Refused, control, curl, drain, quoted } from "./api.js";
+import { Refused, control, curl, drain, operand, option } from "./api.js";
 import { count } from "./format.js";
 
 const TIMES = [["", "until somebody ends it"], ["3600", "for 1 hour"], ["14400", "for 4 hours"], ["86400", "for 1 day"], ["604800", "for 7 days"]];
@@ -67,19 +67,17 @@ export function askDrain(waits, done) {
   go.focus();
 }
 
-/// Options of a selection, as `posthaste queue` takes them.
-export function options(of) {
-  if (of.message !== undefined) return quoted(of.message + (of.number === undefined ? "" : "." + of.number));
+/// A command of `posthaste queue` for a selection; `all` selects what waits if nothing else does. It has no option for what is not held: then the request itself does the same.
+export function queueCommand(words, of, all, request) {
+  if (of.held === false) return curl("/api/control/v1", request);
+  if (of.message !== undefined) return "posthaste queue " + words + " " + operand(of.message + (of.number === undefined ? "" : "." + of.number));
   const named = ["sender", "recipient", "domain", "site", "tenant", "campaign"].filter((key) => of[key] !== undefined);
-  const words = named.map((key) => "--" + key + " " + (of[key] === "" ? "''" : quoted(of[key])));
-  if (of.held) words.push("--held");
-  return words.length ? words.join(" ") : "--all";
+  const selected = named.map((key) => option(key, of[key])).join("") + (of.held ? " --held" : "");
+  return "posthaste queue " + words + (selected || all);
 }
 
-/// As `options`, for commands that mean all mail where nothing is selected.
-export function narrowed(of) {
-  const words = options(of);
-  return words === "--all" ? "" : " " + words;
+function timeAndReason(secs, reason) {
+  return (secs?.value ? " --for " + FOR[secs.value] : "") + (reason?.value ? option("reason", reason.value) : "");
 }
 
 /// Recipients at other hosts.
@@ -105,8 +103,10 @@ export async function askAct(name, of, what, done) {
   const reason = kind.reason ? el("input", { name: "reason", maxlength: "200", autocomplete: "off" }) : null;
   const typed = kind.typed ? el("input", { name: "number", inputmode: "numeric", autocomplete: "off", required: true }) : null;
   const go = el("button", { type: "submit", class: kind.danger ? "danger" : "" });
-  const command = () => "posthaste queue " + kind.command + " " + options(of) + (secs?.value ? " --for " + FOR[secs.value] : "")
-    + (reason?.value ? " --reason " + quoted(reason.value) : "");
+  const request = () => ({ ask: "act", of: meant, action: kind.action, reason: reason?.value ?? "", expect: number, ...(secs?.value ? { secs: Number(secs.value) } : {}) });
+  // Held mail is not retried in any case.
+  const named = name === "retry" ? { ...of, held: undefined } : of;
+  const command = () => queueCommand(kind.command + timeAndReason(secs, reason), named, " --all", request());
   const show = () => {
     put(subject, el("strong", {}, count(number) + (number === 1 ? " recipient" : " recipients")), " of ", what, " " + kind.text.replace(/^are/, number === 1 ? "is" : "are"));
     put(go, name + " " + count(number));
@@ -119,9 +119,7 @@ export async function askAct(name, of, what, done) {
     }
     go.disabled = true;
     try {
-      const request = { ask: "act", of: meant, action: kind.action, reason: reason?.value ?? "", expect: number };
-      if (secs?.value) request.secs = Number(secs.value);
-      const { end } = await control(request);
+      const { end } = await control(request());
       node.close();
       done(count(end.changed) + " " + kind.done + (end.follow ? "; " + count(end.follow) + " under way follow" : "")
         + (end.outranked ? "; " + count(end.outranked) + " under way have an earlier command" : ""));
@@ -134,7 +132,7 @@ export async function askAct(name, of, what, done) {
   show();
   const form = el("form", { onsubmit: act }, subject,
     secs && field("Held", secs), reason && field(name === "return" ? "Reason, for the senders" : "Reason, for the log", reason), typed && field("Type the number", typed), said,
-    el("div", { class: "buttons" }, go, button("Cancel", () => node.close()), commandButton(command)));
+    el("div", { class: "buttons" }, go, button("Cancel", () => node.close()), isNone ? null : commandButton(command)));
   const node = dialog(name[0].toUpperCase() + name.slice(1), form);
   (typed ?? reason ?? secs ?? go).focus();
 }
@@ -157,8 +155,7 @@ export async function askScope(name, scope, what, done) {
   const secs = kind.timed ? select("secs", TIMES, "") : null;
   const reason = kind.reason ? el("input", { name: "reason", maxlength: "200", autocomplete: "off" }) : null;
   const go = el("button", { type: "submit" }, name);
-  const command = () => "posthaste queue " + name + " " + options(scope) + (to?.value ? " --to " + quoted(to.value) : "")
-    + (secs?.value ? " --for " + FOR[secs.value] : "") + (reason?.value ? " --reason " + quoted(reason.value) : "");
+  const command = () => queueCommand(name + (to?.value ? option("to", to.value) : "") + timeAndReason(secs, reason), scope, "");
   const act = async (event) => {
     event.preventDefault();
     go.disabled = true;

@@ -1,7 +1,7 @@
 // Domains: are the records in DNS, the keys and the certificates as they should be, and what do others make of them?
 
 import { button, el, foreign, put, table } from "./el.js";
-import { control, quoted } from "./api.js";
+import { control, operand } from "./api.js";
 import { commandButton } from "./ask.js";
 import { clock, count, duration } from "./format.js";
 import { address } from "./route.js";
@@ -17,10 +17,11 @@ export class DomainsPage {
     this.title = "Domains";
     this.domain = query.get("domain");
     this.maySeeLogins = whose.scopes.includes("accounts");
+    this.failure = el("p", { class: "error", role: "alert" });
     this.list = el("section", { "aria-labelledby": "domains" });
     this.records = el("section", { "aria-labelledby": "records" });
     this.rest = el("div", { class: "parts" });
-    this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "Domains"), this.list, this.records, this.rest);
+    this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "Domains"), this.failure, this.list, this.records, this.rest);
   }
 
   async refresh() {
@@ -55,11 +56,13 @@ function domainTable(lines, chosen, now) {
 }
 
 function recordsOf(domain, lines, end, now) {
-  const left = lines.filter((one) => one.state !== "there").length;
+  const some = (...states) => lines.filter((one) => states.includes(one.state)).length;
+  const counted = (what, number) => (number ? el("p", { class: "warning" }, what + number + " of " + lines.length + " records.") : null);
   const said = [];
   if (end.failure) said.push(el("p", { class: "error" }, foreign(end.failure)));
-  if (lines.length) said.push(el("p", { class: end.complete ? "good" : "warning" }, end.complete ? "All records are seen." : left + " of " + lines.length + " records are not as they should be."));
-  if (end.host_has_address === false) said.push(el("p", { class: "warning" }, "The host has no address in DNS."));
+  if (lines.length && end.complete) said.push(el("p", { class: "good" }, "All records are seen."));
+  said.push(counted("Not as it should be: ", some("missing", "differs")), counted("Without an answer: ", some("unknown")));
+  if (end.host_has_address === false) said.push(el("p", { class: "warning" }, "No address of the host was found in DNS."));
   if (end.has_dkim_keys === false) said.push(el("p", { class: "warning" }, "There is no DKIM key: ", el("code", {}, "posthaste dkim new ", foreign(domain)), " makes one."));
   if (end.mta_sts !== undefined) said.push(el("p", {}, "MTA-STS policy: " + POLICY[end.mta_sts]));
   const asked = end.at ? [end.servers?.length ? ["Asked: ", foreign(end.servers.join(", "))] : "Asked: the resolver, which may keep old answers", ", " + clock(end.at, now) + ". "] : null;
@@ -72,7 +75,7 @@ function recordsOf(domain, lines, end, now) {
   return [el("h2", { id: "records" }, "Records of ", foreign(domain)), said,
     rows.length ? table(["state", "record", "wanted", "there is", ""], rows, { class: "wide records" }) : null,
     el("p", { class: "buttons" }, el("span", { class: "hint", role: "status" }, asked, end.asking ? "Its own servers are being asked …" : null),
-      end.asking ? null : button("look again", () => dispatchEvent(new Event("hashchange"))), commandButton(() => "posthaste dns check " + quoted(domain)))];
+      end.asking ? null : button("look again", () => dispatchEvent(new Event("hashchange"))), commandButton(() => "posthaste dns check " + operand(domain)))];
 }
 
 /// Logins of the domain, or of all.
@@ -99,7 +102,7 @@ function certificates(all, now) {
 /// Results of the mail of strangers.
 function checks(all) {
   const rows = all.map(({ method, results }) => el("tr", {}, el("th", { scope: "row" }, method.toUpperCase()),
-    el("td", {}, Object.entries(results).map(([result, number]) => result + " " + count(number)).join(", ") || "none")));
+    el("td", {}, Object.entries(results).map(([result, number]) => result + " " + count(number)).join(", ") || "no check yet")));
   return part("Checks of mail received since the start", table(["check", "results"], rows));
 }
 

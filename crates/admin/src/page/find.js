@@ -1,7 +1,7 @@
 // Find: where is this mail, why was that one refused, and what comes in now?
 
 import { button, el, field, foreign, put, select, table } from "./el.js";
-import { control, curl, followEvents, quoted } from "./api.js";
+import { control, curl, followEvents, operand, option, quoted } from "./api.js";
 import { commandButton } from "./ask.js";
 import { count, stamp } from "./format.js";
 import { address } from "./route.js";
@@ -33,7 +33,9 @@ export class FindPage {
     this.failure = el("p", { class: "error", role: "alert" });
     this.live = el("span", { class: "hint", role: "status" });
     this.main = el("section", { "aria-label": "What was found" });
-    this.as = query.get("as") ?? "";
+    this.as = chosen(query, "as", [...KINDS_OF_TEXT, WORDS], "");
+    this.secs = chosen(query, "secs", TIMES, "86400");
+    this.events = chosen(query, "events", KINDS, "");
     this.search = el("input", { name: "what", value: query.get("what") ?? "", autocomplete: "off", spellcheck: "false", type: "search", placeholder: EXAMPLES[this.as] });
     const more = "posthaste page --scopes " + [...this.scopes, "mail:read"].join(",");
     const closed = this.scopes.includes("mail:read") || this.tenant ? null
@@ -53,16 +55,16 @@ export class FindPage {
       location.hash = address("find", query);
     };
     const as = select("as", [...KINDS_OF_TEXT, ...(this.maySearch() ? [WORDS] : [])], this.as);
-    const events = select("events", KINDS, this.query.get("events") ?? "");
-    const chosen = () => {
+    const events = select("events", KINDS, this.events);
+    const change = () => {
       this.search.placeholder = EXAMPLES[as.value];
       events.disabled = as.value === WORDS[0];
     };
-    as.addEventListener("change", chosen);
-    chosen();
+    as.addEventListener("change", change);
+    change();
     return el("form", { class: "filter", onsubmit: go },
       field(this.maySearch() ? "Address, Message-ID, number or words" : "Address, Message-ID or number", this.search), field("It is", as),
-      field("Time", select("secs", TIMES, this.query.get("secs") ?? "86400")), field("Events", events),
+      field("Time", select("secs", TIMES, this.secs)), field("Events", events),
       el("button", { type: "submit" }, "Find"), this.live);
   }
 
@@ -72,19 +74,19 @@ export class FindPage {
   }
 
   kinds() {
-    return KINDS.find(([name]) => name === (this.query.get("events") ?? ""))[2];
+    return KINDS.find(([name]) => name === this.events)[2];
   }
 
   async refresh() {
     const what = this.query.get("what");
     if (this.as === WORDS[0] && this.maySearch()) return this.showWords(what ?? "");
     if (!what) return this.showNewest();
-    const secs = this.query.get("secs") ?? "86400";
+    const { secs } = this;
     const request = { ask: "find", [this.as === "user" ? "user" : "what"]: what, ...(secs ? { secs: Number(secs) } : {}) };
     const { lines, end } = await control(request);
     const kinds = this.kinds();
     const fits = lines.filter((line) => kinds.length === 0 || line.events.some((event) => kinds.includes(event.event)));
-    const command = () => "posthaste trace " + (this.as === "user" ? "--user " : "") + quoted(what) + (SINCE[secs] ? " --since " + SINCE[secs] : "");
+    const command = () => "posthaste trace" + (secs ? " --since " + SINCE[secs] : "") + (this.as === "user" ? option("user", what) : " " + operand(what));
     put(this.main,
       el("p", { class: "strip" }, el("span", { class: "state" }, summed(fits)), commandButton(command)),
       fits.length === 0 && this.as !== "user" ? el("p", { class: "hint" }, "This looks for whole addresses, Message-IDs and numbers.") : null,
@@ -96,7 +98,7 @@ export class FindPage {
 
   /// Mail in mailboxes here that has these words, the newest first.
   async showWords(words) {
-    const secs = this.query.get("secs") ?? "86400";
+    const { secs } = this;
     const skip = Number(this.query.get("skip")) || 0;
     const { lines, end } = await control({ ask: "search", query: words, skip, limit: FOUND_ROWS, ...(secs ? { secs: Number(secs) } : {}) });
     const page = (text, to) => {
@@ -110,7 +112,7 @@ export class FindPage {
       el("td", {}, foreign(line.mailbox))));
     put(this.main,
       el("p", { class: "strip" }, el("span", { class: "state" }, rows.length ? "Mail with these words, the newest first" : "No mail has these words."),
-        commandButton(() => "posthaste find --index " + quoted(end.index) + " " + quoted(dated(words, secs)))),
+        commandButton(() => "posthaste find --index " + quoted(end.index) + " " + operand(dated(words, secs)))),
       rows.length ? table(["date", "from", "subject", "mailbox"], rows, { class: "wide found" }) : el("p", { class: "hint" }, "Whole words are found: bread* finds those that begin so. Mail is found about a second after it came."),
       el("p", { class: "pages" }, skip ? page("first " + FOUND_ROWS, null) : null, end.next ? page("next " + FOUND_ROWS, end.next) : null));
     return null;
@@ -208,6 +210,12 @@ export class FindPage {
   stop() {
     this.ending?.abort();
   }
+}
+
+/// The choice that an address names, or the usual one.
+function chosen(query, name, choices, usual) {
+  const value = query.get(name);
+  return choices.some(([known]) => known === value) ? value : usual;
 }
 
 /// A query for mail with these words that is no older.

@@ -34,11 +34,11 @@ export function duration(secs) {
   return Math.round(secs / 86400) + " days";
 }
 
-/// The time of day, and the day if it is another one.
+/// The time of day, and the day if it is more than half a day away.
 export function clock(secs, now) {
   const at = new Date(secs * 1000);
   const time = at.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
-  return now - secs < 43200 ? time : at.toLocaleDateString("en-GB", { day: "numeric", month: "short" }) + " " + time;
+  return Math.abs(now - secs) < 43200 ? time : at.toLocaleDateString("en-GB", { day: "numeric", month: "short" }) + " " + time;
 }
 
 /// A time of the event log: of day with seconds, and the day if it is another one.

@@ -14,7 +14,7 @@ export class MailPage {
     this.title = "Message";
     this.main = el("div", { class: "parts" });
     this.failure = el("p", { class: "error", role: "alert" });
-    this.node = el("main", { id: "content", tabindex: "-1" }, this.main);
+    this.node = el("main", { id: "content", tabindex: "-1" }, this.failure, this.main);
   }
 
   async refresh() {
@@ -26,9 +26,9 @@ export class MailPage {
       ["Text", () => (mail.text ? foreignLines(mail.text) : el("p", { class: "hint" }, "It has no text."))],
       ["Header", () => pairs(mail.header)],
       ["HTML source", mail.html ? () => foreignLines(mail.html) : null],
-      ["Files", mail.files.length ? () => [this.failure, table(["name", "type", "#bytes", ""], mail.files.map((file, number) =>
+      ["Files", mail.files.length ? () => table(["name", "type", "#bytes", ""], mail.files.map((file, number) =>
         el("tr", {}, el("th", { scope: "row" }, foreign(file.name)), el("td", {}, foreign(file.type)), el("td", { class: "number" }, count(file.bytes)),
-          el("td", {}, button("save", () => this.save(number, file.name))))))] : null],
+          el("td", {}, button("save", () => this.save(number, file.name)))))) : null],
       ["Source", () => foreignLines(mail.source)],
     ].filter(([, view]) => view);
     const tabs = views.map(([name, view]) => {

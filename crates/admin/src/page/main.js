@@ -12,6 +12,8 @@ import { SystemPage } from "./system.js";
 
 /// By name in the address: text, scope, page, key after `g`.
 const PAGES = {
+  // No other name is known, such as that of a method of objects.
+  __proto__: null,
   now: ["Now", null, NowPage, "n"],
   queue: ["Queue", "queue:read", QueuePage, "q"],
   find: ["Find", "events:read", FindPage, "f"],
@@ -28,7 +30,7 @@ let shown = null;
 function login(message) {
   close();
   whose = null;
-  const said = el("p", { class: "error", role: "alert" }, message ?? "");
+  const failure = el("p", { class: "error", role: "alert" }, message ?? "");
   // For programs that keep passwords.
   const user = el("input", { type: "text", name: "username", autocomplete: "username", value: "token", hidden: true });
   const key = el("input", { id: "token", name: "token", type: "password", autocomplete: "current-password", required: true, spellcheck: "false", placeholder: "pht_… or the first password" });
@@ -36,19 +38,19 @@ function login(message) {
   const enter = async (event) => {
     event.preventDefault();
     open.disabled = true;
-    put(said);
+    put(failure);
     try {
       await logIn({ token: key.value.trim() });
       start();
     } catch (error) {
-      put(said, error instanceof Refused ? "Refused: " + error.message : "The server does not answer.");
+      put(failure, said(error, "Refused: "));
       open.disabled = false;
       key.select();
     }
   };
   document.title = "Posthaste";
   put(app, el("main", { class: "narrow" }, el("form", { class: "login", onsubmit: enter },
-    el("h1", {}, "Posthaste"), user, el("label", { for: "token" }, "Token or password"), key, open, said,
+    el("h1", {}, "Posthaste"), user, el("label", { for: "token" }, "Token or password"), key, open, failure,
     el("p", { class: "hint" }, "On the server, ", el("code", {}, "posthaste page"), " prints a link that opens this page. Without a configuration, the password in ",
       el("code", {}, "posthaste-data/password"), " opens it."))));
   key.focus();
@@ -62,7 +64,7 @@ async function start() {
       forget();
       return login();
     }
-    put(app, el("main", { class: "narrow" }, el("p", { class: "error", role: "alert" }, "The server does not answer; trying again.")));
+    put(app, el("main", { class: "narrow" }, el("p", { class: "error", role: "alert" }, said(error)), el("p", { class: "hint" }, "Trying again.")));
     return setTimeout(start, ERROR_INTERVAL_MS);
   }
   show();
@@ -102,18 +104,22 @@ function show() {
 
 /// Looks again as long as somebody looks: a page says after how many milliseconds.
 async function follow(one) {
+  let isFailing = false;
   while (shown === one) {
     let pause;
     try {
       pause = await one.refresh();
-      one.failed?.(null);
+      // What else stands there, such as why a command failed, stays.
+      if (isFailing) tell(one, null);
+      isFailing = false;
     } catch (error) {
       if (shown !== one) return;
       if (error instanceof Refused && error.status === 401) {
         forget();
         return login("This session has ended.");
       }
-      tell(one, error instanceof Refused ? error.message : "The server does not answer.");
+      tell(one, said(error));
+      isFailing = true;
       pause = ERROR_INTERVAL_MS;
     }
     if (pause === null) return;
@@ -122,11 +128,14 @@ async function follow(one) {
   }
 }
 
+function said(error, before = "") {
+  return error instanceof Refused ? before + error.message : "The server does not answer.";
+}
+
+/// Shows a failure on a page, or that there is none any more.
 function tell(one, message) {
-  if (one.failed) return one.failed(message);
-  const said = one.failure ?? one.node.querySelector(".error") ?? el("p", { class: "error", role: "alert" });
-  put(said, foreign(message));
-  if (!said.isConnected) one.node.prepend(said);
+  if (one.failed) one.failed(message);
+  else put(one.failure, message && foreign(message));
 }
 
 function visible() {
@@ -142,7 +151,7 @@ async function open() {
   try {
     await logIn({ link: link[1] });
   } catch (error) {
-    return login(error instanceof Refused ? "Refused: " + error.message : "The server does not answer.");
+    return login(said(error, "Refused: "));
   }
   start();
 }

@@ -1,7 +1,7 @@
 // Now: is mail taken, does it leave, what needs somebody?
 
 import { button, el, foreign, put, table } from "./el.js";
-import { curl, get } from "./api.js";
+import { curl, get, option } from "./api.js";
 import { askScope, commandButton } from "./ask.js";
 import { address } from "./route.js";
 import { bytes, clock, count, duration, millis, percent, rate } from "./format.js";
@@ -23,6 +23,7 @@ const DESTINATIONS_MAX = 20;
 export class NowPage {
   constructor(whose) {
     this.scopes = whose.scopes;
+    this.tenant = whose.tenant ?? null;
     this.title = "Now";
     this.host = el("span", { class: "server" });
     this.state = el("p", { class: "state" });
@@ -72,6 +73,8 @@ export class NowPage {
   /// How long a 250 takes, of what was accepted in the last minute that this page was open.
   latency(accept) {
     if (!accept) return null;
+    // The server has started again.
+    if (accept.counts.some((count, index) => count < this.accepts.at(-1)?.[index])) this.accepts = [];
     this.accepts.push(accept.counts);
     if (this.accepts.length > GRAPH_SECS) this.accepts.shift();
     const counts = accept.counts.map((count, index) => count - this.accepts[0][index]);
@@ -112,12 +115,12 @@ export class NowPage {
     if (now) this.showServer(now, rates, attention.filter((one) => one.urgency !== "note").length);
     const latency = this.latency(now?.accept);
     if (now || queue) this.update(this.facts, [factsOf(now, queue, at), latency], () => facts(now, queue, at, latency));
-    if (queue) this.update(this.queue, [queue.destinations, queue.others, Math.floor(at / 10)], () => destinations(queue, at));
+    if (queue) this.update(this.queue, [queue.destinations, queue.others, Math.floor(at / 10)], () => destinations(queue, at, this.tenant));
   }
 
   suspend(domain) {
     const failed = (error) => put(this.said, foreign(error.message));
-    askScope("suspend", { domain }, ["domain ", foreign(domain)], (text) => put(this.said, "domain ", foreign(domain), ": " + text)).catch(failed);
+    askScope("suspend", this.tenant ? { domain, tenant: this.tenant } : { domain }, ["domain ", foreign(domain)], (text) => put(this.said, "domain ", foreign(domain), ": " + text)).catch(failed);
   }
 
   showServer(now, rates, things) {
@@ -198,7 +201,7 @@ function facts(now, queue, at, latency) {
   fact("Waiting for other hosts", count(queued), el("small", {}, queued === 1 ? " recipient" : " recipients"));
   if (queue) fact("Oldest waiting", queue.oldest ? duration(at - queue.oldest) : "none");
   if (!now) return all;
-  if (latency) fact("To the 250, last minute", latency.length ? latency.map(([name, value]) => el("span", {}, el("small", {}, name + " "), value)) : el("small", {}, "no mail since this page was opened"));
+  if (latency) fact("To the 250, last minute", latency.length ? latency.map(([name, value]) => el("span", {}, el("small", {}, name + " "), value)) : el("small", {}, "no mail seen"));
   fact("Waiting for mailboxes here", count(now.server.waiting_here), el("small", {}, now.server.waiting_here === 1 ? " message" : " messages"));
   fact("Spool", bar("Spool", now.server.spool_fill), percent(now.server.spool_fill));
   for (const disk of now.server.disks) {
@@ -219,7 +222,7 @@ function bar(name, share) {
   return el("progress", { class: share > 0.95 ? "full" : null, max: "1", value: share.toFixed(3), "aria-label": name + " in use" });
 }
 
-function destinations(queue, at) {
+function destinations(queue, at, tenant) {
   const shown = queue.destinations.slice(0, DESTINATIONS_MAX);
   const rows = shown.map((one) => el("tr", {},
     el("th", { scope: "row" }, el("a", { href: address("queue", new URLSearchParams({ domain: one.domain })) }, foreign(one.domain))),
@@ -229,9 +232,9 @@ function destinations(queue, at) {
   const more = queue.others + queue.destinations.length - shown.length;
   const others = more ? el("p", { class: "hint" }, "and " + count(more) + " others") : null;
   return [
-    el("div", { class: "strip" }, el("h2", { id: "destinations" }, "Busiest destinations"), commandButton(() => "posthaste queue summary")),
+    el("div", { class: "strip" }, el("h2", { id: "destinations" }, "Busiest destinations"), commandButton(() => "posthaste queue summary" + (tenant ? option("tenant", tenant) : ""))),
     rows.length === 0 ? el("p", { class: "hint" }, "No mail waits for other hosts.")
-      : table(["destination", "#waits", "#oldest", "#deferred", "#held", "#suspended"], rows),
+      : table(["destination", "#waits", "#oldest", "#deferred", "#held", "#suspended"], rows, { class: "wide" }),
     others,
   ];
 }

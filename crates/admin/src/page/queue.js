@@ -1,8 +1,8 @@
 // Queue: which destinations wait, what do they say, and what can be done about it?
 
 import { button, el, field, foreign, put, select, table } from "./el.js";
-import { control, quoted } from "./api.js";
-import { ACTIONS, askAct, askScope, commandButton, narrowed } from "./ask.js";
+import { control, operand, option } from "./api.js";
+import { ACTIONS, askAct, askScope, commandButton, queueCommand } from "./ask.js";
 import { clock, count, duration } from "./format.js";
 import { address } from "./route.js";
 
@@ -20,13 +20,15 @@ export class QueuePage {
     /// The only one whose mail there is for this session.
     this.tenant = whose.tenant ?? null;
     this.query = query;
+    // The server selects it anyway; a command has to.
+    if (this.tenant) query.set("tenant", this.tenant);
     this.said = el("p", { class: "notice", role: "status" });
     this.failure = el("p", { class: "error", role: "alert" });
     this.top = el("div", { class: "strip" });
     this.main = el("section", { "aria-label": "What waits" });
     this.limits = el("section", { "aria-label": "Limits" });
     this.ended = el("section", { "aria-label": "Suspended and routed elsewhere" });
-    this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "Queue"), this.form(), this.said, this.failure, this.top, this.main, this.limits, this.ended);
+    this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "Queue"), this.form(), this.said, this.failure, this.top, this.limits, this.main, this.ended);
     this.title = "Queue";
   }
 
@@ -109,9 +111,10 @@ export class QueuePage {
   async showNames(at) {
     const by = this.query.get("by") ?? "domain";
     const of = this.selection();
-    const { lines, end } = await control({ ask: "summary", of, by, top: NAMES_MAX });
+    const request = { ask: "summary", of, by, top: NAMES_MAX };
+    const { lines, end } = await control(request);
     put(this.top, el("p", { class: "state" }, count(end.recipients ?? 0) + (end.recipients === 1 ? " recipient waits" : " recipients wait") + " for other hosts"),
-      el("span", { class: "buttons" }, this.acts(of, () => "all that is selected"), commandButton(() => "posthaste queue summary --by " + by + narrowed(of))));
+      el("span", { class: "buttons" }, this.acts(of, () => "all that is selected"), commandButton(() => queueCommand("summary --by " + by, of, "", request))));
     const key = BY.find(([name]) => name === by)[1];
     const rows = lines.map((line) => this.nameRow(by, line, at));
     put(this.main, rows.length === 0 ? el("p", { class: "hint" }, "No mail waits for other hosts.") : [
@@ -136,6 +139,12 @@ export class QueuePage {
 
   /// How the selection is named in a sentence.
   named() {
+    const state = this.query.get("state") && STATES.find(([name]) => name === this.query.get("state"))?.[1];
+    return [this.scopeNamed(), state && ", " + state];
+  }
+
+  /// As `named`, whatever is held.
+  scopeNamed() {
     const words = ["domain", "tenant", "campaign", "sender", "recipient", "id"].filter((key) => this.query.has(key));
     const parts = words.map((key, index) => [index ? ", " : "", key + " ", foreign(this.query.get(key) || "(none)")]);
     return parts.length ? parts : "all that waits";
@@ -144,14 +153,15 @@ export class QueuePage {
   async showRows(at) {
     const of = this.selection();
     const after = this.query.get("after");
-    const { lines, end } = await control({ ask: "list", of, limit: ROWS, ...(after ? { after } : {}) });
+    const request = { ask: "list", of, limit: ROWS, ...(after ? { after } : {}) };
+    const { lines, end } = await control(request);
     const scope = {};
     for (const key of ["domain", "tenant", "campaign"]) if (of[key]) scope[key] = of[key];
     const isScope = Object.keys(scope).length > 0 && !(scope.tenant && scope.campaign) && of.message === undefined && !of.recipient && !of.sender && !(this.tenant && scope.campaign);
     put(this.top, el("p", {}, el("strong", {}, this.named())),
-      el("span", { class: "buttons" }, this.acts(of, () => this.named(), lines.length > 0), isScope ? this.scopeActs(scope, () => this.named()) : null,
+      el("span", { class: "buttons" }, this.acts(of, () => this.named(), lines.length > 0), isScope ? this.scopeActs(scope, () => this.scopeNamed()) : null,
         of.domain && !this.tenant ? button("explain limits", () => this.explain(of)) : null,
-        commandButton(() => "posthaste queue list" + narrowed(of))));
+        commandButton(() => queueCommand("list", of, "", request))));
     const rows = lines.flatMap((line) => this.row(line, at));
     const page = (text, to) => {
       const query = new URLSearchParams(this.query);
@@ -205,7 +215,7 @@ export class QueuePage {
       put(this.limits, el("h2", {}, "Limits of ", foreign(found.domain)),
         el("p", { class: "hint" }, found.problem ? foreign(found.problem) : ["mail hosts: ", foreign(found.site)]),
         now.length ? table(["limit", "now", "binds", "lets through in"], now) : null, values.length ? table(["key", "value", "of", "from"], values) : null,
-        el("p", {}, commandButton(() => "posthaste queue explain " + quoted(of.domain) + (of.tenant ? " --tenant " + quoted(of.tenant) : ""))));
+        el("p", {}, commandButton(() => "posthaste queue explain" + (of.tenant ? option("tenant", of.tenant) : "") + " " + operand(of.domain))));
     } catch (error) {
       put(this.limits, el("p", { class: "error" }, foreign(error.message)));
     }

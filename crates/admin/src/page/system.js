@@ -11,20 +11,21 @@ export class SystemPage {
     this.mayDrain = whose.scopes.includes("server:drain");
     this.title = "System";
     this.said = el("p", { class: "notice", role: "status" });
+    this.failure = el("p", { class: "error", role: "alert" });
     this.parts = el("div", { class: "parts" });
     this.log = el("div", {});
     this.words = el("input", { name: "words", autocomplete: "off", spellcheck: "false", oninput: () => this.showLog() });
     this.lines = [];
-    this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "System"), this.said, this.parts,
+    this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "System"), this.said, this.failure, this.parts,
       el("section", { "aria-labelledby": "log" }, el("h2", { id: "log" }, "Log, the last 1000 lines"),
-        el("div", { class: "filter" }, field("Lines with", this.words), button("look again", () => this.refresh())), this.log));
+        el("div", { class: "filter" }, field("Lines with", this.words), button("look again", () => this.again())), this.log));
   }
 
   async refresh() {
     const [system, log, now] = await Promise.all([get("/api/system/v1"), get("/api/log/v1"), get("/api/now/v1")]);
     const listeners = system.listeners.map((one) => el("tr", {}, el("th", { scope: "row" }, foreign(one.address ?? one.unix ?? "–")), el("td", {}, foreign(one.protocol)),
       el("td", {}, foreign(one.tls ?? "–")), el("td", {}, foreign(one.auth ?? "–"))));
-    const tokens = system.tokens.map((one) => el("tr", {}, el("th", { scope: "row" }, foreign(one.name)), el("td", {}, one.scopes.join(", ")),
+    const tokens = system.tokens.map((one) => el("tr", {}, el("th", { scope: "row" }, foreign(one.name)), el("td", {}, one.scopes.join(", "), bounds(one)),
       el("td", {}, one.until === null ? "no end" : one.until <= now.time ? "ended" : "until " + clock(one.until, now.time))));
     put(this.parts,
       el("dl", { class: "facts" }, fact("Host", foreign(system.host_name)), fact("Version", system.version), fact("Runs for", duration(now.time - system.started)),
@@ -38,6 +39,11 @@ export class SystemPage {
     this.lines = log.lines;
     this.showLog();
     return null;
+  }
+
+  again() {
+    put(this.failure);
+    this.refresh().catch((error) => put(this.failure, foreign(error.message)));
   }
 
   drain({ waiting_here, queued }) {
@@ -55,6 +61,12 @@ export class SystemPage {
   focus() {
     this.words.focus();
   }
+}
+
+/// What else a token is bound to.
+function bounds({ tenant, sender_domains, networks }) {
+  const all = [["tenant", tenant], ["senders of", sender_domains.join(", ")], ["clients of", networks.join(", ")]].filter(([, of]) => of);
+  return all.map(([name, of]) => el("small", {}, "; " + name + " ", foreign(of)));
 }
 
 function fact(name, ...value) {
