@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, IsTerminal, Read, Write};
+use std::path::Path;
 
 /// All escape sequences that the program prints, only through [`paint`].
 const COLOURS: [&str; 7] = ["\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m"];
@@ -32,6 +33,13 @@ fn is_harmful(c: char) -> bool {
 /// A value for one line, on a terminal or not: without control characters and line ends.
 pub fn harmless(text: &str) -> String {
     text.chars().filter(|&c| !turns_about(c)).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// A path as one word of a shell's command.
+pub fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@,=".contains(c);
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 /// Escapes harmful characters in JSON; its data stay the same.
@@ -224,6 +232,14 @@ mod tests {
         assert!(!shown.replace('\n', "").contains(is_harmful), "{shown}");
         assert_eq!(serde_json::from_str::<Vec<String>>(&shown).unwrap(), [all, "x\n".to_owned()]);
         assert!(matches!(harmless_json("[\"a\",\n\"ü\"]"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        let check = |path: &str, expected: &str| assert_eq!(shell_word(Path::new(path)), expected);
+        check("/etc/posthaste/posthaste.toml", "/etc/posthaste/posthaste.toml");
+        check("/my files/x", "'/my files/x'");
+        check("a'b$(c)", "'a'\\''b$(c)'");
     }
 
     #[test]

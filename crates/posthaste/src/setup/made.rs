@@ -40,7 +40,8 @@ impl Made {
         if let Some(above) = path.parent() {
             self.dir(above)?;
         }
-        std::fs::create_dir(path)?;
+        let at = |error: std::io::Error| std::io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        std::fs::create_dir(path).map_err(at)?;
         self.0.push(Thing::Dir(path.to_owned()));
         Ok(true)
     }

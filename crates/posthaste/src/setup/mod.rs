@@ -35,7 +35,7 @@ use self::smarthost::Smarthost;
 use self::steps::{Step, is_running, key_records, new_file, own, server_of, unfinished_mark};
 use self::wanted::{Ports, Wanted};
 use crate::queue::AnyError;
-use crate::terminal::{complain, confirmed, harmless, print, print_json};
+use crate::terminal::{complain, confirmed, harmless, print, print_json, shell_word};
 
 #[derive(Args)]
 pub struct SetupArgs {
@@ -325,8 +325,8 @@ impl Setup {
         }
         text += &format!(" Back up    {} and {}\n", place.config_dir.display(), place.data.display());
         if !(self.args.foreground || place.is_system && has_systemd()) {
-            text +=
-                &format!(" Start      {} serve --config {}\n", place.program()?.display(), place.config().display());
+            let (program, config) = (shell_word(&place.program()?), shell_word(&place.config()));
+            text += &format!(" Start      {program} serve --config {config}\n");
         }
         text += "\nRecords to add at your DNS provider:\n";
         text += &String::from_utf8_lossy(&own(place, &["dns", "records", &wanted.domain], None)?);
@@ -336,7 +336,7 @@ impl Setup {
 
     /// The option for other commands, where they do not find the file by themselves.
     fn named_config(&self) -> String {
-        if self.place.is_system { String::new() } else { format!(" --config {}", self.place.config().display()) }
+        if self.place.is_system { String::new() } else { format!(" --config {}", shell_word(&self.place.config())) }
     }
 }
 

@@ -24,8 +24,11 @@ impl Place {
     pub fn new(config_dir: Option<PathBuf>, data: Option<PathBuf>) -> Result<Self, AnyError> {
         match (config_dir, data) {
             (Some(config_dir), Some(data)) => {
-                let absolute = |path: PathBuf| std::path::absolute(path);
-                Ok(Self { config_dir: absolute(config_dir)?, data: absolute(data)?, is_system: false })
+                let [config_dir, data] = [std::path::absolute(config_dir)?, std::path::absolute(data)?];
+                if config_dir == data {
+                    return Err("--data is another directory than --config-dir: others may look into the latter".into());
+                }
+                Ok(Self { config_dir, data, is_system: false })
             }
             (None, None) if geteuid().is_root() => {
                 let config_dir = Path::new(SYSTEM_FILE).parent().unwrap_or(Path::new("/")).to_owned();

@@ -240,6 +240,24 @@ fn a_configuration_of_somebody_else_stays() {
 }
 
 #[test]
+fn a_place_that_cannot_be_is_told() {
+    let rig = Rig::new(zone());
+    std::fs::write(rig.path("file"), "").unwrap();
+    for (config_dir, data, told) in [
+        ("same", "same", "--data is another directory than --config-dir"),
+        ("file/etc", "data", "file: File exists"),
+        ("etc", "file/data", "file: File exists"),
+    ] {
+        let args = ["setup", "ann@example.org", "--yes", "--no-acme", "--config-dir", config_dir, "--data", data];
+        let mut setup = command(rig.dir.path(), &args);
+        setup.args(["--own-address", "192.0.2.10", "--resolver", &rig.dns.address().to_string()]);
+        let said = setup.args(["--port-offset", &rig.offset.to_string()]).output().unwrap();
+        assert!(!said.status.success() && text(&said.stderr).contains(told), "{told}: {said:?}");
+        assert_eq!(std::fs::read_dir(rig.dir.path()).unwrap().count(), 1, "only the file is there");
+    }
+}
+
+#[test]
 fn a_port_that_is_taken_stops_it_and_https_gives_way() {
     let rig = Rig::new(zone());
     let taken = TcpListener::bind(("0.0.0.0", rig.offset + 465)).unwrap();
