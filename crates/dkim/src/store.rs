@@ -395,11 +395,15 @@ mod tests {
         let store = KeyDirectory::new(place.path());
         let made = store.create("a.example", &ED, "2611", 1).unwrap();
         let copied = |to: &str| fs::copy(&made[0].path, place.path().join(to)).unwrap();
-        ["a.example/Mail.pem", "a.example/a b.pem", "a.example/.x.pem", "a.example/mail.key"].map(copied);
+        for to in ["a.example/Mail.pem", "a.example/a b.pem", "a.example/.x.pem", "a.example/mail.key"] {
+            copied(to);
+        }
         for dir in ["B.Example", "A.example", "no-key.Example", "no domain"] {
             fs::create_dir(place.path().join(dir)).unwrap();
         }
-        ["B.Example/x.pem", "A.example/x.pem", "no domain/x.pem"].map(copied);
+        for to in ["B.Example/x.pem", "A.example/x.pem", "no domain/x.pem"] {
+            copied(to);
+        }
         let mut told = Vec::new();
         for DomainKeys { domain, keys } in store.read().unwrap() {
             for StoredKey { selector, path, file } in keys {

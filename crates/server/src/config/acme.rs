@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use posthaste_acme::{AcmeError, AcmeHandle, AcmeSettings, LookupAnswer, NameLookup, NameOutcome, Ports, Way, start};
-use posthaste_dns::{Resolver, ask_own_servers};
+use posthaste_dns::{DnsError, Resolver, ask_own_servers};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -122,7 +122,10 @@ struct ByDns {
 impl NameLookup for ByDns {
     fn addresses<'a>(&'a self, name: &'a str) -> LookupAnswer<'a, Vec<IpAddr>> {
         Box::pin(async move {
-            let found = self.resolver.addresses(name).await.map_err(|error| error.to_string())?;
+            let found = self.resolver.addresses(name).await.map_err(|error| match error {
+                DnsError::NoAddress(name) => format!("{name} has no address in DNS"),
+                error => error.to_string(),
+            })?;
             Ok(found.all().to_vec())
         })
     }

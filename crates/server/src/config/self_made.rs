@@ -35,7 +35,8 @@ pub(crate) fn open(file: &Path, host_name: &str, now: SystemTime) -> io::Result<
         return Ok(kept);
     }
     let (made, pem) = make(host_name, now, secret_key(file)).map_err(io::Error::other)?;
-    replace_file(file, Mode::RUSR | Mode::WUSR, pem.as_bytes())?;
+    let written = replace_file(file, Mode::RUSR | Mode::WUSR, pem.as_bytes()).map_err(io::Error::from);
+    written.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))?;
     let file = file.display().to_string();
     tracing::info!(file, host_name, "made a certificate for listeners that have none");
     Ok(made)
