@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use posthaste_dns::{FoundRecord, RecordSource, TlsaRecord, WantedRecord};
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::verify_server_name;
-use rustls::crypto::ring;
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
@@ -135,7 +135,7 @@ fn read_chain(file: &Path) -> Option<Vec<CertificateDer<'static>>> {
 
 fn read_key(file: &Path) -> Option<Vec<u8>> {
     let key = file.is_file().then(|| PrivateKeyDer::from_pem_file(file).ok()).flatten()?;
-    let key = ring::default_provider().key_provider.load_private_key(key).ok()?;
+    let key = aws_lc_rs::default_provider().key_provider.load_private_key(key).ok()?;
     Some(key.public_key()?.to_vec())
 }
 

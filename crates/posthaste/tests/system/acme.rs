@@ -94,7 +94,7 @@ fn certificates_of_an_authority_are_in_force_without_a_reload() {
 /// The digest of the key in a file, as a TLSA record `3 1 1` has it.
 fn digest_of_key(file: &Path) -> Vec<u8> {
     let key = KeyPair::from_pem(&std::fs::read_to_string(file).unwrap()).unwrap();
-    ring::digest::digest(&ring::digest::SHA256, &key.subject_public_key_info()).as_ref().to_vec()
+    aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &key.subject_public_key_info()).as_ref().to_vec()
 }
 
 #[test]
