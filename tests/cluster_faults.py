@@ -337,10 +337,13 @@ def flip_bits(world, chance):
     engine.run()
     wait_for("the server is back", lambda: engine.leader(1))
     led = [shard for shard in NUMBERS if leads(world, damaged, shard)]
+    ends = {number: it["end"] for number, it in world.shards().items()}
     node.kill()
     shutil.rmtree(node.data)
     node.run()
-    found = wait_for("the member has all, or stops", lambda: read_by(world, node), 90)
+    # Until then the cells have what it reported with its old disk.
+    time.sleep(10)
+    found = wait_for("the member has all, or stops", lambda: read_by(node, ends), 90)
     engine.kill()
     for stream in engine.store.rglob("posthaste-log-*"):
         shutil.rmtree(stream)
@@ -366,11 +369,12 @@ def leads(world, server, shard):
     return False
 
 
-def read_by(world, node):
-    """What a member that reads all logs has found, once it has read them."""
+def read_by(node, ends):
+    """What a member that reads all logs has found, once it has read them up to these ends."""
     shards = node.shards()
     stopped = {number: it["troubles"] for number, it in shards.items() if it["role"] == "stopped"}
-    if len(shards) == 3 and all(number in stopped or node.name in it["in_sync"] for number, it in shards.items()):
+    applied = {number: member["applied"] for number, it in shards.items() for member in it["members"] if member["node"] == node.name}
+    if len(shards) == 3 and all(number in stopped or applied.get(number, 0) >= end for number, end in ends.items()):
         return stopped or ALL_READ
     return None
 
