@@ -14,6 +14,7 @@
 //! | 1 | version: 1 |
 //! | 8, 8 | incarnation, number of the write |
 //! | 8, text | its clock in milliseconds since 1970, its release; for operators alone |
+//! | 1 | 1 if it is off the list of nodes, else 0 |
 //! | 2, 2 each | shards that it asks for |
 //! | 2 | reports; of each: |
 //! | 2, 8, 8, 8 | shard, spool id, log id, applied position |
@@ -71,6 +72,8 @@ pub struct NodeCell {
     pub wall_ms: u64,
     /// The release that it runs, in 64 bytes at most. For operators, too.
     pub version: String,
+    /// An operator has taken it off the list: it may not write here any more, and nobody waits for it.
+    pub is_removed: bool,
     /// Shards of which it is the home, and which it wants back.
     pub asks: BTreeSet<u16>,
     /// Its members, by shard.
@@ -222,6 +225,7 @@ impl NodeCell {
         out.put_u64_le(self.write);
         out.put_u64_le(self.wall_ms);
         put_text(&mut out, &self.version);
+        out.put_u8(self.is_removed.into());
         out.put_u16_le(self.asks.len() as u16);
         self.asks.iter().for_each(|shard| out.put_u16_le(*shard));
         out.put_u16_le(self.reports.len() as u16);
@@ -247,6 +251,11 @@ impl NodeCell {
         }
         let (incarnation, write, wall_ms) = (fields.u64()?, fields.u64()?, fields.u64()?);
         let version: String = fields.text::<&str>().filter(|it| it.len() <= VERSION_BYTES_MAX)?.to_owned();
+        let is_removed = match fields.u8()? {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
         let mut asks = BTreeSet::new();
         for _ in 0..fields.u16()? {
             let shard = fields.u16()?;
@@ -264,7 +273,7 @@ impl NodeCell {
             reports.insert(shard, report);
         }
         fields.end()?;
-        Some(NodeCell { incarnation, write, wall_ms, version, asks, reports })
+        Some(NodeCell { incarnation, write, wall_ms, version, is_removed, asks, reports })
     }
 }
 
@@ -311,13 +320,14 @@ mod tests {
             digest: digest.map(|(position, sum)| Digest { position: Position::new(position), sum }),
         });
         let reports = prop::collection::btree_map(any::<u16>(), report, 0..4);
-        let numbers = (any::<(u64, u64, u64)>(), "[0-9.]{0,9}");
+        let numbers = (any::<(u64, u64, u64)>(), "[0-9.]{0,9}", any::<bool>());
         (numbers, prop::collection::btree_set(any::<u16>(), 0..4), reports).prop_map(
-            |(((incarnation, write, wall_ms), version), asks, reports)| NodeCell {
+            |(((incarnation, write, wall_ms), version, is_removed), asks, reports)| NodeCell {
                 incarnation,
                 write,
                 wall_ms,
                 version,
+                is_removed,
                 asks,
                 reports,
             },

@@ -32,6 +32,7 @@ mod queue;
 mod reader;
 mod record;
 mod replicated;
+mod roster;
 mod runs;
 mod sender;
 mod survey;
@@ -57,6 +58,7 @@ pub use ownership::{
 pub use reader::{History, Invalid, Read, Reader, ReaderRules, Skipped};
 pub use record::{Content, DecodeError, Header, RECORD_BYTES_MAX, Record};
 pub use replicated::{MemberPlace, ReplicatedConfig, ReplicatedSpool};
+pub use roster::{RosterError, add_node, is_removed, remove_node};
 pub use sender::{Effect, End, IN_FLIGHT_MAX, Identity, Sender, SenderRules};
 pub use survey::{SURVEY, SurveyedNode, survey};
 pub use writer::WriterRules;

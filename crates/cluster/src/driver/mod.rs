@@ -81,6 +81,8 @@ pub enum NodeNews {
     },
     /// Another process has this node's name, and this one does nothing more: end it.
     NameTaken,
+    /// An operator has taken this node off the list, and this process does nothing more: end it.
+    Removed,
 }
 
 /// Drives a node. [`ClusterNode`] does so on a thread.
@@ -348,6 +350,7 @@ impl NodeDriver {
             OwnershipEffect::Differs { shard, node } => (self.tell)(NodeNews::Differs { shard, node }),
             OwnershipEffect::Stopped { shard, why } => (self.tell)(NodeNews::Stopped { shard, why }),
             OwnershipEffect::NameTaken => (self.tell)(NodeNews::NameTaken),
+            OwnershipEffect::Removed => (self.tell)(NodeNews::Removed),
         }
     }
 

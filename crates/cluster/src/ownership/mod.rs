@@ -113,6 +113,8 @@ pub enum OwnershipEffect {
     },
     /// Another process uses this node's name: end this one.
     NameTaken,
+    /// This node is off the list of nodes: end this process.
+    Removed,
 }
 
 /// Why a shard stops.

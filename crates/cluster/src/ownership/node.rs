@@ -31,7 +31,7 @@ enum Phase {
     Writing,
     /// A write was not answered, or refused: the cell is read.
     Deciding,
-    /// Another process writes the cell.
+    /// Another process writes the cell, or the node is off the list.
     Taken,
 }
 
@@ -78,6 +78,11 @@ impl OwnNode {
     pub fn got(&mut self, me: &Me, out: &mut Outbox, now: Duration, outcome: Result<(Bytes, u64), LogError>) {
         self.asked = None;
         let Ok((value, revision)) = outcome else { return };
+        let is_removed = NodeCell::decode(&value).is_some_and(|cell| cell.is_removed);
+        if is_removed {
+            self.phase = Phase::Taken;
+            return out.push(OwnershipEffect::Removed);
+        }
         match self.phase {
             Phase::Starting if revision > 0 && me.rules.one_name => {
                 self.phase = Phase::Looking;

@@ -11,6 +11,7 @@ use nodes::{Nodes, SHARD, Service, TRANSACTIONS, name, settings};
 use posthaste_cluster::memory::{Faults, MemoryCells};
 use posthaste_cluster::{
     BootTime, CallThreads, ClusterNode, DriverWorld, Log, NodeDriver, NodeNews, NodeShard, OwnershipTimes, Position,
+    add_node,
 };
 use posthaste_spool::{AppendError, Body, Lsn, Spool};
 
@@ -191,6 +192,32 @@ fn a_killed_owners_shard_is_taken_over_after_its_lease() {
     nodes.start(0);
     nodes.until("it is back", |it| it.service(1).demotions() == 1 && it.owner() == Some(0));
     assert_eq!(content(&nodes.spool(0), nodes.spool(0).stream("a").unwrap()).len(), 2);
+}
+
+/// The log is cut without it, and nobody waits for it.
+#[test]
+fn a_removed_nodes_shard_is_taken_over_and_it_is_refused() {
+    let mut nodes = Nodes::new(3, OwnershipTimes::default());
+    nodes.until_in_sync();
+    nodes.set_stopped(0, true);
+    nodes.remove(0).unwrap();
+    nodes.until("another owns it, without the removed node", |it| {
+        matches!(it.owner(), Some(1 | 2)) && it.in_sync() == [1, 2]
+    });
+    // It was not dead, and wakes.
+    let lease = nodes.service(0).lease().unwrap();
+    nodes.set_stopped(0, false);
+    nodes.until("it is told", |it| it.refusals(0) == 1);
+    assert!(!lease.may_act());
+    // Its next process is refused, too, until it is added.
+    nodes.kill(0);
+    nodes.start(0);
+    nodes.until("it is told again", |it| it.refusals(0) == 2);
+    nodes.kill(0);
+    add_node(&nodes.cells, &name(0)).unwrap();
+    nodes.start(0);
+    nodes.until_in_sync();
+    nodes.until("its home has it again", |it| it.owner() == Some(0));
 }
 
 /// The process is stopped for half a minute. When it wakes it knows nothing of that.

@@ -10,7 +10,7 @@ use posthaste_cluster::memory::{Faults, MemoryCells, MemoryLog};
 use posthaste_cluster::{
     Appended, CallLane, Cells, Digest, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease, LeaseClock, Log,
     LogError, NodeDriver, NodeName, NodeNews, NodeShard, OwnershipConfig, OwnershipRules, OwnershipTimes, Position,
-    ShardCell, ShardService,
+    RosterError, ShardCell, ShardService, remove_node,
 };
 use posthaste_fsops::Machine;
 use posthaste_spool::Spool;
@@ -246,6 +246,16 @@ impl Nodes {
     /// Stops a process, or lets it go on. Only the thread that keeps the leases: those of the spool are in the hands of the engine.
     pub fn set_stopped(&mut self, number: usize, is_stopped: bool) {
         self.nodes[number].is_stopped = is_stopped;
+    }
+
+    /// How often processes of a node were told that it is off the list.
+    pub fn refusals(&self, number: usize) -> usize {
+        self.news.lock().unwrap().iter().filter(|news| **news == (number, NodeNews::Removed)).count()
+    }
+
+    /// Takes a node off the list, which is silent for as long as that needs.
+    pub fn remove(&mut self, number: usize) -> Result<(), RosterError> {
+        remove_node(&self.cells.clone(), &name(number), &|_| ())
     }
 
     pub fn set_log_away(&mut self, number: usize, is_away: bool) {

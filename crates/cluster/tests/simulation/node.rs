@@ -369,7 +369,7 @@ impl World {
             OwnershipEffect::Digest { shard } => self.member(node, shard).wants_digest = true,
             OwnershipEffect::Differs { .. } => {}
             OwnershipEffect::Stopped { shard, why } => self.stopped.push((node, shard, why)),
-            OwnershipEffect::NameTaken => {
+            OwnershipEffect::NameTaken | OwnershipEffect::Removed => {
                 self.names_taken += 1;
                 self.kill(node);
             }

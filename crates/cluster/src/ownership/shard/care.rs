@@ -18,6 +18,11 @@ impl ShardState {
         let (mut in_sync, mut seeding) = (self.cell.in_sync.clone(), self.cell.seeding.clone());
         in_sync.insert(me.node.clone(), own.spool);
         for (name, node) in nodes {
+            if node.cell.is_removed {
+                in_sync.remove(name);
+                seeding.remove(name);
+                continue;
+            }
             let is_fresh = now.saturating_sub(node.at) < me.times.fresh;
             let Some(report) = node.cell.reports.get(&self.number) else {
                 // Its member has stopped.
