@@ -42,8 +42,8 @@ pub use batch::{LoggedBatch, LoggedBody, LoggedEntry};
 pub use cell::{CellKey, CellOwner, Digest, NodeCell, NodeName, Report, ShardCell};
 pub use clock::{BootTime, LeaseClock};
 pub use control::{
-    ControlChange, ControlEntry, ControlForwarder, ControlKind, ControlSpread, ControlTable, ForwardEffect, NodeEntry,
-    SpreadOutcome,
+    CONTROL_SHARD, ControlEntry, ControlError, ControlFollower, ControlKind, ControlPlace, ControlShard, ControlTable,
+    ENTRIES_MAX,
 };
 pub use driver::{
     BegunTransaction, CallLane, CallThreads, ClusterNode, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease,

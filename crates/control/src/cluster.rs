@@ -13,6 +13,41 @@ pub struct ClusterStatus {
     pub is_draining: bool,
     /// Its shards, by number.
     pub shards: Vec<ShardStatus>,
+    /// All nodes of the cluster, by name; empty if the engine does not answer.
+    #[serde(default)]
+    pub nodes: Vec<NodeStatus>,
+    /// Why the node that answers does not hear of suppressions and suspensions of the cluster now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub troubles: Vec<String>,
+}
+
+/// A node by its cell, which it writes each second.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its name.
+    pub node: String,
+    /// How it is.
+    pub state: NodeState,
+    /// The release that it ran at its last write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Seconds since its last write, by its clock and that of the node that answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_secs: Option<u64>,
+}
+
+/// The state of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NodeState {
+    /// It writes to the engine.
+    Runs,
+    /// It has not written for a while.
+    Silent,
+    /// It was taken off the list, and cannot start.
+    Removed,
+    /// It has never run.
+    New,
 }
 
 /// A shard as seen by one of its members. Values of the engine are read at that moment.
@@ -92,6 +127,16 @@ pub enum ClusterOrder {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to: Option<String>,
     },
+    /// Takes a dead node off the list: nothing waits for it, and it cannot start. It takes some seconds.
+    Remove {
+        /// Its name.
+        node: String,
+    },
+    /// Lets a node that was taken off start again.
+    Add {
+        /// Its name.
+        node: String,
+    },
 }
 
 /// The engine's settings, and the nodes by their cells. It takes some seconds.
@@ -132,6 +177,8 @@ mod tests {
             (of(Some(ClusterOrder::Drain)), r#"{"ask":"cluster","order":"drain"}"#),
             (of(Some(to_b)), r#"{"ask":"cluster","order":{"move":{"shard":3,"to":"b"}}}"#),
             (of(Some(to_any)), r#"{"ask":"cluster","order":{"move":{"shard":3}}}"#),
+            (of(Some(ClusterOrder::Remove { node: "b".into() })), r#"{"ask":"cluster","order":{"remove":{"node":"b"}}}"#),
+            (of(Some(ClusterOrder::Add { node: "b".into() })), r#"{"ask":"cluster","order":{"add":{"node":"b"}}}"#),
         ] {
             assert_eq!(serde_json::to_string(&request).unwrap(), text);
             assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);

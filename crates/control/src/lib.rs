@@ -13,7 +13,9 @@ mod route;
 mod waiting;
 mod which;
 
-pub use cluster::{CheckedNode, ClusterCheck, ClusterOrder, ClusterStatus, MemberStatus, ShardRole, ShardStatus};
+pub use cluster::{
+    CheckedNode, ClusterCheck, ClusterOrder, ClusterStatus, MemberStatus, NodeState, NodeStatus, ShardRole, ShardStatus,
+};
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 pub use mail::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow, PIECE_BYTES_MAX};
 pub use of_tenant::NotOfTenant;

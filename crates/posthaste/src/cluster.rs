@@ -4,15 +4,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
-use posthaste_control::{ClusterOrder, ClusterStatus, MemberStatus, Request, ShardRole, ShardStatus};
-use serde_json::json;
+use posthaste_control::{
+    ClusterOrder, ClusterStatus, MemberStatus, NodeState, NodeStatus, Request, ShardRole, ShardStatus,
+};
+use serde_json::{Value, json};
 
 use crate::queue::{AnyError, ServerArgs, answer, columns};
 use crate::terminal::{harmless, print, print_json};
 
 #[derive(Subcommand)]
 pub enum ClusterCommand {
-    /// Show this node's shards with owner, members and queue; exit status 1 if one has no owner or has stopped
+    /// Show this node's shards with owner, members and queue, and all nodes; exit status 1 if a shard has no owner or has stopped
     Status {
         #[command(flatten)]
         server: ServerArgs,
@@ -29,6 +31,20 @@ pub enum ClusterCommand {
         /// The node that gets it, one in sync; default: the one with the most of the log
         #[arg(long, value_name = "NODE")]
         to: Option<String>,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Take a dead node off the list: nothing waits for it any more, and it cannot start until it is added
+    Remove {
+        /// The node's name; it must not run
+        node: String,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Let a node that was taken off the list start again
+    Add {
+        /// The node's name
+        node: String,
         #[command(flatten)]
         server: ServerArgs,
     },
@@ -55,7 +71,24 @@ pub fn run(command: ClusterCommand) -> Result<ExitCode, AnyError> {
             Ok(ExitCode::SUCCESS)
         }
         ClusterCommand::Move { shard, to, server } => move_shard(&server, shard, to),
+        ClusterCommand::Remove { node, server } => {
+            answer(&server, &Request::Cluster { order: Some(ClusterOrder::Remove { node: node.clone() }) })?;
+            tell(&server, json!({ "removed": node }), &format!("{} is off the list, and cannot start\n", harmless(&node)))
+        }
+        ClusterCommand::Add { node, server } => {
+            answer(&server, &Request::Cluster { order: Some(ClusterOrder::Add { node: node.clone() }) })?;
+            tell(&server, json!({ "added": node }), &format!("{} may start\n", harmless(&node)))
+        }
     }
+}
+
+fn tell(server: &ServerArgs, as_json: Value, text: &str) -> Result<ExitCode, AnyError> {
+    if server.json {
+        print_json(&format!("{as_json}\n"))?;
+    } else {
+        print(text)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 pub fn status(server: &ServerArgs) -> Result<ClusterStatus, AnyError> {
@@ -126,7 +159,24 @@ fn table(status: &ClusterStatus) -> String {
             out += &format!("shard {}: its queue cannot be opened here: {}\n", shard.shard, harmless(error));
         }
     }
+    for trouble in &status.troubles {
+        out += &format!("{}\n", harmless(trouble));
+    }
+    if !status.nodes.is_empty() {
+        out += &columns(["node", "state", "release", "last write"], status.nodes.iter().map(row_of_node), "no nodes");
+    }
     out
+}
+
+fn row_of_node(of: &NodeStatus) -> [String; 4] {
+    let state = match of.state {
+        NodeState::Runs => "runs",
+        NodeState::Silent => "silent",
+        NodeState::Removed => "removed",
+        NodeState::New => "has never run",
+    };
+    let ago = of.silent_secs.map_or(String::new(), |secs| format!("{secs} s ago"));
+    [of.node.clone(), state.to_owned(), of.version.clone().unwrap_or_default(), ago]
 }
 
 /// The part of the log's space that is used.
@@ -196,7 +246,15 @@ pub mod tests {
         stopped.queue_error = Some("no disk".into());
         assert!(is_well(&shard(1)) && !is_well(&stopped));
         let (node, engine) = ("a".into(), "nats".into());
-        let status = ClusterStatus { node, engine, is_draining: true, shards: vec![shard(1), stopped] };
+        let of_node = |node: &str, state, silent_secs| NodeStatus {
+            node: node.into(),
+            state,
+            version: silent_secs.map(|_| "0.1.0".into()),
+            silent_secs,
+        };
+        let troubles = vec!["the control shard is away".into()];
+        let nodes = vec![of_node("a", NodeState::Runs, Some(0)), of_node("b", NodeState::New, None)];
+        let status = ClusterStatus { node, engine, is_draining: true, shards: vec![shard(1), stopped], nodes, troubles };
         let wanted = "\
 node a, engine nats, draining: it takes no shard until its next start
 shard  home  owner  epoch  here     queued  log   members
@@ -204,6 +262,10 @@ shard  home  owner  epoch  here     queued  log   members
 2      a     -      7      stopped          18 %  a, b needs seeding, c not in sync 888 behind, d has not reported
 shard 2: the log is shorter
 shard 2: its queue cannot be opened here: no disk
+the control shard is away
+node  state          release  last write
+a     runs           0.1.0    0 s ago
+b     has never run
 ";
         assert_eq!(table(&status), wanted);
     }

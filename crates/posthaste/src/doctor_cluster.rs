@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use posthaste_control::{CheckedNode, ClusterCheck, ClusterOrder, ClusterStatus, Request, ShardRole, ShardStatus};
+use posthaste_control::{CheckedNode, ClusterCheck, ClusterOrder, ClusterStatus, NodeState, Request, ShardRole, ShardStatus};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -51,6 +51,8 @@ pub fn run(server: &ServerArgs) -> Result<ExitCode, AnyError> {
 /// The worst first.
 fn findings(status: &ClusterStatus, check: &ClusterCheck) -> Vec<ClusterFinding> {
     let mut found = of_engine(status, check);
+    let away = |trouble: &String| line(Colour::Yellow, "control shard".to_owned(), trouble, CONTROL);
+    found.extend(status.troubles.iter().map(away));
     found.extend(status.shards.iter().flat_map(of_shard));
     found.extend(check.nodes.iter().map(|it| of_node(it, status, check)));
     if status.is_draining {
@@ -146,6 +148,9 @@ fn of_shard(shard: &ShardStatus) -> Vec<ClusterFinding> {
 
 fn of_node(node: &CheckedNode, status: &ClusterStatus, check: &ClusterCheck) -> ClusterFinding {
     let about = format!("node {}", node.node);
+    if status.nodes.iter().any(|it| it.node == node.node && it.state == NodeState::Removed) {
+        return line(Colour::Green, about, "it is off the list: nothing waits for it", "");
+    }
     let own = check.nodes.iter().find(|it| it.node == status.node).and_then(|it| it.version.as_ref());
     let (Some(clock), Some(version)) = (node.clock_ms, &node.version) else {
         let what = match node.version {
@@ -202,6 +207,8 @@ impl fmt::Display for Colour {
 
 /// Clocks that differ by more are worth a look.
 const CLOCK_MS_MAX: u64 = 2000;
+const CONTROL: &str =
+    "see that the engine is reached from here: suppressions and suspensions of other nodes are missing until then";
 const SETTINGS: &str =
     "set it, and restart one server of the engine at a time; go on to the next once all replicas are current";
 const ENGINE: &str =
@@ -222,7 +229,8 @@ mod tests {
         let mut shard = shard(1);
         shard.members.retain(|it| it.node != "c");
         shard.in_sync.retain(|it| it != "d");
-        let status = ClusterStatus { node: "a".into(), engine: "nats".into(), is_draining: false, shards: vec![shard] };
+        let (node, engine, nodes) = ("a".into(), "nats".into(), Vec::new());
+        let status = ClusterStatus { node, engine, is_draining: false, shards: vec![shard], nodes, troubles: Vec::new() };
         let node = |node: &str| CheckedNode { node: node.into(), version: Some("0.1.0".into()), clock_ms: Some(-40) };
         (status, ClusterCheck { nodes: vec![node("a"), node("b")], ..ClusterCheck::default() })
     }

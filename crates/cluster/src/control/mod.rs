@@ -1,14 +1,12 @@
-//! The control shard: what all nodes have in common. State machines without IO over its stream; all nodes are members of it.
+//! The control shard: small values that all nodes have in common.
 //!
-//! [`ControlTable`] applies its entries in order. [`ControlSpread`] tells when all nodes on the list have a change, or which do not. [`ControlForwarder`] brings
-//! entries of a queue shard to the owner of the control shard until that has stored them.
+//! Its log has no owner. An entry is an absolute value, and each append names the record that it follows: so any node appends, and one whose append was refused reads
+//! on and tries again. [`ControlShard`] follows the log and appends to it; [`ControlTable`] has the values. The log is never cut.
 
 mod entry;
-mod forward;
-mod spread;
+mod shard;
 mod table;
 
-pub use entry::{ControlEntry, ControlKind, NodeEntry};
-pub use forward::{ControlForwarder, ForwardEffect};
-pub use spread::{ControlSpread, SpreadOutcome};
-pub use table::{ControlChange, ControlTable};
+pub use entry::{ControlEntry, ControlKind};
+pub use shard::{CONTROL_SHARD, ControlError, ControlFollower, ControlPlace, ControlShard, ENTRIES_MAX};
+pub use table::ControlTable;

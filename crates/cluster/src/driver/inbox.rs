@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::cell::{CellKey, NodeName};
+use crate::cell::{CellKey, NodeName, Report};
 use crate::queue::Told;
 use crate::sender::End;
 use crate::{LogError, Position};
@@ -29,6 +29,8 @@ pub(crate) enum NodeInput {
     /// `true`: a service acted.
     Demoted(u16, bool),
     HandOver(u16, Option<NodeName>),
+    /// Of a shard without an owner.
+    Applied(u16, Report),
     Drain(Told),
 }
 

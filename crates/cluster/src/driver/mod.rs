@@ -230,6 +230,7 @@ impl NodeDriver {
                 (self.tell)(NodeNews::Standby { shard: number });
             }
             NodeInput::HandOver(shard, to) => self.hand_over(shard, to.as_ref()),
+            NodeInput::Applied(shard, report) => self.ownership.publish(shard, report),
             NodeInput::Drain(then) => self.drain(then),
         }
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::inbox::{NodeInbox, NodeInput};
 use super::{NodeDriver, Told};
-use crate::cell::NodeName;
+use crate::cell::{NodeName, Report};
 
 /// A node that keeps its leases on a thread of its own. Dropping it ends the thread at once, as a kill does: [drain](Self::drain) it before.
 pub struct ClusterNode {
@@ -35,6 +35,11 @@ impl ClusterNode {
     /// See [`NodeDriver::hand_over`].
     pub fn hand_over(&self, shard: u16, to: Option<NodeName>) {
         self.inbox.push(NodeInput::HandOver(shard, to));
+    }
+
+    /// Tells in the node's cell what it has applied of a shard that no node owns.
+    pub fn publish(&self, shard: u16, report: Report) {
+        self.inbox.push(NodeInput::Applied(shard, report));
     }
 
     /// Gives all shards away, takes none any more, and waits until this node holds none. An engine that does not answer holds it up: it is for a thread that somebody may leave.

@@ -149,6 +149,16 @@ impl NatsEngine {
         Ok(NatsLog::new(self.clone(), name))
     }
 
+    /// The log of the control shard. Its stream is made if it is not there.
+    ///
+    /// # Errors
+    /// [`LogError::Unreachable`].
+    pub fn control(&self) -> Result<NatsLog, LogError> {
+        let name = format!("{}-control", self.0.config.prefix);
+        self.make(stream_config(&name, std::slice::from_ref(&name), CONTROL_BYTES_MAX, self.0.config.replicas, -1))?;
+        Ok(NatsLog::new(self.clone(), name))
+    }
+
     /// The cells. Their stream is made if it is not there.
     ///
     /// # Errors
@@ -294,6 +304,8 @@ fn stream_config(name: &str, subjects: &[String], bytes_max: u64, replicas: u64,
 
 /// Cells are small, and each has one value.
 const CELLS_BYTES_MAX: u64 = 256 << 20;
+/// Limit of the control shard's log, which is never cut: millions of changes.
+const CONTROL_BYTES_MAX: u64 = 1 << 30;
 /// Before the answer to a request that failed at once.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Error code: the last sequence is not the expected one.

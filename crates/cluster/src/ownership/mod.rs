@@ -383,6 +383,11 @@ impl Ownership {
         }
     }
 
+    /// The state of this node in a shard that no node owns.
+    pub fn publish(&mut self, shard: u16, report: Report) {
+        self.own.cell.reports.insert(shard, report);
+    }
+
     /// This node's member has stopped applying: it can take nothing over, and leaves the members in sync.
     pub fn needs_seeding(&mut self, shard: u16) {
         self.own.cell.reports.remove(&shard);

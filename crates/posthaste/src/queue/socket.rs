@@ -27,6 +27,14 @@ pub fn answer(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyE
     answer_of(&server.config.load()?.config, request)
 }
 
+/// The nodes of a cluster that have not applied a change yet, if its last line has some.
+fn missing_nodes(last: &Value) -> Option<String> {
+    let missing: Vec<&str> = last["missing"].as_array()?.iter().filter_map(Value::as_str).collect();
+    let (all, lacks) = (last["nodes"].as_u64()?, missing.len() as u64);
+    let names = harmless(&missing.join(", "));
+    (lacks > 0).then(|| format!("{} of {all} nodes have it; when they reach the engine, so will {names}", all - lacks))
+}
+
 pub(super) fn answer_of(config: &Config, request: &Request) -> Result<Vec<Value>, AnyError> {
     answer_in(&config.storage.data, request)
 }
@@ -120,6 +128,7 @@ pub fn answer_or_none(data: &Path, request: &Request) -> Result<Option<Vec<Value
         Some(last) if last.get("done").is_some() => {
             let stuck = last["stuck"].as_array().into_iter().flatten().filter_map(Value::as_str);
             stuck.for_each(|why| eprintln!("posthaste: a stream of the spool is stuck: {}", harmless(why)));
+            missing_nodes(last).iter().for_each(|line| eprintln!("posthaste: {line}"));
             Ok(Some(lines))
         }
         _ => Err("the server ended in the middle of its answer".into()),

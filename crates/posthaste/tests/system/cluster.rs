@@ -5,8 +5,14 @@ use crate::support::{Server, command};
 #[test]
 fn commands_say_that_a_server_is_no_node() {
     let dir = tempfile::tempdir().unwrap();
-    let commands: [&[&str]; 4] =
-        [&["cluster", "status"], &["cluster", "drain"], &["cluster", "move", "1", "--to", "b"], &["doctor", "cluster"]];
+    let commands: [&[&str]; 6] = [
+        &["cluster", "status"],
+        &["cluster", "drain"],
+        &["cluster", "move", "1", "--to", "b"],
+        &["cluster", "remove", "b"],
+        &["cluster", "add", "b"],
+        &["doctor", "cluster"],
+    ];
     let check = |wanted: &str| {
         for line in commands {
             let output = command(dir.path(), line).output().unwrap();

@@ -212,6 +212,75 @@ fn a_node_takes_mail_under_any_shard_that_it_owns() {
     nodes.second.stop();
 }
 
+/// Its exit status, and all that it says.
+fn run(dir: &Path, args: &[&str]) -> (i32, String) {
+    let output = command(dir, args).output().unwrap();
+    (output.status.code().unwrap(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+}
+
+#[test]
+fn a_removed_node_is_refused_until_it_is_added() {
+    let Some(mut nodes) = Waiting::start() else { return };
+    let (there, two) = (tempfile::tempdir().unwrap(), nodes.two.path().to_owned());
+    let (code, said) = run(&two, &["cluster", "remove", "n1"]);
+    assert!(code == 2 && said.contains("n1 runs"), "{said}");
+    nodes.first.signal(Signal::KILL);
+    nodes.first.wait();
+    assert_eq!(run(&two, &["cluster", "remove", "n1"]), (0, "n1 is off the list, and cannot start\n".to_owned()));
+    let next = nodes.taken_over(&there);
+    let n1 = NodeName::new("n1").unwrap();
+    wait_for_cell(&nodes.cells, "nothing waits for it", |cell| !cell.in_sync.contains_key(&n1));
+    let why = Server::try_start(nodes.one.path()).err().expect("it is refused");
+    assert!(why.contains("`posthaste cluster add n1`"), "{why}");
+    let (_, status) = run(&two, &["cluster", "status"]);
+    assert!(status.lines().any(|line| line.starts_with("n1 ") && line.contains("removed")), "{status}");
+    assert_eq!(run(&two, &["cluster", "add", "n1"]), (0, "n1 may start\n".to_owned()));
+    nodes.first = Server::start_as_it_is(nodes.one.path());
+    wait_for_cell(&nodes.cells, "both are in sync again", |cell| cell.in_sync.len() == 2);
+    nodes.first.stop();
+    nodes.second.stop();
+    next.stop();
+}
+
+/// They are made at the node that does not own the shard, and outlive the one that does.
+#[test]
+fn suppressions_and_suspensions_hold_on_all_nodes() {
+    let Some(mut nodes) = Waiting::start() else { return };
+    let (one, two) = (nodes.one.path().to_owned(), nodes.two.path().to_owned());
+    let suppressed = |dir: &Path| run(dir, &["suppression", "list"]).1;
+    let added = (0, "1 suppressed, 1 of them new\n".to_owned());
+    assert_eq!(run(&two, &["suppression", "add", "bob@there.example"]), added);
+    assert!([&one, &two].iter().all(|dir| suppressed(dir).contains("bob@there.example")));
+    assert_eq!(queue(&two, &["suspend", "--domain", "there.example"]), (0, "suspended\n".to_owned()));
+    let (_, suspended) = queue(&one, &["suspensions"]);
+    assert!(suspended.contains("there.example"), "{suspended}");
+    nodes.first.signal(Signal::KILL);
+    nodes.first.wait();
+    wait_for_cell(&nodes.cells, "the standby takes over", |cell| is_owner(cell, "n2"));
+    taking(&nodes.second);
+    let (_, suspended) = queue(&two, &["suspensions"]);
+    assert!(suspended.contains("there.example"), "{suspended}");
+    // A node that is away gets changes when it is back.
+    let (code, said) = run(&two, &["suppression", "remove", "bob@there.example"]);
+    assert!(code == 0 && said.contains("1 of 2 nodes have it") && said.contains("n1"), "{said}");
+    let there = tempfile::tempdir().unwrap();
+    let next = next_hop(there.path(), &format!("127.0.0.1:{}", nodes.port));
+    assert_eq!(next.mailbox("there.example", "ann").len(), 0);
+    assert_eq!(queue(&two, &["resume", "--domain", "there.example"]).0, 0);
+    next.wait_for_mail("there.example", "ann", 20);
+    nodes.first = Server::start_as_it_is(&one);
+    let deadline = Instant::now() + TAKEN_OVER;
+    while suppressed(&one).contains("bob@there.example") {
+        assert!(Instant::now() < deadline, "{}", nodes.first.log_text());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(run(&one, &["suppression", "add", "eve@there.example"]), added);
+    assert!(suppressed(&two).contains("eve@there.example"));
+    nodes.first.stop();
+    nodes.second.stop();
+    next.stop();
+}
+
 /// Begins the names of the engine's streams.
 const PREFIX: &str = "test";
 /// A lease, the writes of a standby, and the time that a shard stays before its home has it again.

@@ -389,6 +389,14 @@ impl Suppressions {
 }
 
 impl Suppressed {
+    /// Checks that it can be on a list.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn check(&self) -> Result<(), EntryError> {
+        codec::encode(self).map(drop)
+    }
+
     fn is_valid(&self, now: u64) -> bool {
         self.lasts() > now
     }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use posthaste_control::{ClusterCheck, ClusterStatus};
+use posthaste_control::{ClusterCheck, ClusterStatus, Named, Suppressed, Wanted};
 
 use crate::receive::shards::ShardQueue;
+use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 
 /// A node of a cluster, for receiving mail and for the operator's commands.
 pub(crate) trait ClusterDoor: Send + Sync {
@@ -21,6 +22,33 @@ pub(crate) trait ClusterDoor: Send + Sync {
     /// Has a shard go to a node, or to the member in sync that has the most. Returns at once: [`status`](Self::status) shows the new owner.
     /// Nothing happens if this node does not own it, or the other one cannot take it.
     fn move_shard(&self, shard: u16, to: Option<&str>);
+
+    /// Takes a dead node off the list of nodes. It takes some seconds. Blocks.
+    ///
+    /// # Errors
+    /// There is none of this name, it runs, or the engine does not answer.
+    fn remove_node(&self, node: &str) -> Result<(), String>;
+
+    /// Lets a node that was taken off the list start again. Blocks.
+    ///
+    /// # Errors
+    /// There is none of this name, it is on the list, or the engine does not answer.
+    fn add_node(&self, node: &str) -> Result<(), String>;
+
+    /// Changes what all nodes have in common: durable in the engine when it returns. Waits a few seconds until all have it. Blocks.
+    ///
+    /// # Errors
+    /// The engine does not answer: the text says whether it may have happened.
+    fn share(&self, changes: &[SharedChange]) -> Result<Spread, String>;
+
+    /// Shows the entries of this node's suppression list that are wanted, until `show` returns false. Blocks.
+    ///
+    /// # Errors
+    /// The list cannot be read.
+    fn suppressed(&self, wanted: &Wanted, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String>;
+
+    /// The suspension of a scope that was last made or ended for all nodes.
+    fn suspension(&self, scope: &Named) -> Option<SharedSuspension>;
 
     /// Begins a transaction: under the shard that this node is the home of, or, unless it must be that, under another one that it owns. `None`: it takes no mail now.
     fn begin(&self, must_be_home: bool) -> Option<Begun>;

@@ -37,6 +37,14 @@ pub(super) fn perform(receiver: &Receiver, asker: &Asker, order: Option<&Cluster
             door.move_shard(*shard, to.as_deref());
             tracing::info!(uid = asker.uid, shard, to, "the operator has a shard go to another node");
         }
+        Some(ClusterOrder::Remove { node }) => {
+            door.remove_node(node)?;
+            tracing::info!(uid = asker.uid, node, "the operator has taken a node off the list");
+        }
+        Some(ClusterOrder::Add { node }) => {
+            door.add_node(node)?;
+            tracing::info!(uid = asker.uid, node, "the operator lets a node start that was off the list");
+        }
         Some(ClusterOrder::Drain) => return Err("answered elsewhere".to_owned()),
     }
     Ok(json!({ "done": 1 }))
@@ -127,10 +135,11 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver as Told, Sender, channel};
 
-    use posthaste_control::{ClusterCheck, ShardStatus};
+    use posthaste_control::{ClusterCheck, Named, ShardStatus, Suppressed, Wanted};
 
     use super::*;
     use crate::receive::cluster::Begun;
+    use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 
     fn in_state(roles: &[(u16, ShardRole)], is_draining: bool) -> ClusterStatus {
         let shard = |(shard, role): &(u16, ShardRole)| ShardStatus {
@@ -150,7 +159,7 @@ mod tests {
             troubles: Vec::new(),
         };
         let shards = roles.iter().map(shard).collect();
-        ClusterStatus { node: "a".into(), engine: "nats".into(), is_draining, shards }
+        ClusterStatus { node: "a".into(), engine: "nats".into(), is_draining, shards, nodes: Vec::new(), troubles: Vec::new() }
     }
 
     /// A node whose drain ends when the test says so.
@@ -181,6 +190,26 @@ mod tests {
         }
 
         fn move_shard(&self, _: u16, _: Option<&str>) {}
+
+        fn remove_node(&self, _: &str) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn add_node(&self, _: &str) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn share(&self, _: &[SharedChange]) -> Result<Spread, String> {
+            Ok(Spread::default())
+        }
+
+        fn suppressed(&self, _: &Wanted, _: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn suspension(&self, _: &Named) -> Option<SharedSuspension> {
+            None
+        }
 
         fn begin(&self, _: bool) -> Option<Begun> {
             None

@@ -26,6 +26,7 @@ pub(crate) mod queue_counts;
 mod queues;
 mod scopes;
 mod search;
+mod shared;
 mod summary;
 mod suppression;
 pub(crate) mod suspend;
@@ -386,6 +387,10 @@ fn of_the_queue(
     receiver: &Receiver,
     answer: Answer<'_>,
 ) -> Result<Value, AskRefusal> {
+    if let Some(door) = receiver.cluster().filter(|_| shared::concerns(request)) {
+        let changed = changed(receiver, request).map_or(Ok(()), Err);
+        return changed.and_then(|()| shared::perform(&**door, request, asker, answer).map_err(AskRefusal::Refused));
+    }
     if receiver.remote().stuck().is_some() && !concerns_transports(request, asker, receiver) {
         return Err(AskRefusal::Refused(no_relay(receiver)));
     }

@@ -7,11 +7,16 @@ use std::time::Duration;
 
 use posthaste_cluster::{BootTime, Cells, ClusterNode, LeaseClock, Log, NodeName, NodeNews, SurveyedNode, survey};
 use posthaste_config::ClusterShard;
-use posthaste_control::{CheckedNode, ClusterCheck, ClusterStatus, MemberStatus, ShardRole, ShardStatus};
+use posthaste_control::{
+    CheckedNode, ClusterCheck, ClusterStatus, MemberStatus, Named, ShardRole, ShardStatus, Suppressed, Wanted,
+};
 
+use super::control::ControlDesk;
 use super::engine_view::{Call, EngineView, ShardView, ask_all};
+use super::nodes::NodeList;
 use super::shard::ShardState;
 use crate::receive::cluster::{Begun, ClusterDoor};
+use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 
 /// A node at work.
 pub(super) struct NodeDoor {
@@ -19,6 +24,8 @@ pub(super) struct NodeDoor {
     pub running: Arc<ClusterNode>,
     pub cells: Arc<dyn Cells>,
     pub shards: Vec<DoorShard>,
+    pub nodes: NodeList,
+    pub control: ControlDesk,
     pub roles: Arc<Roles>,
     pub is_draining: AtomicBool,
 }
@@ -65,6 +72,10 @@ impl Roles {
             }
             NodeNews::NameTaken => {
                 tracing::error!("another process is the node of this name: this one ends");
+                return true;
+            }
+            NodeNews::Removed => {
+                tracing::error!("this node was taken off the list of nodes: it ends");
                 return true;
             }
         }
@@ -123,11 +134,16 @@ impl ClusterDoor for NodeDoor {
     fn status(&self) -> ClusterStatus {
         let logs = self.shards.iter().map(|shard| (shard.config.number, shard.log.clone())).collect();
         let mut view = EngineView::ask(&self.cells, logs, self.members(), STATUS_PATIENCE);
+        let (list, now) = (self.nodes.clone(), BootTime.wall());
+        let ask: Call<_> = Box::new(move || list.status(now));
+        let nodes = ask_all(vec![ask], STATUS_PATIENCE).into_iter().flatten().find_map(Result::ok);
         ClusterStatus {
             node: self.node.clone(),
             engine: "nats".to_owned(),
             is_draining: self.is_draining.load(Ordering::Relaxed),
             shards: self.shards.iter().map(|shard| self.status_of(shard, &mut view)).collect(),
+            nodes: nodes.unwrap_or_default(),
+            troubles: self.control.trouble().into_iter().collect(),
         }
     }
 
@@ -163,6 +179,26 @@ impl ClusterDoor for NodeDoor {
 
     fn move_shard(&self, shard: u16, to: Option<&str>) {
         self.running.hand_over(shard, to.and_then(NodeName::new));
+    }
+
+    fn remove_node(&self, node: &str) -> Result<(), String> {
+        self.nodes.remove(node)
+    }
+
+    fn add_node(&self, node: &str) -> Result<(), String> {
+        self.nodes.add(node)
+    }
+
+    fn share(&self, changes: &[SharedChange]) -> Result<Spread, String> {
+        self.control.share(changes)
+    }
+
+    fn suppressed(&self, wanted: &Wanted, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
+        self.control.suppressed(wanted, show)
+    }
+
+    fn suspension(&self, scope: &Named) -> Option<SharedSuspension> {
+        self.control.suspension(scope)
     }
 
     fn begin(&self, must_be_home: bool) -> Option<Begun> {

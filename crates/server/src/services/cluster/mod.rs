@@ -6,6 +6,8 @@
 #[cfg(not(feature = "cluster"))]
 mod absent;
 #[cfg(feature = "cluster")]
+mod control;
+#[cfg(feature = "cluster")]
 mod door;
 #[cfg(feature = "cluster")]
 mod engine_view;
@@ -13,6 +15,8 @@ mod engine_view;
 mod health;
 #[cfg(feature = "cluster")]
 mod node;
+#[cfg(feature = "cluster")]
+mod nodes;
 #[cfg(feature = "cluster")]
 mod shard;
 

@@ -17,12 +17,15 @@ use posthaste_cluster::{
 use posthaste_config::{Cluster, ClusterShard, Config, Dns};
 use posthaste_directory::Directory;
 use posthaste_intake::{Destination, Intake};
+use posthaste_relay::suppression::Suppressions;
 use posthaste_spool::FileSpool;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
+use super::control::{ControlDesk, ControlParts};
 use super::door::{DoorShard, NodeDoor, Roles};
+use super::nodes::NodeList;
 use super::shard::{Alarm, RelaySettings, ShardParts, ShardRelay, ShardSenders};
 use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
@@ -43,6 +46,8 @@ pub(crate) struct OpenShards {
     /// Limit of the log of each shard.
     log_bytes: u64,
     cells: Arc<dyn Cells>,
+    control: Arc<dyn Log>,
+    nodes: NodeList,
     shards: Vec<OpenShard>,
     home: Intake,
 }
@@ -103,7 +108,7 @@ impl OpenShards {
         settings: Arc<Mutex<RelaySettings>>,
         receiver: &Receiver,
     ) -> std::io::Result<ClusterService> {
-        let Self { node, log_bytes, cells, shards, home: _ } = self;
+        let Self { node, log_bytes, cells, control, nodes, shards, home: _ } = self;
         let intakes = shards.iter().map(|shard| shard.intake.clone()).collect();
         let (alive, ended) = Ended::new();
         let alarm = Alarm::new(alive);
@@ -134,18 +139,33 @@ impl OpenShards {
             DriverWorld { cells: cells.clone(), calls: Arc::new(CallThreads::start()?), clock: Arc::new(BootTime) };
         let driver = NodeDriver::new(driver_config(&node, log_bytes), world, members, tell)?;
         let running = Arc::new(ClusterNode::start(driver)?);
+        let control = ControlDesk::start(ControlParts {
+            log: control,
+            path: config.storage.data.join("cluster").join("control"),
+            suppressions: suppressions_of(&settings),
+            relays: relays.iter().map(|relay| relay.state.clone()).collect(),
+            node: running.clone(),
+            nodes: nodes.clone(),
+            seed: random(),
+        })?;
         let is_draining = AtomicBool::new(false);
         receiver.set_cluster(Arc::new(NodeDoor {
             node,
             running: running.clone(),
             cells,
             shards: seen,
+            nodes,
+            control,
             roles,
             is_draining,
         }));
         let (receiver, dns) = (receiver.downgrade(), config.dns.clone());
         Ok(ClusterService { node: running, relays, intakes, settings, receiver, dns, ended })
     }
+}
+
+fn suppressions_of(settings: &Mutex<RelaySettings>) -> Option<Arc<Suppressions>> {
+    settings.lock().unwrap_or_else(PoisonError::into_inner).config.bounces.suppressions.clone()
 }
 
 fn driver_config(node: &str, log_bytes: u64) -> DriverConfig {
@@ -172,6 +192,10 @@ fn open(
     if !wrong.is_empty() {
         return Err(ServeError::Cluster(format!("change the settings of the engine: {}", wrong.join("; "))));
     }
+    let cells: Arc<dyn Cells> = Arc::new(cells);
+    let nodes = NodeList::new(cluster.shards.iter().flat_map(ClusterShard::members), cells.clone());
+    nodes.check_start(&cluster.node).map_err(ServeError::Cluster)?;
+    let control: Arc<dyn Log> = Arc::new(engine.control().map_err(|error| failed(&error))?);
     let (mut shards, mut home) = (Vec::new(), None);
     for shard in cluster.own_shards() {
         let dir = config.storage.data.join("cluster").join(format!("shard-{}", shard.number));
@@ -188,7 +212,7 @@ fn open(
     }
     let home = home.expect("the configuration was checked");
     let (node, log_bytes) = (cluster.node.clone(), cluster.log_bytes);
-    Ok(OpenShards { node, log_bytes, cells: Arc::new(cells), shards, home })
+    Ok(OpenShards { node, log_bytes, cells, control, nodes, shards, home })
 }
 
 fn open_local(config: &Config, dir: &Path, repeats: &Arc<Repeats>) -> Result<FileSpool, ServeError> {

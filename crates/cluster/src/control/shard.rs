@@ -1,0 +1,306 @@
+//! The control shard at one node: a thread that follows its log, and appends to it.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use posthaste_random::Random;
+
+use super::ControlEntry;
+use crate::record::{Content, Header, Record};
+use crate::{Log, LogError, Position};
+
+/// The number in its records. No shard of mail has it: those are below 32,768.
+pub const CONTROL_SHARD: u16 = 1 << 15;
+/// Entries of one [`put`](ControlShard::put).
+pub const ENTRIES_MAX: usize = 256;
+
+/// A place in the log: the last record applied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ControlPlace {
+    /// Random, made with the first record; 0 before that.
+    pub log: u64,
+    /// Position of the record.
+    pub position: Position,
+    /// Its CRC, which the next record names.
+    pub crc: u32,
+}
+
+/// The node's part: has the values. Called on one thread.
+pub trait ControlFollower: Send {
+    /// Applies entries, and makes them durable with the place. After a crash some come again.
+    ///
+    /// # Errors
+    /// The reason. They come again, soon.
+    fn apply(&mut self, place: ControlPlace, entries: &[ControlEntry]) -> Result<(), String>;
+
+    /// Called a few times a second, once all was applied that the log had when the node first reached it.
+    fn tick(&mut self);
+}
+
+/// Why a change is not made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// Nothing was stored.
+    #[error("the control shard cannot be changed now: {0}")]
+    Offline(String),
+    /// It may be stored, now or later. To make it again is right in both cases.
+    #[error("the control shard did not answer, and may be changed all the same; try again: {0}")]
+    Unknown(String),
+}
+
+/// The control shard, followed by a thread. Dropping it ends the thread.
+pub struct ControlShard {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    log: Arc<dyn Log>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// One change at a time. Source of nonces and log ids.
+    writing: Mutex<Random>,
+}
+
+#[derive(Default)]
+struct State {
+    place: ControlPlace,
+    /// The nonce of the record that is being appended.
+    awaited: Option<u64>,
+    /// Its position, once it was read.
+    stored: Option<Position>,
+    /// Why the log cannot be read now.
+    trouble: Option<String>,
+    /// The thread looks at once.
+    is_woken: bool,
+    is_closed: bool,
+}
+
+/// Records that were read.
+struct Chunk {
+    place: ControlPlace,
+    entries: Vec<ControlEntry>,
+    nonces: Vec<(u64, Position)>,
+}
+
+impl ControlShard {
+    /// Follows the log from a place on. The seed is random, and never used before.
+    ///
+    /// # Errors
+    /// The thread could not be started.
+    pub fn start(
+        log: Arc<dyn Log>,
+        place: ControlPlace,
+        seed: u64,
+        mut follower: Box<dyn ControlFollower>,
+    ) -> io::Result<Self> {
+        let state = Mutex::new(State { place, ..State::default() });
+        let writing = Mutex::new(Random::of(seed, 0xC0));
+        let shared = Arc::new(Shared { log, state, changed: Condvar::new(), writing });
+        let followed = shared.clone();
+        let thread = std::thread::Builder::new().name("cluster-control".to_owned());
+        let thread = Some(thread.spawn(move || followed.follow(&mut *follower))?);
+        Ok(ControlShard { shared, thread })
+    }
+
+    /// Stores up to [`ENTRIES_MAX`] entries, together, and waits until this node has applied them. Returns their position. Blocks, for hardly longer than `patience`.
+    ///
+    /// # Errors
+    /// See [`ControlError`].
+    ///
+    /// # Panics
+    /// If there is no entry, or there are too many.
+    pub fn put(&self, entries: &[ControlEntry], patience: Duration) -> Result<Position, ControlError> {
+        assert!((1..=ENTRIES_MAX).contains(&entries.len()), "{} entries", entries.len());
+        let shared = &self.shared;
+        let mut random = shared.writing.lock().expect("nothing panics while it is held");
+        let until = Instant::now() + patience;
+        let content = Content::Batches(entries.iter().map(ControlEntry::encode).collect());
+        let nonce = random.next();
+        let mut failed = ControlError::Offline("it was not tried".to_owned());
+        let position = loop {
+            let (place, stored) = shared.await_record(nonce);
+            if let Some(position) = stored {
+                break position;
+            }
+            if Instant::now() >= until {
+                return Err(shared.give_up(failed));
+            }
+            match shared.append(place, nonce, &content, &mut random, until) {
+                Ok(position) => break position,
+                Err(LogError::Unknown(why)) => failed = ControlError::Unknown(why),
+                // Another record has the place, so this one can never get it.
+                Err(error) => failed = ControlError::Offline(error.to_string()),
+            }
+            // Reading decides: it is there, or another record has its place.
+            shared.wait_past(place.position, until.min(Instant::now() + LOOK_EVERY));
+        };
+        shared.wait_past(position.before(), until);
+        Ok(position)
+    }
+
+    /// The last record that this node has applied.
+    pub fn place(&self) -> ControlPlace {
+        self.shared.state().place
+    }
+
+    /// Why this node cannot read on now.
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.state().trouble.clone()
+    }
+}
+
+impl Drop for ControlShard {
+    fn drop(&mut self) {
+        self.shared.state().is_closed = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            if !std::thread::panicking() {
+                ended.expect("the follower does not panic");
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it is held")
+    }
+
+    fn follow(&self, follower: &mut dyn ControlFollower) {
+        let mut is_current = false;
+        while !self.state().is_closed {
+            let outcome = self.read_on(follower);
+            is_current |= outcome.is_ok();
+            self.state().trouble = outcome.err();
+            if is_current {
+                follower.tick();
+            }
+            let is_idle = |state: &mut State| !state.is_woken && !state.is_closed;
+            let waited = self.changed.wait_timeout_while(self.state(), LOOK_EVERY, is_idle);
+            let (mut state, _) = waited.expect("nothing panics while it is held");
+            state.is_woken = false;
+        }
+    }
+
+    /// Applies all that the log has.
+    fn read_on(&self, follower: &mut dyn ControlFollower) -> Result<(), String> {
+        loop {
+            let (place, is_closed) = {
+                let state = self.state();
+                (state.place, state.is_closed)
+            };
+            let end = self.log.end().map_err(|error| error.to_string())?;
+            if end < place.position {
+                let at = place.position;
+                return Err(format!("the control shard's log ends at {end}, and this node has applied position {at}"));
+            }
+            if end == place.position || is_closed {
+                return Ok(());
+            }
+            let chunk = self.read(place, end)?;
+            follower.apply(chunk.place, &chunk.entries)?;
+            let mut state = self.state();
+            state.place = chunk.place;
+            let own = chunk.nonces.iter().find(|(nonce, _)| state.awaited == Some(*nonce));
+            state.stored = state.stored.or(own.map(|(_, position)| *position));
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Reads some records after a place, one at least.
+    fn read(&self, from: ControlPlace, end: Position) -> Result<Chunk, String> {
+        let mut chunk = Chunk { place: from, entries: Vec::new(), nonces: Vec::new() };
+        let mut wrong = None;
+        let followed = self.log.follow(from.position.next(), &mut |position, bytes| {
+            wrong = chunk.take(position, &bytes).err();
+            wrong.is_none() && position < end && chunk.entries.len() < ENTRIES_MAX
+        });
+        match wrong.or(followed.err().map(|error| error.to_string())) {
+            Some(why) if chunk.nonces.is_empty() => Err(why),
+            _ => Ok(chunk),
+        }
+    }
+
+    /// The place of the next append, or where the record with this nonce is.
+    fn await_record(&self, nonce: u64) -> (ControlPlace, Option<Position>) {
+        let mut state = self.state();
+        if state.awaited != Some(nonce) {
+            (state.awaited, state.stored) = (Some(nonce), None);
+        }
+        (state.place, state.stored)
+    }
+
+    fn append(
+        &self,
+        place: ControlPlace,
+        nonce: u64,
+        content: &Content,
+        random: &mut Random,
+        until: Instant,
+    ) -> Result<Position, LogError> {
+        let log = if place.position == Position::START { random.next() } else { place.log };
+        let (first, previous) = (place.position.get() + 1, place.crc);
+        let header = Header { shard: CONTROL_SHARD, log, epoch: 0, send: nonce, first, previous };
+        let (record, _) = Record::encode(&header, content);
+        let (tell, told) = mpsc::sync_channel(1);
+        let then = move |outcome| {
+            let _ = tell.send(outcome);
+        };
+        self.log.append(place.position, record, Box::new(then));
+        let left = until.saturating_duration_since(Instant::now());
+        told.recv_timeout(left).unwrap_or_else(|_| Err(LogError::Unknown("no answer in time".to_owned())))
+    }
+
+    /// Has the thread look, and waits until a record after this position is applied.
+    fn wait_past(&self, position: Position, until: Instant) {
+        let mut state = self.state();
+        state.is_woken = true;
+        self.changed.notify_all();
+        let left = until.saturating_duration_since(Instant::now());
+        let lacks = |state: &mut State| state.place.position <= position;
+        drop(self.changed.wait_timeout_while(state, left, lacks).expect("nothing panics while it is held"));
+    }
+
+    /// The error, with the trouble of reading.
+    fn give_up(&self, failed: ControlError) -> ControlError {
+        match (failed, self.state().trouble.clone()) {
+            (ControlError::Offline(_), Some(trouble)) => ControlError::Offline(trouble),
+            (failed, _) => failed,
+        }
+    }
+}
+
+impl Chunk {
+    /// # Errors
+    /// The record is damaged, of another history, or of a newer release.
+    fn take(&mut self, position: Position, bytes: &Bytes) -> Result<(), String> {
+        let at = || format!("position {position} of the control shard's log");
+        let record = Record::decode(bytes).map_err(|error| format!("{}: {error}", at()))?;
+        let Header { shard, log, send, previous, .. } = record.header;
+        let is_first = self.place.position == Position::START;
+        let is_next = shard == CONTROL_SHARD && previous == self.place.crc && (is_first || log == self.place.log);
+        if !is_next || position != self.place.position.next() {
+            return Err(format!("{} belongs to another history: the engine was restored, or its data lost", at()));
+        }
+        let Content::Batches(batches) = record.content else { return Err(format!("{} has no entries", at())) };
+        let entries: Option<Vec<ControlEntry>> = batches.iter().map(|batch| ControlEntry::decode(batch)).collect();
+        let entries = entries.ok_or_else(|| format!("{} has an entry that this release does not know", at()))?;
+        self.entries.extend(entries);
+        self.nonces.push((send, position));
+        self.place = ControlPlace { log, position, crc: record.crc };
+        Ok(())
+    }
+}
+
+/// Between two looks at the log's end.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+use std::sync::Barrier;
+
+use super::super::{ControlKind, ControlTable};
+use super::*;
+use crate::memory::{Fault, Faults, MemoryLog};
+
+/// Keeps all that it is told, as a disk does.
+#[derive(Clone, Default)]
+struct Disk(Arc<Mutex<(ControlTable, Vec<ControlEntry>, bool)>>);
+
+impl ControlFollower for Disk {
+    fn apply(&mut self, place: ControlPlace, entries: &[ControlEntry]) -> Result<(), String> {
+        let mut state = self.0.lock().unwrap();
+        if state.2 {
+            return Err("the disk is full".to_owned());
+        }
+        entries.iter().for_each(|entry| state.0.apply(entry));
+        state.0.place = place;
+        state.1.extend(entries.iter().cloned());
+        Ok(())
+    }
+
+    fn tick(&mut self) {}
+}
+
+impl Disk {
+    fn place(&self) -> ControlPlace {
+        self.0.lock().unwrap().0.place
+    }
+
+    fn applied(&self) -> Vec<ControlEntry> {
+        self.0.lock().unwrap().1.clone()
+    }
+
+    fn set_full(&self, is_full: bool) {
+        self.0.lock().unwrap().2 = is_full;
+    }
+}
+
+fn start(log: &MemoryLog, seed: u64, disk: &Disk) -> ControlShard {
+    ControlShard::start(Arc::new(log.clone()), disk.place(), seed, Box::new(disk.clone())).unwrap()
+}
+
+fn entry(key: &str) -> ControlEntry {
+    let (key, value) = (Bytes::copy_from_slice(key.as_bytes()), Some(Bytes::from("it")));
+    ControlEntry { kind: ControlKind::Suppression, key, value }
+}
+
+/// For changes that succeed.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Waits until a node has applied the whole log.
+fn meet(log: &MemoryLog, shard: &ControlShard) {
+    let until = Instant::now() + LONG;
+    while shard.place().position < log.end().unwrap() {
+        assert!(Instant::now() < until, "{:?}", shard.trouble());
+        shard.shared.wait_past(shard.place().position, until);
+    }
+}
+
+#[test]
+fn all_nodes_change_it_and_each_change_is_stored_once() {
+    for seed in 0..20 {
+        let log = MemoryLog::new(seed, Faults { held: 0, ..Faults::all() });
+        let disks = [(); 3].map(|()| Disk::default());
+        let (disks_of, begin) = (&disks, &Barrier::new(3));
+        std::thread::scope(|scope| {
+            for node in 0..3 {
+                let log = &log;
+                scope.spawn(move || {
+                    let shard = start(log, 10 * seed + node, &disks_of[node as usize]);
+                    begin.wait();
+                    for number in 0..15 {
+                        shard.put(&[entry(&format!("{node}.{number}"))], LONG).unwrap();
+                    }
+                    begin.wait();
+                    meet(log, &shard);
+                });
+            }
+        });
+        let applied = disks[0].applied();
+        assert!(disks.iter().all(|disk| disk.applied() == applied), "seed {seed}");
+        let mut keys: Vec<Bytes> = applied.into_iter().map(|it| it.key).collect();
+        keys.sort();
+        let mut wanted: Vec<String> =
+            (0..3).flat_map(|node| (0..15).map(move |number| format!("{node}.{number}"))).collect();
+        wanted.sort();
+        assert_eq!(keys, wanted, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_lost_answer_is_decided_by_the_log() {
+    let (log, disk) = (MemoryLog::new(1, Faults::default()), Disk::default());
+    let shard = start(&log, 1, &disk);
+    log.script(&[Fault::UnknownStored, Fault::UnknownLost, Fault::Refused, Fault::None, Fault::UnknownLate(2)]);
+    for key in ["a", "b", "c"] {
+        shard.put(&[entry(key)], LONG).unwrap();
+    }
+    assert_eq!(disk.applied(), ["a", "b", "c"].map(entry));
+}
+
+#[test]
+fn an_engine_that_is_away_is_named_and_nothing_is_lost() {
+    let (log, disk) = (MemoryLog::new(1, Faults::default()), Disk::default());
+    let shard = start(&log, 1, &disk);
+    shard.put(&[entry("a")], LONG).unwrap();
+    log.set_away(true);
+    assert!(shard.put(&[entry("b")], Duration::from_millis(50)).is_err());
+    log.set_away(false);
+    shard.put(&[entry("b")], LONG).unwrap();
+    drop(shard);
+    // The next process goes on from the disk.
+    let shard = start(&log, 2, &disk);
+    shard.put(&[entry("c")], LONG).unwrap();
+    // The change without an answer was stored, too.
+    let mut applied = disk.applied();
+    applied.dedup();
+    assert_eq!(applied, ["a", "b", "c"].map(entry));
+}
+
+#[test]
+fn a_disk_that_refuses_gets_the_entries_again() {
+    let (log, disk) = (MemoryLog::new(1, Faults::default()), Disk::default());
+    let shard = start(&log, 1, &disk);
+    disk.set_full(true);
+    // It is stored: other nodes have it.
+    let position = shard.put(&[entry("a")], Duration::from_millis(600)).unwrap();
+    assert_eq!((position, shard.trouble()), (Position::new(1), Some("the disk is full".to_owned())));
+    disk.set_full(false);
+    meet(&log, &shard);
+    assert_eq!(disk.applied(), [entry("a")]);
+}
+
+#[test]
+fn another_history_is_not_applied() {
+    let (log, other) = (MemoryLog::new(1, Faults::default()), MemoryLog::new(2, Faults::default()));
+    let (disk, fresh) = (Disk::default(), Disk::default());
+    let shard = start(&log, 1, &disk);
+    shard.put(&[entry("a")], LONG).unwrap();
+    drop(shard);
+    let shard = start(&other, 2, &fresh);
+    shard.put(&[entry("x")], LONG).unwrap();
+    shard.put(&[entry("y")], LONG).unwrap();
+    // The engine's data were lost and made anew: this node has applied position 1 of another log.
+    let shard = start(&other, 3, &disk);
+    let why = shard.put(&[entry("b")], Duration::from_millis(600)).unwrap_err().to_string();
+    assert!(why.contains("another history"), "{why}");
+    assert_eq!(disk.applied(), [entry("a")]);
+    // Shorter than what was applied.
+    let shard = start(&MemoryLog::new(3, Faults::default()), 4, &disk);
+    let why = shard.put(&[entry("b")], Duration::from_millis(600)).unwrap_err().to_string();
+    assert!(why.contains("ends at 0"), "{why}");
+}

@@ -1,0 +1,94 @@
+//! Requests of a node that hold at all nodes of its cluster. They are durable in the engine before they are answered.
+
+use posthaste_control::Request;
+use posthaste_relay::sender::wall_secs;
+use posthaste_relay::suppression::Suppressed;
+use serde_json::{Value, json};
+
+use super::{Answer, Asker, Outcome, as_json, scopes};
+use crate::receive::cluster::ClusterDoor;
+use crate::receive::shared::{SharedChange, SharedSuspension};
+
+/// True if all nodes of a cluster have it in common.
+pub(super) fn concerns(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Suspend { .. }
+            | Request::Resume { .. }
+            | Request::Suppress { .. }
+            | Request::Suppressions { .. }
+            | Request::Unsuppress { .. }
+    )
+}
+
+/// Changes it at all nodes. The last line has how many `nodes` there are, and the `missing` ones, which will have it once they run. The list is this node's.
+pub(super) fn perform(door: &dyn ClusterDoor, request: &Request, asker: &Asker, answer: Answer<'_>) -> Outcome {
+    if let Request::Suppressions { of } = request {
+        let mut count = 0;
+        door.suppressed(of, &mut |entry| {
+            count += 1;
+            answer(as_json(&entry))
+        })?;
+        return Ok(json!({ "done": count }));
+    }
+    let now = wall_secs();
+    let changes = changes(door, request, asker, now)?;
+    let spread = door.share(&changes)?;
+    let Asker { uid, token, .. } = asker;
+    let (count, missing) = (changes.len(), spread.missing.join(", "));
+    let what = kind(request);
+    tracing::info!(uid, token, what, count, missing, "the operator has changed what all nodes have in common");
+    let mut last = json!({ "done": count, "nodes": spread.nodes, "missing": spread.missing });
+    if matches!(request, Request::Suppress { .. }) {
+        // Which are new differs by node.
+        last["new"] = Value::from(count);
+    }
+    Ok(last)
+}
+
+fn kind(request: &Request) -> &'static str {
+    match request {
+        Request::Suspend { .. } => "suspend",
+        Request::Resume { .. } => "resume",
+        Request::Suppress { .. } => "suppress",
+        _ => "unsuppress",
+    }
+}
+
+/// # Errors
+/// It names nothing, or too much.
+fn changes(
+    door: &dyn ClusterDoor,
+    request: &Request,
+    asker: &Asker,
+    now: u64,
+) -> Result<Vec<SharedChange>, String> {
+    let (uid, token) = (asker.uid, asker.token.clone());
+    Ok(match request {
+        Request::Suspend { scope, secs, reason, .. } => {
+            let named = scopes::named(&scopes::scope(scope)?);
+            let until = secs.map(|secs| now.saturating_add(secs.into()));
+            let suspension = SharedSuspension { until, reason: reason.clone(), uid, token, resumed: None };
+            vec![SharedChange::Suspend(named, suspension)]
+        }
+        Request::Resume { scope } => {
+            let named = scopes::named(&scopes::scope(scope)?);
+            let before = door.suspension(&named).unwrap_or_default();
+            vec![SharedChange::Suspend(named, SharedSuspension { uid, token, resumed: Some(now), ..before })]
+        }
+        Request::Suppress { entries } => {
+            let added = |entry: &Suppressed| if entry.added == 0 { now } else { entry.added };
+            let dated = entries.iter().map(|entry| Suppressed { added: added(entry), ..entry.clone() });
+            let checked = |entry: Suppressed| match entry.check() {
+                Ok(()) => Ok(SharedChange::Suppress(entry)),
+                Err(error) => Err(error.to_string()),
+            };
+            dated.map(checked).collect::<Result<_, _>>()?
+        }
+        Request::Unsuppress { tenant, addresses } => {
+            let change = |address: &String| SharedChange::Unsuppress { tenant: tenant.clone(), address: address.clone() };
+            addresses.iter().map(change).collect()
+        }
+        _ => return Err("answered elsewhere".to_owned()),
+    })
+}

@@ -1,0 +1,354 @@
+//! Suppressions and suspensions that all nodes have in common: applied here, and changed here for all.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use posthaste_cluster::{
+    CONTROL_SHARD, ClusterNode, ControlEntry, ControlFollower, ControlKind, ControlPlace, ControlShard, ControlTable,
+    ENTRIES_MAX, Log, Report,
+};
+use posthaste_control::Named;
+use posthaste_queue::{EntryText, QueueEntry, Secs};
+use posthaste_relay::sender::{By, Relay, wall_secs};
+use posthaste_relay::suppression::{Suppressed, Suppressions, Wanted};
+use posthaste_shaping::Scope;
+use rustix::fs::Mode;
+use serde::{Deserialize, Serialize};
+
+use super::nodes::NodeList;
+use super::shard::ShardState;
+use crate::receive::scope_names;
+use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
+
+/// The control shard, for commands.
+pub(super) struct ControlDesk {
+    shard: ControlShard,
+    nodes: NodeList,
+    table: SharedTable,
+    suppressions: Option<Arc<Suppressions>>,
+}
+
+/// The parts of this node that the control shard changes.
+pub(super) struct ControlParts {
+    pub log: Arc<dyn Log>,
+    /// The snapshot of the values, and of their place in the log.
+    pub path: PathBuf,
+    pub suppressions: Option<Arc<Suppressions>>,
+    pub relays: Vec<Arc<ShardState>>,
+    pub node: Arc<ClusterNode>,
+    pub nodes: NodeList,
+    /// Random.
+    pub seed: u64,
+}
+
+/// Suspensions, by the names of their scopes. Suppressions are in their own file.
+type SharedTable = Arc<Mutex<ControlTable>>;
+
+struct Follower {
+    path: PathBuf,
+    suppressions: Option<Arc<Suppressions>>,
+    relays: Vec<Arc<ShardState>>,
+    node: Arc<ClusterNode>,
+    table: SharedTable,
+    looked_at: Option<Instant>,
+}
+
+/// The key of a suppression.
+#[derive(Serialize, Deserialize)]
+struct SuppressionKey {
+    tenant: String,
+    address: String,
+}
+
+impl ControlDesk {
+    /// Goes on from the snapshot of the last run.
+    ///
+    /// # Errors
+    /// The snapshot cannot be read, or the thread cannot be started.
+    pub fn start(parts: ControlParts) -> std::io::Result<Self> {
+        let ControlParts { log, path, suppressions, relays, node, nodes, seed } = parts;
+        let table = match std::fs::read(&path) {
+            // The log has all of it: it is read again from its begin.
+            Ok(bytes) => ControlTable::decode(&bytes).unwrap_or_default(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => ControlTable::default(),
+            Err(error) => return Err(error),
+        };
+        let place = table.place;
+        publish(&node, place);
+        let table = Arc::new(Mutex::new(table));
+        let list = suppressions.clone();
+        let follower = Follower { path, suppressions: list, relays, node, table: table.clone(), looked_at: None };
+        let shard = ControlShard::start(log, place, seed, Box::new(follower))?;
+        Ok(ControlDesk { shard, nodes, table, suppressions })
+    }
+
+    /// Makes changes for all nodes, durably, and waits a few seconds until all have them. Blocks.
+    ///
+    /// # Errors
+    /// The engine does not answer.
+    pub fn share(&self, changes: &[SharedChange]) -> Result<Spread, String> {
+        let entries: Vec<ControlEntry> = changes.iter().map(entry_of).collect();
+        let mut position = None;
+        for part in entries.chunks(ENTRIES_MAX) {
+            position = Some(self.shard.put(part, PUT_PATIENCE).map_err(|error| error.to_string())?);
+        }
+        let (position, until) = (position.unwrap_or_default(), Instant::now() + SPREAD_PATIENCE);
+        loop {
+            let listed = self.nodes.listed();
+            // It is stored, whatever is known of the others.
+            let Ok(listed) = listed else { return Ok(Spread { nodes: 0, missing: Vec::new() }) };
+            let has_it = |cell: &posthaste_cluster::NodeCell| {
+                cell.reports.get(&CONTROL_SHARD).is_some_and(|report| report.applied >= position)
+            };
+            let missing = listed.iter().filter(|(_, cell)| !has_it(cell)).map(|(name, _)| name.to_string());
+            let missing: Vec<String> = missing.collect();
+            if missing.is_empty() || Instant::now() >= until {
+                return Ok(Spread { nodes: listed.len(), missing });
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// The suspension of a scope that was last made or ended.
+    pub fn suspension(&self, scope: &Named) -> Option<SharedSuspension> {
+        let table = lock(&self.table);
+        serde_json::from_slice(table.value(ControlKind::Suspension, &json(scope))?).ok()
+    }
+
+    /// Shows the wanted entries of this node's suppression list. Blocks.
+    ///
+    /// # Errors
+    /// The list cannot be read.
+    pub fn suppressed(&self, wanted: &Wanted, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
+        let Some(list) = &self.suppressions else { return Ok(()) };
+        list.list(wanted, wall_secs(), show).map_err(|error| error.to_string())
+    }
+
+    /// Why this node does not hear of changes now.
+    pub fn trouble(&self) -> Option<String> {
+        self.shard.trouble()
+    }
+}
+
+impl ControlFollower for Follower {
+    fn apply(&mut self, place: ControlPlace, entries: &[ControlEntry]) -> Result<(), String> {
+        self.suppress(entries)?;
+        let bytes = {
+            let mut table = lock(&self.table);
+            let mut next = table.clone();
+            next.place = place;
+            entries.iter().filter(|entry| entry.kind == ControlKind::Suspension).for_each(|entry| next.apply(entry));
+            forget_old(&mut next, wall_secs());
+            let bytes = next.encode();
+            *table = next;
+            bytes
+        };
+        for entry in entries.iter().filter(|entry| entry.kind == ControlKind::Suspension) {
+            if let Some((scope, of)) = suspension_of(&entry.key, entry.value.as_ref()).filter(|(_, of)| of.resumed.is_some())
+            {
+                self.owners().for_each(|relay| end(&relay, scope.clone(), &of));
+            }
+        }
+        self.look();
+        let written = posthaste_fsops::replace_file(&self.path, Mode::RUSR | Mode::WUSR, &bytes);
+        written.map_err(|error| std::io::Error::from(error).to_string())?;
+        publish(&self.node, place);
+        Ok(())
+    }
+
+    fn tick(&mut self) {
+        if self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_AT_RELAYS) {
+            self.look();
+        }
+    }
+}
+
+impl Follower {
+    fn owners(&self) -> impl Iterator<Item = Relay> {
+        self.relays.iter().filter_map(|state| state.door.opened())
+    }
+
+    /// Has all queues that this node sends from have the suspensions: also one that it has just taken over.
+    fn look(&mut self) {
+        self.looked_at = Some(Instant::now());
+        let wanted: Vec<(Scope, SharedSuspension)> = {
+            let table = lock(&self.table);
+            let values = table.values(ControlKind::Suspension);
+            values.filter_map(|(key, value)| suspension_of(key, Some(value))).collect()
+        };
+        for relay in self.owners() {
+            let there = relay.suspensions();
+            for (scope, of) in &wanted {
+                let is_there = there.iter().any(|entry| is_same(&relay, entry, scope, of));
+                match of.resumed {
+                    None if !is_there => begin(&relay, scope.clone(), of),
+                    Some(_) if is_there => end(&relay, scope.clone(), of),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Changes the suppression list, in the order of the entries.
+    fn suppress(&self, entries: &[ControlEntry]) -> Result<(), String> {
+        let Some(list) = &self.suppressions else { return Ok(()) };
+        let now = wall_secs();
+        let mut added = Vec::new();
+        for entry in entries.iter().filter(|entry| entry.kind == ControlKind::Suppression) {
+            match &entry.value {
+                Some(value) => added.extend(serde_json::from_slice::<Suppressed>(value)),
+                None => {
+                    add(list, &std::mem::take(&mut added), now)?;
+                    let Ok(key) = serde_json::from_slice::<SuppressionKey>(&entry.key) else { continue };
+                    list.remove(&key.tenant, &[key.address], now).map_err(|error| error.to_string())?;
+                }
+            }
+        }
+        add(list, &added, now)
+    }
+}
+
+/// Leaves out what a newer release allows and this one does not.
+fn add(list: &Suppressions, entries: &[Suppressed], now: u64) -> Result<(), String> {
+    let valid: Vec<Suppressed> = entries.iter().filter(|entry| entry.check().is_ok()).cloned().collect();
+    if valid.is_empty() {
+        return Ok(());
+    }
+    list.add(&valid, now).map(drop).map_err(|error| error.to_string())
+}
+
+fn begin(relay: &Relay, scope: Scope, of: &SharedSuspension) {
+    let now = wall_secs();
+    let secs = match of.until {
+        None => None,
+        Some(until) if until <= now => return,
+        Some(until) => Some(Secs::try_from(until - now).unwrap_or(Secs::MAX)),
+    };
+    if let Err(error) = relay.suspend(scope, secs, &by(of)) {
+        tell(&error);
+    }
+}
+
+fn end(relay: &Relay, scope: Scope, of: &SharedSuspension) {
+    if let Err(error) = relay.resume(scope, &by(of)) {
+        tell(&error);
+    }
+}
+
+/// It is tried again within a second, if this node is still the owner.
+fn tell(error: &dyn std::error::Error) {
+    let error = error.to_string();
+    tracing::debug!(error, "a suspension of the cluster is not in a queue of this node yet");
+}
+
+fn by(of: &SharedSuspension) -> By {
+    By { uid: of.uid, token: of.token.clone(), reason: of.reason.clone() }
+}
+
+/// True of the suspension of a queue that was made for this one. Clocks and whole seconds differ a little.
+fn is_same(relay: &Relay, entry: &QueueEntry, scope: &Scope, of: &SharedSuspension) -> bool {
+    let QueueEntry::Suspended { scope: other, until, reason } = entry else { return false };
+    let has_end = *until < Secs::MAX;
+    let is_near = |end: u64| has_end && relay.wall(*until).abs_diff(end.cast_signed()) <= NEAR_SECS;
+    *other == *scope && **reason == *EntryText::from(&*of.reason) && of.until.map_or(!has_end, is_near)
+}
+
+/// Scope and suspension of an entry; `None` if it has no meaning here.
+fn suspension_of(key: &Bytes, value: Option<&Bytes>) -> Option<(Scope, SharedSuspension)> {
+    let scope: Named = serde_json::from_slice(key).ok()?;
+    Some((scope_names::scope(&scope).ok()?, serde_json::from_slice(value?).ok()?))
+}
+
+/// Suspensions that are over take no room.
+fn forget_old(table: &mut ControlTable, now: u64) {
+    let is_old = |value: &Bytes| {
+        let of: Option<SharedSuspension> = serde_json::from_slice(value).ok();
+        let end = |of: SharedSuspension| of.resumed.or(of.until);
+        of.and_then(end).is_some_and(|end| end.saturating_add(KEPT_SECS) < now)
+    };
+    let old = table.values(ControlKind::Suspension).filter(|(_, value)| is_old(value)).map(|(key, _)| key.clone());
+    for key in old.collect::<Vec<_>>() {
+        table.apply(&ControlEntry { kind: ControlKind::Suspension, key, value: None });
+    }
+}
+
+fn entry_of(change: &SharedChange) -> ControlEntry {
+    let key = |tenant: &str, address: &str| {
+        json(&SuppressionKey { tenant: tenant.to_owned(), address: address.trim().to_lowercase() })
+    };
+    match change {
+        SharedChange::Suppress(entry) => ControlEntry {
+            kind: ControlKind::Suppression,
+            key: key(&entry.tenant, &entry.address),
+            value: Some(json(entry)),
+        },
+        SharedChange::Unsuppress { tenant, address } => {
+            ControlEntry { kind: ControlKind::Suppression, key: key(tenant, address), value: None }
+        }
+        SharedChange::Suspend(scope, of) => {
+            ControlEntry { kind: ControlKind::Suspension, key: json(scope), value: Some(json(of)) }
+        }
+    }
+}
+
+fn json(of: &impl Serialize) -> Bytes {
+    serde_json::to_vec(of).expect("texts and numbers").into()
+}
+
+fn lock(table: &SharedTable) -> MutexGuard<'_, ControlTable> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells the other nodes that this one has applied it.
+fn publish(node: &ClusterNode, place: ControlPlace) {
+    node.publish(CONTROL_SHARD, Report { spool: 0, log: place.log, applied: place.position, digest: None });
+}
+
+/// A command waits so long for the engine.
+const PUT_PATIENCE: Duration = Duration::from_secs(10);
+/// And so long for the other nodes, which tell each second what they have.
+const SPREAD_PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Between two looks at the suspensions of a queue.
+const LOOK_AT_RELAYS: Duration = Duration::from_secs(1);
+const NEAR_SECS: u64 = 3;
+/// A suspension that is over is known for a week: a shard whose owner was away for longer keeps it to its end.
+const KEPT_SECS: u64 = 7 * 86_400;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(domain: &str) -> Named {
+        Named { domain: Some(domain.to_owned()), ..Named::default() }
+    }
+
+    #[test]
+    fn entries_of_a_key_replace_one_another() {
+        let (kind, now) = (ControlKind::Suspension, 10 * KEPT_SECS);
+        let suspended = SharedSuspension { until: Some(now + 60), reason: "blocked".to_owned(), ..Default::default() };
+        let ended = SharedSuspension { resumed: Some(now), ..suspended.clone() };
+        let mut table = ControlTable::default();
+        for of in [&suspended, &ended] {
+            let entry = entry_of(&SharedChange::Suspend(named("a.example"), of.clone()));
+            let (scope, read) = suspension_of(&entry.key, entry.value.as_ref()).unwrap();
+            assert_eq!((scope.name(), &read), ("a.example".into(), of));
+            table.apply(&entry);
+        }
+        forget_old(&mut table, now + KEPT_SECS);
+        assert_eq!(table.values(kind).count(), 1);
+        forget_old(&mut table, now + KEPT_SECS + 1);
+        assert_eq!(table.values(kind).count(), 0, "it is over for a week");
+    }
+
+    #[test]
+    fn a_removal_has_the_key_of_the_entry() {
+        let (tenant, address) = ("news".to_owned(), "Ann@There.Example".to_owned());
+        let added = Suppressed { address: address.clone(), tenant: tenant.clone(), ..Suppressed::default() };
+        let (added, removed) = (SharedChange::Suppress(added), SharedChange::Unsuppress { tenant, address });
+        assert_eq!(entry_of(&added).key, entry_of(&removed).key);
+        assert!(entry_of(&added).value.is_some() && entry_of(&removed).value.is_none());
+    }
+}
