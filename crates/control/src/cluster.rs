@@ -177,7 +177,10 @@ mod tests {
             (of(Some(ClusterOrder::Drain)), r#"{"ask":"cluster","order":"drain"}"#),
             (of(Some(to_b)), r#"{"ask":"cluster","order":{"move":{"shard":3,"to":"b"}}}"#),
             (of(Some(to_any)), r#"{"ask":"cluster","order":{"move":{"shard":3}}}"#),
-            (of(Some(ClusterOrder::Remove { node: "b".into() })), r#"{"ask":"cluster","order":{"remove":{"node":"b"}}}"#),
+            (
+                of(Some(ClusterOrder::Remove { node: "b".into() })),
+                r#"{"ask":"cluster","order":{"remove":{"node":"b"}}}"#,
+            ),
             (of(Some(ClusterOrder::Add { node: "b".into() })), r#"{"ask":"cluster","order":{"add":{"node":"b"}}}"#),
         ] {
             assert_eq!(serde_json::to_string(&request).unwrap(), text);

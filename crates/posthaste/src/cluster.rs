@@ -73,7 +73,11 @@ pub fn run(command: ClusterCommand) -> Result<ExitCode, AnyError> {
         ClusterCommand::Move { shard, to, server } => move_shard(&server, shard, to),
         ClusterCommand::Remove { node, server } => {
             answer(&server, &Request::Cluster { order: Some(ClusterOrder::Remove { node: node.clone() }) })?;
-            tell(&server, json!({ "removed": node }), &format!("{} is off the list, and cannot start\n", harmless(&node)))
+            tell(
+                &server,
+                json!({ "removed": node }),
+                &format!("{} is off the list, and cannot start\n", harmless(&node)),
+            )
         }
         ClusterCommand::Add { node, server } => {
             answer(&server, &Request::Cluster { order: Some(ClusterOrder::Add { node: node.clone() }) })?;
@@ -254,7 +258,8 @@ pub mod tests {
         };
         let troubles = vec!["the control shard is away".into()];
         let nodes = vec![of_node("a", NodeState::Runs, Some(0)), of_node("b", NodeState::New, None)];
-        let status = ClusterStatus { node, engine, is_draining: true, shards: vec![shard(1), stopped], nodes, troubles };
+        let status =
+            ClusterStatus { node, engine, is_draining: true, shards: vec![shard(1), stopped], nodes, troubles };
         let wanted = "\
 node a, engine nats, draining: it takes no shard until its next start
 shard  home  owner  epoch  here     queued  log   members

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use posthaste_control::{CheckedNode, ClusterCheck, ClusterOrder, ClusterStatus, NodeState, Request, ShardRole, ShardStatus};
+use posthaste_control::{
+    CheckedNode, ClusterCheck, ClusterOrder, ClusterStatus, NodeState, Request, ShardRole, ShardStatus,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -230,7 +232,8 @@ mod tests {
         shard.members.retain(|it| it.node != "c");
         shard.in_sync.retain(|it| it != "d");
         let (node, engine, nodes) = ("a".into(), "nats".into(), Vec::new());
-        let status = ClusterStatus { node, engine, is_draining: false, shards: vec![shard], nodes, troubles: Vec::new() };
+        let status =
+            ClusterStatus { node, engine, is_draining: false, shards: vec![shard], nodes, troubles: Vec::new() };
         let node = |node: &str| CheckedNode { node: node.into(), version: Some("0.1.0".into()), clock_ms: Some(-40) };
         (status, ClusterCheck { nodes: vec![node("a"), node("b")], ..ClusterCheck::default() })
     }

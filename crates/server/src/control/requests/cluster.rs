@@ -159,7 +159,14 @@ mod tests {
             troubles: Vec::new(),
         };
         let shards = roles.iter().map(shard).collect();
-        ClusterStatus { node: "a".into(), engine: "nats".into(), is_draining, shards, nodes: Vec::new(), troubles: Vec::new() }
+        ClusterStatus {
+            node: "a".into(),
+            engine: "nats".into(),
+            is_draining,
+            shards,
+            nodes: Vec::new(),
+            troubles: Vec::new(),
+        }
     }
 
     /// A node whose drain ends when the test says so.

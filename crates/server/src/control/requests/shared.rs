@@ -57,12 +57,7 @@ fn kind(request: &Request) -> &'static str {
 
 /// # Errors
 /// It names nothing, or too much.
-fn changes(
-    door: &dyn ClusterDoor,
-    request: &Request,
-    asker: &Asker,
-    now: u64,
-) -> Result<Vec<SharedChange>, String> {
+fn changes(door: &dyn ClusterDoor, request: &Request, asker: &Asker, now: u64) -> Result<Vec<SharedChange>, String> {
     let (uid, token) = (asker.uid, asker.token.clone());
     Ok(match request {
         Request::Suspend { scope, secs, reason, .. } => {
@@ -86,7 +81,8 @@ fn changes(
             dated.map(checked).collect::<Result<_, _>>()?
         }
         Request::Unsuppress { tenant, addresses } => {
-            let change = |address: &String| SharedChange::Unsuppress { tenant: tenant.clone(), address: address.clone() };
+            let change =
+                |address: &String| SharedChange::Unsuppress { tenant: tenant.clone(), address: address.clone() };
             addresses.iter().map(change).collect()
         }
         _ => return Err("answered elsewhere".to_owned()),

@@ -18,8 +18,8 @@ use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
 use super::nodes::NodeList;
-use super::shard::ShardState;
 use crate::receive::scope_names;
+use crate::receive::shards::ShardQueue;
 use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 
 /// The control shard, for commands.
@@ -36,7 +36,7 @@ pub(super) struct ControlParts {
     /// The snapshot of the values, and of their place in the log.
     pub path: PathBuf,
     pub suppressions: Option<Arc<Suppressions>>,
-    pub relays: Vec<Arc<ShardState>>,
+    pub queues: Vec<Arc<ShardQueue>>,
     pub node: Arc<ClusterNode>,
     pub nodes: NodeList,
     /// Random.
@@ -49,7 +49,7 @@ type SharedTable = Arc<Mutex<ControlTable>>;
 struct Follower {
     path: PathBuf,
     suppressions: Option<Arc<Suppressions>>,
-    relays: Vec<Arc<ShardState>>,
+    queues: Vec<Arc<ShardQueue>>,
     node: Arc<ClusterNode>,
     table: SharedTable,
     looked_at: Option<Instant>,
@@ -68,7 +68,7 @@ impl ControlDesk {
     /// # Errors
     /// The snapshot cannot be read, or the thread cannot be started.
     pub fn start(parts: ControlParts) -> std::io::Result<Self> {
-        let ControlParts { log, path, suppressions, relays, node, nodes, seed } = parts;
+        let ControlParts { log, path, suppressions, queues, node, nodes, seed } = parts;
         let table = match std::fs::read(&path) {
             // The log has all of it: it is read again from its begin.
             Ok(bytes) => ControlTable::decode(&bytes).unwrap_or_default(),
@@ -79,7 +79,7 @@ impl ControlDesk {
         publish(&node, place);
         let table = Arc::new(Mutex::new(table));
         let list = suppressions.clone();
-        let follower = Follower { path, suppressions: list, relays, node, table: table.clone(), looked_at: None };
+        let follower = Follower { path, suppressions: list, queues, node, table: table.clone(), looked_at: None };
         let shard = ControlShard::start(log, place, seed, Box::new(follower))?;
         Ok(ControlDesk { shard, nodes, table, suppressions })
     }
@@ -146,7 +146,8 @@ impl ControlFollower for Follower {
             bytes
         };
         for entry in entries.iter().filter(|entry| entry.kind == ControlKind::Suspension) {
-            if let Some((scope, of)) = suspension_of(&entry.key, entry.value.as_ref()).filter(|(_, of)| of.resumed.is_some())
+            if let Some((scope, of)) =
+                suspension_of(&entry.key, entry.value.as_ref()).filter(|(_, of)| of.resumed.is_some())
             {
                 self.owners().for_each(|relay| end(&relay, scope.clone(), &of));
             }
@@ -167,7 +168,7 @@ impl ControlFollower for Follower {
 
 impl Follower {
     fn owners(&self) -> impl Iterator<Item = Relay> {
-        self.relays.iter().filter_map(|state| state.door.opened())
+        self.queues.iter().filter_map(|queue| queue.owner().opened())
     }
 
     /// Has all queues that this node sends from have the suspensions: also one that it has just taken over.

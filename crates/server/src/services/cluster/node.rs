@@ -127,7 +127,7 @@ impl OpenShards {
             members.push(NodeShard::new(spool, is_home, relay.clone()));
             relays.push(relay);
         }
-        receiver.remote().set_shards(queues);
+        receiver.remote().set_shards(queues.clone());
         let roles = Arc::<Roles>::default();
         let noted = roles.clone();
         let tell = Box::new(move |news: NodeNews| {
@@ -143,7 +143,7 @@ impl OpenShards {
             log: control,
             path: config.storage.data.join("cluster").join("control"),
             suppressions: suppressions_of(&settings),
-            relays: relays.iter().map(|relay| relay.state.clone()).collect(),
+            queues,
             node: running.clone(),
             nodes: nodes.clone(),
             seed: random(),

@@ -148,6 +148,9 @@ mod tests {
         list.add("b").unwrap();
         list.check_start("b").unwrap();
         let unknown = "x is no node of this cluster: a, b";
-        assert_eq!((list.remove("x").unwrap_err(), list.add("x").unwrap_err()), (unknown.to_owned(), unknown.to_owned()));
+        assert_eq!(
+            (list.remove("x").unwrap_err(), list.add("x").unwrap_err()),
+            (unknown.to_owned(), unknown.to_owned())
+        );
     }
 }

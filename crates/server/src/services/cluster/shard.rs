@@ -358,10 +358,7 @@ mod tests {
         assert_eq!(relay.digest(), None, "it is not open");
         state.queue.standby().set(Some(queue.relay().clone()));
         relay.digest_at(Position::new(7));
-        assert_eq!(
-            relay.digest(),
-            Some(Digest { position: Position::new(7), sum: queue.relay().queue_digest() })
-        );
+        assert_eq!(relay.digest(), Some(Digest { position: Position::new(7), sum: queue.relay().queue_digest() }));
         assert_ne!(queue.relay().queue_digest(), 0);
         state.queue.standby().set(None);
         relay.digest_at(Position::new(8));
