@@ -2,8 +2,6 @@
 
 use posthaste_message::mime::Header;
 
-use super::TEXT_BYTES_MAX;
-
 /// Groups of lines between empty ones.
 pub(super) fn blocks(mut text: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
@@ -72,3 +70,6 @@ pub(super) fn cut(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
     text
 }
+
+/// Longest kept text, in octets.
+pub const TEXT_BYTES_MAX: usize = 1000;

@@ -22,6 +22,8 @@ mod tests;
 
 use posthaste_message::mime::{Header, Kind, Message, Part, ScanLimits, message_id};
 
+pub use fields::TEXT_BYTES_MAX;
+
 use fields::{address, blocks, code, text_of, typed};
 
 /// The report in a message.
@@ -153,8 +155,6 @@ impl Report {
 
 /// Recipients of a report that are read.
 pub const RECIPIENTS_MAX: usize = 1000;
-/// Longest kept text, in octets.
-pub const TEXT_BYTES_MAX: usize = 1000;
 /// A report has three parts, perhaps nested in others.
 const LIMITS: ScanLimits = ScanLimits { depth: 10, parts: 100 };
 

@@ -15,65 +15,63 @@ use posthaste_shaping::automation::Rule;
 use posthaste_shaping::file::{Action, Target};
 use posthaste_shaping::{Label, Place, Scope};
 
-impl Shared {
-    /// Applies the rules for a reply that refuses a recipient, for now or for good.
-    pub fn automate(self: &Arc<Self>, site: &Site, queued: &Queued, recipient: &str, reply: &Reply) {
-        self.apply_rules(site, Some((queued, &domain_of(recipient))), reply);
-    }
+/// Applies the rules for a reply that refuses a recipient, for now or for good.
+pub(super) fn automate(shared: &Arc<Shared>, site: &Site, queued: &Queued, recipient: &str, reply: &Reply) {
+    apply_rules(shared, site, Some((queued, &domain_of(recipient))), reply);
+}
 
-    /// Applies the site's rules for a reply that ended a session without a message.
-    pub fn automate_site(self: &Arc<Self>, site: &Site, reply: &Reply) {
-        self.apply_rules(site, None, reply);
-    }
+/// Applies the site's rules for a reply that ended a session without a message.
+pub(super) fn automate_site(shared: &Arc<Shared>, site: &Site, reply: &Reply) {
+    apply_rules(shared, site, None, reply);
+}
 
-    /// `of`: the message, and the domain of its recipient. Without them only rules for the site apply.
-    fn apply_rules(self: &Arc<Self>, site: &Site, of: Option<(&Queued, &str)>, reply: &Reply) {
-        let (rules, joined) = self.shaper.rules_of(&site.state().joined);
-        let automation = rules.automation();
-        if automation.rules().is_empty() {
-            return;
-        }
-        let destination = site.state().destination.clone();
-        let hosts: Vec<&str> = destination.site.hosts().iter().map(|host| &*host.name).collect();
-        let of_domain = of.map_or(joined, |(_, domain)| rules.of_domain(domain));
-        let sections = rules.of_site(site.source.name(), &hosts, &of_domain).sections.into_iter().collect();
-        let class = || self.config.bounces.classes.now().classify_reply(reply).name().to_owned();
-        for number in automation.matching(&reply.to_string(), &sections, class) {
-            let rule = &automation.rules()[number as usize];
-            let Some(scope) = scope_of(rule, site, of) else { continue };
-            let now = self.time.now();
-            if self.shaper.counts().is_enough(number, rule, &scope, now.into()) {
-                self.apply_rule(rule, scope, reply);
-            }
+/// `of`: the message, and the domain of its recipient. Without them only rules for the site apply.
+fn apply_rules(shared: &Arc<Shared>, site: &Site, of: Option<(&Queued, &str)>, reply: &Reply) {
+    let (rules, joined) = shared.shaper.rules_of(&site.state().joined);
+    let automation = rules.automation();
+    if automation.rules().is_empty() {
+        return;
+    }
+    let destination = site.state().destination.clone();
+    let hosts: Vec<&str> = destination.site.hosts().iter().map(|host| &*host.name).collect();
+    let of_domain = of.map_or(joined, |(_, domain)| rules.of_domain(domain));
+    let sections = rules.of_site(site.source.name(), &hosts, &of_domain).sections.into_iter().collect();
+    let class = || shared.config.bounces.classes.now().classify_reply(reply).name().to_owned();
+    for number in automation.matching(&reply.to_string(), &sections, class) {
+        let rule = &automation.rules()[number as usize];
+        let Some(scope) = scope_of(rule, site, of) else { continue };
+        let now = shared.time.now();
+        if shared.shaper.counts().is_enough(number, rule, &scope, now.into()) {
+            apply_rule(shared, rule, scope, reply);
         }
     }
+}
 
-    fn apply_rule(self: &Arc<Self>, rule: &Rule, scope: Scope, reply: &Reply) {
-        let reason = format!("{}: {reply}", rule.from);
-        let until = self.time.now().saturating_add(rule.secs);
-        let text = EntryText::from(reason.as_str());
-        let entry = match rule.action {
-            Action::Suspend => QueueEntry::Suspended { scope, until, reason: text.clone() },
-            Action::Bounce => QueueEntry::Diverted { scope, until, to: BOUNCE.into(), reason: text.clone() },
-            Action::Slow => QueueEntry::Slowed {
-                scope,
-                until,
-                message_rate: rule.message_rate.map_or_else(String::new, |rate| rate.to_string()).into(),
-                connections: rule.connections.unwrap_or(0),
-                reason: text.clone(),
-            },
-        };
-        if self.queue().is_in_force(&entry) {
-            return;
-        }
-        // Nobody waits for it: the next such reply repeats what a crash loses.
-        let by = By { uid: rustix::process::geteuid().as_raw(), reason: text.to_string(), ..By::default() };
-        let event = self.config.observer.as_ref().and_then(|observer| observer.suspended(&by, &entry));
-        let of_queue = Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() };
-        let entries = std::iter::once(of_queue).chain(event).collect();
-        let shared = self.clone();
-        self.spool.append(Batch { entries, body: Body::None }, Box::new(move |_| shared.wake.notify_one()));
+fn apply_rule(shared: &Arc<Shared>, rule: &Rule, scope: Scope, reply: &Reply) {
+    let reason = format!("{}: {reply}", rule.from);
+    let until = shared.time.now().saturating_add(rule.secs);
+    let text = EntryText::from(reason.as_str());
+    let entry = match rule.action {
+        Action::Suspend => QueueEntry::Suspended { scope, until, reason: text.clone() },
+        Action::Bounce => QueueEntry::Diverted { scope, until, to: BOUNCE.into(), reason: text.clone() },
+        Action::Slow => QueueEntry::Slowed {
+            scope,
+            until,
+            message_rate: rule.message_rate.map_or_else(String::new, |rate| rate.to_string()).into(),
+            connections: rule.connections.unwrap_or(0),
+            reason: text.clone(),
+        },
+    };
+    if shared.queue().is_in_force(&entry) {
+        return;
     }
+    // Nobody waits for it: the next such reply repeats what a crash loses.
+    let by = By { uid: rustix::process::geteuid().as_raw(), reason: text.to_string(), ..By::default() };
+    let event = shared.config.observer.as_ref().and_then(|observer| observer.suspended(&by, &entry));
+    let of_queue = Entry { stream: shared.stream, needs_body: false, payload: entry.encode().into() };
+    let entries = std::iter::once(of_queue).chain(event).collect();
+    let waking = shared.clone();
+    shared.spool.append(Batch { entries, body: Body::None }, Box::new(move |_| waking.wake.notify_one()));
 }
 
 /// The scope of a rule; `None` for a rule about a message where there is none.

@@ -10,8 +10,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::shared::Shared;
-
 /// Recent work of a site's connections; older work counts less.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Backlog {
@@ -39,7 +37,7 @@ impl Backlog {
     }
 
     /// Takes the work; half of it stays for the next look, and none for long.
-    fn look(&mut self) -> Backlog {
+    pub fn look(&mut self) -> Backlog {
         let now = *self;
         self.looks += 1;
         (self.messages, self.behind) =
@@ -49,7 +47,7 @@ impl Backlog {
 }
 
 /// The queue's pressure on intake, 0 to 1; it rises from half of the memory on.
-fn level_of(sites: impl Iterator<Item = Backlog>) -> f32 {
+pub(super) fn level_of(sites: impl Iterator<Item = Backlog>) -> f32 {
     let (mut all, mut worst, mut count) = (Backlog::default(), Backlog::default(), 0);
     for site in sites.filter(|site| site.messages > 0.0) {
         count += 1;
@@ -67,7 +65,7 @@ fn level_of(sites: impl Iterator<Item = Backlog>) -> f32 {
     (2.0 * behind / messages - 1.0).clamp(0.0, 1.0)
 }
 
-/// Sets how long intake waits.
+/// Decides when the level is looked at.
 pub(super) struct BacklogWatch {
     looked: Instant,
     level: f32,
@@ -80,24 +78,15 @@ impl Default for BacklogWatch {
 }
 
 impl BacklogWatch {
-    /// To be called often; looks every [`LOOK_EVERY`].
-    pub fn look(&mut self, shared: &Shared) {
+    /// Asks for the level every [`LOOK_EVERY`]; returns it if it has changed. To be called often.
+    pub fn look(&mut self, level_at: impl FnOnce(Instant) -> f32) -> Option<f32> {
         let now = Instant::now();
         if now.duration_since(self.looked) < LOOK_EVERY {
-            return;
+            return None;
         }
         self.looked = now;
-        let sites = shared.sites.lock();
-        let level = level_of(sites.values().map(|site| {
-            let mut state = site.state();
-            let backlog = state.backlog.look();
-            if state.is_limited(now) { Backlog::default() } else { backlog }
-        }));
-        drop(sites);
-        // Every incoming message reads it, so it is written only on a change.
-        if level != std::mem::replace(&mut self.level, level) {
-            shared.spool.pressure().set_queue(level);
-        }
+        let level = level_at(now);
+        (level != std::mem::replace(&mut self.level, level)).then_some(level)
     }
 }
 

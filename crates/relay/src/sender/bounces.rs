@@ -7,17 +7,21 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use posthaste_message::DateTime;
+use posthaste_smtp::{Reply, ReversePath};
 use posthaste_units::values;
 use posthaste_units::words::Problem;
 use posthaste_units::{A_YEAR, check_bounds};
 use serde::{Deserialize, Serialize};
 
-use crate::classify::{Classifier, RulesError};
+use super::messages::Envelope;
+use super::status::keys_of;
+use crate::classify::{Classifier, RulesError, line_of};
 use crate::originals::{Original, Originals, OriginalsError};
 use crate::return_path::{Bounced, PrefixError, ReturnPaths, VerifyError};
 use crate::secrets::{SecretFileError, Secrets};
+use crate::session::Scope;
 use crate::suppression::{Source, Suppressed, SuppressionError, Suppressions};
-use posthaste_queue::Key;
+use posthaste_queue::{Key, Transaction};
 
 /// `[relay.bounces]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -296,6 +300,45 @@ impl Bounces {
         let (address, tenant) = (address.to_owned(), tenant.to_owned());
         // An invalid address was never sent to.
         let _ = list.feed(&Suppressed { address, tenant, source, reason, added, expires });
+    }
+
+    /// Puts a recipient refused for good on the list, if wanted, and if the reply is certainly about the address.
+    pub(super) fn suppress_refused(
+        &self,
+        envelope: &Envelope,
+        number: u16,
+        reply: &Reply,
+        scope: Scope,
+        is_alone: bool,
+    ) {
+        let is_of_recipient = scope == Scope::Recipient || scope == Scope::Accepted && is_alone;
+        if !self.suppress_bounces || !is_of_recipient {
+            return;
+        }
+        let classes = self.classes.now();
+        let class = classes.classify_reply(reply);
+        if let Some(recipient) = envelope.recipient(number).filter(|_| class.is_address_bad()) {
+            let reason = format!("{}: {}", class.name(), line_of(reply));
+            self.suppress(Source::Bounce, &envelope.queued.tenant, &recipient.address, reason);
+        }
+    }
+
+    /// The signed sender of a transaction, which then has one recipient; `None` if its sender stays.
+    pub(super) fn signed_sender(&self, transaction: &Transaction, envelope: &Envelope) -> Option<ReversePath> {
+        let signed = self.return_path.as_ref()?;
+        let (key, queued) = (keys_of(transaction).next()?, &envelope.queued);
+        // A signed sender already leads back by itself; a chain of them would be unbounded.
+        let is_signed =
+            |(local_part, domain): (&str, &str)| signed.verify(local_part, domain) != Err(VerifyError::NotOurs);
+        if queued.sender.is_empty() || queued.sender.rsplit_once('@').is_some_and(is_signed) {
+            return None;
+        }
+        let original = Original {
+            tenant: queued.tenant.to_string(),
+            sender: queued.sender.to_string(),
+            recipient: envelope.recipient(key.number)?.address.to_string(),
+        };
+        ReversePath::parse(&format!("<{}>", signed.sign(key, &original))).ok()
     }
 }
 

@@ -11,18 +11,16 @@ use super::messages::{LoadError, Loaded, Unloaded};
 use super::shared::Shared;
 use posthaste_queue::{Change, Key, Transaction, What};
 
-impl Shared {
-    /// Makes the start of an attempt durable, and loads the message. Blocks.
-    pub fn begin(self: &Arc<Self>, transaction: &Transaction) -> Result<Loaded, Unloaded> {
-        let message = transaction.message;
-        let begun = transaction.recipients.iter().map(|taken| {
-            let key = Key { message, number: taken.number };
-            Change { key, what: What::Begun { crashes: taken.crashes } }
-        });
-        let begun: Vec<Change> = begun.collect();
-        let noted =
-            append_within(&self.spool, vec![self.outcomes.recorder.entry(self.time.now(), &begun)], Duration::ZERO);
-        noted.map_err(|error| LoadError::Now(error.to_string()))?;
-        self.messages.load(message)
-    }
+/// Makes the start of an attempt durable, and loads the message. Blocks.
+pub(super) fn begin(shared: &Arc<Shared>, transaction: &Transaction) -> Result<Loaded, Unloaded> {
+    let message = transaction.message;
+    let begun = transaction.recipients.iter().map(|taken| {
+        let key = Key { message, number: taken.number };
+        Change { key, what: What::Begun { crashes: taken.crashes } }
+    });
+    let begun: Vec<Change> = begun.collect();
+    let noted =
+        append_within(&shared.spool, vec![shared.outcomes.recorder.entry(shared.time.now(), &begun)], Duration::ZERO);
+    noted.map_err(|error| LoadError::Now(error.to_string()))?;
+    shared.messages.load(message)
 }

@@ -97,6 +97,14 @@ impl std::fmt::Debug for Config {
     }
 }
 
+/// TLS for hosts that offer it, without verifying them (RFC 7435): for [`Config::tls`].
+///
+/// # Errors
+/// Opening fails without a certificate library.
+pub fn opportunistic_tls() -> Result<Arc<rustls::ClientConfig>, posthaste_net::tls::TlsError> {
+    posthaste_net::tls::client_config(&posthaste_net::tls::TlsTrust::Anything)
+}
+
 /// Receives the dialogues of sessions.
 pub trait Witnesses: Send + Sync {
     /// Called when a session with an address of a host opens; returns its witness, if wanted. Must not block.

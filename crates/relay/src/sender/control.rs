@@ -7,10 +7,12 @@ use posthaste_consumer::{ROOM_PATIENCE, append_within};
 use posthaste_smtp::Reply;
 use posthaste_spool::{AppendError, Entry, Lsn};
 
-use super::Relay;
+use super::ended::settle_told;
 use super::messages::Envelope;
 use super::observer::{ActedOn, AttemptResult, By};
+use super::relay::Relay;
 use super::routing::host_and_port;
+use super::serving::serve;
 use super::shared::Shared;
 use super::site::SiteKey;
 use super::status::ReplyPlace;
@@ -103,7 +105,7 @@ impl Relay {
     pub fn waiting(&self, filter: &Filter, show: &mut dyn FnMut(Waiting) -> bool) -> Option<Key> {
         let shared = &self.0.shared;
         let mut size = (Lsn::ZERO, 0);
-        shared.each(filter, true, &mut |keys| {
+        each(shared, filter, true, &mut |keys| {
             for (key, envelope) in keys {
                 let Some(mut state) = shared.queue().show(*key) else { continue };
                 if size.0 != key.message {
@@ -118,7 +120,7 @@ impl Relay {
                 }
                 let said = shared.outcomes.replies.of(*key);
                 let class = said.as_ref().map(|said| said.class.clone()).filter(|class| !class.is_empty());
-                let (trouble, is_connecting) = shared.at_site(*key);
+                let (trouble, is_connecting) = at_site(shared, *key);
                 // Damage comes first: no host has anything to do with it.
                 let unreadable: Option<Arc<str>> = match envelope {
                     Some(_) => None,
@@ -152,7 +154,7 @@ impl Relay {
         let (mut acted, mut failed) = (Acted::default(), None);
         let is_told = shared.config.observer.as_ref().is_some_and(|observer| observer.wants_acted());
         let mut places = HashSet::new();
-        shared.each(filter, is_told, &mut |keys| {
+        each(shared, filter, is_told, &mut |keys| {
             let (mut changes, mut bounces, mut told, mut noted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
             {
                 let mut queue = shared.queue();
@@ -185,16 +187,16 @@ impl Relay {
                 }
             }
             acted.changed += bounces.len() as u64;
-            let mut told = told.chunks(TOLD_MAX).map(|told| shared.acted(by, action, told.to_vec()));
+            let mut told = told.chunks(TOLD_MAX).map(|told| event_of(shared, by, action, told.to_vec()));
             let nobody = Arc::default();
             for change in bounces {
                 let (place, message) = (ReplyPlace::of(&nobody), change.key.message);
-                shared.settle_told(message, vec![change], AttemptResult::Failed, reply, place);
+                settle_told(shared, message, vec![change], AttemptResult::Failed, reply, place);
             }
             for changes in changes.chunks(TOLD_MAX) {
                 let mut entries = vec![shared.outcomes.recorder.entry(shared.time.now(), changes)];
                 entries.extend(told.next().flatten());
-                match shared.append(entries) {
+                match append(shared, entries) {
                     Ok(()) => acted.changed += changes.len() as u64,
                     Err(error) => {
                         let mut queue = shared.queue();
@@ -205,15 +207,15 @@ impl Relay {
                 }
             }
             for events in told.flatten() {
-                if let Err(error) = shared.append(vec![events]) {
+                if let Err(error) = append(shared, vec![events]) {
                     failed = Some(error);
                     return false;
                 }
             }
-            failed = shared.note_hold(action, &noted, by).err();
+            failed = note_hold(shared, action, &noted, by).err();
             failed.is_none()
         });
-        shared.resume_sites(&places);
+        resume_sites(shared, &places);
         shared.wake.notify_one();
         failed.map_or(Ok(acted), Err)
     }
@@ -221,7 +223,7 @@ impl Relay {
     /// Counts matching recipients. Blocks.
     pub fn count(&self, filter: &Filter) -> u64 {
         let mut count = 0;
-        self.0.shared.each(filter, false, &mut |keys| {
+        each(&self.0.shared, filter, false, &mut |keys| {
             count += keys.len() as u64;
             true
         });
@@ -239,7 +241,7 @@ impl Relay {
     /// The spool refuses.
     pub fn suspend(&self, scope: Scope, secs: Option<Secs>, by: &By) -> Result<(), ControlError> {
         let until = secs.map_or(Secs::MAX, |secs| self.after(secs));
-        self.0.shared.append_entry(&QueueEntry::Suspended { scope, until, reason: by.reason.as_str().into() }, by)
+        append_entry(&self.0.shared, &QueueEntry::Suspended { scope, until, reason: by.reason.as_str().into() }, by)
     }
 
     /// Ends a suspension or slow-down; false if there was none. Blocks until it is durable.
@@ -256,7 +258,7 @@ impl Relay {
         if !self.suspensions().iter().any(is_it) {
             return Ok(false);
         }
-        self.0.shared.append_entry(&QueueEntry::Resumed(scope), by)?;
+        append_entry(&self.0.shared, &QueueEntry::Resumed(scope), by)?;
         Ok(true)
     }
 
@@ -275,7 +277,7 @@ impl Relay {
         }
         let until = secs.map_or(Secs::MAX, |secs| self.after(secs));
         let (to, reason) = (to.into(), by.reason.as_str().into());
-        self.0.shared.append_entry(&QueueEntry::Diverted { scope, until, to, reason }, by)
+        append_entry(&self.0.shared, &QueueEntry::Diverted { scope, until, to, reason }, by)
     }
 
     /// Ends a diversion; false if there was none. Blocks until it is durable.
@@ -286,7 +288,7 @@ impl Relay {
         if !self.diversions().iter().any(|diversion| diversion.scope == scope) {
             return Ok(false);
         }
-        self.0.shared.append_entry(&QueueEntry::NotDiverted(scope), by)?;
+        append_entry(&self.0.shared, &QueueEntry::NotDiverted(scope), by)?;
         Ok(true)
     }
 
@@ -310,101 +312,99 @@ impl Relay {
 /// A matching recipient, and its envelope if asked for.
 type Found = (Key, Option<Arc<Envelope>>);
 
-impl Shared {
-    /// Passes matching recipients to `use_keys`, in parts, until it returns false. Envelopes are there if
-    /// `with_envelopes` is set or the filter needs them. Returns the last key scanned if the pages are used up.
-    pub(super) fn each(
-        &self,
-        filter: &Filter,
-        with_envelopes: bool,
-        use_keys: &mut dyn FnMut(&[Found]) -> bool,
-    ) -> Option<Key> {
-        let needs = with_envelopes || filter.sender.is_some() || filter.recipient.is_some();
-        let of_message = filter.message.map(|message| Key { message, number: 0 });
-        let mut from = of_message.max(filter.after);
-        let mut last: Option<(Lsn, Option<Arc<Envelope>>)> = None;
-        let mut pages = 0..filter.pages_max.unwrap_or(u32::MAX);
-        loop {
-            if pages.next().is_none() {
-                return from.and_then(Key::before);
+/// Passes matching recipients to `use_keys`, in parts, until it returns false. Envelopes are there if
+/// `with_envelopes` is set or the filter needs them. Returns the last key scanned if the pages are used up.
+pub(super) fn each(
+    shared: &Shared,
+    filter: &Filter,
+    with_envelopes: bool,
+    use_keys: &mut dyn FnMut(&[Found]) -> bool,
+) -> Option<Key> {
+    let needs = with_envelopes || filter.sender.is_some() || filter.recipient.is_some();
+    let of_message = filter.message.map(|message| Key { message, number: 0 });
+    let mut from = of_message.max(filter.after);
+    let mut last: Option<(Lsn, Option<Arc<Envelope>>)> = None;
+    let mut pages = 0..filter.pages_max.unwrap_or(u32::MAX);
+    loop {
+        if pages.next().is_none() {
+            return from.and_then(Key::before);
+        }
+        let (mut keys, next, looked_at) = shared.queue().select(&filter.selection, from);
+        shared.operator.note_looked_at(looked_at);
+        let is_beyond = |key: &Key| filter.message.is_some_and(|message| key.message > message);
+        let is_end = next.is_none() || keys.iter().any(is_beyond) || next.as_ref().is_some_and(is_beyond);
+        keys.retain(|key| filter.message.is_none_or(|message| key.message == message));
+        keys.retain(|key| filter.number.is_none_or(|number| key.number == number));
+        keys.retain(|key| filter.after.is_none_or(|after| *key > after));
+        let mut found = Vec::with_capacity(keys.len());
+        for key in keys {
+            if needs && last.as_ref().is_none_or(|(message, _)| *message != key.message) {
+                last = Some((key.message, shared.messages.envelope(key.message).ok()));
             }
-            let (mut keys, next, looked_at) = self.queue().select(&filter.selection, from);
-            self.operator.note_looked_at(looked_at);
-            let is_beyond = |key: &Key| filter.message.is_some_and(|message| key.message > message);
-            let is_end = next.is_none() || keys.iter().any(is_beyond) || next.as_ref().is_some_and(is_beyond);
-            keys.retain(|key| filter.message.is_none_or(|message| key.message == message));
-            keys.retain(|key| filter.number.is_none_or(|number| key.number == number));
-            keys.retain(|key| filter.after.is_none_or(|after| *key > after));
-            let mut found = Vec::with_capacity(keys.len());
-            for key in keys {
-                if needs && last.as_ref().is_none_or(|(message, _)| *message != key.message) {
-                    last = Some((key.message, self.messages.envelope(key.message).ok()));
-                }
-                let envelope = last.as_ref().filter(|_| needs).and_then(|(_, envelope)| envelope.clone());
-                if filter.fits(key, envelope.as_deref()) {
-                    found.push((key, envelope));
-                }
+            let envelope = last.as_ref().filter(|_| needs).and_then(|(_, envelope)| envelope.clone());
+            if filter.fits(key, envelope.as_deref()) {
+                found.push((key, envelope));
             }
-            if !use_keys(&found) || is_end {
-                return None;
-            }
-            from = next;
         }
-    }
-
-    /// Ends the pauses of sites.
-    fn resume_sites(self: &Arc<Self>, places: &HashSet<SiteKey>) {
-        for place in places {
-            let Some(site) = self.sites.find(place) else { continue };
-            site.state().standing.resume();
-            self.serve(&site);
+        if !use_keys(&found) || is_end {
+            return None;
         }
+        from = next;
     }
+}
 
-    /// The reason why the source or the site of a recipient cannot be used.
-    pub(super) fn at_site(&self, key: Key) -> (Option<Arc<str>>, bool) {
-        let place = self.queue().route_of(key);
-        let site = place.and_then(|place| self.sites.find(&place));
-        let Some(site) = site else { return (None, false) };
-        let state = site.state();
-        let is_connecting = state.connecting > 0;
-        match site.source.trouble() {
-            Some(trouble) => (Some(format!("source {}: {trouble}", site.source.name()).into()), is_connecting),
-            None => (state.standing.trouble().map(Arc::from), is_connecting),
-        }
+/// Ends the pauses of sites.
+fn resume_sites(shared: &Arc<Shared>, places: &HashSet<SiteKey>) {
+    for place in places {
+        let Some(site) = shared.sites.find(place) else { continue };
+        site.state().standing.resume();
+        serve(shared, &site);
     }
+}
 
-    fn append_entry(&self, entry: &QueueEntry, by: &By) -> Result<(), ControlError> {
-        let of_queue = Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() };
-        let event = self.config.observer.as_ref().and_then(|observer| observer.suspended(by, entry));
-        self.append(std::iter::once(of_queue).chain(event).collect())?;
-        self.wake.notify_one();
-        Ok(())
+/// The reason why the source or the site of a recipient cannot be used.
+pub(super) fn at_site(shared: &Shared, key: Key) -> (Option<Arc<str>>, bool) {
+    let place = shared.queue().route_of(key);
+    let site = place.and_then(|place| shared.sites.find(&place));
+    let Some(site) = site else { return (None, false) };
+    let state = site.state();
+    let is_connecting = state.connecting > 0;
+    match site.source.trouble() {
+        Some(trouble) => (Some(format!("source {}: {trouble}", site.source.name()).into()), is_connecting),
+        None => (state.standing.trouble().map(Arc::from), is_connecting),
     }
+}
 
-    /// Notes an operator's reason for a hold; does nothing for other actions. Blocks until it is durable.
-    pub fn note_hold(&self, action: Action, keys: &[Key], by: &By) -> Result<(), ControlError> {
-        let is_hold = matches!(action, Action::Hold(_));
-        let entries = if is_hold { self.outcomes.replies.entries_of_hold(keys, &by.reason) } else { Vec::new() };
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let of_queue =
-            |entry: QueueEntry| Entry { stream: self.stream, needs_body: false, payload: entry.encode().into() };
-        self.append(entries.into_iter().map(of_queue).collect())
-    }
+fn append_entry(shared: &Shared, entry: &QueueEntry, by: &By) -> Result<(), ControlError> {
+    let of_queue = Entry { stream: shared.stream, needs_body: false, payload: entry.encode().into() };
+    let event = shared.config.observer.as_ref().and_then(|observer| observer.suspended(by, entry));
+    append(shared, std::iter::once(of_queue).chain(event).collect())?;
+    shared.wake.notify_one();
+    Ok(())
+}
 
-    fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry> {
-        self.config.observer.as_ref()?.acted(by, action, recipients)
+/// Notes an operator's reason for a hold; does nothing for other actions. Blocks until it is durable.
+pub(super) fn note_hold(shared: &Shared, action: Action, keys: &[Key], by: &By) -> Result<(), ControlError> {
+    let is_hold = matches!(action, Action::Hold(_));
+    let entries = if is_hold { shared.outcomes.replies.entries_of_hold(keys, &by.reason) } else { Vec::new() };
+    if entries.is_empty() {
+        return Ok(());
     }
+    let of_queue =
+        |entry: QueueEntry| Entry { stream: shared.stream, needs_body: false, payload: entry.encode().into() };
+    append(shared, entries.into_iter().map(of_queue).collect())
+}
 
-    /// Appends the entries of a command. Blocks until they are durable.
-    pub fn append(&self, entries: Vec<Entry>) -> Result<(), ControlError> {
-        append_within(&self.spool, entries, ROOM_PATIENCE).map(drop).map_err(|error| match error {
-            AppendError::Full(why) => ControlError::Spool(format!("{why}; repeat the command later")),
-            error => ControlError::Spool(error.to_string()),
-        })
-    }
+fn event_of(shared: &Shared, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry> {
+    shared.config.observer.as_ref()?.acted(by, action, recipients)
+}
+
+/// Appends the entries of a command. Blocks until they are durable.
+pub(super) fn append(shared: &Shared, entries: Vec<Entry>) -> Result<(), ControlError> {
+    append_within(&shared.spool, entries, ROOM_PATIENCE).map(drop).map_err(|error| match error {
+        AppendError::Full(why) => ControlError::Spool(format!("{why}; repeat the command later")),
+        error => ControlError::Spool(error.to_string()),
+    })
 }
 
 /// The attempts before a change that has the recipient tried now; `None` if it is not. `attempts`: before the change.

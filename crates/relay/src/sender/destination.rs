@@ -10,7 +10,8 @@ use posthaste_intake::{
 };
 use posthaste_watch::StuckWorker;
 
-use super::{Outgoing, Relay};
+use super::outgoing::Outgoing;
+use super::relay::Relay;
 use posthaste_queue::entry::Forwarded;
 use posthaste_queue::{QueuedRecipient, Ret};
 

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::shape::{RateLimit, Tokens, check};
+use super::ended::ended_early;
+use super::session_settings::observe_tls_failure;
+use super::shape::check;
 use super::shared::Shared;
-use super::site::Site;
+use super::site::{RateLimit, Site, Tokens};
 use crate::session::{Endpoint, Loss, OpenError, Session, Settings};
 
 /// The right to make one connection. Its session counts as failed, even if its task panics, unless it is
@@ -35,11 +37,11 @@ impl DialPermit {
             Ok(session) => Ok((session, self)),
             Err(error) => {
                 if let Some(counted) = failed {
-                    shared.observe_tls_failure(&self.site, host, counted, &error.to_string());
+                    observe_tls_failure(shared, &self.site, host, counted, &error.to_string());
                 }
                 self.is_excused = matches!(error, OpenError::Source(_) | OpenError::Lost(Loss::Halted));
                 if let Some((step, reply)) = error.last_words() {
-                    shared.ended_early(&self.site, host, step, reply);
+                    ended_early(shared, &self.site, host, step, reply);
                 }
                 Err(error)
             }
@@ -60,50 +62,48 @@ impl Drop for DialPermit {
     }
 }
 
-impl Shared {
-    /// Waits until one more connection to a site may be made, and counts it for its limits. `tokens`: reserved for it.
-    /// `None`: the site pauses or the relay ends.
-    pub async fn permit_dial(&self, site: &Arc<Site>, mut tokens: Option<Tokens>) -> Option<DialPermit> {
-        loop {
-            let pause = {
-                let (mut state, now) = (site.state(), Instant::now());
-                let mut failing = site.failing_dials.lock();
-                if self.is_ending() || self.outcomes.recorder.budget.is_closed() || state.standing.is_paused(now) {
-                    return None;
-                }
-                let spent = match state.standing.next_dial(&failing, now) {
-                    Some(at) => Err(at - now),
-                    None => self.spend(&state.limits.connecting, tokens.take()),
-                };
-                match spent {
-                    Ok(()) => {
-                        state.standing.note_dial(&mut failing, now);
-                        return Some(DialPermit { site: site.clone(), is_excused: false });
-                    }
-                    Err(pause) => pause,
-                }
+/// Waits until one more connection to a site may be made, and counts it for its limits. `tokens`: reserved for it.
+/// `None`: the site pauses or the relay ends.
+pub(super) async fn permit_dial(shared: &Shared, site: &Arc<Site>, mut tokens: Option<Tokens>) -> Option<DialPermit> {
+    loop {
+        let pause = {
+            let (mut state, now) = (site.state(), Instant::now());
+            let mut failing = site.failing_dials.lock();
+            if shared.is_ending() || shared.outcomes.recorder.budget.is_closed() || state.standing.is_paused(now) {
+                return None;
+            }
+            let spent = match state.standing.next_dial(&failing, now) {
+                Some(at) => Err(at - now),
+                None => spend(shared, &state.limits.connecting, tokens.take()),
             };
-            tokio::time::sleep(pause.min(LOOK)).await;
-        }
+            match spent {
+                Ok(()) => {
+                    state.standing.note_dial(&mut failing, now);
+                    return Some(DialPermit { site: site.clone(), is_excused: false });
+                }
+                Err(pause) => pause,
+            }
+        };
+        tokio::time::sleep(pause.min(LOOK)).await;
     }
+}
 
-    /// Spends a token of each limit.
-    ///
-    /// # Errors
-    /// A limit has none: the wait until the next try.
-    fn spend(&self, limits: &[Arc<RateLimit>], tokens: Option<Tokens>) -> Result<(), Duration> {
-        let alarm = &self.shaper.alarm;
-        if tokens.is_some_and(|tokens| tokens.spend(alarm)) {
-            return Ok(());
-        }
-        let now = alarm.now();
-        if let Err((_, until)) = check(limits, now) {
-            return Err(Duration::from_nanos(until.saturating_sub(now)));
-        }
-        let is_spent = Tokens::try_reserve(limits, now).is_some_and(|tokens| tokens.spend(alarm));
-        // Otherwise others took the tokens first.
-        if is_spent { Ok(()) } else { Err(LOOK) }
+/// Spends a token of each limit.
+///
+/// # Errors
+/// A limit has none: the wait until the next try.
+fn spend(shared: &Shared, limits: &[Arc<RateLimit>], tokens: Option<Tokens>) -> Result<(), Duration> {
+    let clock = || shared.alarm.now();
+    if tokens.is_some_and(|tokens| tokens.spend(clock)) {
+        return Ok(());
     }
+    let now = clock();
+    if let Err((_, until)) = check(limits, now) {
+        return Err(Duration::from_nanos(until.saturating_sub(now)));
+    }
+    let is_spent = Tokens::try_reserve(limits, now).is_some_and(|tokens| tokens.spend(clock));
+    // Otherwise others took the tokens first.
+    if is_spent { Ok(()) } else { Err(LOOK) }
 }
 
 /// Interval of checks for the end of the relay or a pause of the site.

@@ -6,11 +6,17 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::backlog::{BacklogWatch, LOOK_EVERY};
+use super::ended::settle_told;
 use super::observer::AttemptResult;
+use super::reroute::{divert, look_at_sources};
+use super::router::route_in_turn;
+use super::serving::{serve, serve_waiting_sites};
+use super::shaping::set_slowed;
 use super::shared::Shared;
 use super::site::Site;
 use super::sites::Thinner;
 use super::status::ReplyPlace;
+use super::suppress::flush_bounces;
 use posthaste_queue::{Notice, Outcome, Secs, Status, What};
 use posthaste_smtp::Reply;
 
@@ -26,13 +32,16 @@ pub(super) async fn run(shared: Arc<Shared>) {
         if now != looked_at {
             looked_at = now;
             pulse.step(1);
-            shared.each_second(now);
+            each_second(&shared, now);
         }
-        backlog.look(&shared);
+        // Every incoming message reads it, so it is written only on a change.
+        if let Some(level) = backlog.look(|now| shared.sites.backlog_level(now)) {
+            shared.spool.pressure().set_queue(level);
+        }
         pulse.step(2);
-        shared.route_and_wake();
+        route_and_wake(&shared);
         if thinner.is_due() {
-            shared.serve_waiting_sites();
+            serve_waiting_sites(&shared);
             thinner.look(&shared.sites);
         }
         pulse.step(0);
@@ -41,110 +50,107 @@ pub(super) async fn run(shared: Arc<Shared>) {
     shared.spool.pressure().set_queue(0.0);
 }
 
-impl Shared {
-    fn each_second(self: &Arc<Self>, now: Secs) {
-        let most = self.outcomes.recorder.room();
-        let (notices, mut actions, bounces, released) = {
-            let mut queue = self.queue();
-            queue.tick(now);
-            let (bounces, actions): (Vec<_>, Vec<_>) =
-                queue.take_actions().into_iter().partition(|change| matches!(change.what, What::Failed(_)));
-            let notices = if self.outcomes.recorder.budget.may_begin() { queue.take_notices() } else { Vec::new() };
-            (notices, actions, self.outcomes.bounces_to_follow.take(bounces, &queue), queue.end_holds(most))
-        };
-        actions.extend(released);
-        self.record(actions);
-        for (change, reply) in bounces {
-            let shared = self.clone();
-            self.runtime.spawn_blocking(move || {
-                let (nobody, message) = (Arc::default(), change.key.message);
-                shared.settle_told(message, vec![change], AttemptResult::Failed, &reply, ReplyPlace::of(&nobody));
-            });
-        }
-        self.outcomes.recorder.retry(now);
-        self.outcomes.recorder.look();
-        self.look_at_sources(now);
-        self.look_at_queue_limits();
-        if self.config.bounces.is_fed() {
-            let shared = self.clone();
-            self.runtime.spawn_blocking(move || shared.flush_bounces());
-        }
-        // Failures of one message found together share a notification.
-        for of_message in notices.chunk_by(|one, other| one.is_like(other)) {
-            self.settle_notices(of_message);
-        }
-        let sites: Vec<Arc<Site>> = self.sites.all();
-        sites.iter().for_each(|site| self.serve(site));
-        self.sites.forget(&sites, |ready| self.queue().ready(ready).is_some());
+fn each_second(shared: &Arc<Shared>, now: Secs) {
+    let most = shared.outcomes.recorder.room();
+    let (notices, mut actions, bounces, released) = {
+        let mut queue = shared.queue();
+        queue.tick(now);
+        let (bounces, actions): (Vec<_>, Vec<_>) =
+            queue.take_actions().into_iter().partition(|change| matches!(change.what, What::Failed(_)));
+        let notices = if shared.outcomes.recorder.budget.may_begin() { queue.take_notices() } else { Vec::new() };
+        (notices, actions, shared.outcomes.bounces_to_follow.take(bounces, &queue), queue.end_holds(most))
+    };
+    actions.extend(released);
+    shared.record(actions);
+    for (change, reply) in bounces {
+        shared.spawn_blocking(move |shared| {
+            let (nobody, message) = (Arc::default(), change.key.message);
+            settle_told(shared, message, vec![change], AttemptResult::Failed, &reply, ReplyPlace::of(&nobody));
+        });
     }
+    shared.outcomes.recorder.retry(now);
+    shared.outcomes.recorder.look();
+    look_at_sources(shared, now);
+    let filling = shared.queue().filling();
+    shared.queue_limits.look(filling, |tenant| shared.queue().recipients_of_tenant(tenant));
+    if shared.config.bounces.is_fed() {
+        shared.spawn_blocking(|shared| flush_bounces(shared));
+    }
+    // Failures of one message found together share a notification.
+    for of_message in notices.chunk_by(|one, other| one.is_like(other)) {
+        settle_notices(shared, of_message);
+    }
+    let sites: Vec<Arc<Site>> = shared.sites.all();
+    sites.iter().for_each(|site| serve(shared, site));
+    shared.sites.forget(&sites, |ready| shared.queue().ready(ready).is_some());
+}
 
-    /// Notices of one kind and one message.
-    fn settle_notices(self: &Arc<Self>, notices: &[Notice]) {
-        let Some(first) = notices.first() else { return };
-        let reply = match first {
-            Notice::Expired(_) => Reply::new(554, "5.4.7", "it could not be delivered in time"),
-            Notice::Delayed(_) => Reply::new(451, "4.4.7", "it has not been delivered yet"),
-        };
-        let mut queue = self.queue();
-        let changes = notices.iter().filter_map(|notice| {
-            let key = notice.key();
-            let state = queue.show(key)?;
-            match notice {
-                Notice::Expired(_) => {
-                    let is_untried = state.status == Status::default();
-                    let status = if is_untried { Status { code: 0, enhanced: 4007 } } else { state.status };
-                    queue.finish(key, Outcome::Failed(status))
-                }
-                Notice::Delayed(_) => Some(posthaste_queue::Change { key, what: What::DelayTold }),
+/// Notices of one kind and one message.
+fn settle_notices(shared: &Arc<Shared>, notices: &[Notice]) {
+    let Some(first) = notices.first() else { return };
+    let reply = match first {
+        Notice::Expired(_) => Reply::new(554, "5.4.7", "it could not be delivered in time"),
+        Notice::Delayed(_) => Reply::new(451, "4.4.7", "it has not been delivered yet"),
+    };
+    let mut queue = shared.queue();
+    let changes = notices.iter().filter_map(|notice| {
+        let key = notice.key();
+        let state = queue.show(key)?;
+        match notice {
+            Notice::Expired(_) => {
+                let is_untried = state.status == Status::default();
+                let status = if is_untried { Status { code: 0, enhanced: 4007 } } else { state.status };
+                queue.finish(key, Outcome::Failed(status))
             }
-        });
-        let changes: Vec<_> = changes.collect();
-        drop(queue);
-        if changes.is_empty() {
-            return;
+            Notice::Delayed(_) => Some(posthaste_queue::Change { key, what: What::DelayTold }),
         }
-        let (shared, message) = (self.clone(), first.key().message);
-        self.runtime.spawn_blocking(move || {
-            shared.settle_told(message, changes, AttemptResult::Expired, &reply, ReplyPlace::of(&Arc::default()));
-        });
+    });
+    let changes: Vec<_> = changes.collect();
+    drop(queue);
+    if changes.is_empty() {
+        return;
     }
+    let message = first.key().message;
+    shared.spawn_blocking(move |shared| {
+        settle_told(shared, message, changes, AttemptResult::Expired, &reply, ReplyPlace::of(&Arc::default()));
+    });
+}
 
-    fn route_and_wake(self: &Arc<Self>) {
-        let (mut unrouted, mut woken) = (Vec::new(), Vec::new());
-        let (has_diverted, has_slowed) = {
-            let mut queue = self.queue();
-            queue.tick(self.time.now());
-            (queue.have_diversions_changed(), queue.take_slowed_changed())
-        };
-        if has_slowed {
-            self.set_slowed();
-        }
-        if has_diverted {
-            self.divert();
-        }
+fn route_and_wake(shared: &Arc<Shared>) {
+    let (mut unrouted, mut woken) = (Vec::new(), Vec::new());
+    let (has_diverted, has_slowed) = {
+        let mut queue = shared.queue();
+        queue.tick(shared.time.now());
+        (queue.have_diversions_changed(), queue.take_slowed_changed())
+    };
+    if has_slowed {
+        set_slowed(shared);
+    }
+    if has_diverted {
+        divert(shared);
+    }
+    {
+        let mut queue = shared.queue();
+        while unrouted.len() < ROUTES_AT_ONCE
+            && let Some(id) = queue.next_unrouted()
         {
-            let mut queue = self.queue();
-            while unrouted.len() < ROUTES_AT_ONCE
-                && let Some(id) = queue.next_unrouted()
-            {
-                unrouted.push(id);
-            }
-            while let Some(id) = queue.next_woken() {
-                woken.extend(queue.ready(id).map(|key| (id, key)));
-            }
+            unrouted.push(id);
         }
-        if unrouted.len() == ROUTES_AT_ONCE {
-            self.wake.notify_one();
+        while let Some(id) = queue.next_woken() {
+            woken.extend(queue.ready(id).map(|key| (id, key)));
         }
-        for id in unrouted {
-            self.route_in_turn(id);
-        }
-        for (id, key) in woken {
-            let site = self.sites.find(&key);
-            let Some(site) = site else { continue };
-            site.state().ready = id;
-            self.serve(&site);
-        }
+    }
+    if unrouted.len() == ROUTES_AT_ONCE {
+        shared.wake.notify_one();
+    }
+    for id in unrouted {
+        route_in_turn(shared, id);
+    }
+    for (id, key) in woken {
+        let site = shared.sites.find(&key);
+        let Some(site) = site else { continue };
+        site.state().ready = id;
+        serve(shared, &site);
     }
 }
 

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Relay;
+use super::relay::Relay;
 use super::route_table::Plan;
-use super::shape::{OpenLimit, RateLimit, Shaper};
 use super::shared::Shared;
-use super::site::Site;
+use super::site::{OpenLimit, RateLimit, Site};
 use posthaste_queue::{Key, QueueEntry, QueueName, Secs};
 use posthaste_shaping::explain::{Defaults, Explained, Now};
 use posthaste_shaping::{Label, Place, Scope};
@@ -81,108 +80,105 @@ impl Relay {
         let mut explained = shared.shaper.rules().explain(domain, tenant, &of, &hosts, defaults);
         (explained.site, explained.problem, explained.sources) = (name, problem, sources);
         explained.pool = pool.to_owned();
-        explained.waiting = Some(shared.waiting_for(of_mail));
-        explained.now = shared.now(&explained);
+        explained.waiting = Some(waiting_for(shared, of_mail));
+        explained.now = now(shared, &explained);
         Ok(explained)
     }
 }
 
-impl Shared {
-    /// Counts recipients of a domain; of all tenants and pools if none is named.
-    fn waiting_for(&self, of: OfMail<'_>) -> u64 {
-        let queue = self.queue();
-        let is_it = |name: &QueueName| {
-            *name.domain == *of.domain
-                && (of.tenant.is_empty() || *name.tenant == *of.tenant)
-                && (of.pool.is_empty() || *name.pool == *of.pool)
-        };
-        let of = queue.queues().into_iter().filter_map(|id| queue.queue(id)).filter(|(name, _)| is_it(name));
-        of.map(|(_, recipients)| u64::from(recipients)).sum()
-    }
+/// Counts recipients of a domain; of all tenants and pools if none is named.
+fn waiting_for(shared: &Shared, of: OfMail<'_>) -> u64 {
+    let queue = shared.queue();
+    let is_it = |name: &QueueName| {
+        *name.domain == *of.domain
+            && (of.tenant.is_empty() || *name.tenant == *of.tenant)
+            && (of.pool.is_empty() || *name.pool == *of.pool)
+    };
+    let of = queue.queues().into_iter().filter_map(|id| queue.queue(id)).filter(|(name, _)| is_it(name));
+    of.map(|(_, recipients)| u64::from(recipients)).sum()
+}
 
-    fn now(&self, explained: &Explained) -> Vec<Now> {
-        let mut all = Vec::new();
-        let time = self.time.now();
-        let suspensions: Vec<_> = {
-            let queue = self.queue();
-            queue.suspensions().chain(queue.slowed_entries()).collect()
-        };
-        for entry in suspensions {
-            let (scope, until, state, binds) = match entry {
-                QueueEntry::Suspended { scope, until, reason } if reason.is_empty() => {
-                    (scope, until, "suspended".to_owned(), true)
-                }
-                QueueEntry::Suspended { scope, until, reason } => (scope, until, format!("suspended: {reason}"), true),
-                QueueEntry::Slowed { scope, until, reason, .. } => (scope, until, format!("slowed: {reason}"), false),
-                _ => continue,
-            };
-            if let Some(what) = applies(&scope, explained) {
-                all.push(Now {
-                    what,
-                    state,
-                    binds,
-                    secs: (until < Secs::MAX).then(|| f64::from(until.saturating_sub(time))),
-                });
+fn now(shared: &Shared, explained: &Explained) -> Vec<Now> {
+    let mut all = Vec::new();
+    let time = shared.time.now();
+    let suspensions: Vec<_> = {
+        let queue = shared.queue();
+        queue.suspensions().chain(queue.slowed_entries()).collect()
+    };
+    for entry in suspensions {
+        let (scope, until, state, binds) = match entry {
+            QueueEntry::Suspended { scope, until, reason } if reason.is_empty() => {
+                (scope, until, "suspended".to_owned(), true)
             }
+            QueueEntry::Suspended { scope, until, reason } => (scope, until, format!("suspended: {reason}"), true),
+            QueueEntry::Slowed { scope, until, reason, .. } => (scope, until, format!("slowed: {reason}"), false),
+            _ => continue,
+        };
+        if let Some(what) = applies(&scope, explained) {
+            all.push(Now {
+                what,
+                state,
+                binds,
+                secs: (until < Secs::MAX).then(|| f64::from(until.saturating_sub(time))),
+            });
         }
-        let mut names = vec![format!("tenant {}", explained.tenant)];
-        for source in &explained.sources {
-            let key = (source.as_str().into(), explained.site.as_str().into());
-            let site = self.sites.find(&key);
-            all.extend(site.iter().flat_map(|site| self.now_of_site(site)));
-            names.push(format!("domain {} from {source}", explained.domain));
-        }
-        let more = self.shaper.known(&names);
-        all.extend(more.iter().map(|limit| rate(limit, &self.shaper, "messages")));
-        let mut seen = std::collections::HashSet::new();
-        all.retain(|now| seen.insert(now.what.clone()));
-        all
     }
+    let mut names = vec![format!("tenant {}", explained.tenant)];
+    for source in &explained.sources {
+        let key = (source.as_str().into(), explained.site.as_str().into());
+        let site = shared.sites.find(&key);
+        all.extend(site.iter().flat_map(|site| now_of_site(shared, site)));
+        names.push(format!("domain {} from {source}", explained.domain));
+    }
+    let more = shared.shaper.known(&names);
+    all.extend(more.iter().map(|limit| rate(limit, shared.alarm.now(), "messages")));
+    let mut seen = std::collections::HashSet::new();
+    all.retain(|now| seen.insert(now.what.clone()));
+    all
+}
 
-    /// The limit that a recipient's site waits for now.
-    pub(super) fn limit_of(&self, key: Key) -> Option<String> {
-        let place = self.queue().route_of(key)?;
-        let site = self.sites.find(&place)?;
-        // Trouble with the hosts is no limit: their last reply says it.
-        let is_limit = |now: &Now| now.binds && now.what != MAIL_HOSTS;
-        self.now_of_site(&site).into_iter().find(is_limit).map(|now| format!("{}: {}", now.what, now.state))
-    }
+/// The limit that a recipient's site waits for now.
+pub(super) fn limit_of(shared: &Shared, key: Key) -> Option<String> {
+    let place = shared.queue().route_of(key)?;
+    let site = shared.sites.find(&place)?;
+    // Trouble with the hosts is no limit: their last reply says it.
+    let is_limit = |now: &Now| now.binds && now.what != MAIL_HOSTS;
+    now_of_site(shared, &site).into_iter().find(is_limit).map(|now| format!("{}: {}", now.what, now.state))
+}
 
-    /// Time until the mail hosts of a recipient are tried again, if they cannot be reached now.
-    pub(super) fn hosts_paused_for(&self, key: Key) -> Option<Duration> {
-        let place = self.queue().route_of(key)?;
-        let site = self.sites.find(&place)?;
-        let until = site.state().standing.paused_until()?;
-        Some(until.saturating_duration_since(Instant::now().into()))
-    }
+/// Time until the mail hosts of a recipient are tried again, if they cannot be reached now.
+pub(super) fn hosts_paused_for(shared: &Shared, key: Key) -> Option<Duration> {
+    let place = shared.queue().route_of(key)?;
+    let site = shared.sites.find(&place)?;
+    let until = site.state().standing.paused_until()?;
+    Some(until.saturating_duration_since(Instant::now().into()))
+}
 
-    fn now_of_site(&self, site: &Arc<Site>) -> Vec<Now> {
-        let state = site.state();
-        let mut all = Vec::new();
-        if let (Some(trouble), paused) = (state.standing.trouble(), state.standing.paused_until()) {
-            let secs = paused.map(|until| until.saturating_duration_since(Instant::now().into()).as_secs_f64());
-            all.push(Now { what: MAIL_HOSTS.to_owned(), state: trouble.to_owned(), binds: true, secs });
-        }
-        let limits = state.limits.clone();
-        let (open, has_waiting) = (state.connections, self.queue().has_waiting(state.ready));
-        drop(state);
-        all.push(Now {
-            what: format!("connections of the site from {}", site.source.name()),
-            state: format!("{open} of {} open", limits.connections),
-            binds: open >= limits.connections && has_waiting,
-            secs: None,
-        });
-        all.extend(limits.connecting.iter().map(|limit| rate(limit, &self.shaper, "")));
-        all.extend(limits.open.iter().map(|(limit, most)| open_now(limit, *most)));
-        all.extend(limits.messages.iter().map(|limit| rate(limit, &self.shaper, "messages")));
-        all
+fn now_of_site(shared: &Shared, site: &Arc<Site>) -> Vec<Now> {
+    let state = site.state();
+    let mut all = Vec::new();
+    if let (Some(trouble), paused) = (state.standing.trouble(), state.standing.paused_until()) {
+        let secs = paused.map(|until| until.saturating_duration_since(Instant::now().into()).as_secs_f64());
+        all.push(Now { what: MAIL_HOSTS.to_owned(), state: trouble.to_owned(), binds: true, secs });
     }
+    let (limits, time) = (state.limits.clone(), shared.alarm.now());
+    let (open, has_waiting) = (state.connections, shared.queue().has_waiting(state.ready));
+    drop(state);
+    all.push(Now {
+        what: format!("connections of the site from {}", site.source.name()),
+        state: format!("{open} of {} open", limits.connections),
+        binds: open >= limits.connections && has_waiting,
+        secs: None,
+    });
+    all.extend(limits.connecting.iter().map(|limit| rate(limit, time, "")));
+    all.extend(limits.open.iter().map(|(limit, most)| open_now(limit, *most)));
+    all.extend(limits.messages.iter().map(|limit| rate(limit, time, "messages")));
+    all
 }
 
 const MAIL_HOSTS: &str = "the mail hosts";
 
-fn rate(limit: &Arc<RateLimit>, shaper: &Shaper, what: &str) -> Now {
-    let now = shaper.alarm.now();
+fn rate(limit: &Arc<RateLimit>, now: u64, what: &str) -> Now {
     let secs = limit.until(now).map(|until| until.saturating_sub(now) as f64 / 1e9);
     let what = if what.is_empty() { limit.name.to_string() } else { format!("{what}: {}", limit.name) };
     let rate = limit.rate();

@@ -3,75 +3,24 @@
 //! The queue knows the recipients that a notice is owed for; this module decides only when. A failure waits while other
 //! recipients of its message are unsettled. A notice is written when it is made, so a waiting one costs a few bytes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste_consumer::NoticeSchedule;
 use posthaste_spool::Lsn;
-use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
+use super::notices_to_make::{NewsOfNotices, NoticeKey, Tell};
 use super::shared::Shared;
-use super::tell::{Tell, tell};
+use super::tell::tell;
 use posthaste_queue::OwedNotice;
-
-/// Requests from the rest of the relay to the task that makes notices.
-#[derive(Default)]
-pub(super) struct NoticesToMake {
-    /// Signals a new request.
-    pub wanted: Notify,
-    news: Mutex<News>,
-    is_last: AtomicBool,
-    /// True if the task runs.
-    is_running: Mutex<bool>,
-    has_ended: Condvar,
-}
-
-#[derive(Default)]
-struct News {
-    /// Messages with late recipients that the sender wants to hear of.
-    delayed: Vec<Lsn>,
-    /// Results of notices that were tried.
-    made: Vec<(NoticeKey, Result<(), String>)>,
-}
-
-/// Identity of a notice: its message, and its kind.
-type NoticeKey = (Lsn, Tell);
-
-impl NoticesToMake {
-    /// Requests a notice for the late recipients of a message.
-    pub fn want_delay(&self, message: Lsn) {
-        self.news().delayed.push(message);
-        self.wanted.notify_one();
-    }
-
-    /// Marks the task as running, before it begins.
-    pub fn begin(&self) {
-        *self.is_running.lock().expect("whether it runs") = true;
-    }
-
-    /// Makes all waiting notices, each tried once, and waits for that until the deadline. Blocks.
-    pub fn end(&self, deadline: std::time::Instant) {
-        self.is_last.store(true, Ordering::Release);
-        self.wanted.notify_one();
-        let is_running = self.is_running.lock().expect("whether it runs");
-        let left = deadline.saturating_duration_since(std::time::Instant::now());
-        drop(self.has_ended.wait_timeout_while(is_running, left, |is_running| *is_running));
-    }
-
-    fn news(&self) -> MutexGuard<'_, News> {
-        self.news.lock().expect("news of notices")
-    }
-}
 
 /// Marks the task as ended, however it ends.
 struct Running(Arc<Shared>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        *self.0.outcomes.notices_to_make.is_running.lock().expect("whether it runs") = false;
-        self.0.outcomes.notices_to_make.has_ended.notify_all();
+        self.0.outcomes.notices_to_make.has_ended();
     }
 }
 
@@ -91,8 +40,7 @@ impl Making {
 impl Drop for Making {
     fn drop(&mut self) {
         let made = std::mem::replace(&mut self.made, Ok(()));
-        self.shared.outcomes.notices_to_make.news().made.push((self.key, made));
-        self.shared.outcomes.notices_to_make.wanted.notify_one();
+        self.shared.outcomes.notices_to_make.made(self.key, made);
         self.shared.outcomes.recorder.end();
     }
 }
@@ -102,9 +50,9 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let _running = Running(shared.clone());
     let mut schedule = NoticeSchedule::new(GATHERED_FOR);
     loop {
-        let is_last = shared.outcomes.notices_to_make.is_last.load(Ordering::Acquire);
+        let is_last = shared.outcomes.notices_to_make.is_last();
         let now = Instant::now();
-        let News { mut delayed, made } = std::mem::take(&mut *shared.outcomes.notices_to_make.news());
+        let NewsOfNotices { mut delayed, made } = shared.outcomes.notices_to_make.take_news();
         for (key, made) in made {
             // Further recipients may have become late meanwhile.
             if made.is_ok() && key.1 == Tell::Delayed && !shared.queue().delayed(key.0).is_empty() {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::bounces_to_follow::BouncesToFollow;
-use super::gather::NoticesToMake;
 use super::notices::NoticesInForce;
+use super::notices_to_make::NoticesToMake;
 use super::record::OutcomeRecorder;
 use super::replies::Replies;
 

@@ -8,9 +8,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::observer::QueueLimitState;
-use super::shared::Shared;
-use super::{Relay, TenantSection};
+use super::observer::{Observer, QueueLimitState};
+use super::tenants::TenantSection;
 
 /// Bounds of waiting recipients.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +52,7 @@ pub(super) struct QueueBounds {
     whole: Bound,
     has_tenants: AtomicBool,
     tenants: Mutex<HashMap<Arc<str>, Bound>>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 #[derive(Debug, Default)]
@@ -104,14 +104,15 @@ impl Bound {
 }
 
 impl QueueBounds {
-    pub fn new(limits: &QueueLimits) -> Self {
-        let room = QueueBounds { whole: Bound::new(0), has_tenants: AtomicBool::new(false), tenants: Mutex::default() };
-        room.set(limits);
-        room
+    pub fn new(limits: &QueueLimits, observer: Option<Arc<dyn Observer>>) -> Self {
+        let (whole, has_tenants) = (Bound::new(0), AtomicBool::new(false));
+        let bounds = QueueBounds { whole, has_tenants, tenants: Mutex::default(), observer };
+        bounds.set(limits);
+        bounds
     }
 
     /// Replaces the limits; counts stay.
-    fn set(&self, limits: &QueueLimits) {
+    pub fn set(&self, limits: &QueueLimits) {
         self.whole.max.store(limits.recipients, Ordering::Relaxed);
         let mut tenants = self.tenants();
         tenants.retain(|tenant, _| limits.tenants.contains_key(tenant));
@@ -124,73 +125,50 @@ impl QueueBounds {
     fn tenants(&self) -> MutexGuard<'_, HashMap<Arc<str>, Bound>> {
         self.tenants.lock().expect("the tenants")
     }
-}
 
-impl Relay {
-    /// True if `recipients` more fit; if not, reply 452 4.3.1.
-    pub fn has_room(&self, recipients: u64) -> bool {
-        self.0.shared.has_room(recipients)
+    /// True if `more` recipients fit into the queue, of which `open` is used.
+    pub fn has_room(&self, open: u64, more: u64) -> bool {
+        self.takes("", &self.whole, open, more)
     }
 
-    /// True if a tenant's part of the queue has room for `recipients` more.
-    pub fn has_room_for(&self, tenant: &str, recipients: u64) -> bool {
-        self.0.shared.has_room_for(tenant, recipients)
-    }
-
-    /// Replaces the limits.
-    pub fn set_queue_limits(&self, limits: &QueueLimits) {
-        self.0.shared.room.set(limits);
-    }
-
-    /// The whole queue, then the tenants that have a limit, by name.
-    pub fn room(&self) -> Vec<QueueLimitNow> {
-        let shared = &self.0.shared;
-        let mut all = vec![shared.room.whole.now("".into(), shared.queue().filling())];
-        let of = |(tenant, bound): (&Arc<str>, &Bound)| {
-            bound.now(tenant.clone(), shared.queue().recipients_of_tenant(tenant))
-        };
-        all.extend(shared.room.tenants().iter().map(of));
-        all.sort_by(|a, b| a.tenant.cmp(&b.tenant));
-        all
-    }
-}
-
-impl Shared {
-    pub fn has_room(&self, recipients: u64) -> bool {
-        let open = self.queue().filling();
-        let taken = self.room.whole.takes(open, recipients);
-        self.told("", &self.room.whole, open, taken)
-    }
-
-    fn has_room_for(&self, tenant: &str, recipients: u64) -> bool {
-        if !self.room.has_tenants.load(Ordering::Relaxed) {
+    /// True if `more` recipients fit into a tenant's part of the queue. `open`: what is used of that; not asked for a
+    /// tenant without a limit.
+    pub fn has_room_for(&self, tenant: &str, open: impl FnOnce() -> u64, more: u64) -> bool {
+        if !self.has_tenants.load(Ordering::Relaxed) {
             return true;
         }
-        let tenants = self.room.tenants();
-        let Some(bound) = tenants.get(tenant) else { return true };
-        let open = self.queue().recipients_of_tenant(tenant);
-        self.told(tenant, bound, open, bound.takes(open, recipients))
+        let tenants = self.tenants();
+        tenants.get(tenant).is_none_or(|bound| self.takes(tenant, bound, open(), more))
     }
 
-    fn told(&self, tenant: &str, bound: &Bound, recipients: u64, taken: Result<(), bool>) -> bool {
-        if let (Err(true), Some(observer)) = (taken, &self.config.observer) {
+    fn takes(&self, tenant: &str, bound: &Bound, recipients: u64, more: u64) -> bool {
+        let taken = bound.takes(recipients, more);
+        if let (Err(true), Some(observer)) = (taken, &self.observer) {
             observer.room(&QueueLimitState::Full { tenant, recipients, max: bound.max.load(Ordering::Relaxed) });
         }
         taken.is_ok()
     }
 
-    /// Reports bounds that have room again. Call it every second.
-    pub fn look_at_queue_limits(&self) {
-        let ended = |tenant: &str, bound: &Bound, open: u64| {
-            if let (Some(refused), Some(observer)) = (bound.ended(open), &self.config.observer) {
+    /// Reports bounds that have room again. Call it every second. `open`: what is used of the queue, and of a tenant's
+    /// part.
+    pub fn look(&self, open: u64, open_of: impl Fn(&str) -> u64) {
+        let look = |tenant: &str, bound: &Bound, open: u64| {
+            if let (Some(refused), Some(observer)) = (bound.ended(open), &self.observer) {
                 observer.room(&QueueLimitState::Again { tenant, refused });
             }
         };
-        ended("", &self.room.whole, self.queue().filling());
-        if self.room.has_tenants.load(Ordering::Relaxed) {
-            let tenants = self.room.tenants();
-            tenants.iter().for_each(|(name, bound)| ended(name, bound, self.queue().recipients_of_tenant(name)));
+        look("", &self.whole, open);
+        if self.has_tenants.load(Ordering::Relaxed) {
+            self.tenants().iter().for_each(|(tenant, bound)| look(tenant, bound, open_of(tenant)));
         }
+    }
+
+    /// The whole queue, then the tenants that have a limit, by name. `open` as for [`look`](Self::look).
+    pub fn now(&self, open: u64, open_of: impl Fn(&str) -> u64) -> Vec<QueueLimitNow> {
+        let mut all = vec![self.whole.now("".into(), open)];
+        all.extend(self.tenants().iter().map(|(tenant, bound)| bound.now(tenant.clone(), open_of(tenant))));
+        all.sort_by(|a, b| a.tenant.cmp(&b.tenant));
+        all
     }
 }
 

@@ -21,9 +21,7 @@ use posthaste_watch::Pulse;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::shape::{OpenLimit, Permit};
-use super::shared::Shared;
-use super::site::Site;
+use super::site::{OpenLimit, Permit, Shaper, Site};
 use super::source::Egress;
 use crate::session::{Auth, Session, Settings, Tls, TlsPolicy};
 
@@ -170,6 +168,39 @@ impl Reuse {
             connection.ask(site, wanted)
         })
     }
+
+    /// Takes a session for a site about to connect: a matching one that has been idle for a while. If the address
+    /// allows no more connections, any idle one.
+    pub async fn take_over(
+        &self,
+        shaper: &Shaper,
+        site: &Arc<Site>,
+        key: &Key,
+        pulse: &Pulse,
+    ) -> Option<ReusedSession> {
+        let limits = {
+            let state = site.state();
+            // A site that has paused is probed with a connection of its own.
+            if state.standing.is_probed() {
+                return None;
+            }
+            state.limits.clone()
+        };
+        let messages_max = limits.messages_per_connection;
+        let mut wanted = Wanted { messages_max, is_counted: false, idle_for: IDLE_MIN };
+        if let Some(most) = limits.connections_per_address {
+            wanted.is_counted = true;
+            // Including the one that is handed over.
+            match shaper.address(&limits.source, key.address.ip()).count() {
+                open if open > most => return None,
+                open if open == most => wanted.idle_for = Duration::ZERO,
+                _ => {}
+            }
+        }
+        let mut handed = self.ask(key, site.number(), &wanted)?.await.ok()?;
+        handed.session.take_over(messages_max, pulse.clone());
+        Some(handed)
+    }
 }
 
 impl Connection {
@@ -255,35 +286,6 @@ impl Drop for Known {
         }
         // Nobody can find it after this.
         drop(self.asked());
-    }
-}
-
-impl Shared {
-    /// Takes a session for a site about to connect: a matching one that has been idle for a while. If the address
-    /// allows no more connections, any idle one.
-    pub async fn take_over(&self, site: &Arc<Site>, key: &Key, pulse: &Pulse) -> Option<ReusedSession> {
-        let limits = {
-            let state = site.state();
-            // A site that has paused is probed with a connection of its own.
-            if state.standing.is_probed() {
-                return None;
-            }
-            state.limits.clone()
-        };
-        let messages_max = limits.messages_per_connection;
-        let mut wanted = Wanted { messages_max, is_counted: false, idle_for: IDLE_MIN };
-        if let Some(most) = limits.connections_per_address {
-            wanted.is_counted = true;
-            // Including the one that is handed over.
-            match self.shaper.address(&limits.source, key.address.ip()).count() {
-                open if open > most => return None,
-                open if open == most => wanted.idle_for = Duration::ZERO,
-                _ => {}
-            }
-        }
-        let mut handed = self.sites.reuse.ask(key, site.number(), &wanted)?.await.ok()?;
-        handed.session.take_over(messages_max, pulse.clone());
-        Some(handed)
     }
 }
 

@@ -12,24 +12,34 @@ use posthaste_smtp::client::Step;
 use posthaste_watch::Worker;
 use tokio::time::{Instant, timeout};
 
-use super::connection::{Counted, DemandingHost, Served, open, settings_of};
+use super::connection::{Counted, Served, open};
+use super::dial::permit_dial;
+use super::ended::end_refused;
 use super::last_words::LastWords;
+use super::reroute::{split_by_next_hop, suspend_source};
 use super::reuse::{Key, ReusedSession};
-use super::shape::{OpenLimit, Tokens};
+use super::session_settings::{DemandingHost, demand_of, observe_tls_failure, settings_of};
+use super::shaping::address_permit;
 use super::shared::Shared;
-use super::site::{Admitted, Site};
+use super::site::{Admitted, OpenLimit, Site, Tokens};
 use super::status::{ReplyPlace, reply_for, status_of};
+use super::suppress::has_unsuppressed;
 use crate::session::{Endpoint, OpenError, STEPS, steps};
 use posthaste_dns::{Addresses, Attempt, DnsError, MailHost, Resolver};
 use posthaste_queue::{Outcome, Prefer, Take};
 
+/// Starts the task of a connection that its site has counted. See [`Shared::start_connection`].
+pub(super) fn start(shared: &Arc<Shared>, site: &Arc<Site>, admitted: Admitted, seed: u64) {
+    shared.runtime.spawn(connect(shared.clone(), site.clone(), admitted, seed));
+}
+
 /// Sends the waiting mail of a site.
-pub(super) async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admitted, seed: u64) {
+async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admitted, seed: u64) {
     let Admitted { permits, tokens } = admitted;
     let counted = Counted::new(shared.clone(), site.clone(), permits);
     if shared.config.bounces.suppressed().is_some() {
         let (asking, of) = (shared.clone(), site.clone());
-        let has_more = tokio::task::spawn_blocking(move || asking.has_unsuppressed(&of)).await;
+        let has_more = tokio::task::spawn_blocking(move || has_unsuppressed(&asking, &of)).await;
         if matches!(has_more, Ok(false)) {
             return;
         }
@@ -125,12 +135,12 @@ impl Round {
     /// Tries the addresses of a host. Breaks once the connection has been served.
     async fn try_host(&mut self, host: &MailHost, addresses: &Addresses) -> ControlFlow<()> {
         let shared = self.counted.shared.clone();
-        let demanding = match shared.demand_of(&self.counted.site.manner, host, addresses).await {
+        let demanding = match demand_of(&shared, &self.counted.site.manner, host, addresses).await {
             Ok(demanding) => demanding,
             Err(error) => {
                 // Not in the clear either: who forges these records may stand between.
                 let counted = shared.sites.tls_counts.count_unanswered();
-                shared.observe_tls_failure(&self.counted.site, &host.name, counted, &error.to_string());
+                observe_tls_failure(&shared, &self.counted.site, &host.name, counted, &error.to_string());
                 self.words.put(&host.name, format!("{}: {error}", host.name));
                 self.takes_none = TakesNone::No;
                 return ControlFlow::Continue(());
@@ -172,14 +182,14 @@ impl Round {
         };
         let what = format!("session to {} at {at}", host.name);
         self.take_over(host, Key::of(&site.source, at, &settings), &what).await?;
-        match shared.address_permit(&site, address) {
+        match address_permit(&shared, &site, address) {
             Ok(permit) => self.counted.address = permit,
             Err(limit) => {
                 self.full.push(limit);
                 return ControlFlow::Continue(false);
             }
         }
-        let Some(permit) = shared.permit_dial(&site, self.tokens.take()).await else { return ControlFlow::Break(()) };
+        let Some(permit) = permit_dial(&shared, &site, self.tokens.take()).await else { return ControlFlow::Break(()) };
         self.was_tried = true;
         self.worker.within(what);
         let opened = open(&shared, &site, host, &endpoint, &mut settings, permit).await;
@@ -196,11 +206,11 @@ impl Round {
                 self.takes_none = TakesNone::No;
             }
             Err(OpenError::Source(failed)) => {
-                shared.suspend_source(&site.source, &failed);
+                suspend_source(&shared, &site.source, &failed);
                 return ControlFlow::Break(());
             }
             Err(failed) => {
-                shared.split_by_next_hop(&site, host);
+                split_by_next_hop(&shared, &site, host);
                 self.words.put(&who, format!("{who}: {failed}"));
                 self.takes_none.note(&host.name, &failed);
                 if let Some((step, reply)) = failed.last_words() {
@@ -217,7 +227,9 @@ impl Round {
         let (shared, site) = (self.counted.shared.clone(), self.counted.site.clone());
         // Another site or a limit may have it wait for long: it is not stuck.
         self.worker.pulse().step(0);
-        let Some(ReusedSession { session, permit }) = shared.take_over(&site, &key, self.worker.pulse()).await else {
+        let Some(ReusedSession { session, permit }) =
+            shared.sites.reuse.take_over(&shared.shaper, &site, &key, self.worker.pulse()).await
+        else {
             return ControlFlow::Continue(());
         };
         self.tokens = None;
@@ -260,7 +272,7 @@ fn give_up(shared: &Arc<Shared>, site: &Site, place: ReplyPlace<'_>, reply: &Rep
         let next = shared.queue().next(ready, take);
         let Some(transaction) = next else { return };
         let outcome = Outcome::Failed(status_of(reply));
-        shared.end_refused(&transaction, outcome, reply.clone(), place);
+        end_refused(shared, &transaction, outcome, reply.clone(), place);
     }
 }
 

@@ -1,17 +1,17 @@
 //! State shared by all tasks of the relay.
+//!
+//! It knows the owners of state, which know nothing of it. The work of the relay lies above: functions that take it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use posthaste_consumer::BudgetGate;
 use posthaste_message::rewrite::AddressMap;
-use posthaste_random::mix;
-use posthaste_spool::{Consumer, Entry, Lsn, Published, Spool, StreamId};
+use posthaste_spool::{Consumer, Lsn, Published, Spool, StreamId};
 use posthaste_watch::Watch;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::Outgoing;
 use super::ahead::CallAhead;
 use super::config::Config;
 use super::messages::Messages;
@@ -22,14 +22,12 @@ use super::outcomes::Outcomes;
 use super::queue_limit::QueueBounds;
 use super::record::{OutcomeRecorder, Time};
 use super::replies::Replies;
-use super::round::connect;
 use super::route_table::RouteTable;
-use super::shape::{Base, Shaper};
-use super::site::{Admitted, Site, State, Wanted};
+use super::shape::LimitDefaults;
+use super::site::{Admitted, Alarm, Shaper, Site};
 use super::sites::Sites;
 use super::status::keys_of;
-use posthaste_dns::Resolver;
-use posthaste_queue::{Change, Key, Outcome, Queue, QueueEntry, Queued, Secs, Transaction};
+use posthaste_queue::{Change, Key, Outcome, Queue, QueueEntry, Transaction};
 
 pub(super) struct Shared {
     pub spool: Arc<dyn Spool>,
@@ -39,7 +37,9 @@ pub(super) struct Shared {
     pub outcomes: Outcomes,
     pub ahead: CallAhead,
     pub shaper: Shaper,
-    pub room: QueueBounds,
+    /// Wakes those that wait for a token.
+    pub alarm: Alarm,
+    pub queue_limits: QueueBounds,
     pub time: Time,
     pub runtime: Handle,
     /// Watches connections, the dispatcher and records for being stuck.
@@ -57,11 +57,17 @@ pub(super) struct Shared {
     pub careful_through: Lsn,
     queue: Mutex<Queue>,
     is_ending: AtomicBool,
-    serial: AtomicU64,
+    /// Starts the task of a connection. A function given by the opener, as such a task starts others in turn.
+    pub start_connection: StartConnection,
+    /// Number of connections started.
+    pub serial: AtomicU64,
     /// Numbers for the names of snapshots.
     pub snapshots: AtomicU64,
     pub operator: OperatorRequests,
 }
+
+/// Starts the task of a connection that its site has counted; the number seeds its random choices.
+pub(super) type StartConnection = fn(&Arc<Shared>, &Arc<Site>, Admitted, u64);
 
 /// The parts of [`Shared`].
 pub(super) struct Parts {
@@ -75,22 +81,29 @@ pub(super) struct Parts {
     pub watch: Watch,
     pub seed: u64,
     pub gate: Option<BudgetGate>,
+    pub start_connection: StartConnection,
 }
 
 impl Shared {
     pub fn new(parts: Parts) -> Self {
-        let Parts { spool, stream, config, queue, replies, time, runtime, watch, seed, gate } = parts;
+        let Parts { spool, stream, config, queue, replies, time, runtime, watch, seed, gate, start_connection } = parts;
         let recorder = OutcomeRecorder::new(spool.clone(), stream, config.observer.clone(), &watch).gated(gate);
         let notices = NoticesInForce::new(config.notices.clone());
         let careful_through = if config.has_crashed { spool.stats().published } else { Lsn::ZERO };
+        let defaults = LimitDefaults {
+            connections: config.site_connections_max,
+            messages_per_connection: config.session_messages_max,
+            recipients_per_message: config.recipients_max,
+        };
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
             outcomes: Outcomes::new(recorder, replies, notices),
             sites: Sites::new(config.connections_max),
             ahead: CallAhead::default(),
-            room: QueueBounds::new(&config.room),
+            queue_limits: QueueBounds::new(&config.room, config.observer.clone()),
             routes: RouteTable::new(&config),
-            shaper: Shaper::new(config.shaping.clone(), Base::of(&config)),
+            shaper: Shaper::new(config.shaping.clone(), defaults),
+            alarm: Alarm::new(),
             spool,
             stream,
             config,
@@ -105,59 +118,16 @@ impl Shared {
             queue: Mutex::new(queue),
             generic: Default::default(),
             is_ending: AtomicBool::new(false),
+            start_connection,
             serial: AtomicU64::new(0),
             snapshots: AtomicU64::new(seed),
             operator: OperatorRequests::default(),
         }
     }
 
-    /// The entry of a message.
-    pub fn entry(&self, message: Outgoing) -> Entry {
-        let Outgoing {
-            sender,
-            forwarded,
-            is_8bit,
-            smtputf8,
-            ret,
-            envid,
-            tenant,
-            campaign,
-            pool,
-            hold_secs,
-            expires_secs,
-            recipients,
-        } = message;
-        let now = self.time.now();
-        let at = |secs: Secs| if secs == 0 { 0 } else { now.saturating_add(secs) };
-        let queued = Queued {
-            received: now,
-            not_before: at(hold_secs),
-            expires: at(expires_secs),
-            sender,
-            forwarded,
-            is_8bit,
-            smtputf8,
-            ret,
-            envid,
-            tenant,
-            campaign,
-            pool,
-            recipients,
-        };
-        let payload = QueueEntry::Queued(queued).encode().into();
-        Entry { stream: self.stream, needs_body: true, payload }
-    }
-
     /// Lock it after a site, never before.
     pub fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().expect("the queue")
-    }
-
-    pub fn set_resolver(&self, resolver: Arc<Resolver>) {
-        self.routes.set_resolver(resolver);
-        self.ahead.forget();
-        // New routes: queues being routed by the old ones are routed again.
-        self.divert();
     }
 
     /// The address map for mail that leaves, if there is one. Takes a lock only then.
@@ -179,65 +149,13 @@ impl Shared {
     pub fn begin_end(&self) {
         self.is_ending.store(true, Ordering::Release);
         self.wake.notify_one();
-        self.sites.lock().values().for_each(|site| site.state().idle.wake_all());
+        self.sites.wake_idle();
     }
 
-    /// Starts a connection that its site has counted.
-    pub fn connect(self: &Arc<Self>, site: &Arc<Site>, admitted: Admitted) {
-        self.sites.begin_connection();
-        let seed = mix(self.seed ^ mix(self.serial.fetch_add(1, Ordering::Relaxed)));
-        self.runtime.spawn(connect(self.clone(), site.clone(), admitted, seed));
-    }
-
-    /// Notes the end of a connection's task, and serves the rest of its site's mail.
-    pub fn connection_ended(self: &Arc<Self>, site: &Arc<Site>) {
-        self.sites.end_connection();
-        self.serve_waiting_sites();
-        self.serve(site);
-    }
-
-    /// Has a connection serve a site's waiting mail, if there is any.
-    pub fn serve(self: &Arc<Self>, site: &Arc<Site>) {
-        self.serve_with(site, |state| self.sites.most_connections(site, state));
-        // If there is room again since the site was queued.
-        self.serve_waiting_sites();
-    }
-
-    /// `most`: connections that the site may have.
-    pub fn serve_with(self: &Arc<Self>, site: &Arc<Site>, most: impl FnOnce(&mut State) -> usize) {
-        if self.is_ending() || !self.outcomes.recorder.budget.may_begin() {
-            return;
-        }
-        let wanted = {
-            let mut state = site.state();
-            if state.is_retired || !site.source.is_usable() || !self.queue().has_waiting(state.ready) {
-                return;
-            }
-            if !state.may_send(site, &self.shaper.alarm) {
-                return;
-            }
-            // It would wait for a connection that it does not make.
-            if state.standing.is_paused(tokio::time::Instant::now()) {
-                state.idle.wake_latest();
-                return;
-            }
-            let most = most(&mut state);
-            state.wanted(site, most, &self.shaper.alarm)
-        };
-        if let Wanted::Connect(admitted) = wanted {
-            self.connect(site, admitted);
-        }
-    }
-
-    /// Gives free connections to the sites that have waited longest and still have mail.
-    pub fn serve_waiting_sites(self: &Arc<Self>) {
-        while self.sites.sharing.is_waiting()
-            && self.sites.has_connection_left()
-            && let Some(site) = self.sites.sharing.next()
-        {
-            site.state().waits_for_connection = false;
-            self.serve_with(&site, |_| usize::MAX);
-        }
+    /// Does work that may block, such as reading the spool.
+    pub fn spawn_blocking(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let shared = self.clone();
+        self.runtime.spawn_blocking(move || work(&shared));
     }
 
     pub fn observe_site(&self, state: &SiteState<'_>) {

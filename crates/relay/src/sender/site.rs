@@ -1,20 +1,21 @@
 //! State of a site while mail for it waits: connections, failures, next try.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use posthaste_spool::Lsn;
 use tokio::time::Instant;
 
+use super::alarm;
 use super::backlog::Backlog;
 use super::idle::Idle;
 use super::route::Manner;
-use super::shape::{Alarm, Joined, OpenLimit, Permit, SiteLimits, Tokens, Waiter, check};
+use super::shape::{self, JoinedSections, LimitTokens, OpenPermit, check};
 use super::source::Egress;
 use super::standing::{FailingDials, Standing};
 use posthaste_dns::MailDestination;
-use posthaste_queue::{ReadyId, ServedKinds};
+use posthaste_queue::{Parked, ReadyId, ServedKinds};
 
 /// A set of mail hosts, by preference, and their port, as seen from one source.
 pub(super) struct Site {
@@ -45,7 +46,7 @@ pub(super) struct State {
     /// True while it waits for a connection in [connection sharing](super::connection_sharing).
     pub waits_for_connection: bool,
     pub limits: Arc<SiteLimits>,
-    pub joined: Joined,
+    pub joined: JoinedSections,
     /// Limits of its addresses, if all were reached at the last try to connect.
     full: Vec<Arc<OpenLimit>>,
     /// Wake-ups for sending a message, and for connecting.
@@ -66,11 +67,30 @@ pub(super) struct State {
     pub is_retired: bool,
 }
 
+/// Limits in force, and who waits for them.
+pub(super) type Shaper = shape::Shaper<Waiter, Site>;
+pub(super) type SiteLimits = shape::SiteLimits<Waiter, Site>;
+pub(super) type RateLimit = shape::RateLimit<Waiter>;
+pub(super) type OpenLimit = shape::OpenLimit<Site>;
+pub(super) type Permit = OpenPermit<Site>;
+pub(super) type Tokens = LimitTokens<Waiter>;
+pub(super) type Alarm = alarm::Alarm<Waiter>;
+
+/// The waiter that is woken when a limit allows more.
+#[derive(Debug)]
+pub(super) enum Waiter {
+    /// A site with mail to send.
+    Message(Weak<Site>),
+    /// A site that needs one more connection.
+    Connection(Weak<Site>),
+    /// Mail that the queue has parked.
+    Parked(Parked),
+}
+
 /// Source and name.
 pub(super) type SiteKey = (Arc<str>, Arc<str>);
 
 /// Next step for a site that has something to send.
-#[derive(Debug)]
 pub(super) enum Wanted {
     /// Open one more connection, already counted.
     Connect(Admitted),
@@ -79,7 +99,7 @@ pub(super) enum Wanted {
 }
 
 /// A connection's share of the limits.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Admitted {
     pub permits: Vec<Permit>,
     /// Spent at the connect: a look-up of a name costs none.
@@ -106,7 +126,7 @@ impl Site {
             recipients_max: None,
             waits_for_connection: false,
             limits,
-            joined: Joined::default(),
+            joined: JoinedSections::default(),
             full: Vec::new(),
             waits_to_send: false,
             waits_to_connect: false,
@@ -129,7 +149,16 @@ impl Site {
         self.state.lock().expect("a site")
     }
 
-    /// An identity, unique during its lifetime.
+    pub fn key(&self) -> SiteKey {
+        (self.source.name().clone(), self.name.clone())
+    }
+
+    /// True if it has this source and these settings.
+    pub fn is_of(&self, source: &Arc<Egress>, manner: &Manner) -> bool {
+        Arc::ptr_eq(&self.source, source) && self.manner.is_as(manner)
+    }
+
+    /// An identity, unique during its lifetime; limits of connections use it, too.
     pub fn number(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
@@ -156,7 +185,7 @@ impl State {
         let Err((limit, until)) = check(&limits.messages, alarm.now()) else { return true };
         self.set_limited();
         if !std::mem::replace(&mut self.waits_to_send, true) {
-            limit.wait(alarm, Waiter::Message(Arc::downgrade(site)), until);
+            alarm.wait(limit, Waiter::Message(Arc::downgrade(site)), until);
         }
         false
     }
@@ -166,7 +195,7 @@ impl State {
         let (limits, now) = (self.limits.clone(), alarm.now());
         if let Err((limit, until)) = check(&limits.connecting, now) {
             if !std::mem::replace(&mut self.waits_to_connect, true) {
-                limit.wait(alarm, Waiter::Connection(Arc::downgrade(site)), until);
+                alarm.wait(limit, Waiter::Connection(Arc::downgrade(site)), until);
             }
             return None;
         }

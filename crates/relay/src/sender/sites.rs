@@ -10,11 +10,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::backlog::{self, Backlog};
 use super::broken_tls::BrokenTls;
 use super::connection_sharing::{ConnectionSharing, GivesWay};
 use super::observer::SiteState;
 use super::reuse::Reuse;
+use super::route::Manner;
 use super::site::{Site, SiteKey, State};
+use super::source::Egress;
 use super::tls_counts::TlsCounts;
 use posthaste_queue::ReadyId;
 
@@ -47,17 +50,48 @@ impl Sites {
         }
     }
 
+    /// Locks all sites: no queue is routed to one meanwhile.
+    pub fn lock(&self) -> KnownSites<'_> {
+        KnownSites { all: self, known: self.known() }
+    }
+
     /// Lock it before a site.
-    pub fn lock(&self) -> MutexGuard<'_, HashMap<SiteKey, Arc<Site>>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<SiteKey, Arc<Site>>> {
         self.known.lock().expect("the sites")
     }
 
     pub fn find(&self, key: &SiteKey) -> Option<Arc<Site>> {
-        self.lock().get(key).cloned()
+        self.known().get(key).cloned()
     }
 
     pub fn all(&self) -> Vec<Arc<Site>> {
-        self.lock().values().cloned().collect()
+        self.known().values().cloned().collect()
+    }
+
+    /// The latest end of a pause among the sites of a name under these sources.
+    pub fn pause_of<'a>(
+        &self,
+        name: &Arc<str>,
+        sources: impl Iterator<Item = &'a Arc<Egress>>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let known = self.known();
+        let sites = sources.filter_map(|source| known.get(&(source.name().clone(), name.clone())));
+        sites.filter_map(|site| site.state().standing.pause(now)).max()
+    }
+
+    /// Wakes all idle connections: they end, or look for mail.
+    pub fn wake_idle(&self) {
+        self.known().values().for_each(|site| site.state().idle.wake_all());
+    }
+
+    /// The queue's pressure on intake, 0 to 1. Sites that their limits hold up do not count.
+    pub fn backlog_level(&self, now: Instant) -> f32 {
+        backlog::level_of(self.known().values().map(|site| {
+            let mut state = site.state();
+            let backlog = state.backlog.look();
+            if state.is_limited(now) { Backlog::default() } else { backlog }
+        }))
     }
 
     pub fn connections(&self) -> usize {
@@ -130,8 +164,7 @@ impl Sites {
                 let is_idle = is_many && state.connections == 0 || state.is_forgotten(now);
                 is_idle && !has_mail(state.ready)
             };
-            let key = (site.source.name().clone(), site.name.clone());
-            if remove_if(&self.known, &key, site, is_gone) {
+            if remove_if(&self.known, &site.key(), site, is_gone) {
                 self.retire(site);
             }
         }
@@ -168,6 +201,42 @@ impl Sites {
     }
 }
 
+/// All known sites, locked. Lock it before a site.
+pub(super) struct KnownSites<'a> {
+    all: &'a Sites,
+    known: MutexGuard<'a, HashMap<SiteKey, Arc<Site>>>,
+}
+
+impl KnownSites<'_> {
+    /// The site of a source with this name and these settings.
+    pub fn find(&self, source: &Arc<Egress>, name: &Arc<str>, manner: &Manner) -> Option<Arc<Site>> {
+        let known = self.known.get(&(source.name().clone(), name.clone()));
+        known.filter(|site| site.is_of(source, manner)).cloned()
+    }
+
+    /// Retires the site that one with these settings is about to replace. They share their name, and so their ready
+    /// queue: its open connections take no more of it.
+    pub fn retire_replaced(&self, source: &Arc<Egress>, name: &Arc<str>, manner: &Manner) {
+        let known = self.known.get(&(source.name().clone(), name.clone()));
+        known.filter(|site| !site.is_of(source, manner)).into_iter().for_each(|site| self.all.retire(site));
+    }
+
+    /// Retires the sites that no route leads to any more.
+    pub fn retire_unless(&self, is_in_force: impl Fn(&Site) -> bool) {
+        self.known.values().filter(|site| !is_in_force(site)).for_each(|site| self.all.retire(site));
+    }
+
+    /// Adds a site, in the place of a retired one. It counts failing dials together with the sites of its name under
+    /// the other `sources`.
+    pub fn put<'s>(&mut self, site: Site, mut sources: impl Iterator<Item = &'s Arc<Egress>>) -> Arc<Site> {
+        let beside = sources.find_map(|other| self.known.get(&(other.name().clone(), site.name.clone())));
+        let failing_dials = beside.map(|site| site.failing_dials.clone()).unwrap_or_default();
+        let site = Arc::new(site.beside(failing_dials));
+        self.known.insert(site.key(), site.clone());
+        site
+    }
+}
+
 /// Has idle connections check whether to give way.
 #[derive(Default)]
 pub(super) struct Thinner {
@@ -192,7 +261,7 @@ impl Thinner {
         if wanted == 0 {
             return;
         }
-        let sites = all.lock();
+        let sites = all.known();
         let from = self.from % sites.len().max(1);
         let in_turn = sites.values().enumerate().skip(from).chain(sites.values().enumerate().take(from));
         for (at, site) in in_turn.take(SITES_AT_ONCE) {
@@ -240,7 +309,7 @@ mod tests {
     use super::*;
     use crate::sender::shared::Shared;
     use crate::sender::site::Wanted;
-    use crate::sender::source::{Egress, Source};
+    use crate::sender::source::Source;
     use crate::sender::test_relay::{append, idle};
     use crate::sender::{Route, Routing};
     use posthaste_queue::{Prefer, Take};
@@ -261,10 +330,8 @@ mod tests {
         let manner = Arc::new(shared.config.manner());
         let destination = shared.routes.resolver().fixed_in_order(&["mx.example".to_owned()]).unwrap();
         let limits = shared.shaper.unlimited("default", "");
-        let site = Arc::new(Site::new(source, name.into(), manner, destination, ReadyId::default(), limits));
-        let key = (site.source.name().clone(), site.name.clone());
-        shared.sites.lock().insert(key, site.clone());
-        site
+        let site = Site::new(source, name.into(), manner, destination, ReadyId::default(), limits);
+        shared.sites.lock().put(site, std::iter::empty())
     }
 
     #[test]
@@ -281,7 +348,7 @@ mod tests {
             let has_begun = state.standing.failed("421", 1, 60, Instant::now()).is_some();
             state.ended(false);
             state.reached();
-            let connects = !matches!(state.grow(&site, 10, &shared.shaper.alarm), Wanted::Nothing);
+            let connects = !matches!(state.grow(&site, 10, &shared.alarm), Wanted::Nothing);
             let trouble = state.standing.trouble().map(str::to_owned);
             (has_begun, state.standing.is_paused(Instant::now()), state.standing.is_probed(), connects, trouble)
         };
@@ -304,7 +371,7 @@ mod tests {
             let id = shared.queue().next_unrouted().expect("it waits for a route");
             shared.runtime.block_on(super::super::router::route(shared.clone(), id));
         };
-        let site = || shared.sites.lock().values().next().expect("one").clone();
+        let site = || shared.sites.all().pop().expect("one");
         set("one");
         route();
         let old = site();
@@ -348,10 +415,10 @@ mod tests {
         shared.observe_site(&SiteState::Unreachable { source, site, error, failures, pauses, pause_secs });
         sites[1].state().connections = 1;
         shared.sites.forget(&sites, |ready| shared.queue().ready(ready).is_some());
-        assert_eq!((shared.sites.lock().len(), relay.stats().unreachable), (SITES_KEPT, 1));
+        assert_eq!((shared.sites.all().len(), relay.stats().unreachable), (SITES_KEPT, 1));
         sites.push(add(SITES_KEPT));
         shared.sites.forget(&sites, |ready| shared.queue().ready(ready).is_some());
-        assert_eq!((shared.sites.lock().len(), relay.stats().unreachable), (1, 0));
+        assert_eq!((shared.sites.all().len(), relay.stats().unreachable), (1, 0));
         assert!(sites[0].state().is_retired && !sites[1].state().is_retired);
     }
 }

@@ -21,7 +21,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         if now >= due || is_wanted && now >= wanted_at {
             worker.pulse().step(1);
             let writing = shared.clone();
-            let written = tokio::task::spawn_blocking(move || writing.advance()).await;
+            let written = tokio::task::spawn_blocking(move || advance(&writing)).await;
             worker.pulse().step(0);
             match written {
                 Ok(Ok(true)) => is_told = false,
@@ -49,45 +49,43 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A slower snapshot is reported.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-impl Shared {
-    /// Writes a snapshot of the queue and releases settled messages; false if nothing has changed. Blocks.
-    ///
-    /// # Errors
-    /// An error of writing the snapshot: nothing is released, and the next call retries.
-    pub fn advance(self: &Arc<Self>) -> io::Result<bool> {
-        self.wanted.store(0, Ordering::Release);
-        let (mut snapshot, settled, first) = {
-            let mut queue = self.queue();
-            (Snapshot::begin(&queue), queue.take_released(), queue.first_message())
-        };
-        let position = snapshot.position();
-        // An idle queue is written twice: if one copy is lost, the other has the same content.
-        let is_new = position != self.spool.position(self.stream).0 || !settled.is_empty();
-        if !is_new && !self.spool.wants_snapshot(self.stream) {
-            return Ok(false);
-        }
-        // A fresh name: the spool may be about to remove an earlier file.
-        let unique = self.snapshots.fetch_add(1, Ordering::Relaxed);
-        let name = SnapshotName::new(&format!("queue-{position}-{unique:x}")).expect("letters and digits are a name");
-        let written = self.spool.write_snapshot(&name, &mut |out| {
-            let mut part = Vec::new();
-            loop {
-                part.clear();
-                let has_more = snapshot.write(&self.queue(), &mut part);
-                if !has_more {
-                    return out.write_all(&self.outcomes.replies.write());
-                }
-                out.write_all(&part)?;
-            }
-        });
-        if let Err(error) = written {
-            self.queue().not_released(settled);
-            return Err(error);
-        }
-        let behind = Lsn::new(position.get() + 1);
-        let below = first.map_or(behind, |first| first.min(behind));
-        let also = settled.into_iter().filter(|message| *message >= below).collect();
-        self.spool.advance(self.stream, position, Some(name), Released { below, also });
-        Ok(true)
+/// Writes a snapshot of the queue and releases settled messages; false if nothing has changed. Blocks.
+///
+/// # Errors
+/// An error of writing the snapshot: nothing is released, and the next call retries.
+pub(super) fn advance(shared: &Arc<Shared>) -> io::Result<bool> {
+    shared.wanted.store(0, Ordering::Release);
+    let (mut snapshot, settled, first) = {
+        let mut queue = shared.queue();
+        (Snapshot::begin(&queue), queue.take_released(), queue.first_message())
+    };
+    let position = snapshot.position();
+    // An idle queue is written twice: if one copy is lost, the other has the same content.
+    let is_new = position != shared.spool.position(shared.stream).0 || !settled.is_empty();
+    if !is_new && !shared.spool.wants_snapshot(shared.stream) {
+        return Ok(false);
     }
+    // A fresh name: the spool may be about to remove an earlier file.
+    let unique = shared.snapshots.fetch_add(1, Ordering::Relaxed);
+    let name = SnapshotName::new(&format!("queue-{position}-{unique:x}")).expect("letters and digits are a name");
+    let written = shared.spool.write_snapshot(&name, &mut |out| {
+        let mut part = Vec::new();
+        loop {
+            part.clear();
+            let has_more = snapshot.write(&shared.queue(), &mut part);
+            if !has_more {
+                return out.write_all(&shared.outcomes.replies.write());
+            }
+            out.write_all(&part)?;
+        }
+    });
+    if let Err(error) = written {
+        shared.queue().not_released(settled);
+        return Err(error);
+    }
+    let behind = Lsn::new(position.get() + 1);
+    let below = first.map_or(behind, |first| first.min(behind));
+    let also = settled.into_iter().filter(|message| *message >= below).collect();
+    shared.spool.advance(shared.stream, position, Some(name), Released { below, also });
+    Ok(true)
 }

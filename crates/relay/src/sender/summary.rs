@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_spool::Lsn;
 
-use super::control::Filter;
+use super::control::{ControlError, Filter, at_site, each};
 use super::count::Count;
+use super::explain::{hosts_paused_for, limit_of};
+use super::ranking::Ranking;
+use super::relay::Relay;
 use super::shared::Shared;
-use super::{ControlError, Ranking, Relay};
 use posthaste_queue::{Key, Queue, QueueId, QueueName, Selection};
 
 /// The name to count recipients by.
@@ -52,7 +54,7 @@ impl Relay {
     pub fn summaries<const N: usize>(&self, filter: &Filter, by: [(CountBy, usize); N]) -> [Ranking; N] {
         let shared = &self.0.shared;
         let kinds = by.map(|(by, _)| by);
-        let counts = shared.counted(filter, kinds).unwrap_or_else(|| shared.looked_at(filter, kinds));
+        let counts = counted(shared, filter, kinds).unwrap_or_else(|| looked_at(shared, filter, kinds));
         let mut rankings = by.map(|(_, most)| (most, HashMap::<Arc<str>, Count>::new()));
         for (names, count) in counts {
             for (name, (_, counted)) in names.into_iter().zip(&mut rankings) {
@@ -66,8 +68,8 @@ impl Relay {
     pub fn standing(&self, count: &Count) -> Standing {
         let shared = &self.0.shared;
         let Some(key) = count.sample else { return Standing::default() };
-        let reply = shared.at_site(key).0.or_else(|| shared.outcomes.replies.of(key).map(|said| said.text));
-        Standing { reply, limit: shared.limit_of(key), paused: shared.hosts_paused_for(key) }
+        let reply = at_site(shared, key).0.or_else(|| shared.outcomes.replies.of(key).map(|said| said.text));
+        Standing { reply, limit: limit_of(shared, key), paused: hosts_paused_for(shared, key) }
     }
 
     /// The first `bytes_max` bytes of a waiting message, in pieces. Blocks.
@@ -87,72 +89,68 @@ impl Relay {
     }
 }
 
-impl Shared {
-    /// Counts matching recipients by a scan of each, by queue.
-    fn looked_at<const N: usize>(&self, filter: &Filter, by: [CountBy; N]) -> Vec<Named<N>> {
-        let mut queues: HashMap<QueueId, Count> = HashMap::new();
-        self.each(filter, false, &mut |keys| {
-            // Locked for one part at most: mail goes on meanwhile.
-            let queue = self.queue();
-            let now = queue.now();
-            for state in keys.iter().filter_map(|(key, _)| queue.show(*key)) {
-                queues.entry(state.queue).or_insert(Count::NONE).add(&Count::of(&state, now));
-            }
-            true
-        });
-        let queues: Vec<_> = queues.into_iter().collect();
-        let mut counts = Vec::with_capacity(queues.len());
-        for part in queues.chunks(QUEUES_AT_A_TIME) {
-            let queue = self.queue();
-            // Some are settled meanwhile.
-            let named =
-                part.iter().filter_map(|(id, count)| Some((names(&queue, *id, &queue.queue(*id)?.0, by), *count)));
-            counts.extend(named);
+/// Counts matching recipients by a scan of each, by queue.
+fn looked_at<const N: usize>(shared: &Shared, filter: &Filter, by: [CountBy; N]) -> Vec<Named<N>> {
+    let mut queues: HashMap<QueueId, Count> = HashMap::new();
+    each(shared, filter, false, &mut |keys| {
+        // Locked for one part at most: mail goes on meanwhile.
+        let queue = shared.queue();
+        let now = queue.now();
+        for state in keys.iter().filter_map(|(key, _)| queue.show(*key)) {
+            queues.entry(state.queue).or_insert(Count::NONE).add(&Count::of(&state, now));
         }
-        counts
+        true
+    });
+    let queues: Vec<_> = queues.into_iter().collect();
+    let mut counts = Vec::with_capacity(queues.len());
+    for part in queues.chunks(QUEUES_AT_A_TIME) {
+        let queue = shared.queue();
+        // Some are settled meanwhile.
+        let named = part.iter().filter_map(|(id, count)| Some((names(&queue, *id, &queue.queue(*id)?.0, by), *count)));
+        counts.extend(named);
     }
+    counts
+}
 
-    /// Counts from the queue's running counters. `None`: the filter has none, or the queue is small.
-    fn counted<const N: usize>(&self, filter: &Filter, by: [CountBy; N]) -> Option<Vec<Named<N>>> {
-        let Filter { selection, message, number, sender, recipient, after, pages_max: _ } = filter;
-        let Selection { tenant, campaign, domain, is_held } = selection;
-        let is_counted =
-            message.is_none() && number.is_none() && sender.is_none() && recipient.is_none() && after.is_none();
-        if !is_counted || self.queue().recipients() <= LOOKED_AT_MAX {
-            return None;
-        }
-        let now = self.queue().now();
-        let look = self.operator.look.advance(Instant::now(), now, |from| self.part(from));
-        let ids = self.queue().queues();
-        let mut counts = Vec::with_capacity(ids.len());
-        for part in ids.chunks(QUEUES_AT_A_TIME) {
-            let queue = self.queue();
-            for &id in part {
-                let Some((name, _)) = queue.queue(id) else { continue };
-                let is =
-                    |wanted: &Option<Arc<str>>, name: &Arc<str>| wanted.as_ref().is_none_or(|wanted| wanted == name);
-                let Some(tally) = queue.tally(id).filter(|tally| tally.recipients > 0) else { continue };
-                if is(tenant, &name.tenant) && is(campaign, &name.campaign) && is(domain, &name.domain) {
-                    let part = (queue.suspended_part(id), *is_held);
-                    let count = Count::counted(tally, part, look.of(id, *is_held).as_ref(), queue.now());
-                    if count.recipients > 0 {
-                        counts.push((names(&queue, id, &name, by), count));
-                    }
+/// Counts from the queue's running counters. `None`: the filter has none, or the queue is small.
+fn counted<const N: usize>(shared: &Shared, filter: &Filter, by: [CountBy; N]) -> Option<Vec<Named<N>>> {
+    let Filter { selection, message, number, sender, recipient, after, pages_max: _ } = filter;
+    let Selection { tenant, campaign, domain, is_held } = selection;
+    let is_counted =
+        message.is_none() && number.is_none() && sender.is_none() && recipient.is_none() && after.is_none();
+    if !is_counted || shared.queue().recipients() <= LOOKED_AT_MAX {
+        return None;
+    }
+    let now = shared.queue().now();
+    let look = shared.operator.look.advance(Instant::now(), now, |from| part(shared, from));
+    let ids = shared.queue().queues();
+    let mut counts = Vec::with_capacity(ids.len());
+    for part in ids.chunks(QUEUES_AT_A_TIME) {
+        let queue = shared.queue();
+        for &id in part {
+            let Some((name, _)) = queue.queue(id) else { continue };
+            let is = |wanted: &Option<Arc<str>>, name: &Arc<str>| wanted.as_ref().is_none_or(|wanted| wanted == name);
+            let Some(tally) = queue.tally(id).filter(|tally| tally.recipients > 0) else { continue };
+            if is(tenant, &name.tenant) && is(campaign, &name.campaign) && is(domain, &name.domain) {
+                let part = (queue.suspended_part(id), *is_held);
+                let count = Count::counted(tally, part, look.of(id, *is_held).as_ref(), queue.now());
+                if count.recipients > 0 {
+                    counts.push((names(&queue, id, &name, by), count));
                 }
             }
         }
-        Some(counts)
     }
+    Some(counts)
+}
 
-    /// A page of recipients from a key on, each counted by itself, and the key to continue from.
-    fn part(&self, from: Option<Key>) -> (Vec<(QueueId, Count)>, Option<Key>) {
-        // Locked for one page at most: mail goes on meanwhile.
-        let queue = self.queue();
-        let (keys, next, looked_at) = queue.select(&Selection::default(), from);
-        self.operator.note_looked_at(looked_at);
-        let states = keys.into_iter().filter_map(|key| queue.show(key));
-        (states.map(|state| (state.queue, Count::of(&state, queue.now()))).collect(), next)
-    }
+/// A page of recipients from a key on, each counted by itself, and the key to continue from.
+fn part(shared: &Shared, from: Option<Key>) -> (Vec<(QueueId, Count)>, Option<Key>) {
+    // Locked for one page at most: mail goes on meanwhile.
+    let queue = shared.queue();
+    let (keys, next, looked_at) = queue.select(&Selection::default(), from);
+    shared.operator.note_looked_at(looked_at);
+    let states = keys.into_iter().filter_map(|key| queue.show(key));
+    (states.map(|state| (state.queue, Count::of(&state, queue.now()))).collect(), next)
 }
 
 /// The names of one queue, and its count.

@@ -4,61 +4,17 @@ use std::sync::Arc;
 
 use posthaste_intake::notify;
 use posthaste_message::DateTime;
-use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Written, header_of, is_double_bounce};
+use posthaste_notify::dsn::{self, Notification, Recipient, Returned, Written, header_of};
 use posthaste_random::mix;
 use posthaste_spool::{Batch, Body, Lsn};
 
-use super::Outgoing;
 use super::config::Notice;
 use super::messages::{Envelope, LoadError};
+use super::notices_to_make::Tell;
+use super::outgoing::Outgoing;
 use super::shared::Shared;
 use posthaste_queue::entry::Ret;
-use posthaste_queue::{Change, Key, OwedNotice, QueuedRecipient, Status, What};
-
-/// Kind of news for a sender.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Tell {
-    Failed,
-    Delayed,
-    /// Handed to a host that does not report success itself.
-    Relayed,
-    /// A mailbox here has it.
-    Delivered,
-}
-
-impl Tell {
-    fn action(self, until: DateTime) -> Action {
-        match self {
-            Tell::Failed => Action::Failed,
-            Tell::Delayed => Action::Delayed { until },
-            Tell::Relayed => Action::Relayed,
-            Tell::Delivered => Action::Delivered,
-        }
-    }
-
-    pub fn is_wanted(self, envelope: &Envelope, number: u16) -> bool {
-        let asked = envelope.recipient(number).map_or(0, |recipient| recipient.notify);
-        self.action(DateTime::from_unix(0)).is_told(&envelope.queued.sender, asked)
-    }
-
-    fn owed(self) -> Option<OwedNotice> {
-        match self {
-            Tell::Failed => Some(OwedNotice::Failed),
-            Tell::Relayed => Some(OwedNotice::Relayed),
-            Tell::Delivered => Some(OwedNotice::Delivered),
-            Tell::Delayed => None,
-        }
-    }
-
-    /// The class of the enhanced codes.
-    fn class(self) -> u8 {
-        match self {
-            Tell::Failed => 5,
-            Tell::Delayed => 4,
-            Tell::Relayed | Tell::Delivered => 2,
-        }
-    }
-}
+use posthaste_queue::{Change, Key, QueuedRecipient, Status, What};
 
 /// The recipient of a notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,186 +40,185 @@ struct Prepared {
     written: Option<(Written, Addressee)>,
 }
 
-impl Shared {
-    /// True if somebody is notified of a recipient: its sender, if asked for; the postmaster, if no sender can be
-    /// notified.
-    pub fn is_told(&self, tell: Tell, envelope: &Envelope, number: u16) -> bool {
-        self.addressee(tell, envelope, number).is_some()
-    }
+/// True if somebody is notified of a recipient: its sender, if asked for; the postmaster, if no sender can be
+/// notified.
+pub(super) fn is_told(shared: &Shared, tell: Tell, envelope: &Envelope, number: u16) -> bool {
+    addressee(shared, tell, envelope, number).is_some()
+}
 
-    /// True if its sender would be told of the failure, and cannot be.
-    pub fn is_double_bounce(&self, envelope: &Envelope, number: u16) -> bool {
-        let sender = &envelope.queued.sender;
-        sender.is_empty() || Tell::Failed.is_wanted(envelope, number) && !self.config.notifier.knows(sender)
-    }
+/// True if its sender would be told of the failure, and cannot be.
+pub(super) fn is_double_bounce(shared: &Shared, envelope: &Envelope, number: u16) -> bool {
+    let sender = &envelope.queued.sender;
+    sender.is_empty() || Tell::Failed.is_wanted(envelope, number) && !shared.config.notifier.knows(sender)
+}
 
-    /// The reader of the news; `None`: not asked for, or nobody can be notified.
-    fn addressee(&self, tell: Tell, envelope: &Envelope, number: u16) -> Option<Addressee> {
-        let sender = &envelope.queued.sender;
-        let is_failure = tell == Tell::Failed;
-        if tell.is_wanted(envelope, number) && (!is_failure || self.config.notifier.knows(sender)) {
-            return Some(Addressee { address: sender.clone(), is_postmaster: false });
-        }
-        let is_double_bounce = is_failure && self.is_double_bounce(envelope, number);
-        let postmaster = self.outcomes.notices.postmaster().filter(|_| is_double_bounce)?;
-        Some(Addressee { address: postmaster, is_postmaster: true })
+/// The reader of the news; `None`: not asked for, or nobody can be notified.
+fn addressee(shared: &Shared, tell: Tell, envelope: &Envelope, number: u16) -> Option<Addressee> {
+    let sender = &envelope.queued.sender;
+    let is_failure = tell == Tell::Failed;
+    if tell.is_wanted(envelope, number) && (!is_failure || shared.config.notifier.knows(sender)) {
+        return Some(Addressee { address: sender.clone(), is_postmaster: false });
     }
+    let is_double_bounce = is_failure && is_double_bounce(shared, envelope, number);
+    let postmaster = shared.outcomes.notices.postmaster().filter(|_| is_double_bounce)?;
+    Some(Addressee { address: postmaster, is_postmaster: true })
+}
 
-    /// Writes the notification that a message owes now. Blocks.
-    fn prepare(&self, message: Lsn, tell: Tell) -> Result<Prepared, LoadError> {
-        let statuses: Vec<(u16, Status)> = {
-            let queue = self.queue();
-            match tell.owed() {
-                Some(notice) => {
-                    let owed = queue.owed(message).into_iter().filter(|owed| owed.notice == notice);
-                    owed.map(|owed| (owed.number, owed.status)).collect()
-                }
-                None => {
-                    let status = |number| queue.show(Key { message, number }).map(|state| (number, state.status));
-                    queue.delayed(message).into_iter().filter_map(status).collect()
-                }
+/// Writes the notification that a message owes now. Blocks.
+fn prepare(shared: &Shared, message: Lsn, tell: Tell) -> Result<Prepared, LoadError> {
+    let statuses: Vec<(u16, Status)> = {
+        let queue = shared.queue();
+        match tell.owed() {
+            Some(notice) => {
+                let owed = queue.owed(message).into_iter().filter(|owed| owed.notice == notice);
+                owed.map(|owed| (owed.number, owed.status)).collect()
             }
-        };
-        let what = if tell == Tell::Delayed { What::DelayTold } else { What::Told };
-        let change = |number: u16| Change { key: Key { message, number }, what };
-        let changes = statuses.iter().map(|(number, _)| change(*number)).collect();
-        let mut prepared = Prepared { changes, tenant: Arc::default(), written: None };
-        if statuses.is_empty() {
+            None => {
+                let status = |number| queue.show(Key { message, number }).map(|state| (number, state.status));
+                queue.delayed(message).into_iter().filter_map(status).collect()
+            }
+        }
+    };
+    let what = if tell == Tell::Delayed { What::DelayTold } else { What::Told };
+    let change = |number: u16| Change { key: Key { message, number }, what };
+    let changes = statuses.iter().map(|(number, _)| change(*number)).collect();
+    let mut prepared = Prepared { changes, tenant: Arc::default(), written: None };
+    if statuses.is_empty() {
+        return Ok(prepared);
+    }
+    let envelope = match shared.messages.envelope(message) {
+        Ok(envelope) => envelope,
+        Err(LoadError::Lost(why)) => {
+            shared.warn(message, &format!("its sender cannot be told: {why}"));
             return Ok(prepared);
         }
-        let envelope = match self.messages.envelope(message) {
-            Ok(envelope) => envelope,
-            Err(LoadError::Lost(why)) => {
-                self.warn(message, &format!("its sender cannot be told: {why}"));
-                return Ok(prepared);
-            }
-            Err(error) => return Err(error),
-        };
-        let (mut told, mut to) = (Vec::new(), None);
-        for (number, status) in statuses {
-            if let Some(addressee) = self.addressee(tell, &envelope, number) {
-                told.push(self.what_was_said(Key { message, number }, tell, status));
-                to = Some(addressee);
-            }
+        Err(error) => return Err(error),
+    };
+    let (mut told, mut to) = (Vec::new(), None);
+    for (number, status) in statuses {
+        if let Some(addressee) = addressee(shared, tell, &envelope, number) {
+            told.push(what_was_said(shared, Key { message, number }, tell, status));
+            to = Some(addressee);
         }
-        prepared.tenant = envelope.queued.tenant.clone();
-        prepared.written = to.and_then(|to| Some((self.written(message, &envelope, tell, &told, &to)?, to)));
-        Ok(prepared)
     }
+    prepared.tenant = envelope.queued.tenant.clone();
+    prepared.written = to.and_then(|to| Some((written(shared, message, &envelope, tell, &told, &to)?, to)));
+    Ok(prepared)
+}
 
-    /// The last reply about a recipient.
-    fn what_was_said(&self, key: Key, tell: Tell, status: Status) -> PendingNotice {
-        if tell == Tell::Delayed {
-            let reply = "451 4.4.7 it has not been delivered yet".to_owned();
-            return PendingNotice { number: key.number, status: (4, 4, 7), reply, host: String::new() };
-        }
-        let said = self.outcomes.replies.of(key).map_or_else(String::new, |said| said.text.replace("\r\n", " "));
-        let (host, reply) = host_and_reply(&said);
-        let known = (tell.class(), status.enhanced / 1000, status.enhanced % 1000);
-        let status = enhanced_of(reply).unwrap_or(known);
-        PendingNotice { number: key.number, status, reply: reply.to_owned(), host: host.to_owned() }
+/// The last reply about a recipient.
+fn what_was_said(shared: &Shared, key: Key, tell: Tell, status: Status) -> PendingNotice {
+    if tell == Tell::Delayed {
+        let reply = "451 4.4.7 it has not been delivered yet".to_owned();
+        return PendingNotice { number: key.number, status: (4, 4, 7), reply, host: String::new() };
     }
+    let said = shared.outcomes.replies.of(key).map_or_else(String::new, |said| said.text.replace("\r\n", " "));
+    let (host, reply) = host_and_reply(&said);
+    let known = (tell.class(), status.enhanced / 1000, status.enhanced % 1000);
+    let status = enhanced_of(reply).unwrap_or(known);
+    PendingNotice { number: key.number, status, reply: reply.to_owned(), host: host.to_owned() }
+}
 
-    /// The notification; `None` if it would be empty. Blocks.
-    fn written(
-        &self,
-        message: Lsn,
-        envelope: &Envelope,
-        tell: Tell,
-        told: &[PendingNotice],
-        to: &Addressee,
-    ) -> Option<Written> {
-        let (queued, now, to_wall) = (&envelope.queued, self.time.now(), self.time.wall_clock());
-        let date = |secs| DateTime::from_unix(to_wall(secs));
-        let returned_max = self.config.returned_bytes_max;
-        // For a success or a delay the header is enough (RFC 3461 section 4.3).
-        let wants_all = tell == Tell::Failed && queued.ret != Some(Ret::Headers);
-        let is_short = || self.messages.body_len(message).is_ok_and(|len| len <= returned_max);
-        let is_whole = wants_all && is_short();
-        let body = self.messages.body(message, if is_whole { returned_max } else { HEADER_BYTES_MAX });
-        let body = body.unwrap_or_default();
-        let header = if is_whole { Vec::new() } else { header_of(&body, HEADER_BYTES_MAX as usize) };
-        // A copy that fails makes no further copy, even after detours.
-        if to.is_postmaster && (is_double_bounce(&body) || !self.outcomes.notices.take_copy(message)) {
-            return None;
-        }
-        let until = |told: &PendingNotice| {
-            let state = self.queue().show(Key { message, number: told.number });
-            date(state.and_then(|state| state.expires).unwrap_or(now))
-        };
-        let recipients = told.iter().filter_map(|told| {
-            let recipient = envelope.recipient(told.number)?;
-            Some(Recipient {
-                address: &recipient.address,
-                orcpt: &recipient.orcpt,
-                action: tell.action(until(told)),
-                status: told.status,
-                reply: &told.reply,
-                host: &told.host,
-                last_attempt: date(now),
-            })
-        });
-        let recipients: Vec<Recipient<'_>> = recipients.collect();
-        let first = told.first().filter(|_| !recipients.is_empty())?.number;
-        let random =
-            |salt: u64| mix(self.seed ^ mix(message.get() ^ u64::from(first) << 48) ^ mix(u64::from(now)) ^ salt);
-        let notification = Notification {
-            reporting_host: &self.config.host_name,
-            to: &to.address,
-            is_double_bounce: to.is_postmaster,
-            envid: &queued.envid,
-            received: date(queued.received),
-            now: date(now),
-            id: u128::from(random(1)) << 64 | u128::from(random(2)),
-            recipients: &recipients,
-            returned: if is_whole { Returned::Message(&body) } else { Returned::Header(&header) },
-            wording: &self.outcomes.notices.wording(),
-        };
-        Some(notification.write())
+/// The notification; `None` if it would be empty. Blocks.
+fn written(
+    shared: &Shared,
+    message: Lsn,
+    envelope: &Envelope,
+    tell: Tell,
+    told: &[PendingNotice],
+    to: &Addressee,
+) -> Option<Written> {
+    let (queued, now, to_wall) = (&envelope.queued, shared.time.now(), shared.time.wall_clock());
+    let date = |secs| DateTime::from_unix(to_wall(secs));
+    let returned_max = shared.config.returned_bytes_max;
+    // For a success or a delay the header is enough (RFC 3461 section 4.3).
+    let wants_all = tell == Tell::Failed && queued.ret != Some(Ret::Headers);
+    let is_short = || shared.messages.body_len(message).is_ok_and(|len| len <= returned_max);
+    let is_whole = wants_all && is_short();
+    let body = shared.messages.body(message, if is_whole { returned_max } else { HEADER_BYTES_MAX });
+    let body = body.unwrap_or_default();
+    let header = if is_whole { Vec::new() } else { header_of(&body, HEADER_BYTES_MAX as usize) };
+    // A copy that fails makes no further copy, even after detours.
+    if to.is_postmaster && (dsn::is_double_bounce(&body) || !shared.outcomes.notices.take_copy(message)) {
+        return None;
     }
+    let until = |told: &PendingNotice| {
+        let state = shared.queue().show(Key { message, number: told.number });
+        date(state.and_then(|state| state.expires).unwrap_or(now))
+    };
+    let recipients = told.iter().filter_map(|told| {
+        let recipient = envelope.recipient(told.number)?;
+        Some(Recipient {
+            address: &recipient.address,
+            orcpt: &recipient.orcpt,
+            action: tell.action(until(told)),
+            status: told.status,
+            reply: &told.reply,
+            host: &told.host,
+            last_attempt: date(now),
+        })
+    });
+    let recipients: Vec<Recipient<'_>> = recipients.collect();
+    let first = told.first().filter(|_| !recipients.is_empty())?.number;
+    let random =
+        |salt: u64| mix(shared.seed ^ mix(message.get() ^ u64::from(first) << 48) ^ mix(u64::from(now)) ^ salt);
+    let notification = Notification {
+        reporting_host: &shared.config.host_name,
+        to: &to.address,
+        is_double_bounce: to.is_postmaster,
+        envid: &queued.envid,
+        received: date(queued.received),
+        now: date(now),
+        id: u128::from(random(1)) << 64 | u128::from(random(2)),
+        recipients: &recipients,
+        returned: if is_whole { Returned::Message(&body) } else { Returned::Header(&header) },
+        wording: &shared.outcomes.notices.wording(),
+    };
+    Some(notification.write())
+}
 
-    fn notice(&self, tenant: Arc<str>, to: &Addressee, written: Written, changes: &[Change]) -> Notice {
-        let to_address = to.address.clone();
-        let recipient =
-            QueuedRecipient { number: 0, address: to_address.clone(), orcpt: "".into(), notify: notify::NEVER };
-        let remote = self.entry(Outgoing {
-            sender: "".into(),
-            is_8bit: written.is_8bit,
-            smtputf8: written.smtputf8,
-            ret: None,
-            envid: "".into(),
-            tenant: if to.is_postmaster { Arc::default() } else { tenant },
-            campaign: "".into(),
-            pool: "".into(),
-            recipients: vec![recipient],
-            ..Outgoing::default()
-        });
-        Notice { to: to_address, written, change: self.outcomes.recorder.entry(self.time.now(), changes), remote }
-    }
+fn notice(shared: &Shared, tenant: Arc<str>, to: &Addressee, written: Written, changes: &[Change]) -> Notice {
+    let to_address = to.address.clone();
+    let recipient = QueuedRecipient { number: 0, address: to_address.clone(), orcpt: "".into(), notify: notify::NEVER };
+    let remote = Outgoing {
+        sender: "".into(),
+        is_8bit: written.is_8bit,
+        smtputf8: written.smtputf8,
+        ret: None,
+        envid: "".into(),
+        tenant: if to.is_postmaster { Arc::default() } else { tenant },
+        campaign: "".into(),
+        pool: "".into(),
+        recipients: vec![recipient],
+        ..Outgoing::default()
+    };
+    let now = shared.time.now();
+    let (change, remote) = (shared.outcomes.recorder.entry(now, changes), remote.into_entry(shared.stream, now));
+    Notice { to: to_address, written, change, remote }
+}
 
-    /// Records changes and waits until they are durable.
-    async fn record_durably(&self, changes: &[Change]) -> Result<(), String> {
-        let (tell, told) = tokio::sync::oneshot::channel();
-        let batch = Batch { entries: vec![self.outcomes.recorder.entry(self.time.now(), changes)], body: Body::None };
-        self.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
-        match told.await {
-            Ok(outcome) => outcome.map(drop).map_err(|error| error.to_string()),
-            Err(_) => Err("the spool is closed".to_owned()),
-        }
+/// Records changes and waits until they are durable.
+async fn record_durably(shared: &Shared, changes: &[Change]) -> Result<(), String> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let batch = Batch { entries: vec![shared.outcomes.recorder.entry(shared.time.now(), changes)], body: Body::None };
+    shared.spool.append(batch, Box::new(move |outcome| drop(tell.send(outcome))));
+    match told.await {
+        Ok(outcome) => outcome.map(drop).map_err(|error| error.to_string()),
+        Err(_) => Err("the spool is closed".to_owned()),
     }
 }
 
 /// Makes what a message owes durable, as one notification if anybody wants it. On an error it stays owed.
 pub(super) async fn tell(shared: &Arc<Shared>, message: Lsn, tell: Tell) -> Result<(), String> {
     let writing = shared.clone();
-    let prepared = tokio::task::spawn_blocking(move || writing.prepare(message, tell)).await;
+    let prepared = tokio::task::spawn_blocking(move || prepare(&writing, message, tell)).await;
     let prepared = prepared.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     let Prepared { changes, tenant, written } = prepared;
     if changes.is_empty() {
         return Ok(());
     }
     if let Some((written, to)) = written {
-        let notice = shared.notice(tenant, &to, written, &changes);
+        let notice = notice(shared, tenant, &to, written, &changes);
         let is_there = shared.config.notifier.deliver(notice).await?;
         shared.outcomes.notices.copy_made(message);
         if is_there {
@@ -273,7 +228,7 @@ pub(super) async fn tell(shared: &Arc<Shared>, message: Lsn, tell: Tell) -> Resu
             shared.warn(message, &format!("nobody gets copies of double bounces: there is no {}", to.address));
         }
     }
-    shared.record_durably(&changes).await
+    record_durably(shared, &changes).await
 }
 
 /// Splits a kept reply into the host, if one said it, and the reply.

@@ -1,5 +1,6 @@
 //! Traffic of a session: transactions of a site's ready queue, and their outcomes.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -14,16 +15,19 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::backlog::Backlog;
-use super::connection::poll_join;
+use super::careful;
 use super::connection_sharing::GivesWay;
-use super::ended::CLOSING;
+use super::ended::{self, CLOSING};
+use super::gate::MessageGate;
 use super::messages::{Envelope, LoadError, Loaded, Unloaded};
 use super::observer::SiteState;
+use super::reroute::reroute_all;
 use super::reuse::{Known, ReusedSession};
-use super::shape::{MessageGate, Tokens};
+use super::serving::connect;
 use super::shared::Shared;
-use super::site::{Site, State, Wanted};
+use super::site::{Site, State, Tokens, Wanted};
 use super::status::keys_of;
+use super::suppress::end_suppressed;
 use crate::session::{Fate, Message, Session, Traffic, steps};
 use posthaste_queue::entry::{self, QueuedRecipient};
 use posthaste_queue::{Key, Outcome, Prefer, Queued, Status, Take, Transaction};
@@ -215,13 +219,13 @@ impl Mail {
         if has_more {
             let most = self.shared.sites.most_connections(&self.site, &mut state);
             let wanted = match state.limits.messages.is_empty() {
-                true => state.grow(&self.site, most, &self.shared.shaper.alarm),
+                true => state.grow(&self.site, most, &self.shared.alarm),
                 // Tokens may have accrued while all were idle.
-                false => state.wanted(&self.site, most, &self.shared.shaper.alarm),
+                false => state.wanted(&self.site, most, &self.shared.alarm),
             };
             if let Wanted::Connect(admitted) = wanted {
                 drop(state);
-                self.shared.connect(&self.site, admitted);
+                connect(&self.shared, &self.site, admitted);
             }
         }
         let shared = self.shared.clone();
@@ -230,7 +234,7 @@ impl Mail {
 
     /// The next transaction within the limits, its tokens, and whether more waits.
     fn next(&self, state: &mut State) -> (Option<Transaction>, Tokens, bool) {
-        let shaper = &self.shared.shaper;
+        let (shaper, alarm) = (&self.shared.shaper, &self.shared.alarm);
         let most = state.limits.recipients_per_message;
         let recipients_max = state.recipients_max.unwrap_or(most).min(most).min(self.recipients_max);
         let limits_lanes = shaper.limits_lanes();
@@ -241,10 +245,10 @@ impl Mail {
             return (queue.next(state.ready, take), Tokens::default(), queue.has_waiting(state.ready));
         }
         // Nobody else reserves tokens while the queue is locked.
-        if !queue.has_waiting(state.ready) || !state.may_send(&self.site, &shaper.alarm) {
+        if !queue.has_waiting(state.ready) || !state.may_send(&self.site, alarm) {
             return (None, Tokens::default(), false);
         }
-        let mut gate = MessageGate::new(shaper, &state.limits);
+        let mut gate = MessageGate::new(shaper, alarm, &state.limits);
         let transaction = queue.next_within(state.ready, take, &mut gate);
         let (has_parked, tokens) = (gate.has_parked(), gate.into_tokens());
         if has_parked {
@@ -255,7 +259,7 @@ impl Mail {
 
     fn message(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<Message<UnderWay>> {
         let Loaded { envelope, body } = loaded;
-        if let Err(error) = self.shared.end_suppressed(&mut under_way.transaction, &envelope) {
+        if let Err(error) = end_suppressed(&self.shared, &mut under_way.transaction, &envelope) {
             under_way.envelope = Some(envelope);
             self.unreadable(under_way, &LoadError::Now(error.to_string()));
             return None;
@@ -264,7 +268,7 @@ impl Mail {
             under_way.is_ended = true;
             return None;
         }
-        self.shared.keep_one_sender(&mut under_way.transaction, &envelope.queued);
+        keep_one_sender(&self.shared, &mut under_way.transaction, &envelope.queued);
         let of = |taken: &posthaste_queue::Taken| envelope.recipient(taken.number).and_then(rcpt_to);
         let recipients: Option<Vec<RcptTo>> = under_way.transaction.recipients.iter().map(of).collect();
         let (Some(mut mail), Some(mut recipients)) = (mail_from(&envelope.queued, &under_way.transaction), recipients)
@@ -280,7 +284,7 @@ impl Mail {
             rewrite(&generic, &mut mail, &mut recipients);
             body = generic.message(body);
         }
-        if let Some(signed) = self.shared.signed_sender(&under_way.transaction, &envelope) {
+        if let Some(signed) = self.shared.config.bounces.signed_sender(&under_way.transaction, &envelope) {
             mail.reverse_path = signed;
         }
         // The last step before MAIL.
@@ -297,13 +301,13 @@ impl Mail {
     /// back.
     fn counts(&self, under_way: &mut UnderWay) -> bool {
         let may_leave = self.site.source.take(self.shared.time.now());
-        if may_leave && std::mem::take(&mut under_way.tokens).spend(&self.shared.shaper.alarm) {
+        if may_leave && std::mem::take(&mut under_way.tokens).spend(|| self.shared.alarm.now()) {
             return true;
         }
         under_way.is_ended = true;
         self.shared.untried(&under_way.transaction);
         if !may_leave {
-            self.shared.reroute_all();
+            reroute_all(&self.shared);
         }
         false
     }
@@ -345,7 +349,8 @@ impl Mail {
             // Here rather than on the ring's thread, which must commit.
             self.shared.messages.forget(&[message]);
         }
-        self.shared.ended(&self.site, host, self.has_dsn, &under_way.transaction, under_way.envelope.as_ref(), fates);
+        let (transaction, envelope) = (&under_way.transaction, under_way.envelope.as_ref());
+        ended::ended(&self.shared, &self.site, host, self.has_dsn, transaction, envelope, fates);
     }
 }
 
@@ -363,7 +368,7 @@ impl Traffic for Mail {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<UnderWay>>> {
         loop {
             if let Some((_, handle)) = &mut self.loading {
-                let loaded = ready!(poll_join(handle, cx));
+                let loaded = ready!(Pin::new(handle).poll(cx));
                 let Some((mut under_way, _)) = self.loading.take() else { continue };
                 match loaded {
                     Ok(Ok(loaded)) => {
@@ -383,7 +388,7 @@ impl Traffic for Mail {
             let lsn = under_way.transaction.message;
             if lsn <= self.shared.careful_through {
                 let (shared, transaction) = (self.shared.clone(), under_way.transaction.clone());
-                let handle = tokio::task::spawn_blocking(move || shared.begin(&transaction));
+                let handle = tokio::task::spawn_blocking(move || careful::begin(&shared, &transaction));
                 self.pulse.step(steps::READING);
                 self.loading = Some((under_way, handle));
                 continue;
@@ -439,19 +444,17 @@ fn rewrite(generic: &AddressMap, mail: &mut MailFrom, recipients: &mut [RcptTo])
     }
 }
 
-impl Shared {
-    /// Keeps the recipients that share the sender of the first. The others are next.
-    fn keep_one_sender(self: &Arc<Self>, transaction: &mut Transaction, queued: &Queued) {
-        let Some(forwarded) = &queued.forwarded else { return };
-        let Some(is_forwarded) = transaction.recipients.first().map(|first| forwarded.has(first.number)) else {
-            return;
-        };
-        let message = transaction.message;
-        let others = transaction.recipients.extract_if(.., |taken| forwarded.has(taken.number) != is_forwarded);
-        let others: Vec<_> = others.map(|taken| (Key { message, number: taken.number }, Outcome::Untried)).collect();
-        if !others.is_empty() {
-            self.finish(others);
-        }
+/// Keeps the recipients that share the sender of the first. The others are next.
+fn keep_one_sender(shared: &Arc<Shared>, transaction: &mut Transaction, queued: &Queued) {
+    let Some(forwarded) = &queued.forwarded else { return };
+    let Some(is_forwarded) = transaction.recipients.first().map(|first| forwarded.has(first.number)) else {
+        return;
+    };
+    let message = transaction.message;
+    let others = transaction.recipients.extract_if(.., |taken| forwarded.has(taken.number) != is_forwarded);
+    let others: Vec<_> = others.map(|taken| (Key { message, number: taken.number }, Outcome::Untried)).collect();
+    if !others.is_empty() {
+        shared.finish(others);
     }
 }
 

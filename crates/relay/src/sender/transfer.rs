@@ -8,11 +8,11 @@ use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn, MessageReader, Upload};
 
-use super::control::Filter;
+use super::control::{ControlError, Filter, append, each, note_hold};
 use super::messages::{Envelope, LoadError};
 use super::observer::{ActedOn, By};
+use super::relay::Relay;
 use super::shared::Shared;
-use super::{ControlError, Relay};
 use posthaste_queue::entry::{Forwarded, HoldReason};
 use posthaste_queue::{
     Action, ImportNoted, Imported, ImportedState, Key, Origin, QueueEntry, Queued, QueuedRecipient, Secs, Status, Waits,
@@ -106,13 +106,13 @@ impl Relay {
     ) -> Result<ExportedCount, ControlError> {
         let shared = &self.0.shared;
         let (mut count, mut failed) = (ExportedCount::default(), None);
-        shared.each(filter, true, &mut |found| {
+        each(shared, filter, true, &mut |found| {
             for of_message in found.chunk_by(|(one, _), (other, _)| one.message == other.message) {
                 let message = of_message[0].0.message;
                 // An unreadable one was settled meanwhile, or is damaged, which its attempts report.
                 let Some(envelope) = &of_message[0].1 else { continue };
                 let keys = of_message.iter().map(|(key, _)| *key);
-                let exported = match shared.exported(message, envelope, keys, hold, &mut count) {
+                let exported = match exported(shared, message, envelope, keys, hold, &mut count) {
                     Ok(exported) => exported,
                     Err(error) => {
                         failed = Some(error);
@@ -201,11 +201,11 @@ impl Relay {
         if recipients == 0 {
             return Ok(Import { message: None, recipients, duplicates });
         }
-        if !shared.has_room(recipients) {
+        if !self.has_room(recipients) {
             return Err(ImportError::NoRoom);
         }
         let bytes = body.len();
-        let imported = shared.imported(origin, message);
+        let imported = imported(shared, origin, message);
         let observer = shared.config.observer.as_ref();
         let event = observer.and_then(|observer| observer.imported(by, &imported, message_id, bytes));
         let noted = QueueEntry::ImportNoted(ImportNoted::of(&imported)).encode().into();
@@ -244,106 +244,104 @@ impl Relay {
     }
 }
 
-impl Shared {
-    fn exported(
-        &self,
-        message: Lsn,
-        envelope: &Envelope,
-        keys: impl Iterator<Item = Key>,
-        hold: Option<&By>,
-        count: &mut ExportedCount,
-    ) -> Result<Exported, ControlError> {
-        let (wall, forwarded) = (self.time.wall_clock(), envelope.queued.forwarded.as_deref());
-        let to_wall = |secs| wall(secs).max(1).cast_unsigned();
-        let (mut recipients, mut changes, mut told) = (Vec::new(), Vec::new(), Vec::new());
-        let expires = {
-            let mut queue = self.queue();
-            for key in keys {
-                let (Some(state), Some(to)) = (queue.show(key), envelope.recipient(key.number)) else { continue };
-                let (next, held) = match state.waits {
-                    Waits::Busy => {
-                        count.under_way += 1;
-                        continue;
-                    }
-                    Waits::Held(HoldReason::Until(until)) => (to_wall(until), Some(HoldReason::Operator)),
-                    Waits::Held(reason) => (0, Some(reason)),
-                    Waits::Until(next) => (to_wall(next), None),
-                    Waits::Due | Waits::Suspended(_) => (to_wall(queue.now()), None),
-                };
-                let change = hold.and_then(|_| queue.act(key, HOLD));
-                if change.is_some() {
-                    told.push(ActedOn { key, recipient: to.address.clone() });
+fn exported(
+    shared: &Shared,
+    message: Lsn,
+    envelope: &Envelope,
+    keys: impl Iterator<Item = Key>,
+    hold: Option<&By>,
+    count: &mut ExportedCount,
+) -> Result<Exported, ControlError> {
+    let (wall, forwarded) = (shared.time.wall_clock(), envelope.queued.forwarded.as_deref());
+    let to_wall = |secs| wall(secs).max(1).cast_unsigned();
+    let (mut recipients, mut changes, mut told) = (Vec::new(), Vec::new(), Vec::new());
+    let expires = {
+        let mut queue = shared.queue();
+        for key in keys {
+            let (Some(state), Some(to)) = (queue.show(key), envelope.recipient(key.number)) else { continue };
+            let (next, held) = match state.waits {
+                Waits::Busy => {
+                    count.under_way += 1;
+                    continue;
                 }
-                changes.extend(change);
-                recipients.push(ExportedRecipient {
-                    to: to.clone(),
-                    is_forwarded: forwarded.is_some_and(|forwarded| forwarded.has(key.number)),
-                    attempts: state.attempts,
-                    next,
-                    status: state.status,
-                    held,
-                    delay_told: queue.is_delay_told(key),
-                    reply: Arc::default(),
-                });
-            }
-            queue.own_expiry(message)
-        };
-        for recipient in recipients.iter_mut().take(REPLIES_MAX) {
-            let said = self.outcomes.replies.of(Key { message, number: recipient.to.number });
-            recipient.reply = said.map_or_else(Arc::default, |said| said.text);
-        }
-        if let (Some(by), false) = (hold, changes.is_empty()) {
-            let mut entries = vec![self.outcomes.recorder.entry(self.time.now(), &changes)];
-            let observer = self.config.observer.as_ref().filter(|observer| observer.wants_acted());
-            entries.extend(observer.and_then(|observer| observer.acted(by, HOLD, told)));
-            if let Err(error) = self.append(entries) {
-                let mut queue = self.queue();
-                changes.iter().for_each(|change| queue.abandon(change.key));
-                return Err(error);
-            }
-            let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
-            self.note_hold(HOLD, &keys, by)?;
-        }
-        count.recipients += recipients.len() as u64;
-        let or_none = |secs: Secs| if secs == 0 { 0 } else { to_wall(secs) };
-        let forwarded = forwarded.map(|of| Box::new(Forwarded { sender: of.sender.clone(), numbers: Vec::new() }));
-        let queued = Queued { recipients: Vec::new(), forwarded, ..envelope.queued.clone() };
-        let (received, not_before) = (to_wall(queued.received), or_none(queued.not_before));
-        Ok(Exported { message, queued, received, not_before, expires: or_none(expires), recipients })
-    }
-
-    fn imported(&self, origin: Origin, message: Exported) -> Imported {
-        let now = self.time.now();
-        let (wall, from_wall) = (wall_secs(), |secs: u64, wall: u64| {
-            let at = i64::from(now) + secs.min(i64::MAX as u64).cast_signed().saturating_sub(wall.cast_signed());
-            Secs::try_from(at.max(1)).unwrap_or(Secs::MAX - 1)
-        });
-        let or_none = |secs: u64| if secs == 0 { 0 } else { from_wall(secs, wall) };
-        let (mut recipients, mut states, mut forwarded) = (Vec::new(), Vec::new(), message.queued.forwarded);
-        for recipient in message.recipients {
-            if let Some(forwarded) = forwarded.as_mut().filter(|_| recipient.is_forwarded) {
-                forwarded.numbers.push(recipient.to.number);
-            }
-            let next = from_wall(recipient.next, wall).max(now);
-            let held = match recipient.held {
-                Some(HoldReason::Operator) if recipient.next > 0 => Some(HoldReason::Until(next)),
-                held => held,
+                Waits::Held(HoldReason::Until(until)) => (to_wall(until), Some(HoldReason::Operator)),
+                Waits::Held(reason) => (0, Some(reason)),
+                Waits::Until(next) => (to_wall(next), None),
+                Waits::Due | Waits::Suspended(_) => (to_wall(queue.now()), None),
             };
-            states.push(ImportedState {
-                attempts: recipient.attempts,
-                next: if held.is_some() { 0 } else { next },
-                status: recipient.status,
+            let change = hold.and_then(|_| queue.act(key, HOLD));
+            if change.is_some() {
+                told.push(ActedOn { key, recipient: to.address.clone() });
+            }
+            changes.extend(change);
+            recipients.push(ExportedRecipient {
+                to: to.clone(),
+                is_forwarded: forwarded.is_some_and(|forwarded| forwarded.has(key.number)),
+                attempts: state.attempts,
+                next,
+                status: state.status,
                 held,
-                delay_told: recipient.delay_told,
-                reply: recipient.reply.into(),
+                delay_told: queue.is_delay_told(key),
+                reply: Arc::default(),
             });
-            recipients.push(recipient.to);
         }
-        let received = from_wall(message.received, wall).min(now);
-        let (not_before, expires) = (or_none(message.not_before), or_none(message.expires));
-        let queued = Queued { received, not_before, expires, recipients, forwarded, ..message.queued };
-        Imported { origin, at: now, queued, states }
+        queue.own_expiry(message)
+    };
+    for recipient in recipients.iter_mut().take(REPLIES_MAX) {
+        let said = shared.outcomes.replies.of(Key { message, number: recipient.to.number });
+        recipient.reply = said.map_or_else(Arc::default, |said| said.text);
     }
+    if let (Some(by), false) = (hold, changes.is_empty()) {
+        let mut entries = vec![shared.outcomes.recorder.entry(shared.time.now(), &changes)];
+        let observer = shared.config.observer.as_ref().filter(|observer| observer.wants_acted());
+        entries.extend(observer.and_then(|observer| observer.acted(by, HOLD, told)));
+        if let Err(error) = append(shared, entries) {
+            let mut queue = shared.queue();
+            changes.iter().for_each(|change| queue.abandon(change.key));
+            return Err(error);
+        }
+        let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
+        note_hold(shared, HOLD, &keys, by)?;
+    }
+    count.recipients += recipients.len() as u64;
+    let or_none = |secs: Secs| if secs == 0 { 0 } else { to_wall(secs) };
+    let forwarded = forwarded.map(|of| Box::new(Forwarded { sender: of.sender.clone(), numbers: Vec::new() }));
+    let queued = Queued { recipients: Vec::new(), forwarded, ..envelope.queued.clone() };
+    let (received, not_before) = (to_wall(queued.received), or_none(queued.not_before));
+    Ok(Exported { message, queued, received, not_before, expires: or_none(expires), recipients })
+}
+
+fn imported(shared: &Shared, origin: Origin, message: Exported) -> Imported {
+    let now = shared.time.now();
+    let (wall, from_wall) = (wall_secs(), |secs: u64, wall: u64| {
+        let at = i64::from(now) + secs.min(i64::MAX as u64).cast_signed().saturating_sub(wall.cast_signed());
+        Secs::try_from(at.max(1)).unwrap_or(Secs::MAX - 1)
+    });
+    let or_none = |secs: u64| if secs == 0 { 0 } else { from_wall(secs, wall) };
+    let (mut recipients, mut states, mut forwarded) = (Vec::new(), Vec::new(), message.queued.forwarded);
+    for recipient in message.recipients {
+        if let Some(forwarded) = forwarded.as_mut().filter(|_| recipient.is_forwarded) {
+            forwarded.numbers.push(recipient.to.number);
+        }
+        let next = from_wall(recipient.next, wall).max(now);
+        let held = match recipient.held {
+            Some(HoldReason::Operator) if recipient.next > 0 => Some(HoldReason::Until(next)),
+            held => held,
+        };
+        states.push(ImportedState {
+            attempts: recipient.attempts,
+            next: if held.is_some() { 0 } else { next },
+            status: recipient.status,
+            held,
+            delay_told: recipient.delay_told,
+            reply: recipient.reply.into(),
+        });
+        recipients.push(recipient.to);
+    }
+    let received = from_wall(message.received, wall).min(now);
+    let (not_before, expires) = (or_none(message.not_before), or_none(message.expires));
+    let queued = Queued { received, not_before, expires, recipients, forwarded, ..message.queued };
+    Imported { origin, at: now, queued, states }
 }
 
 fn unreadable(error: LoadError) -> ControlError {

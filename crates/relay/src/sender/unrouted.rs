@@ -49,6 +49,7 @@ impl Unrouted {
 
 #[cfg(test)]
 mod tests {
+    use crate::sender::router::route_in_turn;
     use crate::sender::test_relay::{append, idle_with_dns};
     use posthaste_queue::QueueId;
 
@@ -67,7 +68,7 @@ mod tests {
         // A second may have begun since the opening.
         shared.queue().tick(shared.time.now());
         let queues: Vec<QueueId> = std::iter::from_fn(|| shared.queue().next_unrouted()).collect();
-        queues.iter().for_each(|id| shared.route_in_turn(*id));
+        queues.iter().for_each(|id| route_in_turn(shared, *id));
         let tasks = shared.runtime.metrics().num_alive_tasks() - before;
         let waiting = shared.routes.unrouted.waiting().len();
         assert_eq!((queues.len(), waiting), (1000, 1000));

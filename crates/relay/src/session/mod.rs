@@ -34,6 +34,7 @@
 //!     Ok(())
 //! }
 //! ```
+mod channel;
 mod error;
 mod fate;
 mod link;
@@ -41,7 +42,6 @@ mod open;
 mod proxy;
 mod settings;
 pub(crate) mod steps;
-mod verify;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -49,18 +49,18 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use posthaste_net::Stream;
-use posthaste_smtp::client::{Event, Extensions, MessageBody, Step};
-use posthaste_smtp::{MailFrom, RcptTo, Reply};
+use posthaste_smtp::client::{Event, Extensions, MessageBody, Stage, Step};
+use posthaste_smtp::{MailFrom, RcptTo, Reply, ReversePath};
 use posthaste_watch::Pulse;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
+pub use channel::Channel;
 pub use error::{Loss, OpenError};
 pub use fate::{Fate, Said, Scope};
 pub use proxy::Proxy;
-pub use settings::{Auth, Channel, Endpoint, Halt, Settings, Timeouts, Tls, TlsPolicy};
+pub use settings::{Auth, Endpoint, Halt, Settings, Timeouts, Tls, TlsPolicy};
 pub use steps::STEPS;
-pub use verify::Verdict;
 
 use link::Link;
 
@@ -114,6 +114,17 @@ pub enum End {
     Full,
     /// The session is over.
     Lost(Loss),
+}
+
+/// A host's verdict on a recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// 2yz to RCPT: it takes mail for it.
+    Taken,
+    /// 5yz to RCPT, or the address needs something that the host does not offer: it takes no mail for it.
+    Refused(Reply),
+    /// Any other reply, such as 4yz other than 421 to RCPT, or a refused sender.
+    NotKnown(Reply),
 }
 
 /// An open session.
@@ -282,6 +293,43 @@ impl Session {
             let key = keys.pop_front().expect("each transaction has its key");
             traffic.finished(key, fate::of(outcome));
         }
+    }
+
+    /// Asks about a recipient: MAIL with the empty sender, RCPT, and nothing more. The next question or message begins
+    /// with RSET. Counts as a message.
+    ///
+    /// Dropping the future before its end ends the session.
+    ///
+    /// # Errors
+    /// The session is over, or was already: [`Loss::Closed`] after any 421.
+    pub async fn verify(&mut self, recipient: RcptTo) -> Result<Verdict, Loss> {
+        if !self.is_open() {
+            return Err(Loss::Over);
+        }
+        self.is_running = true;
+        self.messages_left -= 1;
+        self.link.begin_wait();
+        self.link.machine.send(MailFrom::new(ReversePath::Null), vec![recipient], MessageBody::Absent);
+        let outcome = loop {
+            match self.link.step()? {
+                Event::NeedInput => poll_fn(|cx| self.link.poll_progress(cx)).await?,
+                Event::Sent(outcome) => break outcome,
+                Event::Closed => return Err(self.link.closed()),
+                event => unreachable!("{event:?} within a transaction"),
+            }
+        };
+        self.finished += 1;
+        self.is_running = false;
+        let Some(recipient) = outcome.recipients.into_iter().next() else { return Err(Loss::Over) };
+        let reply = Reply::from(recipient.reply);
+        if recipient.lost || reply.code() == 421 {
+            return Err(self.link.closed());
+        }
+        Ok(match recipient.stage {
+            Stage::Rcpt if reply.is_positive() => Verdict::Taken,
+            Stage::Rcpt | Stage::Local if reply.is_permanent() => Verdict::Refused(reply),
+            _ => Verdict::NotKnown(reply),
+        })
     }
 
     /// Sends QUIT, waits for the reply, at most [`Timeouts::quit`], and closes. Nothing depends on it.

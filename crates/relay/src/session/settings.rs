@@ -13,7 +13,7 @@ use posthaste_watch::Pulse;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 
-use super::{Loss, Proxy};
+use super::{Channel, Loss, Proxy};
 
 /// One address of a host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -144,17 +144,6 @@ pub struct Auth {
     pub credentials: Credentials,
     /// The least protection for sending them.
     pub needs: Channel,
-}
-
-/// The protection of a session, ascending.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Channel {
-    /// Readable by everybody on the path.
-    Clear,
-    /// TLS without a verified name: readable by an active attacker.
-    Encrypted,
-    /// TLS with a verified name.
-    Verified,
 }
 
 /// Timeouts of a session: RFC 5321 section 4.5.3.2, unless it says otherwise.

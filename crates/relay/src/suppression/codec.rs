@@ -4,8 +4,62 @@
 //! little-endian, Unix seconds; expires 0 for never), and the reason in UTF-8.
 
 use posthaste_smtp::ForwardPath;
+use serde::{Deserialize, Serialize};
 
-use super::{Source, Suppressed};
+/// An entry of the list.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Suppressed {
+    /// The address, whatever the case of letters.
+    pub address: String,
+    /// The tenant; empty: everybody.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub tenant: String,
+    /// The cause of the entry.
+    #[serde(default)]
+    pub source: Source,
+    /// The reason, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// When it was added, in Unix seconds.
+    #[serde(default)]
+    pub added: u64,
+    /// When it ends, in Unix seconds; `None`: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<u64>,
+}
+
+impl Suppressed {
+    /// Checks that it can be on a list.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn check(&self) -> Result<(), EntryError> {
+        encode(self).map(drop)
+    }
+
+    pub(super) fn is_valid(&self, now: u64) -> bool {
+        self.lasts() > now
+    }
+
+    /// The time of expiry.
+    pub(super) fn lasts(&self) -> u64 {
+        self.expires.unwrap_or(u64::MAX)
+    }
+}
+
+/// The cause of an entry.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// A person, or an import.
+    #[default]
+    Operator,
+    /// A host's reply that the address does not exist.
+    Bounce,
+    /// A complaint of the recipient.
+    Complaint,
+}
 
 /// The reason why something cannot be on a list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

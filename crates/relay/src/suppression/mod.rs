@@ -30,43 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::database::DatabaseFile;
 
-pub use codec::{EntryError, REASON_BYTES_MAX, TENANT_BYTES_MAX};
-
-/// An entry of the list.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Suppressed {
-    /// The address, whatever the case of letters.
-    pub address: String,
-    /// The tenant; empty: everybody.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub tenant: String,
-    /// The cause of the entry.
-    #[serde(default)]
-    pub source: Source,
-    /// The reason, for people.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub reason: String,
-    /// When it was added, in Unix seconds.
-    #[serde(default)]
-    pub added: u64,
-    /// When it ends, in Unix seconds; `None`: never.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires: Option<u64>,
-}
-
-/// The cause of an entry.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Source {
-    /// A person, or an import.
-    #[default]
-    Operator,
-    /// A host's reply that the address does not exist.
-    Bounce,
-    /// A complaint of the recipient.
-    Complaint,
-}
+pub use codec::{EntryError, REASON_BYTES_MAX, Source, Suppressed, TENANT_BYTES_MAX};
 
 /// A filter of entries; empty matches all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -385,24 +349,5 @@ impl Suppressions {
 
     fn failed(&self, why: impl std::fmt::Display) -> SuppressionError {
         SuppressionError::File { path: self.path.clone(), why: why.to_string() }
-    }
-}
-
-impl Suppressed {
-    /// Checks that it can be on a list.
-    ///
-    /// # Errors
-    /// It cannot.
-    pub fn check(&self) -> Result<(), EntryError> {
-        codec::encode(self).map(drop)
-    }
-
-    fn is_valid(&self, now: u64) -> bool {
-        self.lasts() > now
-    }
-
-    /// The time of expiry.
-    fn lasts(&self) -> u64 {
-        self.expires.unwrap_or(u64::MAX)
     }
 }

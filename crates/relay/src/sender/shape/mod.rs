@@ -1,8 +1,11 @@
 //! The limits in force: those of each site, and those that tenants, domains and several sites share.
 //!
-//! Lock order: a site, the queue, this, the waiters of a limit, the alarm.
-mod gate;
-mod limit;
+//! They are generic over `W`, who waits for a token, and `S`, a site that waits for a connection. Times are nanoseconds
+//! of one clock, which the caller reads.
+//!
+//! Lock order: a site, the queue, this, the waiters of a limit.
+mod open;
+mod rate;
 mod site;
 mod tokens;
 
@@ -13,76 +16,77 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use posthaste_units::{Bucket, Rate};
 
-use super::config::Config;
-use posthaste_queue::Slow;
 use posthaste_shaping::automation::Counts;
 use posthaste_shaping::{Label, Place, Scope};
 use posthaste_shaping::{Named, Rules, Sections, Sourced};
 
-pub(super) use gate::MessageGate;
-pub(super) use limit::{Alarm, OpenLimit, Permit, RateLimit, Waiter, check};
-pub(super) use site::{SiteKey, SiteLimits};
-pub(super) use tokens::Tokens;
+pub use open::{OpenLimit, OpenPermit};
+pub use rate::{RateLimit, check};
+pub use site::{LimitedSite, SiteLimits};
+pub use tokens::LimitTokens;
 
 /// Finds limits, and keeps those in use.
-#[derive(Debug)]
-pub(super) struct Shaper {
-    pub alarm: Alarm,
+pub struct Shaper<W, S> {
     /// True if some tenants or domains have limits of their own.
     limits_lanes: AtomicBool,
-    base: Base,
-    state: Mutex<State>,
+    defaults: LimitDefaults,
+    state: Mutex<State<W, S>>,
     counts: Mutex<Counts>,
 }
 
 /// Sections brought by the domains routed to a site, under one version of the rules.
 #[derive(Debug, Default)]
-pub(super) struct Joined {
+pub struct JoinedSections {
     version: u64,
+    /// The sections.
     pub sections: Sections,
 }
 
 /// Defaults in the absence of rules.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Base {
+pub struct LimitDefaults {
+    /// Connections of a site at a time.
     pub connections: usize,
+    /// Messages of one connection.
     pub messages_per_connection: u64,
+    /// Recipients of one transaction.
     pub recipients_per_message: usize,
 }
 
-impl Base {
-    pub fn of(config: &Config) -> Self {
-        Base {
-            connections: config.site_connections_max,
-            messages_per_connection: config.session_messages_max,
-            recipients_per_message: config.recipients_max,
-        }
-    }
+/// A temporary limit of some mail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlowDown {
+    /// The rate of messages; `None`: not limited.
+    pub message_rate: Option<Rate>,
+    /// Connections of a site at a time; 0 for no limit.
+    pub connections: u32,
+    /// Where it comes from.
+    pub reason: Arc<str>,
 }
 
 /// A source, a tenant and a domain.
 type Lane = (Arc<str>, Arc<str>, Arc<str>);
 
 /// Message rates that apply together; `None` for none.
-type Together = Option<Arc<[Arc<RateLimit>]>>;
+pub type RatesTogether<W> = Option<Arc<[Arc<RateLimit<W>>]>>;
 
-#[derive(Debug)]
-struct State {
+struct State<W, S> {
     rules: Arc<Rules>,
     /// Counts changes of the rules.
     version: u64,
-    rates: HashMap<Arc<str>, Arc<RateLimit>>,
-    open: HashMap<Arc<str>, Arc<OpenLimit>>,
-    lanes: HashMap<Lane, Together>,
-    tenants: HashMap<Arc<str>, Together>,
+    rates: HashMap<Arc<str>, Arc<RateLimit<W>>>,
+    open: HashMap<Arc<str>, Arc<OpenLimit<S>>>,
+    lanes: HashMap<Lane, RatesTogether<W>>,
+    tenants: HashMap<Arc<str>, RatesTogether<W>>,
     /// Slow-downs in force.
-    slowed: HashMap<Scope, Slow>,
+    slowed: HashMap<Scope, SlowDown>,
     /// Number of limits at which unused ones are dropped.
     tidy_at: usize,
 }
 
-impl Shaper {
-    pub fn new(rules: Arc<Rules>, base: Base) -> Self {
+impl<W, S> Shaper<W, S> {
+    /// The limits of these rules, without counts.
+    pub fn new(rules: Arc<Rules>, defaults: LimitDefaults) -> Self {
         let state = State {
             rules: Arc::default(),
             version: 0,
@@ -94,9 +98,8 @@ impl Shaper {
             tidy_at: TIDY_MIN,
         };
         let shaper = Shaper {
-            alarm: Alarm::new(),
             limits_lanes: AtomicBool::new(false),
-            base,
+            defaults,
             state: Mutex::new(state),
             counts: Mutex::default(),
         };
@@ -104,32 +107,33 @@ impl Shaper {
         shaper
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State<W, S>> {
         self.state.lock().expect("the limits")
     }
 
+    /// The rules in force.
     pub fn rules(&self) -> Arc<Rules> {
         self.state().rules.clone()
     }
 
     /// The rules in force, and the sections that domains bring to a site, if it joined under these rules.
-    pub fn rules_of(&self, joined: &Joined) -> (Arc<Rules>, Sections) {
+    pub fn rules_of(&self, joined: &JoinedSections) -> (Arc<Rules>, Sections) {
         let state = self.state();
         let brought = if joined.version == state.version { joined.sections.clone() } else { Sections::new() };
         (state.rules.clone(), brought)
     }
 
-    /// Replaces the rules. The caller asks for its sites [again](Self::site), and wakes the returned waiters.
-    pub fn set_rules(&self, rules: Arc<Rules>) -> Vec<Waiter> {
+    /// Replaces the rules. The caller asks for its sites [again](Self::join), and wakes the returned waiters.
+    pub fn set_rules(&self, rules: Arc<Rules>) -> Vec<W> {
         self.change(|state| state.rules = rules)
     }
 
     /// Replaces the slow-downs; then as for [`set_rules`](Self::set_rules).
-    pub fn set_slowed(&self, slowed: HashMap<Scope, Slow>) -> Vec<Waiter> {
+    pub fn set_slowed(&self, slowed: HashMap<Scope, SlowDown>) -> Vec<W> {
         self.change(|state| state.slowed = slowed)
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) -> Vec<Waiter> {
+    fn change(&self, change: impl FnOnce(&mut State<W, S>)) -> Vec<W> {
         let mut state = self.state();
         change(&mut state);
         let has_slow_lane = state.slowed.keys().any(|scope| !matches!(scope, Scope::Site(_)));
@@ -151,52 +155,63 @@ impl Shaper {
     }
 
     /// Limits of a site without rules.
-    pub fn unlimited(&self, source: &str, site: &str) -> Arc<SiteLimits> {
-        Arc::new(SiteLimits::of(self.base, source, site))
+    pub fn unlimited(&self, source: &str, site: &str) -> Arc<SiteLimits<W, S>> {
+        Arc::new(SiteLimits::of(self.defaults, source, site))
     }
 
     /// The limits of a site after a domain was routed to it; `None`: unchanged.
-    pub fn join(&self, key: &SiteKey<'_>, domain: &str, joined: &mut Joined) -> Option<Arc<SiteLimits>> {
+    pub fn join(
+        &self,
+        key: &LimitedSite<'_>,
+        domain: &str,
+        joined: &mut JoinedSections,
+        now: u64,
+    ) -> Option<Arc<SiteLimits<W, S>>> {
         let mut state = self.state();
         let brought = state.rules.of_domain(domain);
         if joined.version == state.version && brought.is_subset(&joined.sections) {
             return None;
         }
         if joined.version != state.version {
-            *joined = Joined { version: state.version, sections: Sections::new() };
+            *joined = JoinedSections { version: state.version, sections: Sections::new() };
         }
         joined.sections.extend(brought);
-        Some(Arc::new(SiteLimits::find(key, &joined.sections, self.base, &mut state, self.alarm.now())))
+        Some(Arc::new(SiteLimits::find(key, &joined.sections, self.defaults, &mut state, now)))
     }
 
     /// Limits in use with these names.
-    pub fn known(&self, names: &[String]) -> Vec<Arc<RateLimit>> {
+    pub fn known(&self, names: &[String]) -> Vec<Arc<RateLimit<W>>> {
         let state = self.state();
         names.iter().filter_map(|name| state.rates.get(&**name).cloned()).collect()
     }
 
     /// The limit of a source's connections to an address.
-    pub fn address(&self, source: &str, address: IpAddr) -> Arc<OpenLimit> {
+    pub fn address(&self, source: &str, address: IpAddr) -> Arc<OpenLimit<S>> {
         self.state().open(format!("address {address} from {source}"))
     }
 
     /// Limits of a tenant's messages to a site.
-    fn tenant(&self, site: &SiteLimits, tenant: &Arc<str>) -> Together {
-        let (mut state, now) = (self.state(), self.alarm.now());
+    pub fn tenant(&self, site: &SiteLimits<W, S>, tenant: &Arc<str>, now: u64) -> RatesTogether<W> {
+        let mut state = self.state();
         let found = if tenant.is_empty() { None } else { state.tenant(tenant, now) };
         with(found, state.slow_at(Label::Tenant(tenant.clone()), site, now))
     }
 
     /// Limits of a tenant's and a campaign's messages to a domain at a site.
-    fn lane(&self, site: &SiteLimits, tenant: &Arc<str>, campaign: &Arc<str>, domain: &Arc<str>) -> Together {
-        let (mut state, now) = (self.state(), self.alarm.now());
+    pub fn lane(
+        &self,
+        site: &SiteLimits<W, S>,
+        [tenant, campaign, domain]: [&Arc<str>; 3],
+        now: u64,
+    ) -> RatesTogether<W> {
+        let mut state = self.state();
         let found = state.lane(&site.source, tenant, domain, now);
         with(found, state.slow_at(Label::Campaign(campaign.clone()), site, now))
     }
 }
 
-impl State {
-    fn tenant(&mut self, tenant: &Arc<str>, now: u64) -> Together {
+impl<W, S> State<W, S> {
+    fn tenant(&mut self, tenant: &Arc<str>, now: u64) -> RatesTogether<W> {
         let state = self;
         if let Some(found) = state.tenants.get(tenant) {
             return found.clone();
@@ -210,7 +225,7 @@ impl State {
         found
     }
 
-    fn lane(&mut self, source: &Arc<str>, tenant: &Arc<str>, domain: &Arc<str>, now: u64) -> Together {
+    fn lane(&mut self, source: &Arc<str>, tenant: &Arc<str>, domain: &Arc<str>, now: u64) -> RatesTogether<W> {
         let state = self;
         let key = (source.clone(), tenant.clone(), domain.clone());
         if let Some(found) = state.lanes.get(&key) {
@@ -228,7 +243,7 @@ impl State {
     }
 
     /// The rate of a slowed-down tenant or campaign at a site.
-    fn slow_at(&mut self, label: Label, site: &SiteLimits, now: u64) -> Option<Arc<RateLimit>> {
+    fn slow_at(&mut self, label: Label, site: &SiteLimits<W, S>, now: u64) -> Option<Arc<RateLimit<W>>> {
         if self.slowed.is_empty() {
             return None;
         }
@@ -244,7 +259,7 @@ impl State {
     }
 
     /// The limit of a name. A new one counts from the opening, without a token: a restart gives no burst twice.
-    fn rate(&mut self, name: String, said: Option<Sourced<Rate>>, now: u64) -> Option<Arc<RateLimit>> {
+    fn rate(&mut self, name: String, said: Option<Sourced<Rate>>, now: u64) -> Option<Arc<RateLimit<W>>> {
         let Sourced { value, from } = said?;
         let known = self.rates.get(&*name);
         if let Some(known) = known.filter(|known| known.rate() == value && known.from == from) {
@@ -259,13 +274,13 @@ impl State {
     }
 
     /// The message rate and connections of a slow-down.
-    fn slow(&mut self, scope: &Scope, name: &str, now: u64) -> Option<(Option<Arc<RateLimit>>, u32)> {
+    fn slow(&mut self, scope: &Scope, name: &str, now: u64) -> Option<(Option<Arc<RateLimit<W>>>, u32)> {
         let slow = self.slowed.get(scope)?.clone();
-        let said = slow.message_rate.parse().ok().map(|value| Sourced { value, from: slow.reason.clone().into() });
+        let said = slow.message_rate.map(|value| Sourced { value, from: slow.reason });
         Some((self.rate(format!("slow {name}"), said, now), slow.connections))
     }
 
-    fn named(&mut self, limits: &[Named], now: u64) -> Vec<Arc<RateLimit>> {
+    fn named(&mut self, limits: &[Named], now: u64) -> Vec<Arc<RateLimit<W>>> {
         let rate = |named: &Named| {
             let value = named.limit.value.message_rate?;
             let said = Sourced { value, from: named.limit.from.clone() };
@@ -274,7 +289,7 @@ impl State {
         limits.iter().filter_map(rate).collect()
     }
 
-    fn open(&mut self, name: String) -> Arc<OpenLimit> {
+    fn open(&mut self, name: String) -> Arc<OpenLimit<S>> {
         let name: Arc<str> = name.into();
         self.open.entry(name.clone()).or_insert_with(|| Arc::new(OpenLimit::new(name))).clone()
     }
@@ -291,13 +306,13 @@ impl State {
     }
 }
 
-fn with(found: Together, more: Option<Arc<RateLimit>>) -> Together {
+fn with<W>(found: RatesTogether<W>, more: Option<Arc<RateLimit<W>>>) -> RatesTogether<W> {
     let Some(more) = more else { return found };
     let all = found.iter().flat_map(|all| all.iter().cloned());
     together(all.chain(std::iter::once(more)).collect())
 }
 
-fn together(mut limits: Vec<Arc<RateLimit>>) -> Together {
+fn together<W>(mut limits: Vec<Arc<RateLimit<W>>>) -> RatesTogether<W> {
     limits.dedup_by(|one, other| Arc::ptr_eq(one, other));
     (!limits.is_empty()).then(|| limits.into())
 }

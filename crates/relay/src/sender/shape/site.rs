@@ -2,46 +2,54 @@
 
 use std::sync::Arc;
 
-use super::{Base, OpenLimit, Permit, RateLimit, State};
+use super::State;
+use super::open::{OpenLimit, OpenPermit};
+use super::rate::RateLimit;
 use posthaste_shaping::Scope;
 use posthaste_shaping::{FAILURES_BEFORE_PAUSE, Sections, Sourced};
 
 /// Identifies the rules of a site.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::sender) struct SiteKey<'a> {
+pub struct LimitedSite<'a> {
+    /// The name of its source.
     pub source: &'a str,
+    /// Its own name.
     pub name: &'a str,
     /// Names of its hosts.
     pub hosts: &'a [&'a str],
 }
 
 /// Limits of a site under one source.
-#[derive(Debug)]
-pub(in crate::sender) struct SiteLimits {
+pub struct SiteLimits<W, S> {
+    /// The name of its source.
     pub source: Arc<str>,
     /// The name of the site.
     pub site: Arc<str>,
+    /// Connections at a time.
     pub connections: usize,
     /// True if a rule or an operator sets the connections.
     pub says_connections: bool,
+    /// Messages of one connection.
     pub messages_per_connection: u64,
+    /// Recipients of one transaction.
     pub recipients_per_message: usize,
     /// True if messages go by BDAT to hosts that offer it.
     pub has_chunking: bool,
+    /// Connections to one address at a time; `None`: no limit.
     pub connections_per_address: Option<u32>,
     /// Consecutive failed tries of all hosts before the site pauses.
     pub failures_before_pause: u32,
     /// Limits of which a message takes a token each.
-    pub messages: Vec<Arc<RateLimit>>,
+    pub messages: Vec<Arc<RateLimit<W>>>,
     /// Limits of which a connection takes a token each.
-    pub connecting: Vec<Arc<RateLimit>>,
+    pub connecting: Vec<Arc<RateLimit<W>>>,
     /// Limits of open connections, each counting every connection.
-    pub open: Vec<(Arc<OpenLimit>, u32)>,
+    pub open: Vec<(Arc<OpenLimit<S>>, u32)>,
 }
 
-impl SiteLimits {
+impl<W, S> SiteLimits<W, S> {
     /// Limits without rules.
-    pub fn of(base: Base, source: &str, site: &str) -> Self {
+    pub fn of(base: LimitDefaults, source: &str, site: &str) -> Self {
         SiteLimits {
             source: source.into(),
             site: site.into(),
@@ -58,7 +66,13 @@ impl SiteLimits {
         }
     }
 
-    pub(super) fn find(key: &SiteKey<'_>, joined: &Sections, base: Base, state: &mut State, now: u64) -> Self {
+    pub(super) fn find(
+        key: &LimitedSite<'_>,
+        joined: &Sections,
+        base: LimitDefaults,
+        state: &mut State<W, S>,
+        now: u64,
+    ) -> Self {
         let mut limits = Self::of(base, key.source, key.name);
         if !state.rules.is_empty() {
             limits.find_rules(key, joined, base, state, now);
@@ -74,7 +88,14 @@ impl SiteLimits {
         limits
     }
 
-    fn find_rules(&mut self, key: &SiteKey<'_>, joined: &Sections, base: Base, state: &mut State, now: u64) {
+    fn find_rules(
+        &mut self,
+        key: &LimitedSite<'_>,
+        joined: &Sections,
+        base: LimitDefaults,
+        state: &mut State<W, S>,
+        now: u64,
+    ) {
         let limits = self;
         let rules = state.rules.clone();
         let found = rules.of_site(key.source, key.hosts, joined);
@@ -113,9 +134,12 @@ impl SiteLimits {
         !self.connecting.is_empty() || !self.open.is_empty()
     }
 
-    /// A permit of each connection limit; else the limit that is used up.
-    pub fn permits(&self) -> Result<Vec<Permit>, &Arc<OpenLimit>> {
-        let permit = |(limit, most): &'_ (Arc<OpenLimit>, u32)| limit.open(*most);
+    /// A permit of each connection limit.
+    ///
+    /// # Errors
+    /// The limit that is used up.
+    pub fn permits(&self) -> Result<Vec<OpenPermit<S>>, &Arc<OpenLimit<S>>> {
+        let permit = |(limit, most): &'_ (Arc<OpenLimit<S>>, u32)| limit.open(*most);
         let mut permits = Vec::with_capacity(self.open.len());
         for place in &self.open {
             permits.push(permit(place).ok_or(&place.0)?);

@@ -1,28 +1,33 @@
-//! Tokens of one message, reserved when it is chosen and spent at its MAIL; and those of one connection, reserved until
+//! LimitTokens of one message, reserved when it is chosen and spent at its MAIL; and those of one connection, reserved until
 //! it connects.
 //!
 //! A message read from a slow disk reaches MAIL late, and a connection that looks up a name connects late, or never.
-//! Tokens spent early would let later messages add up to more than a burst.
+//! LimitTokens spent early would let later messages add up to more than a burst.
 
 use std::sync::Arc;
 
-use super::{Alarm, RateLimit};
+use super::rate::RateLimit;
 
 /// Reserved tokens, one of each limit. Dropped unspent, they are released.
-#[derive(Debug, Default)]
-pub(in crate::sender) struct Tokens(Vec<Arc<RateLimit>>);
+pub struct LimitTokens<W>(Vec<Arc<RateLimit<W>>>);
 
-impl Tokens {
+impl<W> Default for LimitTokens<W> {
+    fn default() -> Self {
+        LimitTokens(Vec::new())
+    }
+}
+
+impl<W> LimitTokens<W> {
     /// Reserves a token of each limit. All were checked, and nobody else reserves meanwhile.
-    pub fn reserve(limits: Vec<Arc<RateLimit>>) -> Self {
+    pub fn reserve(limits: Vec<Arc<RateLimit<W>>>) -> Self {
         limits.iter().for_each(|limit| limit.reserve());
-        Tokens(limits)
+        LimitTokens(limits)
     }
 
     /// Reserves a token of each limit. Safe against concurrent callers. `None`: one has none left, and nothing is
     /// reserved.
-    pub fn try_reserve(limits: &[Arc<RateLimit>], now: u64) -> Option<Self> {
-        let mut tokens = Tokens::default();
+    pub fn try_reserve(limits: &[Arc<RateLimit<W>>], now: u64) -> Option<Self> {
+        let mut tokens = LimitTokens::default();
         for limit in limits {
             if !limit.try_reserve(now) {
                 return None;
@@ -33,16 +38,16 @@ impl Tokens {
     }
 
     /// Spends the tokens: the message counts from now on. `false`: it must not be sent. Not expected, since only a
-    /// reservation takes tokens from a bucket.
-    pub fn spend(self, alarm: &Alarm) -> bool {
+    /// reservation takes tokens from a bucket. `clock`: reads the time of all buckets.
+    pub fn spend(self, clock: impl Fn() -> u64) -> bool {
         self.0.iter().all(|limit| {
             // Another thread may have read the clock later and still been first. A second read is later than that.
-            (0..CLOCK_READS).any(|_| limit.take(alarm.now()))
+            (0..CLOCK_READS).any(|_| limit.take(clock()))
         })
     }
 }
 
-impl Drop for Tokens {
+impl<W> Drop for LimitTokens<W> {
     fn drop(&mut self) {
         self.0.iter().for_each(|limit| limit.unreserve());
     }
@@ -52,41 +57,39 @@ const CLOCK_READS: usize = 1000;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Mutex;
-    use std::time::Duration;
 
     use posthaste_random::Random;
     use posthaste_units::{Bucket, Rate};
 
     use super::*;
 
-    fn limit(rate: Rate) -> Arc<RateLimit> {
+    fn limit(rate: Rate) -> Arc<RateLimit<()>> {
         Arc::new(RateLimit::new("a limit".into(), "here".into(), Bucket::new(rate, rate.burst(), 0)))
     }
 
     #[test]
     fn what_is_set_aside_is_nobody_elses_and_comes_back_unspent() {
-        let (alarm, limit) = (Alarm::new(), limit(Rate::new(1, 86_400, 2).unwrap()));
-        let one = Tokens::reserve(vec![limit.clone()]);
+        let limit = limit(Rate::new(1, 86_400, 2).unwrap());
+        let one = LimitTokens::reserve(vec![limit.clone()]);
         assert_eq!((limit.available(0), limit.until(0)), (1, None));
-        let two = Tokens::reserve(vec![limit.clone()]);
+        let two = LimitTokens::reserve(vec![limit.clone()]);
         assert_eq!(limit.available(0), 0);
         assert!(limit.until(0).is_some_and(|until| until > 0), "not none, and not for ever");
         assert!(!limit.is_full(0), "nobody may forget it");
         drop(one);
         assert_eq!(limit.available(0), 1);
-        assert!(two.spend(&alarm));
-        let now = alarm.now();
-        assert_eq!((limit.available(now), limit.until(now)), (1, None));
-        assert!(Tokens::reserve(vec![limit.clone()]).spend(&alarm));
-        let now = alarm.now();
-        assert!(limit.until(now).is_some_and(|until| until > now + 80_000_000_000_000), "a day but for a moment");
+        assert!(two.spend(|| 0));
+        assert_eq!((limit.available(0), limit.until(0)), (1, None));
+        assert!(LimitTokens::reserve(vec![limit.clone()]).spend(|| 0));
+        assert_eq!(limit.until(0), Some(86_400_000_000_000));
     }
 
     #[test]
     fn another_rate_knows_of_what_is_set_aside() {
         let limit = limit(Rate::new(1, 1, 10).unwrap());
-        let _some: Vec<Tokens> = (0..4).map(|_| Tokens::reserve(vec![limit.clone()])).collect();
+        let _some: Vec<LimitTokens> = (0..4).map(|_| LimitTokens::reserve(vec![limit.clone()])).collect();
         let other = Rate::new(1, 60, 5).unwrap();
         assert_eq!(limit.bucket_with(other, 0).available(0), 1);
     }
@@ -100,7 +103,7 @@ mod tests {
                 scope.spawn(|| {
                     barrier.wait();
                     for _ in 0..5 {
-                        let tokens = Tokens::try_reserve(std::slice::from_ref(&limit), 0);
+                        let tokens = LimitTokens::try_reserve(std::slice::from_ref(&limit), 0);
                         taken.lock().unwrap().extend(tokens);
                     }
                 });
@@ -112,48 +115,38 @@ mod tests {
         assert_eq!(limit.available(0), 10 - taken.len() as u32);
         drop(taken);
         let both = [limit.clone(), self::limit(Rate::new(1, 86_400, 1).unwrap())];
-        let one = Tokens::try_reserve(&both, 0).expect("of both");
-        assert!(Tokens::try_reserve(&both, 0).is_none());
+        let one = LimitTokens::try_reserve(&both, 0).expect("of both");
+        assert!(LimitTokens::try_reserve(&both, 0).is_none());
         assert_eq!(limit.available(0), 9, "what was refused is free again");
         drop(one);
     }
 
-    /// Four threads choose messages, which wait any time for their bodies and are sent in any order.
-    #[tokio::test(start_paused = true)]
-    async fn a_reserved_token_is_kept_and_no_window_exceeds_its_limit() {
+    /// Forty senders choose messages, which wait any time for their bodies and are sent in any order.
+    #[test]
+    fn a_reserved_token_is_kept_and_no_window_exceeds_its_limit() {
         for seed in 0..20 {
             let rate = Rate::new(200, 1, 1 + seed as u32 % 7).unwrap();
-            let (alarm, limit) = (Arc::new(Alarm::new()), limit(rate));
-            let (choosing, times) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())));
-            let senders = (0..40).map(|which| {
-                let (alarm, limit, choosing, times) = (alarm.clone(), limit.clone(), choosing.clone(), times.clone());
-                let mut random = Random::of(seed, which);
-                tokio::spawn(async move {
-                    loop {
-                        let tokens = {
-                            let mut chosen = choosing.lock().unwrap();
-                            match limit.until(alarm.now()) {
-                                _ if *chosen == 300 => return,
-                                None => {
-                                    *chosen += 1;
-                                    Some(Tokens::reserve(vec![limit.clone()]))
-                                }
-                                Some(_) => None,
-                            }
-                        };
-                        tokio::time::sleep(Duration::from_micros(random.below(20_000))).await;
-                        if let Some(tokens) = tokens {
-                            let now = alarm.now();
-                            assert!(tokens.spend(&alarm), "seed {seed}");
-                            times.lock().unwrap().push(now);
-                        }
-                    }
-                })
-            });
-            for sender in senders.collect::<Vec<_>>() {
-                sender.await.unwrap();
+            let limit = limit(rate);
+            let mut randoms: Vec<Random> = (0..40).map(|sender| Random::of(seed, sender)).collect();
+            // By the time of its next step, a sender and the tokens of its message.
+            let mut steps: BTreeMap<(u64, usize), Option<LimitTokens<()>>> =
+                (0..randoms.len()).map(|sender| ((0, sender), None)).collect();
+            let (mut chosen, mut times) = (0, Vec::new());
+            while let Some(((now, sender), tokens)) = steps.pop_first() {
+                if let Some(tokens) = tokens {
+                    assert!(tokens.spend(|| now), "seed {seed}");
+                    times.push(now);
+                }
+                if chosen == 300 {
+                    continue;
+                }
+                let tokens = limit.until(now).is_none().then(|| {
+                    chosen += 1;
+                    LimitTokens::reserve(vec![limit.clone()])
+                });
+                steps.insert((now + 1000 * randoms[sender].below(20_000), sender), tokens);
             }
-            let times = times.lock().unwrap();
+            assert_eq!(times.len(), 300);
             for (from, begin) in times.iter().enumerate() {
                 for (to, end) in times.iter().enumerate().skip(from) {
                     let allowed = (end - begin) / rate.interval() + u64::from(rate.burst());

@@ -3,26 +3,29 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::{RateLimit, Shaper, SiteLimits, Together, Tokens, Waiter, check};
+use super::shape::{RatesTogether, check};
+use super::site::{Alarm, RateLimit, Shaper, SiteLimits, Tokens, Waiter};
 use posthaste_queue::{Gate, Parked};
 
 /// Reserves tokens for one message while the queue is locked, so that no reservation comes between a check and its use.
-pub(in crate::sender) struct MessageGate<'a> {
+pub(super) struct MessageGate<'a> {
     shaper: &'a Shaper,
+    alarm: &'a Alarm,
     site: &'a SiteLimits,
     now: u64,
-    tenant: Together,
-    lane: Together,
+    tenant: RatesTogether<Waiter>,
+    lane: RatesTogether<Waiter>,
     tokens: Tokens,
     has_parked: Cell<bool>,
 }
 
 impl<'a> MessageGate<'a> {
-    pub fn new(shaper: &'a Shaper, site: &'a SiteLimits) -> Self {
+    pub fn new(shaper: &'a Shaper, alarm: &'a Alarm, site: &'a SiteLimits) -> Self {
         MessageGate {
             shaper,
+            alarm,
             site,
-            now: shaper.alarm.now(),
+            now: alarm.now(),
             tenant: None,
             lane: None,
             tokens: Tokens::default(),
@@ -41,12 +44,12 @@ impl<'a> MessageGate<'a> {
     }
 
     /// True if all limits have a token; if not, parks `parked`.
-    fn allows(&self, limits: &Together, parked: Parked) -> bool {
+    fn allows(&self, limits: &RatesTogether<Waiter>, parked: Parked) -> bool {
         let Some(limits) = limits else { return true };
         match check(limits, self.now) {
             Ok(()) => true,
             Err((limit, until)) => {
-                limit.wait(&self.shaper.alarm, Waiter::Parked(parked), until);
+                self.alarm.wait(limit, Waiter::Parked(parked), until);
                 self.has_parked.set(true);
                 false
             }
@@ -56,12 +59,12 @@ impl<'a> MessageGate<'a> {
 
 impl Gate for MessageGate<'_> {
     fn tenant(&mut self, tenant: &Arc<str>, parked: Parked) -> bool {
-        self.tenant = self.shaper.tenant(self.site, tenant);
+        self.tenant = self.shaper.tenant(self.site, tenant, self.now);
         self.allows(&self.tenant, parked)
     }
 
     fn lane(&mut self, tenant: &Arc<str>, campaign: &Arc<str>, domain: &Arc<str>, parked: Parked) -> bool {
-        self.lane = self.shaper.lane(self.site, tenant, campaign, domain);
+        self.lane = self.shaper.lane(self.site, [tenant, campaign, domain], self.now);
         self.allows(&self.lane, parked)
     }
 

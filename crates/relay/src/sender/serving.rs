@@ -1,0 +1,67 @@
+//! Serves waiting mail: wakes an idle connection of a site, or starts one more.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use posthaste_random::mix;
+
+use super::shared::Shared;
+use super::site::{Admitted, Site, State, Wanted};
+
+/// Starts a connection that its site has counted.
+pub(super) fn connect(shared: &Arc<Shared>, site: &Arc<Site>, admitted: Admitted) {
+    shared.sites.begin_connection();
+    let seed = mix(shared.seed ^ mix(shared.serial.fetch_add(1, Ordering::Relaxed)));
+    (shared.start_connection)(shared, site, admitted, seed);
+}
+
+/// Notes the end of a connection's task, and serves the rest of its site's mail.
+pub(super) fn connection_ended(shared: &Arc<Shared>, site: &Arc<Site>) {
+    shared.sites.end_connection();
+    serve_waiting_sites(shared);
+    serve(shared, site);
+}
+
+/// Has a connection serve a site's waiting mail, if there is any.
+pub(super) fn serve(shared: &Arc<Shared>, site: &Arc<Site>) {
+    serve_with(shared, site, |state| shared.sites.most_connections(site, state));
+    // If there is room again since the site was queued.
+    serve_waiting_sites(shared);
+}
+
+/// `most`: connections that the site may have.
+fn serve_with(shared: &Arc<Shared>, site: &Arc<Site>, most: impl FnOnce(&mut State) -> usize) {
+    if shared.is_ending() || !shared.outcomes.recorder.budget.may_begin() {
+        return;
+    }
+    let wanted = {
+        let mut state = site.state();
+        if state.is_retired || !site.source.is_usable() || !shared.queue().has_waiting(state.ready) {
+            return;
+        }
+        if !state.may_send(site, &shared.alarm) {
+            return;
+        }
+        // It would wait for a connection that it does not make.
+        if state.standing.is_paused(tokio::time::Instant::now()) {
+            state.idle.wake_latest();
+            return;
+        }
+        let most = most(&mut state);
+        state.wanted(site, most, &shared.alarm)
+    };
+    if let Wanted::Connect(admitted) = wanted {
+        connect(shared, site, admitted);
+    }
+}
+
+/// Gives free connections to the sites that have waited longest and still have mail.
+pub(super) fn serve_waiting_sites(shared: &Arc<Shared>) {
+    while shared.sites.sharing.is_waiting()
+        && shared.sites.has_connection_left()
+        && let Some(site) = shared.sites.sharing.next()
+    {
+        site.state().waits_for_connection = false;
+        serve_with(shared, &site, |_| usize::MAX);
+    }
+}
