@@ -4,7 +4,8 @@
 //!
 //! A *site* is a set of mail hosts. Its rules come from `default`, from matching providers, and from the sections of
 //! the domains routed to it. For each key the most specific section with a value decides; among equally specific ones
-//! the lowest value. Within a section, a value for the mail's source precedes the general one.
+//! the lowest value. Within a section, a value for the mail's source precedes the general one. The [limits] in force
+//! count what is sent.
 //!
 //! ```
 //! use posthaste_shaping::Rules;
@@ -25,6 +26,7 @@ pub mod automation;
 pub mod explain;
 pub mod file;
 pub mod kumo;
+pub mod limits;
 mod merge;
 mod resolve;
 mod scope;

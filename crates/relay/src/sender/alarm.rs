@@ -5,10 +5,9 @@ use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use posthaste_shaping::limits::RateLimit;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-
-use super::shape::RateLimit;
 
 /// Limits by the time of their next token.
 pub(super) struct Alarm<W> {

@@ -7,10 +7,10 @@ use tokio::time::Instant;
 
 use super::ended::ended_early;
 use super::session_settings::observe_tls_failure;
-use super::shape::check;
 use super::shared::Shared;
 use super::site::{RateLimit, Site, Tokens};
 use crate::session::{Endpoint, Loss, OpenError, Session, Settings};
+use posthaste_shaping::limits::check;
 
 /// The right to make one connection. Its session counts as failed, even if its task panics, unless it is
 /// [excused](Self::excuse).

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::shape::{RatesTogether, check};
 use super::site::{Alarm, RateLimit, Shaper, SiteLimits, Tokens, Waiter};
 use posthaste_queue::{Gate, Parked};
+use posthaste_shaping::limits::{RatesTogether, check};
 
 /// Reserves tokens for one message while the queue is locked, so that no reservation comes between a check and its use.
 pub(super) struct MessageGate<'a> {

@@ -61,7 +61,6 @@ mod routing;
 mod section;
 mod serving;
 mod session_settings;
-mod shape;
 mod shaping;
 mod shared;
 mod site;

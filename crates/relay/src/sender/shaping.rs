@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::serving::serve;
-use super::shape::{LimitedSite, SlowDown};
 use super::shared::Shared;
 use super::site::{OpenLimit, Permit, Site, State, Waiter};
 use posthaste_queue::Slow;
+use posthaste_shaping::limits::{LimitedSite, SlowDown};
 use posthaste_shaping::{Rules, Scope};
 
 /// Wakes those that wait for a limit, until the relay ends.

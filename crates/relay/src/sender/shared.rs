@@ -23,11 +23,11 @@ use super::queue_limit::QueueBounds;
 use super::record::{OutcomeRecorder, Time};
 use super::replies::Replies;
 use super::route_table::RouteTable;
-use super::shape::LimitDefaults;
 use super::site::{Admitted, Alarm, Shaper, Site};
 use super::sites::Sites;
 use super::status::keys_of;
 use posthaste_queue::{Change, Key, Outcome, Queue, QueueEntry, Transaction};
+use posthaste_shaping::limits::LimitDefaults;
 
 pub(super) struct Shared {
     pub spool: Arc<dyn Spool>,

@@ -11,11 +11,11 @@ use super::alarm;
 use super::backlog::Backlog;
 use super::idle::Idle;
 use super::route::Manner;
-use super::shape::{self, JoinedSections, LimitTokens, OpenPermit, check};
 use super::source::Egress;
 use super::standing::{FailingDials, Standing};
 use posthaste_dns::MailDestination;
 use posthaste_queue::{Parked, ReadyId, ServedKinds};
+use posthaste_shaping::limits::{self, JoinedSections, LimitTokens, OpenPermit, check};
 
 /// A set of mail hosts, by preference, and their port, as seen from one source.
 pub(super) struct Site {
@@ -68,10 +68,10 @@ pub(super) struct State {
 }
 
 /// Limits in force, and who waits for them.
-pub(super) type Shaper = shape::Shaper<Waiter, Site>;
-pub(super) type SiteLimits = shape::SiteLimits<Waiter, Site>;
-pub(super) type RateLimit = shape::RateLimit<Waiter>;
-pub(super) type OpenLimit = shape::OpenLimit<Site>;
+pub(super) type Shaper = limits::Shaper<Waiter, Site>;
+pub(super) type SiteLimits = limits::SiteLimits<Waiter, Site>;
+pub(super) type RateLimit = limits::RateLimit<Waiter>;
+pub(super) type OpenLimit = limits::OpenLimit<Site>;
 pub(super) type Permit = OpenPermit<Site>;
 pub(super) type Tokens = LimitTokens<Waiter>;
 pub(super) type Alarm = alarm::Alarm<Waiter>;

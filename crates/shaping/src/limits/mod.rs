@@ -16,9 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use posthaste_units::{Bucket, Rate};
 
-use posthaste_shaping::automation::Counts;
-use posthaste_shaping::{Label, Place, Scope};
-use posthaste_shaping::{Named, Rules, Sections, Sourced};
+use crate::automation::Counts;
+use crate::{Label, Named, Place, Rules, Scope, Sections, Sourced};
 
 pub use open::{OpenLimit, OpenPermit};
 pub use rate::{RateLimit, check};

@@ -60,7 +60,6 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Mutex;
 
-    use posthaste_random::Random;
     use posthaste_units::{Bucket, Rate};
 
     use super::*;
@@ -89,7 +88,7 @@ mod tests {
     #[test]
     fn another_rate_knows_of_what_is_set_aside() {
         let limit = limit(Rate::new(1, 1, 10).unwrap());
-        let _some: Vec<LimitTokens> = (0..4).map(|_| LimitTokens::reserve(vec![limit.clone()])).collect();
+        let _some: Vec<LimitTokens<()>> = (0..4).map(|_| LimitTokens::reserve(vec![limit.clone()])).collect();
         let other = Rate::new(1, 60, 5).unwrap();
         assert_eq!(limit.bucket_with(other, 0).available(0), 1);
     }
@@ -124,13 +123,17 @@ mod tests {
     /// Forty senders choose messages, which wait any time for their bodies and are sent in any order.
     #[test]
     fn a_reserved_token_is_kept_and_no_window_exceeds_its_limit() {
-        for seed in 0..20 {
+        for seed in 0..20_u64 {
             let rate = Rate::new(200, 1, 1 + seed as u32 % 7).unwrap();
             let limit = limit(rate);
-            let mut randoms: Vec<Random> = (0..40).map(|sender| Random::of(seed, sender)).collect();
+            let mut state = seed;
+            let mut below = |most: u64| {
+                state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+                (state >> 33) % most
+            };
             // By the time of its next step, a sender and the tokens of its message.
             let mut steps: BTreeMap<(u64, usize), Option<LimitTokens<()>>> =
-                (0..randoms.len()).map(|sender| ((0, sender), None)).collect();
+                (0..40).map(|sender| ((0, sender), None)).collect();
             let (mut chosen, mut times) = (0, Vec::new());
             while let Some(((now, sender), tokens)) = steps.pop_first() {
                 if let Some(tokens) = tokens {
@@ -144,7 +147,7 @@ mod tests {
                     chosen += 1;
                     LimitTokens::reserve(vec![limit.clone()])
                 });
-                steps.insert((now + 1000 * randoms[sender].below(20_000), sender), tokens);
+                steps.insert((now + 1000 * below(20_000), sender), tokens);
             }
             assert_eq!(times.len(), 300);
             for (from, begin) in times.iter().enumerate() {

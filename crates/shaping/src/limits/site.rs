@@ -5,8 +5,7 @@ use std::sync::Arc;
 use super::State;
 use super::open::{OpenLimit, OpenPermit};
 use super::rate::RateLimit;
-use posthaste_shaping::Scope;
-use posthaste_shaping::{FAILURES_BEFORE_PAUSE, Sections, Sourced};
+use crate::{FAILURES_BEFORE_PAUSE, Scope, Sections, Sourced};
 
 /// Identifies the rules of a site.
 #[derive(Debug, Clone, Copy)]
