@@ -12,9 +12,8 @@ use super::mta_sts::MtaSts;
 use super::notices::Notices;
 use super::observer::Observer;
 use super::queue_limit::QueueLimits;
-use super::route::{Manner, RouteTls};
 use super::routing::Routing;
-use crate::session::{Timeouts, TlsPolicy};
+use crate::session::Timeouts;
 use posthaste_dns::Resolver;
 use posthaste_queue::Schedules;
 use posthaste_shaping::Rules;
@@ -31,7 +30,7 @@ pub struct Config {
     /// Initial routes, sources and pools; [`Relay::set_routing`](super::Relay::set_routing) changes them.
     pub routing: Routing,
     /// Initial bounds of waiting mail; [`Relay::set_queue_limits`](super::Relay::set_queue_limits) changes them.
-    pub room: QueueLimits,
+    pub queue_limits: QueueLimits,
     /// Retry schedules.
     pub schedules: Schedules,
     /// Most connections at a time.
@@ -74,20 +73,6 @@ pub struct Config {
     pub observer: Option<Arc<dyn Observer>>,
 }
 
-impl Config {
-    /// Transport settings for mail hosts without a rule.
-    pub(super) fn manner(&self) -> Manner {
-        let (policy, is_implicit) = (TlsPolicy::Opportunistic, false);
-        let tls = self.tls.clone().map(|config| RouteTls { policy, is_implicit, config, name: None });
-        Manner::of_hosts(self.port, tls)
-    }
-
-    /// Transport settings for hosts whose domain enforces MTA-STS.
-    pub(super) fn enforced(&self) -> Option<Manner> {
-        self.mta_sts.as_ref().map(|mta_sts| mta_sts.manner(self.port))
-    }
-}
-
 impl std::fmt::Debug for Config {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config")
@@ -95,6 +80,20 @@ impl std::fmt::Debug for Config {
             .field("routing", &self.routing)
             .finish_non_exhaustive()
     }
+}
+
+/// Settings that stay as they were at the opening.
+pub(super) struct FixedConfig {
+    pub host_name: String,
+    pub recipients_max: usize,
+    pub timeouts: Timeouts,
+    pub eight_bit: EightBit,
+    pub site_pause_secs: u32,
+    pub returned_bytes_max: u64,
+    pub bounces: Bounces,
+    pub notifier: Arc<dyn Notifier>,
+    pub witnesses: Option<Arc<dyn Witnesses>>,
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 /// TLS for hosts that offer it, without verifying them (RFC 7435): for [`Config::tls`].

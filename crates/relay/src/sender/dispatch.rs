@@ -51,7 +51,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
 }
 
 fn each_second(shared: &Arc<Shared>, now: Secs) {
-    let most = shared.outcomes.recorder.room();
+    let most = shared.outcomes.recorder.changes_left();
     let (notices, mut actions, bounces, released) = {
         let mut queue = shared.queue();
         queue.tick(now);

@@ -8,7 +8,7 @@ use super::route_table::Plan;
 use super::shared::Shared;
 use super::site::{OpenLimit, RateLimit, Site};
 use posthaste_queue::{Key, QueueEntry, QueueName, Secs};
-use posthaste_shaping::explain::{Defaults, Explained, Now};
+use posthaste_shaping::explain::{Explained, Now};
 use posthaste_shaping::{Label, Place, Scope};
 
 /// A name that [`Relay::explain`] does not know.
@@ -66,18 +66,12 @@ impl Relay {
             }
         }
         let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
-        let config = &shared.config;
-        let defaults = Defaults {
-            connections: config.site_connections_max,
-            messages_per_connection: config.session_messages_max,
-            recipients_per_message: config.recipients_max,
-        };
         let of: Vec<&str> = match sources.is_empty() {
             // There are no mail hosts.
             true => vec![source],
             false => sources.iter().map(String::as_str).collect(),
         };
-        let mut explained = shared.shaper.rules().explain(domain, tenant, &of, &hosts, defaults);
+        let mut explained = shared.shaper.rules().explain(domain, tenant, &of, &hosts, shared.shaper.defaults());
         (explained.site, explained.problem, explained.sources) = (name, problem, sources);
         explained.pool = pool.to_owned();
         explained.waiting = Some(waiting_for(shared, of_mail));

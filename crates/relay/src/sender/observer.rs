@@ -38,7 +38,7 @@ pub trait Observer: Send + Sync {
     fn source(&self, source: &str, error: Option<&str>);
 
     /// The queue, or a tenant's part of it, has become full, or has room again.
-    fn room(&self, state: &QueueLimitState<'_>);
+    fn queue_limit(&self, state: &QueueLimitState<'_>);
 
     /// Sending has stopped because outcomes could not be recorded, or has resumed.
     fn recording(&self, state: &RecordingState<'_>);

@@ -144,7 +144,7 @@ impl QueueBounds {
     fn takes(&self, tenant: &str, bound: &Bound, recipients: u64, more: u64) -> bool {
         let taken = bound.takes(recipients, more);
         if let (Err(true), Some(observer)) = (taken, &self.observer) {
-            observer.room(&QueueLimitState::Full { tenant, recipients, max: bound.max.load(Ordering::Relaxed) });
+            observer.queue_limit(&QueueLimitState::Full { tenant, recipients, max: bound.max.load(Ordering::Relaxed) });
         }
         taken.is_ok()
     }
@@ -154,7 +154,7 @@ impl QueueBounds {
     pub fn look(&self, open: u64, open_of: impl Fn(&str) -> u64) {
         let look = |tenant: &str, bound: &Bound, open: u64| {
             if let (Some(refused), Some(observer)) = (bound.ended(open), &self.observer) {
-                observer.room(&QueueLimitState::Again { tenant, refused });
+                observer.queue_limit(&QueueLimitState::Again { tenant, refused });
             }
         };
         look("", &self.whole, open);

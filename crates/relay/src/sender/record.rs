@@ -70,7 +70,7 @@ impl OutcomeRecorder {
     }
 
     /// Changes that may still wait to be recorded; bounds decisions that can be made later.
-    pub fn room(&self) -> usize {
+    pub fn changes_left(&self) -> usize {
         CHANGES_MAX.saturating_sub(self.state().changes.len())
     }
 

@@ -42,7 +42,7 @@ pub struct Relay(pub(super) Arc<Opened>);
 
 impl std::fmt::Debug for Relay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Relay").field("config", &self.0.shared.config).finish_non_exhaustive()
+        f.debug_struct("Relay").field("host_name", &self.0.shared.config.host_name).finish_non_exhaustive()
     }
 }
 
@@ -261,7 +261,7 @@ impl Relay {
     }
 
     /// The whole queue, then the tenants that have a limit, by name.
-    pub fn room(&self) -> Vec<QueueLimitNow> {
+    pub fn queue_limits(&self) -> Vec<QueueLimitNow> {
         let shared = &self.0.shared;
         let filling = shared.queue().filling();
         shared.queue_limits.now(filling, |tenant| shared.queue().recipients_of_tenant(tenant))
@@ -328,7 +328,7 @@ impl Relay {
 
     /// MTA-STS policies fetched since opening, and fetches that failed.
     pub fn policy_fetches(&self) -> (u64, u64) {
-        self.0.shared.config.mta_sts.as_ref().map_or((0, 0), |mta_sts| mta_sts.policies.counts())
+        self.0.shared.routes.policy_fetches()
     }
 }
 

@@ -3,23 +3,24 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::config::Config;
+use rustls::ClientConfig;
+use tokio::time::Instant;
+
 use super::mta_sts::{MailHosts, MtaSts};
-use super::route::{Manner, Route};
+use super::route::{Manner, Route, RouteTls};
 use super::routing::{Member, NextHop, Routes, Routing};
 use super::unrouted::Unrouted;
+use crate::session::TlsPolicy;
 use posthaste_dane::Dane;
 use posthaste_dns::{DnsError, MailDestination, MailHost, Pace, Resolver};
 use posthaste_queue::{Diversion, QueueName};
-use tokio::time::Instant;
 
 /// Owner of the routes and the resolver; both are replaced as a whole.
 pub(super) struct RouteTable {
     in_force: Mutex<Arc<Routes>>,
     resolver: Mutex<Arc<Resolver>>,
-    /// Settings of connections to mail hosts without a rule, and to those whose domain enforces MTA-STS.
+    /// Settings of connections to mail hosts without a rule.
     manner: Manner,
-    enforced: Option<Manner>,
     mta_sts: Option<MtaSts>,
     /// TLS by the TLSA records of hosts.
     pub dane: Dane,
@@ -27,15 +28,23 @@ pub(super) struct RouteTable {
 }
 
 impl RouteTable {
-    pub fn new(config: &Config) -> Self {
-        let (manner, enforced) = (config.manner(), config.enforced());
-        let routes = Routes::new(manner.clone(), enforced.clone(), &config.routing, Vec::new(), None);
+    /// `port` and `tls` are those of mail hosts without a rule.
+    pub fn new(
+        resolver: Arc<Resolver>,
+        routing: &Routing,
+        port: u16,
+        tls: Option<Arc<ClientConfig>>,
+        mta_sts: Option<MtaSts>,
+    ) -> Self {
+        let (policy, is_implicit) = (TlsPolicy::Opportunistic, false);
+        let manner = Manner::of_hosts(port, tls.map(|config| RouteTls { policy, is_implicit, config, name: None }));
+        let enforced = mta_sts.as_ref().map(|mta_sts| mta_sts.manner(port));
+        let routes = Routes::new(manner.clone(), enforced, routing, Vec::new(), None);
         RouteTable {
             in_force: Mutex::new(Arc::new(routes)),
-            resolver: Mutex::new(config.resolver.clone()),
+            resolver: Mutex::new(resolver),
             manner,
-            enforced,
-            mta_sts: config.mta_sts.clone(),
+            mta_sts,
             dane: Dane::default(),
             unrouted: Unrouted::default(),
         }
@@ -49,8 +58,13 @@ impl RouteTable {
     pub fn replace(&self, routing: Option<&Routing>, diversions: Vec<Diversion>) {
         let mut in_force = self.in_force.lock().expect("the routes");
         let routing = routing.unwrap_or(&in_force.routing);
-        let (manner, enforced) = (self.manner.clone(), self.enforced.clone());
-        *in_force = Arc::new(Routes::new(manner, enforced, routing, diversions, Some(&in_force)));
+        let enforced = self.mta_sts.as_ref().map(|mta_sts| mta_sts.manner(self.manner.port));
+        *in_force = Arc::new(Routes::new(self.manner.clone(), enforced, routing, diversions, Some(&in_force)));
+    }
+
+    /// MTA-STS policies fetched since the opening, and fetches that failed.
+    pub fn policy_fetches(&self) -> (u64, u64) {
+        self.mta_sts.as_ref().map_or((0, 0), |mta_sts| mta_sts.policies.counts())
     }
 
     /// The resolver of mail hosts.

@@ -258,7 +258,7 @@ impl Section {
     }
 
     /// Bounds of waiting mail.
-    pub fn room(&self) -> QueueLimits {
+    pub fn queue_limits(&self) -> QueueLimits {
         QueueLimits::new(self.queue_recipients, &self.tenant)
     }
 

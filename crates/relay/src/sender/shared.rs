@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use super::ahead::CallAhead;
-use super::config::Config;
+use super::config::{Config, FixedConfig};
 use super::messages::Messages;
 use super::notices::NoticesInForce;
 use super::observer::{Attempt, SiteState};
@@ -27,12 +27,12 @@ use super::site::{Admitted, Alarm, Shaper, Site};
 use super::sites::Sites;
 use super::status::keys_of;
 use posthaste_queue::{Change, Key, Outcome, Queue, QueueEntry, Transaction};
-use posthaste_shaping::limits::LimitDefaults;
+use posthaste_shaping::explain::Defaults;
 
 pub(super) struct Shared {
     pub spool: Arc<dyn Spool>,
     pub stream: StreamId,
-    pub config: Config,
+    pub config: FixedConfig,
     pub messages: Messages,
     pub outcomes: Outcomes,
     pub ahead: CallAhead,
@@ -45,9 +45,9 @@ pub(super) struct Shared {
     /// Watches connections, the dispatcher and records for being stuck.
     pub watch: Watch,
     pub wake: Notify,
-    /// The ring needs space: take a snapshot.
-    pub room_wanted: Notify,
-    pub wanted: AtomicU64,
+    /// The ring needs space: take a snapshot. The flag stays until one is taken.
+    pub snapshot_wanted: Notify,
+    pub is_snapshot_wanted: AtomicBool,
     pub sites: Sites,
     pub routes: RouteTable,
     /// Addresses of mail that leaves; the flag says whether there are any.
@@ -88,31 +88,41 @@ impl Shared {
     pub fn new(parts: Parts) -> Self {
         let Parts { spool, stream, config, queue, replies, time, runtime, watch, seed, gate, start_connection } = parts;
         let recorder = OutcomeRecorder::new(spool.clone(), stream, config.observer.clone(), &watch).gated(gate);
-        let notices = NoticesInForce::new(config.notices.clone());
         let careful_through = if config.has_crashed { spool.stats().published } else { Lsn::ZERO };
-        let defaults = LimitDefaults {
+        let defaults = Defaults {
             connections: config.site_connections_max,
             messages_per_connection: config.session_messages_max,
             recipients_per_message: config.recipients_max,
         };
         Shared {
             messages: Messages::new(spool.clone(), stream, config.memory_bytes),
-            outcomes: Outcomes::new(recorder, replies, notices),
+            outcomes: Outcomes::new(recorder, replies, NoticesInForce::new(config.notices)),
             sites: Sites::new(config.connections_max),
             ahead: CallAhead::default(),
-            queue_limits: QueueBounds::new(&config.room, config.observer.clone()),
-            routes: RouteTable::new(&config),
-            shaper: Shaper::new(config.shaping.clone(), defaults),
+            queue_limits: QueueBounds::new(&config.queue_limits, config.observer.clone()),
+            routes: RouteTable::new(config.resolver, &config.routing, config.port, config.tls, config.mta_sts),
+            shaper: Shaper::new(config.shaping, defaults),
             alarm: Alarm::new(),
+            config: FixedConfig {
+                host_name: config.host_name,
+                recipients_max: config.recipients_max,
+                timeouts: config.timeouts,
+                eight_bit: config.eight_bit,
+                site_pause_secs: config.site_pause_secs,
+                returned_bytes_max: config.returned_bytes_max,
+                bounces: config.bounces,
+                notifier: config.notifier,
+                witnesses: config.witnesses,
+                observer: config.observer,
+            },
             spool,
             stream,
-            config,
             time,
             runtime,
             watch,
             wake: Notify::new(),
-            room_wanted: Notify::new(),
-            wanted: AtomicU64::new(0),
+            snapshot_wanted: Notify::new(),
+            is_snapshot_wanted: AtomicBool::new(false),
             careful_through,
             seed,
             queue: Mutex::new(queue),
@@ -222,8 +232,8 @@ impl Consumer for Shared {
         self.wake.notify_one();
     }
 
-    fn advance_wanted(&self, through: Lsn) {
-        self.wanted.fetch_max(through.get(), Ordering::AcqRel);
-        self.room_wanted.notify_one();
+    fn advance_wanted(&self, _through: Lsn) {
+        self.is_snapshot_wanted.store(true, Ordering::Release);
+        self.snapshot_wanted.notify_one();
     }
 }

@@ -327,7 +327,7 @@ mod tests {
 
     fn add(shared: &Shared, name: &str) -> Arc<Site> {
         let source = Arc::new(Egress::new(Source::new("default")));
-        let manner = Arc::new(shared.config.manner());
+        let manner = Arc::new(Manner::of_hosts(25, None));
         let destination = shared.routes.resolver().fixed_in_order(&["mx.example".to_owned()]).unwrap();
         let limits = shared.shaper.unlimited("default", "");
         let site = Site::new(source, name.into(), manner, destination, ReadyId::default(), limits);

@@ -17,7 +17,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let (mut due, mut wanted_at) = (Instant::now() + EVERY, Instant::now());
     let mut is_told = false;
     while !shared.is_ending() {
-        let (now, is_wanted) = (Instant::now(), shared.wanted.load(Ordering::Acquire) > 0);
+        let (now, is_wanted) = (Instant::now(), shared.is_snapshot_wanted.load(Ordering::Acquire));
         if now >= due || is_wanted && now >= wanted_at {
             worker.pulse().step(1);
             let writing = shared.clone();
@@ -39,7 +39,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             let (took, now) = (now.elapsed(), Instant::now());
             (due, wanted_at) = (now + EVERY.max(took * 9), now + took * 4);
         }
-        let _ = timeout(LOOK_EVERY, shared.room_wanted.notified()).await;
+        let _ = timeout(LOOK_EVERY, shared.snapshot_wanted.notified()).await;
     }
 }
 
@@ -54,7 +54,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// # Errors
 /// An error of writing the snapshot: nothing is released, and the next call retries.
 pub(super) fn advance(shared: &Arc<Shared>) -> io::Result<bool> {
-    shared.wanted.store(0, Ordering::Release);
+    shared.is_snapshot_wanted.store(false, Ordering::Release);
     let (mut snapshot, settled, first) = {
         let mut queue = shared.queue();
         (Snapshot::begin(&queue), queue.take_released(), queue.first_message())

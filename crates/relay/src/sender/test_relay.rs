@@ -32,7 +32,7 @@ pub(super) fn idle_with_dns(dir: &Path, server: std::net::SocketAddr) -> Relay {
         resolver: Arc::new(Resolver::new(&settings).unwrap()),
         port: 25,
         routing: Default::default(),
-        room: Default::default(),
+        queue_limits: Default::default(),
         schedules: Schedules::default(),
         connections_max: 1,
         site_connections_max: 1,

@@ -23,9 +23,9 @@ mod policies;
 mod probes;
 mod proxies;
 mod purging;
+mod queue_limits;
 mod recording;
 mod reuse;
-mod room;
 mod scopes;
 mod shaping;
 mod sink;
@@ -153,7 +153,7 @@ impl Observer for Log {
         self.lines.lock().unwrap().push(format!("no TLS with {host} for {secs} s: {error}"));
     }
 
-    fn room(&self, state: &QueueLimitState<'_>) {
+    fn queue_limit(&self, state: &QueueLimitState<'_>) {
         self.lines.lock().unwrap().push(format!("{state:?}"));
     }
 
@@ -192,7 +192,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         resolver: Arc::new(Resolver::new(&settings).unwrap()),
         port,
         routing: Default::default(),
-        room: Default::default(),
+        queue_limits: Default::default(),
         schedules: schedules(1, 3600),
         connections_max: 100,
         site_connections_max: 4,

@@ -388,7 +388,7 @@ fn not_delivering(mailboxes_stand_still: bool, relay_stuck: Option<&str>) -> Opt
 fn of_queues(relays: &[Relay], tenant: Option<&str>) -> Vec<Attention> {
     let mut attention = Vec::new();
     let is_shown = |of: &str| tenant.is_none_or(|tenant| of == tenant);
-    for room in relays.iter().flat_map(Relay::room).filter(|room| room.is_full && is_shown(&room.tenant)) {
+    for room in relays.iter().flat_map(Relay::queue_limits).filter(|room| room.is_full && is_shown(&room.tenant)) {
         let whose = if room.tenant.is_empty() {
             "the queue".to_owned()
         } else {

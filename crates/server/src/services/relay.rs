@@ -163,7 +163,7 @@ pub(crate) fn reload(relay: &Relay, config: &Config) -> Vec<&'static str> {
             kept.push("relay.notices");
         }
     }
-    relay.set_queue_limits(&config.relay.room());
+    relay.set_queue_limits(&config.relay.queue_limits());
     kept
 }
 
@@ -260,7 +260,7 @@ pub(crate) fn relay_config(
         resolver,
         port: section.port,
         routing: files.routing,
-        room: section.room(),
+        queue_limits: section.queue_limits(),
         schedules: section.schedule.clone(),
         connections_max: section.connections,
         site_connections_max: config.site_connections(),

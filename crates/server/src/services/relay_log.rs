@@ -153,7 +153,7 @@ impl Observer for RelayLog {
         }
     }
 
-    fn room(&self, state: &QueueLimitState<'_>) {
+    fn queue_limit(&self, state: &QueueLimitState<'_>) {
         match *state {
             QueueLimitState::Full { tenant: "", recipients, max } => {
                 tracing::warn!(recipients, max, "the queue is full: mail for other hosts is refused with 452");

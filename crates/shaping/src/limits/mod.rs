@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use posthaste_units::{Bucket, Rate};
 
 use crate::automation::Counts;
+use crate::explain::Defaults;
 use crate::{Label, Named, Place, Rules, Scope, Sections, Sourced};
 
 pub use open::{OpenLimit, OpenPermit};
@@ -28,7 +29,7 @@ pub use tokens::LimitTokens;
 pub struct Shaper<W, S> {
     /// True if some tenants or domains have limits of their own.
     limits_lanes: AtomicBool,
-    defaults: LimitDefaults,
+    defaults: Defaults,
     state: Mutex<State<W, S>>,
     counts: Mutex<Counts>,
 }
@@ -39,17 +40,6 @@ pub struct JoinedSections {
     version: u64,
     /// The sections.
     pub sections: Sections,
-}
-
-/// Defaults in the absence of rules.
-#[derive(Debug, Clone, Copy)]
-pub struct LimitDefaults {
-    /// Connections of a site at a time.
-    pub connections: usize,
-    /// Messages of one connection.
-    pub messages_per_connection: u64,
-    /// Recipients of one transaction.
-    pub recipients_per_message: usize,
 }
 
 /// A temporary limit of some mail.
@@ -85,7 +75,7 @@ struct State<W, S> {
 
 impl<W, S> Shaper<W, S> {
     /// The limits of these rules, without counts.
-    pub fn new(rules: Arc<Rules>, defaults: LimitDefaults) -> Self {
+    pub fn new(rules: Arc<Rules>, defaults: Defaults) -> Self {
         let state = State {
             rules: Arc::default(),
             version: 0,
@@ -108,6 +98,11 @@ impl<W, S> Shaper<W, S> {
 
     fn state(&self) -> MutexGuard<'_, State<W, S>> {
         self.state.lock().expect("the limits")
+    }
+
+    /// The values in the absence of rules.
+    pub fn defaults(&self) -> Defaults {
+        self.defaults
     }
 
     /// The rules in force.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::State;
 use super::open::{OpenLimit, OpenPermit};
 use super::rate::RateLimit;
+use crate::explain::Defaults;
 use crate::{FAILURES_BEFORE_PAUSE, Scope, Sections, Sourced};
 
 /// Identifies the rules of a site.
@@ -48,7 +49,7 @@ pub struct SiteLimits<W, S> {
 
 impl<W, S> SiteLimits<W, S> {
     /// Limits without rules.
-    pub fn of(base: LimitDefaults, source: &str, site: &str) -> Self {
+    pub fn of(base: Defaults, source: &str, site: &str) -> Self {
         SiteLimits {
             source: source.into(),
             site: site.into(),
@@ -68,7 +69,7 @@ impl<W, S> SiteLimits<W, S> {
     pub(super) fn find(
         key: &LimitedSite<'_>,
         joined: &Sections,
-        base: LimitDefaults,
+        base: Defaults,
         state: &mut State<W, S>,
         now: u64,
     ) -> Self {
@@ -91,7 +92,7 @@ impl<W, S> SiteLimits<W, S> {
         &mut self,
         key: &LimitedSite<'_>,
         joined: &Sections,
-        base: LimitDefaults,
+        base: Defaults,
         state: &mut State<W, S>,
         now: u64,
     ) {

@@ -170,7 +170,7 @@ fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_dns
         resolver: Arc::new(Resolver::new(&dns)?),
         port: section.port,
         routing: Routing::default(),
-        room: section.room(),
+        queue_limits: section.queue_limits(),
         schedules: section.schedule.clone(),
         connections_max: 1,
         site_connections_max: 1,

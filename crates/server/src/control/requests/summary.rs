@@ -49,7 +49,7 @@ pub(super) fn summary(
     };
     let is_shown = |of: &QueueLimitNow| asker.tenant.as_deref().is_none_or(|tenant| *of.tenant == *tenant);
     let mut rooms: Vec<RoomLine> = Vec::new();
-    for room in relays.iter().flat_map(Relay::room).filter(is_shown).map(room) {
+    for room in relays.iter().flat_map(Relay::queue_limits).filter(is_shown).map(room) {
         match rooms.iter_mut().find(|known| known.tenant == room.tenant) {
             Some(known) => add_room(known, &room),
             None => rooms.push(room),

@@ -292,7 +292,7 @@ impl Service for ClusterService {
                 let RelaySettings { config: of_relay, section } = &mut *settings;
                 section.clone_from(&config.relay);
                 (of_relay.routing, of_relay.shaping, of_relay.notices) = (files.routing, files.shaping, files.notices);
-                of_relay.room = config.relay.room();
+                of_relay.queue_limits = config.relay.queue_limits();
                 of_relay.resolver = resolver.clone().unwrap_or_else(|| of_relay.resolver.clone());
             }
             Err(_) => kept.push("files of the relay, for shards that are taken over"),

@@ -8,16 +8,17 @@ use posthaste_smtp::Reply;
 
 use crate::{rig_with, wait, zone};
 
-fn of(rooms: &[QueueLimitNow], tenant: &str) -> (u64, u64, u64, bool) {
-    let room = rooms.iter().find(|room| &*room.tenant == tenant).unwrap_or_else(|| panic!("{tenant} in {rooms:?}"));
-    (room.recipients, room.max, room.refused, room.is_full)
+fn of(limits: &[QueueLimitNow], tenant: &str) -> (u64, u64, u64, bool) {
+    let limit =
+        limits.iter().find(|limit| &*limit.tenant == tenant).unwrap_or_else(|| panic!("{tenant} in {limits:?}"));
+    (limit.recipients, limit.max, limit.refused, limit.is_full)
 }
 
 #[test]
 fn a_full_queue_refuses_until_recipients_leave_and_says_so_once() {
     let limits = QueueLimits { recipients: 4, tenants: [(Arc::from("news"), 2)].into() };
     let rig = rig_with(zone(), 1, |config| {
-        config.room = limits.clone();
+        config.queue_limits = limits.clone();
         // Keeps mail from leaving.
         config.site_pause_secs = 1800;
     });
@@ -27,12 +28,15 @@ fn a_full_queue_refuses_until_recipients_leave_and_says_so_once() {
     rig.send_for("news", "x@y.example", &["a@a.example", "b@a.example"]);
     rig.send("x@y.example", &["c@a.example"], "x\r\n");
     assert!(!of_news(1) && !of_news(2) && fits(1) && !fits(2) && rig.relay.has_room_for("", 1));
-    assert_eq!(of(&rig.relay.room(), ""), (3, 4, 7, true));
-    assert_eq!(of(&rig.relay.room(), "news"), (2, 2, 3, true));
+    assert_eq!(of(&rig.relay.queue_limits(), ""), (3, 4, 7, true));
+    assert_eq!(of(&rig.relay.queue_limits(), "news"), (2, 2, 3, true));
     // Counts survive a restart.
     let dir = rig.end();
-    let rig = crate::rig_in(dir, zone(), 1, |config| config.room = limits.clone());
-    assert_eq!((of(&rig.relay.room(), ""), of(&rig.relay.room(), "news")), ((3, 4, 0, false), (2, 2, 0, false)));
+    let rig = crate::rig_in(dir, zone(), 1, |config| config.queue_limits = limits.clone());
+    assert_eq!(
+        (of(&rig.relay.queue_limits(), ""), of(&rig.relay.queue_limits(), "news")),
+        ((3, 4, 0, false), (2, 2, 0, false))
+    );
     assert!(!rig.relay.has_room_for("news", 1) && !rig.relay.has_room_for("news", 1) && !rig.relay.has_room(2));
     let by = By::default();
     let selection = Selection { tenant: Some("news".into()), ..Selection::default() };
@@ -51,5 +55,5 @@ fn a_full_queue_refuses_until_recipients_leave_and_says_so_once() {
     // A reload changes bounds and keeps counts.
     rig.relay.set_queue_limits(&QueueLimits { recipients: 1, tenants: [(Arc::from("other"), 1)].into() });
     assert!(!rig.relay.has_room(1) && rig.relay.has_room_for("news", 1000) && !rig.relay.has_room_for("other", 2));
-    assert_eq!(of(&rig.relay.room(), ""), (1, 1, 3, true));
+    assert_eq!(of(&rig.relay.queue_limits(), ""), (1, 1, 3, true));
 }
