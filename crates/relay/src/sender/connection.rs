@@ -17,7 +17,7 @@ use super::serving::connection_ended;
 use super::session_settings::tls_failed;
 use super::shaping::give_back;
 use super::shared::Shared;
-use super::site::{Permit, Site};
+use super::site::{Permit, Share, Site};
 use super::standing::Pause;
 use super::traffic::Mail;
 use crate::session::{Channel, End, Endpoint, OpenError, Session, Settings};
@@ -27,6 +27,7 @@ use posthaste_dns::MailHost;
 pub(super) struct Counted {
     pub shared: Arc<Shared>,
     pub site: Arc<Site>,
+    share: Option<Share>,
     permits: Vec<Permit>,
     /// Permit of the connection's address, if connections to it are limited.
     pub address: Option<Permit>,
@@ -39,6 +40,7 @@ impl Drop for Counted {
         // Sites that share a limit may have waited longer.
         self.permits.extend(self.address.take());
         give_back(&self.shared, &mut self.permits);
+        drop(self.share.take());
         connection_ended(&self.shared, &self.site);
     }
 }
@@ -55,8 +57,8 @@ pub(super) enum Served {
 
 impl Counted {
     /// Wraps a connection that its site has counted already.
-    pub fn new(shared: Arc<Shared>, site: Arc<Site>, permits: Vec<Permit>) -> Self {
-        Counted { shared, site, permits, address: None, is_open: false }
+    pub fn new(shared: Arc<Shared>, site: Arc<Site>, share: Share, permits: Vec<Permit>) -> Self {
+        Counted { shared, site, share: Some(share), permits, address: None, is_open: false }
     }
 
     /// Ends the count for the connection's address.

@@ -1,83 +1,209 @@
-//! More sites have mail than connections are allowed: sites without one queue for a turn, and connections give way to
-//! them.
+//! The connections of all sites together. If more sites have mail than connections are allowed, those without one queue
+//! for a turn, and connections give way to them.
+//!
+//! One lock holds the number of open connections, the queue, and the connections about to end for it. So those that ask
+//! at the same moment get no more than are allowed. Lock it after a site.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
-use super::site::{Site, State};
-
-/// Sites that have mail and no connection, since all are taken.
-#[derive(Default)]
-pub(super) struct ConnectionSharing {
-    waiting: Mutex<VecDeque<Arc<Site>>>,
-    /// Number of waiting sites.
-    count: AtomicUsize,
-    /// Connections that are about to end for one of them.
-    giving_way: AtomicUsize,
+/// The shares of the allowed connections; `S` is a site.
+pub(super) struct ConnectionSharing<S> {
+    /// Connections at a time.
+    most: usize,
+    shares: Mutex<Shares<S>>,
+    /// Notified when a connection has ended.
+    ended: Condvar,
 }
 
-/// Held by a connection that is about to end for a waiting site; dropped after its end.
-pub(super) struct GivesWay(Arc<ConnectionSharing>);
-
-impl Drop for GivesWay {
-    fn drop(&mut self) {
-        self.0.giving_way.fetch_sub(1, Ordering::Relaxed);
-    }
+struct Shares<S> {
+    open: usize,
+    /// Open connections that are about to end for a waiting site, or a future one.
+    giving_way: usize,
+    /// Sites that have mail and no connection.
+    waiting: VecDeque<Arc<S>>,
 }
 
-impl ConnectionSharing {
-    /// Queues a site without a connection, unless it waits already.
-    pub fn wait(&self, site: &Arc<Site>, state: &mut State) {
-        if state.connections == 0 && !std::mem::replace(&mut state.waits_for_connection, true) {
-            let mut waiting = self.waiting.lock().expect("the waiting sites");
-            waiting.push_back(site.clone());
-            self.count.store(waiting.len(), Ordering::Relaxed);
-        }
-    }
-
-    pub fn is_waiting(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
+impl<S> Shares<S> {
+    /// Connections above `most * (1 - 1/part)`: the used part of a reserve.
+    fn reserve_used(&self, most: usize, part: usize) -> usize {
+        self.open.saturating_sub(most - most / part)
     }
 
     /// Connections still to end: one for each waiting site, and `spare` more.
-    pub fn wanted(&self, spare: usize) -> usize {
-        (self.count.load(Ordering::Relaxed) + spare).saturating_sub(self.giving_way.load(Ordering::Relaxed))
-    }
-
-    /// Decides if a connection ends now, as one of the [`wanted`](Self::wanted).
-    pub fn takes(self: &Arc<Self>, spare: usize) -> Option<GivesWay> {
-        let most = self.count.load(Ordering::Relaxed) + spare;
-        let one_more = |giving_way| (giving_way < most).then_some(giving_way + 1);
-        let taken = self.giving_way.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
-        taken.is_ok().then(|| GivesWay(self.clone()))
-    }
-
-    /// The next site in turn.
-    pub fn next(&self) -> Option<Arc<Site>> {
-        let mut waiting = self.waiting.lock().expect("the waiting sites");
-        let site = waiting.pop_front();
-        self.count.store(waiting.len(), Ordering::Relaxed);
-        site
+    fn wanted(&self, spare: usize) -> usize {
+        (self.waiting.len() + spare).saturating_sub(self.giving_way)
     }
 }
 
+/// One of the allowed connections, from the decision to open it to its end.
+pub(super) struct Share<S>(Arc<ConnectionSharing<S>>);
+
+impl<S> Drop for Share<S> {
+    fn drop(&mut self) {
+        self.0.shares().open -= 1;
+        self.0.ended.notify_all();
+    }
+}
+
+/// Held by a connection that is about to end for another site.
+pub(super) struct GivesWay<S>(Arc<ConnectionSharing<S>>);
+
+impl<S> Drop for GivesWay<S> {
+    fn drop(&mut self) {
+        self.0.shares().giving_way -= 1;
+    }
+}
+
+impl<S> ConnectionSharing<S> {
+    pub fn new(most: usize) -> Self {
+        let shares = Shares { open: 0, giving_way: 0, waiting: VecDeque::new() };
+        ConnectionSharing { most, shares: Mutex::new(shares), ended: Condvar::new() }
+    }
+
+    fn shares(&self) -> MutexGuard<'_, Shares<S>> {
+        self.shares.lock().expect("the connections")
+    }
+
+    /// Open connections, those about to open included.
+    pub fn open(&self) -> usize {
+        self.shares().open
+    }
+
+    /// A share for one more connection of a site that has so many. Without one for its first, the site is queued unless
+    /// it `waits` already.
+    pub fn take(self: &Arc<Self>, site: &Arc<S>, connections: usize, waits: &mut bool) -> Option<Share<S>> {
+        let mut shares = self.shares();
+        let is_reserved = connections > 0 && shares.reserve_used(self.most, RESERVE) > 0;
+        if shares.open < self.most && !is_reserved && shares.waiting.is_empty() {
+            shares.open += 1;
+            return Some(Share(self.clone()));
+        }
+        if connections == 0 && !std::mem::replace(waits, true) {
+            shares.waiting.push_back(site.clone());
+        }
+        None
+    }
+
+    /// The waiting site in turn, with a share for its first connection; `None` if no site waits or none is left.
+    pub fn next(self: &Arc<Self>) -> Option<(Arc<S>, Share<S>)> {
+        let mut shares = self.shares();
+        if shares.open >= self.most {
+            return None;
+        }
+        let site = shares.waiting.pop_front()?;
+        shares.open += 1;
+        Some((site, Share(self.clone())))
+    }
+
+    /// Decides if a connection ends after a message, to give a waiting site its turn. `used`: how long its site has it.
+    pub fn gives_turn(self: &Arc<Self>, used: Duration) -> Option<GivesWay<S>> {
+        if used >= TURN { self.give(|_| 0) } else { None }
+    }
+
+    /// Decides if an unused connection ends: for a waiting site, or, if it was idle before, for a future one.
+    pub fn gives_way(self: &Arc<Self>, was_idle: bool) -> Option<GivesWay<S>> {
+        self.give(|shares| if was_idle { shares.reserve_used(self.most, IDLE_RESERVE) } else { 0 })
+    }
+
+    fn give(self: &Arc<Self>, spare: impl FnOnce(&Shares<S>) -> usize) -> Option<GivesWay<S>> {
+        let mut shares = self.shares();
+        if shares.wanted(spare(&shares)) == 0 {
+            return None;
+        }
+        shares.giving_way += 1;
+        Some(GivesWay(self.clone()))
+    }
+
+    /// Idle connections still to end.
+    pub fn wanted(&self) -> usize {
+        let shares = self.shares();
+        shares.wanted(shares.reserve_used(self.most, IDLE_RESERVE))
+    }
+
+    /// Waits until no connection is left. Blocks.
+    pub fn wait_until_none(&self, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        drop(self.ended.wait_timeout_while(self.shares(), left, |shares| shares.open > 0));
+    }
+}
+
+/// Time for which a site keeps a connection at least.
+const TURN: Duration = Duration::from_secs(2);
+/// One connection in this many is reserved for sites that have none.
+const RESERVE: usize = 8;
+/// Idle connections end once all but one in this many are open. Those between this and [`RESERVE`] are for sites that
+/// have one and need more.
+const IDLE_RESERVE: usize = 4;
+
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
+
+    fn sharing(most: usize) -> Arc<ConnectionSharing<usize>> {
+        Arc::new(ConnectionSharing::new(most))
+    }
+
+    /// A share for the first connection of a site.
+    fn first(sharing: &Arc<ConnectionSharing<usize>>, site: usize) -> Option<Share<usize>> {
+        sharing.take(&Arc::new(site), 0, &mut false)
+    }
+
+    #[test]
+    fn those_that_ask_at_once_get_no_more_than_allowed() {
+        let (sharing, most_seen) = (sharing(3), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..5000 {
+                        if let Some(_share) = sharing.take(&Arc::new(0), 1, &mut false) {
+                            most_seen.fetch_max(sharing.open(), Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        assert!((1..=3).contains(&most_seen.into_inner()));
+        assert_eq!(sharing.open(), 0);
+    }
 
     #[test]
     fn as_many_connections_give_way_as_sites_wait() {
-        let sharing = Arc::new(ConnectionSharing::default());
-        assert!(sharing.takes(0).is_none());
-        sharing.count.store(2, Ordering::Relaxed);
-        let given = [sharing.takes(0), sharing.takes(0)];
-        assert!(given.iter().all(Option::is_some) && sharing.takes(0).is_none());
-        assert_eq!((sharing.wanted(0), sharing.wanted(3)), (0, 3));
-        let spare = sharing.takes(1);
-        assert!(spare.is_some() && sharing.takes(1).is_none());
+        let sharing = sharing(2);
+        let shares = [first(&sharing, 0), first(&sharing, 1)];
+        assert!(shares.iter().all(Option::is_some) && sharing.gives_way(true).is_none(), "no site waits");
+        assert!(first(&sharing, 2).is_none() && first(&sharing, 3).is_none() && sharing.next().is_none());
+        let mut waits = true;
+        assert!(sharing.take(&Arc::new(3), 0, &mut waits).is_none(), "it waits already");
+        assert!(sharing.gives_turn(Duration::ZERO).is_none(), "it has just begun");
+        let given = [sharing.gives_turn(TURN), sharing.gives_way(false)];
+        assert!(given.iter().all(Option::is_some) && sharing.gives_way(false).is_none());
+        assert_eq!(sharing.wanted(), 0);
         // Their connections went to others: further ones give way for those that still wait.
-        drop((given, spare));
-        assert!(sharing.wanted(0) == 2 && sharing.takes(0).is_some());
+        drop(given);
+        assert!(sharing.wanted() == 2 && sharing.gives_way(false).is_some());
+        drop(shares);
+        assert!(first(&sharing, 4).is_none(), "others wait longer");
+        let next = [sharing.next(), sharing.next()].map(|next| next.map(|(site, share)| (*site, share)));
+        assert_eq!(next.each_ref().map(|next| next.as_ref().map(|(site, _)| *site)), [Some(2), Some(3)]);
+        assert!(sharing.next().is_none(), "all are open");
+        drop(next);
+        assert_eq!(sharing.next().map(|(site, _)| *site), Some(4));
+    }
+
+    #[test]
+    fn the_last_connections_are_for_sites_that_have_none() {
+        let sharing = sharing(16);
+        let more = || sharing.take(&Arc::new(0), 1, &mut false);
+        let mut shares: Vec<_> = std::iter::from_fn(more).collect();
+        assert_eq!(shares.len(), 15);
+        shares.extend(first(&sharing, 1));
+        assert_eq!((shares.len(), sharing.wanted()), (16, 4), "a quarter is for future sites");
+        let given: Vec<_> = std::iter::from_fn(|| sharing.gives_way(true)).collect();
+        assert_eq!(given.len(), 4);
+        assert!(sharing.gives_way(false).is_none(), "nobody waits for one that is in use");
     }
 }

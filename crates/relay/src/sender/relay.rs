@@ -307,7 +307,7 @@ impl Relay {
             failed: count(&shared.outcomes.failed),
             recipients,
             owed_notices,
-            connections: shared.sites.connections(),
+            connections: shared.sites.sharing.open(),
             idle: shared.sites.reuse.idle(),
             unreachable: shared.sites.unreachable(),
             looked_at: shared.operator.looked_at(),
@@ -337,7 +337,7 @@ impl Opened {
         let Some(ending) = self.runtime.begin_end() else { return };
         let shared = &self.shared;
         shared.begin_end();
-        shared.sites.wait_for_connections(deadline);
+        shared.sites.sharing.wait_until_none(deadline);
         let recorder = &shared.outcomes.recorder;
         recorder.wait_until(deadline);
         let left = recorder.budget.wait_recorded(deadline, || recorder.retry(shared.time.now()));

@@ -35,8 +35,8 @@ pub(super) fn start(shared: &Arc<Shared>, site: &Arc<Site>, admitted: Admitted, 
 
 /// Sends the waiting mail of a site.
 async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admitted, seed: u64) {
-    let Admitted { permits, tokens } = admitted;
-    let counted = Counted::new(shared.clone(), site.clone(), permits);
+    let Admitted { share, permits, tokens } = admitted;
+    let counted = Counted::new(shared.clone(), site.clone(), share, permits);
     if shared.config.bounces.suppressed().is_some() {
         let (asking, of) = (shared.clone(), site.clone());
         let has_more = tokio::task::spawn_blocking(move || has_unsuppressed(&asking, &of)).await;

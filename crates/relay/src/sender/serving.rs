@@ -6,31 +6,29 @@ use std::sync::atomic::Ordering;
 use posthaste_random::mix;
 
 use super::shared::Shared;
-use super::site::{Admitted, Site, State, Wanted};
+use super::site::{Admitted, Share, Site, State, Wanted};
 
 /// Starts a connection that its site has counted.
 pub(super) fn connect(shared: &Arc<Shared>, site: &Arc<Site>, admitted: Admitted) {
-    shared.sites.begin_connection();
     let seed = mix(shared.seed ^ mix(shared.serial.fetch_add(1, Ordering::Relaxed)));
     (shared.start_connection)(shared, site, admitted, seed);
 }
 
-/// Notes the end of a connection's task, and serves the rest of its site's mail.
+/// Serves the sites that have waited for the end of a connection, then the rest of its own site's mail.
 pub(super) fn connection_ended(shared: &Arc<Shared>, site: &Arc<Site>) {
-    shared.sites.end_connection();
     serve_waiting_sites(shared);
     serve(shared, site);
 }
 
 /// Has a connection serve a site's waiting mail, if there is any.
 pub(super) fn serve(shared: &Arc<Shared>, site: &Arc<Site>) {
-    serve_with(shared, site, |state| shared.sites.most_connections(site, state));
-    // If there is room again since the site was queued.
+    serve_with(shared, site, |state| state.share(site, &shared.sites.sharing));
+    // If a connection has ended since the site was queued.
     serve_waiting_sites(shared);
 }
 
-/// `most`: connections that the site may have.
-fn serve_with(shared: &Arc<Shared>, site: &Arc<Site>, most: impl FnOnce(&mut State) -> usize) {
+/// `share`: takes the site's share for one more connection.
+fn serve_with(shared: &Arc<Shared>, site: &Arc<Site>, share: impl FnOnce(&mut State) -> Option<Share>) {
     if shared.is_ending() || !shared.outcomes.recorder.budget.may_begin() {
         return;
     }
@@ -47,8 +45,7 @@ fn serve_with(shared: &Arc<Shared>, site: &Arc<Site>, most: impl FnOnce(&mut Sta
             state.idle.wake_latest();
             return;
         }
-        let most = most(&mut state);
-        state.wanted(site, most, &shared.alarm)
+        state.wanted(site, &shared.alarm, share)
     };
     if let Wanted::Connect(admitted) = wanted {
         connect(shared, site, admitted);
@@ -57,11 +54,8 @@ fn serve_with(shared: &Arc<Shared>, site: &Arc<Site>, most: impl FnOnce(&mut Sta
 
 /// Gives free connections to the sites that have waited longest and still have mail.
 pub(super) fn serve_waiting_sites(shared: &Arc<Shared>) {
-    while shared.sites.sharing.is_waiting()
-        && shared.sites.has_connection_left()
-        && let Some(site) = shared.sites.sharing.next()
-    {
+    while let Some((site, share)) = shared.sites.sharing.next() {
         site.state().waits_for_connection = false;
-        serve_with(shared, &site, |_| usize::MAX);
+        serve_with(shared, &site, |_| Some(share));
     }
 }

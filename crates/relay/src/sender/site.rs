@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::alarm;
 use super::backlog::Backlog;
+use super::connection_sharing::{self, ConnectionSharing};
 use super::idle::Idle;
 use super::route::Manner;
 use super::source::Egress;
@@ -76,6 +77,11 @@ pub(super) type Permit = OpenPermit<Site>;
 pub(super) type Tokens = LimitTokens<Waiter>;
 pub(super) type Alarm = alarm::Alarm<Waiter>;
 
+/// The connections of all sites together.
+pub(super) type Sharing = ConnectionSharing<Site>;
+pub(super) type Share = connection_sharing::Share<Site>;
+pub(super) type GivesWay = connection_sharing::GivesWay<Site>;
+
 /// The waiter that is woken when a limit allows more.
 #[derive(Debug)]
 pub(super) enum Waiter {
@@ -98,9 +104,11 @@ pub(super) enum Wanted {
     Nothing,
 }
 
-/// A connection's share of the limits.
-#[derive(Default)]
+/// What one more connection is allowed.
 pub(super) struct Admitted {
+    /// Its share of all connections.
+    pub share: Share,
+    /// Its shares of limits.
     pub permits: Vec<Permit>,
     /// Spent at the connect: a look-up of a name costs none.
     pub tokens: Tokens,
@@ -166,14 +174,19 @@ impl Site {
 
 impl State {
     /// Wakes an idle connection for waiting mail, or asks for one more.
-    pub fn wanted(&mut self, site: &Arc<Site>, connections_max: usize, alarm: &Alarm) -> Wanted {
+    pub fn wanted(
+        &mut self,
+        site: &Arc<Site>,
+        alarm: &Alarm,
+        share: impl FnOnce(&mut Self) -> Option<Share>,
+    ) -> Wanted {
         if !self.may_send(site, alarm) {
             return Wanted::Nothing;
         }
         if self.idle.wake_latest() {
             return Wanted::Nothing;
         }
-        self.grow(site, connections_max, alarm)
+        self.grow(site, alarm, share)
     }
 
     /// True if the limits of the site let one more message go. If not, it is woken later.
@@ -191,7 +204,7 @@ impl State {
     }
 
     /// Takes a connection's share of the limits. `None`: one is reached, and the site is woken later.
-    fn admit(&mut self, site: &Arc<Site>, alarm: &Alarm) -> Option<Admitted> {
+    fn admit(&mut self, site: &Arc<Site>, alarm: &Alarm) -> Option<(Vec<Permit>, Tokens)> {
         let (limits, now) = (self.limits.clone(), alarm.now());
         if let Err((limit, until)) = check(&limits.connecting, now) {
             if !std::mem::replace(&mut self.waits_to_connect, true) {
@@ -201,7 +214,7 @@ impl State {
         }
         match limits.permits() {
             // If another site was faster, this one is checked again each second.
-            Ok(permits) => Tokens::try_reserve(&limits.connecting, now).map(|tokens| Admitted { permits, tokens }),
+            Ok(permits) => Tokens::try_reserve(&limits.connecting, now).map(|tokens| (permits, tokens)),
             Err(limit) => {
                 limit.wait(site);
                 None
@@ -209,13 +222,18 @@ impl State {
         }
     }
 
+    /// Takes a share of all connections for one more; without one for its first, the site is queued.
+    pub fn share(&mut self, site: &Arc<Site>, sharing: &Arc<Sharing>) -> Option<Share> {
+        sharing.take(site, self.connections, &mut self.waits_for_connection)
+    }
+
     /// Asks for one more connection, if allowed. In a pause there is none; else only as many new ones as there are; and
-    /// after a pause a single probe, until something is accepted.
-    pub fn grow(&mut self, site: &Arc<Site>, connections_max: usize, alarm: &Alarm) -> Wanted {
+    /// after a pause a single probe, until something is accepted. `share` is asked last, when all else allows it.
+    pub fn grow(&mut self, site: &Arc<Site>, alarm: &Alarm, share: impl FnOnce(&mut Self) -> Option<Share>) -> Wanted {
         if self.standing.is_paused(Instant::now()) {
             return Wanted::Nothing;
         }
-        let most = if self.standing.is_probed() { 1 } else { connections_max.min(self.limits.connections) };
+        let most = if self.standing.is_probed() { 1 } else { self.limits.connections };
         let established = self.connections - self.connecting;
         if self.connections >= most || self.connecting > established {
             if self.limits.says_connections && self.connections >= self.limits.connections {
@@ -228,19 +246,16 @@ impl State {
             self.set_limited();
             return Wanted::Nothing;
         }
-        let admitted = match self.limits.shares_connections() {
-            true => match self.admit(site, alarm) {
-                Some(admitted) => admitted,
-                None => {
-                    self.set_limited();
-                    return Wanted::Nothing;
-                }
-            },
-            false => Admitted::default(),
+        let Some(share) = share(self) else { return Wanted::Nothing };
+        let admitted =
+            if self.limits.shares_connections() { self.admit(site, alarm) } else { Some(Default::default()) };
+        let Some((permits, tokens)) = admitted else {
+            self.set_limited();
+            return Wanted::Nothing;
         };
         self.connections += 1;
         self.connecting += 1;
-        Wanted::Connect(admitted)
+        Wanted::Connect(Admitted { share, permits, tokens })
     }
 
     /// Notes that its limits hold mail up.

@@ -5,18 +5,17 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::backlog::{self, Backlog};
 use super::broken_tls::BrokenTls;
-use super::connection_sharing::{ConnectionSharing, GivesWay};
 use super::observer::SiteState;
 use super::reuse::Reuse;
 use super::route::Manner;
-use super::site::{Site, SiteKey, State};
+use super::site::{Sharing, Site, SiteKey};
 use super::source::Egress;
 use super::tls_counts::TlsCounts;
 use posthaste_queue::ReadyId;
@@ -24,29 +23,22 @@ use posthaste_queue::ReadyId;
 /// Owner of sites and their connections.
 pub(super) struct Sites {
     known: Mutex<HashMap<SiteKey, Arc<Site>>>,
-    pub sharing: Arc<ConnectionSharing>,
+    pub sharing: Arc<Sharing>,
     pub reuse: Arc<Reuse>,
     pub broken_tls: BrokenTls,
     pub tls_counts: TlsCounts,
     unreachable: AtomicUsize,
-    connections_max: usize,
-    connections: Mutex<usize>,
-    /// Notified when a connection has ended.
-    ended: Condvar,
 }
 
 impl Sites {
     pub fn new(connections_max: usize) -> Self {
         Sites {
             known: Mutex::default(),
-            sharing: Arc::default(),
+            sharing: Arc::new(Sharing::new(connections_max)),
             reuse: Arc::default(),
             broken_tls: BrokenTls::default(),
             tls_counts: TlsCounts::default(),
             unreachable: AtomicUsize::new(0),
-            connections_max,
-            connections: Mutex::new(0),
-            ended: Condvar::new(),
         }
     }
 
@@ -94,39 +86,6 @@ impl Sites {
         }))
     }
 
-    pub fn connections(&self) -> usize {
-        *self.open()
-    }
-
-    pub fn has_connection_left(&self) -> bool {
-        self.connections() < self.connections_max
-    }
-
-    fn open(&self) -> MutexGuard<'_, usize> {
-        self.connections.lock().expect("the connections")
-    }
-
-    pub fn begin_connection(&self) {
-        *self.open() += 1;
-    }
-
-    pub fn end_connection(&self) {
-        *self.open() -= 1;
-        self.ended.notify_all();
-    }
-
-    /// Waits until no connection is left. Blocks.
-    pub fn wait_for_connections(&self, deadline: std::time::Instant) {
-        let mut connections = self.open();
-        while *connections > 0 {
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
-            if left.is_zero() {
-                return;
-            }
-            connections = self.ended.wait_timeout(connections, left).expect("the connections").0;
-        }
-    }
-
     /// Number of unreachable sites.
     pub fn unreachable(&self) -> usize {
         self.unreachable.load(Ordering::Relaxed)
@@ -168,36 +127,6 @@ impl Sites {
                 self.retire(site);
             }
         }
-    }
-
-    /// Decides if a connection ends after a message, to give a waiting site its turn.
-    pub fn gives_turn(&self, used: Duration) -> Option<GivesWay> {
-        if self.sharing.is_waiting() && used >= TURN { self.sharing.takes(0) } else { None }
-    }
-
-    /// Decides if an unused connection ends: for a waiting site, or, if it was idle before, for a future one.
-    pub fn gives_way(&self, was_idle: bool) -> Option<GivesWay> {
-        let spare = if was_idle { self.reserve_used(IDLE_RESERVE) } else { 0 };
-        if spare > 0 || self.sharing.is_waiting() { self.sharing.takes(spare) } else { None }
-    }
-
-    /// Connections above `most * (1 - 1/part)`: the used part of the reserve.
-    fn reserve_used(&self, part: usize) -> usize {
-        let most = self.connections_max;
-        self.connections().saturating_sub(most - most / part)
-    }
-
-    /// Most connections that a site may have when it asks for one more. Without room for its first, it is queued.
-    pub fn most_connections(&self, site: &Arc<Site>, state: &mut State) -> usize {
-        let has_room = match state.connections {
-            0 => self.has_connection_left(),
-            _ => self.reserve_used(RESERVE) == 0,
-        };
-        if has_room && !self.sharing.is_waiting() {
-            return usize::MAX;
-        }
-        self.sharing.wait(site, state);
-        0
     }
 }
 
@@ -257,7 +186,7 @@ impl Thinner {
     }
 
     pub fn look(&mut self, all: &Sites) {
-        let mut wanted = all.sharing.wanted(all.reserve_used(IDLE_RESERVE));
+        let mut wanted = all.sharing.wanted();
         if wanted == 0 {
             return;
         }
@@ -290,13 +219,6 @@ fn remove_if<K: Eq + Hash, V>(
     is_removed
 }
 
-/// Time for which a site keeps a connection at least.
-const TURN: Duration = Duration::from_secs(2);
-/// One connection in this many is reserved for sites that have none.
-const RESERVE: usize = 8;
-/// Idle connections end once all but one in this many are open. Those between this and [`RESERVE`] are for sites that
-/// have one and need more.
-const IDLE_RESERVE: usize = 4;
 /// Sites that one pass visits: meanwhile none can be found or made.
 const SITES_AT_ONCE: usize = 1000;
 /// Time between passes; a site waits this long for an idle connection.
@@ -308,7 +230,7 @@ const SITES_KEPT: usize = 10_000;
 mod tests {
     use super::*;
     use crate::sender::shared::Shared;
-    use crate::sender::site::Wanted;
+    use crate::sender::site::{State, Wanted};
     use crate::sender::source::Source;
     use crate::sender::test_relay::{append, idle};
     use crate::sender::{Route, Routing};
@@ -348,7 +270,8 @@ mod tests {
             let has_begun = state.standing.failed("421", 1, 60, Instant::now()).is_some();
             state.ended(false);
             state.reached();
-            let connects = !matches!(state.grow(&site, 10, &shared.alarm), Wanted::Nothing);
+            let share = |state: &mut State| state.share(&site, &shared.sites.sharing);
+            let connects = !matches!(state.grow(&site, &shared.alarm, share), Wanted::Nothing);
             let trouble = state.standing.trouble().map(str::to_owned);
             (has_begun, state.standing.is_paused(Instant::now()), state.standing.is_probed(), connects, trouble)
         };

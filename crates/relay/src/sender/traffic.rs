@@ -16,7 +16,6 @@ use tokio::time::Instant;
 
 use super::backlog::Backlog;
 use super::careful;
-use super::connection_sharing::GivesWay;
 use super::ended::{self, CLOSING};
 use super::gate::MessageGate;
 use super::messages::{Envelope, LoadError, Loaded, Unloaded};
@@ -25,7 +24,7 @@ use super::reroute::reroute_all;
 use super::reuse::{Known, ReusedSession};
 use super::serving::connect;
 use super::shared::Shared;
-use super::site::{Site, State, Tokens, Wanted};
+use super::site::{GivesWay, Site, State, Tokens, Wanted};
 use super::status::keys_of;
 use super::suppress::end_suppressed;
 use crate::session::{Fate, Message, Session, Traffic, steps};
@@ -187,7 +186,7 @@ impl Mail {
             return Poll::Ready(None);
         }
         if self.has_taken {
-            self.gives_way = self.shared.sites.gives_turn(used);
+            self.gives_way = self.shared.sites.sharing.gives_turn(used);
         }
         if self.gives_way.is_some() {
             return Poll::Ready(None);
@@ -196,7 +195,7 @@ impl Mail {
         let (transaction, tokens, has_more) = self.next(&mut state);
         state.served.serves(&mut self.serves, transaction.as_ref().map(|transaction| transaction.kind));
         let Some(transaction) = transaction else {
-            self.gives_way = self.shared.sites.gives_way(self.idle.is_some());
+            self.gives_way = self.shared.sites.sharing.gives_way(self.idle.is_some());
             if state.limits.is_waited_for() || self.gives_way.is_some() {
                 return Poll::Ready(None);
             }
@@ -217,11 +216,11 @@ impl Mail {
             self.known.set_busy();
         }
         if has_more {
-            let most = self.shared.sites.most_connections(&self.site, &mut state);
+            let share = |state: &mut State| state.share(&self.site, &self.shared.sites.sharing);
             let wanted = match state.limits.messages.is_empty() {
-                true => state.grow(&self.site, most, &self.shared.alarm),
+                true => state.grow(&self.site, &self.shared.alarm, share),
                 // Tokens may have accrued while all were idle.
-                false => state.wanted(&self.site, most, &self.shared.alarm),
+                false => state.wanted(&self.site, &self.shared.alarm, share),
             };
             if let Wanted::Connect(admitted) = wanted {
                 drop(state);

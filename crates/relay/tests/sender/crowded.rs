@@ -49,7 +49,7 @@ fn steady_mail_for_many_sites_waits_for_no_idle_connection() {
     }
     rig.wait_empty();
     assert_eq!(sink.taken().len(), 2000);
-    // Tasks that ask at the same moment may all be let through.
+    // The next begins before the sink has seen the end of the one before.
     assert!(sink.open_max() <= 10, "{}", sink.open_max());
 }
 
