@@ -114,8 +114,9 @@ fn resolve(modules: &Modules, of: &str, path: &str) -> Option<String> {
     }
     let Some(name) = names.next() else { return Some(at) };
     let (seen, _) = uses(&modules[&at]);
-    let through = seen.iter().filter(|(other, brought)| brought == name && (at != of || other != path));
-    through.filter_map(|(path, _)| resolve(modules, &at, path)).next().or(Some(at))
+    let mut through = seen.iter().filter(|(other, brought)| brought == name && (at != of || other != path));
+    let found = through.find_map(|(path, _)| resolve(modules, &at, path));
+    found.or(Some(at))
 }
 
 /// The modules that each module uses.
@@ -125,7 +126,9 @@ fn edges(modules: &Modules) -> BTreeMap<&str, BTreeSet<String>> {
         let (seen, rest) = uses(code);
         let mut paths: BTreeSet<&str> = seen.iter().map(|(path, _)| path.as_str()).collect();
         let of_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
-        paths.extend(rest.split(|c| !of_path(c)).map(|path| path.trim_matches(':')).filter(|path| path.contains("::")));
+        paths.extend(
+            rest.split(|c: char| !of_path(c)).map(|path| path.trim_matches(':')).filter(|path| path.contains("::")),
+        );
         let mut used: BTreeSet<String> = paths.into_iter().filter_map(|path| resolve(modules, of, path)).collect();
         used.remove(of);
         all.insert(of.as_str(), used);
@@ -213,6 +216,7 @@ fn methods_stand_in_the_file_of_their_type() {
         }
     }
     let allowed = METHODS_ELSEWHERE.iter().map(|(name, modules, _)| (*name, modules.iter().copied().collect()));
-    assert_eq!(elsewhere, allowed.collect(), "found and allowed: an `impl` in another file is a use that nobody sees");
+    let allowed: BTreeMap<&str, BTreeSet<&str>> = allowed.collect();
+    assert_eq!(elsewhere, allowed, "found and allowed: an `impl` in another file is a use that nobody sees");
     assert!(homes.len() > 150, "{} types", homes.len());
 }

@@ -17,7 +17,6 @@ mod ask_ahead;
 mod automation;
 mod backlog;
 mod bounces;
-mod bounces_to_follow;
 mod broken_tls;
 mod careful;
 mod config;

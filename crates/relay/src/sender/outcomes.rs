@@ -1,13 +1,16 @@
 //! Outcomes of mail: their records, replies and counts, and the notices to senders.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
-use super::bounces_to_follow::BouncesToFollow;
+use posthaste_smtp::Reply;
+
 use super::notices::NoticesInForce;
 use super::notices_to_make::NoticesToMake;
 use super::record::OutcomeRecorder;
 use super::replies::Replies;
+use posthaste_queue::{Change, Key, Queue, Waits};
 
 /// Owner of outcomes, from a host's reply to the notice of it.
 pub(super) struct Outcomes {
@@ -39,3 +42,27 @@ impl Outcomes {
         }
     }
 }
+
+/// Bounces that an operator orders for recipients in flight: they apply after the reply of the host. Locked after the
+/// queue.
+#[derive(Default)]
+pub(super) struct BouncesToFollow(Mutex<HashMap<Key, Reply>>);
+
+impl BouncesToFollow {
+    /// Notes a bounce. The caller holds the queue's lock, and the recipient is in flight.
+    pub fn add(&self, key: Key, reply: Reply) {
+        self.0.lock().expect("replies to follow").insert(key, reply);
+    }
+
+    /// Takes the bounces of recipients no longer in flight. A recipient that the host's reply settled is forgotten.
+    pub fn take(&self, bounces: Vec<Change>, queue: &Queue) -> Vec<(Change, Reply)> {
+        let mut replies = self.0.lock().expect("replies to follow");
+        let mut reply =
+            |change: &Change| replies.remove(&change.key).unwrap_or_else(|| Reply::new(554, "5.0.0", GIVEN_UP));
+        let taken = bounces.into_iter().map(|change| (change, reply(&change))).collect();
+        replies.retain(|key, _| queue.show(*key).is_some_and(|state| state.waits == Waits::Busy));
+        taken
+    }
+}
+
+const GIVEN_UP: &str = "given up by the operator";
