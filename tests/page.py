@@ -230,6 +230,19 @@ class Watch:
         assert not self.seen, self.seen
 
 
+# Words of a table that stand on two lines, though each fits one.
+CUT_WORDS = """() => {
+  const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT), cut = [];
+  const range = document.createRange();
+  while (texts.nextNode()) {
+    range.selectNodeContents(texts.currentNode);
+    const lines = new Set([...range.getClientRects()].map((one) => Math.round(one.top)));
+    if (/^\\S{1,16}$/.test(texts.currentNode.data.trim()) && texts.currentNode.parentElement.closest("table") && lines.size > 1) cut.push(texts.currentNode.data);
+  }
+  return cut;
+}"""
+
+
 def spelled(text):
     return UNSEEN.sub(lambda found: "\\u{%x}" % ord(found.group()), text)
 
@@ -747,6 +760,8 @@ class Tests:
                 wide = page.evaluate("document.documentElement.scrollWidth")
                 assert wide <= options["viewport"]["width"], f"{name} {look}: {wide}"
                 self.shot(page, f"{name}-{look}")
+                cut = page.evaluate(CUT_WORDS)
+                assert not cut, f"{name} {look}: {cut}"
                 if look == "phone" and name in ("queue", "rows"):
                     rows = page.locator("table.wide tbody tr:not([hidden])").all()[:5]
                     boxes = [row.bounding_box() for row in rows]

@@ -214,7 +214,7 @@ export class QueuePage {
       const values = found.values.map((one) => el("tr", {}, el("th", { scope: "row" }, foreign(one.key)), el("td", {}, foreign(one.value)), el("td", {}, foreign(one.of)), el("td", {}, foreign(one.from || "–"))));
       put(this.limits, el("h2", {}, "Limits of ", foreign(found.domain)),
         el("p", { class: "hint" }, found.problem ? foreign(found.problem) : ["mail hosts: ", foreign(found.site)]),
-        now.length ? table(["limit", "now", "binds", "lets through in"], now) : null, values.length ? table(["key", "value", "of", "from"], values) : null,
+        now.length ? table(["limit", "now", "binds", "lets through in"], now, { class: "wide" }) : null, values.length ? table(["key", "value", "of", "from"], values, { class: "wide" }) : null,
         el("p", {}, commandButton(() => "posthaste queue explain" + (of.tenant ? option("tenant", of.tenant) : "") + " " + operand(of.domain))));
     } catch (error) {
       put(this.limits, el("p", { class: "error" }, foreign(error.message)));
@@ -231,6 +231,6 @@ export class QueuePage {
       ...suspended.map((line) => row(line, slowed(line) ? ["slowed to ", foreign(slowed(line))] : "suspended", "resume", this.may("queue:write"))),
       ...routed.map((line) => row(line, ["goes to ", foreign(line.to)], "unroute", this.may("route"))),
     ];
-    put(this.ended, rows.length ? [el("h2", {}, "Suspended, slowed or routed elsewhere"), table(["mail of", "is", "until", "reason", ""], rows)] : []);
+    put(this.ended, rows.length ? [el("h2", {}, "Suspended, slowed or routed elsewhere"), table(["mail of", "is", "until", "reason", ""], rows, { class: "wide" })] : []);
   }
 }

@@ -32,9 +32,9 @@ export class SystemPage {
         fact("Spool", percent(now.server.spool_fill), el("small", {}, " in use")), fact("Log lines lost", String(system.log_dropped))),
       el("p", { class: "buttons" }, this.mayDrain ? button("stop the server …", () => this.drain(now.server)) : null,
         el("span", { class: "hint" }, "Is this machine fit for the load? ", el("code", {}, "posthaste doctor")), commandButton(() => "posthaste doctor")),
-      part("Listeners", table(["address", "protocol", "TLS", "logins"], listeners)),
+      part("Listeners", table(["address", "protocol", "TLS", "logins"], listeners, { class: "wide" })),
       el("section", { "aria-labelledby": "streams" }, streamTable(now.server.streams)),
-      part("Tokens", tokens.length ? table(["name", "scopes", "end"], tokens) : el("p", { class: "hint" }, "There are no tokens."), el("p", {}, commandButton(() => "posthaste token list"))),
+      part("Tokens", tokens.length ? table(["name", "scopes", "end"], tokens, { class: "wide" }) : el("p", { class: "hint" }, "There are no tokens."), el("p", {}, commandButton(() => "posthaste token list"))),
       el("details", {}, el("summary", {}, "Configuration in force"), foreignLines(system.config), el("p", {}, commandButton(() => "posthaste config show"))));
     this.lines = log.lines;
     this.showLog();
