@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use posthaste_delivery::local::LocalEntry;
+use posthaste_delivery::local::{BoundMounts, LocalEntry};
 use posthaste_fsops::{put_in_place, unfinished};
 use posthaste_spool::{ClosedFileSpool, ClosedSpool, Damage, ExportedBatch, ExportedEntry, Lsn};
 use posthaste_transport::TransportEntry;
@@ -89,9 +89,14 @@ impl Exporter {
             self.put_file(format!("{SNAPSHOTS}/{}", row.name), &mut content)?;
         }
         File::open(&snapshots)?.sync_all()?;
-        match File::open(spool.join(MOUNTS)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            mounts => self.put_file(MOUNTS.to_owned(), &mut mounts?)?,
+        match BoundMounts::read(spool) {
+            Ok(mounts) => {
+                if let Some(text) = mounts.text() {
+                    self.put_file(MOUNTS.to_owned(), &mut text.as_bytes())?;
+                }
+            }
+            // A list that nobody can read tells the next start that there was one: it takes no mount on trust.
+            Err(_) => self.put_file(MOUNTS.to_owned(), &mut &b"lost\n"[..])?,
         }
         let text = format!("{:#}\n", serde_json::to_value(&streams)?);
         self.put_file(STREAMS.to_owned(), &mut text.as_bytes())

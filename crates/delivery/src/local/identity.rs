@@ -243,18 +243,28 @@ impl BoundMounts {
         Ok(true)
     }
 
+    /// Content of each of its files. `None`: an empty list needs none.
+    pub fn text(&self) -> Option<String> {
+        let ids = self.ids();
+        (!ids.is_empty()).then(|| text_of(&ids))
+    }
+
     fn write(&self, ids: &BTreeMap<Arc<str>, Option<MountId>>) -> io::Result<()> {
-        let row = |(point, id): (&Arc<str>, &Option<MountId>)| match id {
-            Some(id) => format!("{id} {point}\n"),
-            None => format!("{UNKNOWN} {point}\n"),
-        };
-        let text = posthaste_fsops::with_checksum(ids.iter().map(row).collect());
+        let text = text_of(ids);
         BOUND.iter().try_for_each(|name| write_whole(File::open(&self.spool)?, name, text.as_bytes()))
     }
 
     fn ids(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Option<MountId>>> {
         self.ids.lock().expect("no thread panics while it holds the ids of mounts")
     }
+}
+
+fn text_of(ids: &BTreeMap<Arc<str>, Option<MountId>>) -> String {
+    let row = |(point, id): (&Arc<str>, &Option<MountId>)| match id {
+        Some(id) => format!("{id} {point}\n"),
+        None => format!("{UNKNOWN} {point}\n"),
+    };
+    posthaste_fsops::with_checksum(ids.iter().map(row).collect())
 }
 
 /// The rows of a whole file.

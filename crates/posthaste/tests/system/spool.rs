@@ -379,6 +379,32 @@ fn a_spool_moves_to_another_kind_and_no_export_is_reused() {
 }
 
 #[test]
+fn an_export_has_the_ids_of_mounts_from_either_list() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path());
+    let lists = ["mounts", "mounts.copy"].map(|name| dir.path().join("spool").join(name));
+    let text = posthaste_fsops::with_checksum("582093ea38a542b626c902c426c09c59 \n".to_owned());
+    let exported = |nth: usize| {
+        assert_eq!(json(dir.path(), &["export", "spool", "--to", &format!("out{nth}")]).0, 0);
+        std::fs::read_to_string(dir.path().join(format!("out{nth}/mounts"))).ok()
+    };
+    assert_eq!(exported(0), None);
+    for (nth, damaged) in [Some(""), Some("x"), None].into_iter().enumerate() {
+        for (at, list) in lists.iter().enumerate() {
+            std::fs::write(list, &text).unwrap();
+            std::fs::write(&lists[1 - at], damaged.unwrap_or_default()).unwrap();
+            if damaged.is_none() {
+                std::fs::remove_file(&lists[1 - at]).unwrap();
+            }
+            assert_eq!(exported(1 + 2 * nth + at).as_deref(), Some(&*text), "{damaged:?}");
+        }
+    }
+    // Without both, the new spool has none that could be believed.
+    lists.iter().for_each(|list| std::fs::write(list, "x").unwrap());
+    assert_eq!(exported(7).as_deref(), Some("lost\n"));
+}
+
+#[test]
 fn an_export_lies_beside_its_spool_and_a_spool_beside_its_export() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path());
