@@ -123,8 +123,10 @@ pub(crate) enum BodyReadError {
     /// It is compressed, and too large for what it is or would become.
     #[error("the body is larger than 128 MiB, or than 100 times its compressed size")]
     TooLargeUnpacked,
-    /// It is not compressed in the way that it says.
-    #[error("the body is not what Content-Encoding says")]
+    /// It is not compressed in the way that it says, or wants too much memory for that.
+    #[error(
+        "the body is not what Content-Encoding says: one gzip member, or one zstd frame with a window of at most 8 MiB"
+    )]
     NotPacked,
     /// Too many bodies are being read.
     #[error("too many large requests at a time")]
