@@ -250,7 +250,7 @@ pub mod tests {
         stopped.queue_error = Some("no disk".into());
         assert!(is_well(&shard(1)) && !is_well(&stopped));
         let (node, engine) = ("a".into(), "nats".into());
-        let of_node = |node: &str, state, silent_secs| NodeStatus {
+        let of_node = |node: &str, state, silent_secs: Option<u64>| NodeStatus {
             node: node.into(),
             state,
             version: silent_secs.map(|_| "0.1.0".into()),
