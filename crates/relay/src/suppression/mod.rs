@@ -16,16 +16,20 @@
 //! assert_eq!((found.source, &*found.reason), (Source::Operator, "asked for it"));
 //! ```
 mod codec;
+mod share;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use redb::{ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition, TableError};
+use redb::{
+    ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition, TableError,
+    WriteTransaction,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::database::DatabaseFile;
@@ -74,6 +78,8 @@ pub struct Suppressions {
     fed: Mutex<Fed>,
     /// Serialises writers; holds the time of the last removal of expired entries.
     writing: Mutex<u64>,
+    /// Fed entries are kept for [`share`](Suppressions::share), too.
+    shares: AtomicBool,
 }
 
 /// Fed entries that are not in the file yet.
@@ -84,6 +90,7 @@ struct Fed {
 }
 
 type Stored = ReadOnlyTable<&'static str, &'static [u8]>;
+type Stores<'a> = Table<'a, &'static str, &'static [u8]>;
 
 const TABLE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("suppressed");
 /// Entries that may wait for a flush. Fewer in the test that reaches the bound: an unoptimised database is slow.
@@ -100,8 +107,8 @@ impl Suppressions {
     pub fn open(path: &Path) -> Result<Self, SuppressionError> {
         let file = DatabaseFile::open(path);
         let file = file.map_err(|error| SuppressionError::File { path: path.to_owned(), why: error.to_string() })?;
-        let (count, fed, writing) = (AtomicU64::new(0), Mutex::default(), Mutex::new(0));
-        let list = Suppressions { path: path.to_owned(), file, count, fed, writing };
+        let (count, fed, writing, shares) = Default::default();
+        let list = Suppressions { path: path.to_owned(), file, count, fed, writing, shares };
         list.recount(&list.fed())?;
         Ok(list)
     }
@@ -176,7 +183,7 @@ impl Suppressions {
     pub fn add(&self, entries: &[Suppressed], now: u64) -> Result<u64, SuppressionError> {
         let encoded: Vec<(String, Vec<u8>)> = entries.iter().map(codec::encode).collect::<Result<_, _>>()?;
         self.flush(now)?;
-        self.write(now, |table| {
+        self.write(now, |_, table| {
             let mut added = 0;
             for (key, value) in &encoded {
                 added += u64::from(table.insert(&**key, &**value)?.is_none());
@@ -194,7 +201,7 @@ impl Suppressions {
         if self.is_empty() {
             return Ok(0);
         }
-        self.write(now, |table| {
+        self.write(now, |_, table| {
             let mut removed = 0;
             for address in addresses {
                 removed += u64::from(table.remove(&*codec::key(tenant, address))?.is_some());
@@ -233,13 +240,10 @@ impl Suppressions {
     pub fn flush(&self, now: u64) -> Result<u64, SuppressionError> {
         let batch = self.fed().entries.clone();
         if !batch.is_empty() {
-            self.write(now, |table| {
-                for (key, value) in &batch {
-                    let lasts = |value: &[u8]| codec::decode(key, value).map_or(0, |entry| entry.lasts());
-                    let there = table.get(&**key)?.map(|there| lasts(there.value()));
-                    if there.is_none_or(|there| there < lasts(value)) {
-                        table.insert(&**key, &**value)?;
-                    }
+            self.write(now, |writing, table| {
+                let lasting = share::insert_lasting(table, batch.iter().map(|(key, value)| (&**key, &**value)))?;
+                if self.shares.load(Ordering::Relaxed) {
+                    share::note(writing, &lasting)?;
                 }
                 Ok(0)
             })?;
@@ -313,7 +317,7 @@ impl Suppressions {
     fn write(
         &self,
         now: u64,
-        change: impl FnOnce(&mut Table<'_, &'static str, &'static [u8]>) -> Result<u64, redb::Error>,
+        change: impl FnOnce(&WriteTransaction, &mut Stores<'_>) -> Result<u64, redb::Error>,
     ) -> Result<u64, SuppressionError> {
         let mut purged = self.writing.lock().expect("the writer");
         let is_due = now >= *purged + DAY_SECS;
@@ -323,7 +327,7 @@ impl Suppressions {
             writing.set_quick_repair(true);
             let changed = {
                 let mut table = writing.open_table(TABLE)?;
-                let changed = change(&mut table)?;
+                let changed = change(&writing, &mut table)?;
                 if is_due {
                     table.retain(|key, value| codec::decode(key, value).is_some_and(|one| one.is_valid(now)))?;
                 }

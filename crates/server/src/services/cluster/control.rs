@@ -1,6 +1,7 @@
 //! Suppressions and suspensions that all nodes have in common: applied here, and changed here for all.
 
 use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -24,10 +25,12 @@ use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 
 /// The control shard, for commands.
 pub(super) struct ControlDesk {
-    shard: ControlShard,
+    shard: Arc<ControlShard>,
     nodes: NodeList,
     table: SharedTable,
     suppressions: Option<Arc<Suppressions>>,
+    /// Ends the thread that forwards what is fed here.
+    _forwarding: Option<Sender<()>>,
 }
 
 /// The parts of this node that the control shard changes.
@@ -62,6 +65,14 @@ struct SuppressionKey {
     address: String,
 }
 
+/// The value of a suppression.
+#[derive(Serialize, Deserialize)]
+struct SuppressionValue {
+    entry: Suppressed,
+    /// A bounce or complaint has made it: it shortens no other.
+    is_fed: bool,
+}
+
 impl ControlDesk {
     /// Goes on from the snapshot of the last run.
     ///
@@ -80,8 +91,9 @@ impl ControlDesk {
         let table = Arc::new(Mutex::new(table));
         let list = suppressions.clone();
         let follower = Follower { path, suppressions: list, queues, node, table: table.clone(), looked_at: None };
-        let shard = ControlShard::start(log, place, seed, Box::new(follower))?;
-        Ok(ControlDesk { shard, nodes, table, suppressions })
+        let shard = Arc::new(ControlShard::start(log, place, seed, Box::new(follower))?);
+        let forwarding = suppressions.clone().map(|list| forward(list, shard.clone())).transpose()?;
+        Ok(ControlDesk { shard, nodes, table, suppressions, _forwarding: forwarding })
     }
 
     /// Makes changes for all nodes, durably, and waits a few seconds until all have them. Blocks.
@@ -134,7 +146,9 @@ impl ControlDesk {
 
 impl ControlFollower for Follower {
     fn apply(&mut self, place: ControlPlace, entries: &[ControlEntry]) -> Result<(), String> {
-        self.suppress(entries)?;
+        if let Some(list) = &self.suppressions {
+            suppress(list, entries, wall_secs())?;
+        }
         let bytes = {
             let mut table = lock(&self.table);
             let mut next = table.clone();
@@ -191,33 +205,54 @@ impl Follower {
             }
         }
     }
+}
 
-    /// Changes the suppression list, in the order of the entries.
-    fn suppress(&self, entries: &[ControlEntry]) -> Result<(), String> {
-        let Some(list) = &self.suppressions else { return Ok(()) };
-        let now = wall_secs();
-        let mut added = Vec::new();
-        for entry in entries.iter().filter(|entry| entry.kind == ControlKind::Suppression) {
-            match &entry.value {
-                Some(value) => added.extend(serde_json::from_slice::<Suppressed>(value)),
-                None => {
-                    add(list, &std::mem::take(&mut added), now)?;
-                    let Ok(key) = serde_json::from_slice::<SuppressionKey>(&entry.key) else { continue };
-                    list.remove(&key.tenant, &[key.address], now).map_err(|error| error.to_string())?;
-                }
-            }
+/// Changes the suppression list, in the order of the entries.
+fn suppress(list: &Suppressions, entries: &[ControlEntry], now: u64) -> Result<(), String> {
+    let (mut run, mut is_fed) = (Vec::new(), false);
+    for entry in entries.iter().filter(|entry| entry.kind == ControlKind::Suppression) {
+        let Some(value) = &entry.value else {
+            add(list, &std::mem::take(&mut run), is_fed, now)?;
+            let Ok(key) = serde_json::from_slice::<SuppressionKey>(&entry.key) else { continue };
+            list.remove(&key.tenant, &[key.address], now).map_err(|error| error.to_string())?;
+            continue;
+        };
+        let Ok(value) = serde_json::from_slice::<SuppressionValue>(value) else { continue };
+        if value.is_fed != is_fed {
+            add(list, &std::mem::take(&mut run), is_fed, now)?;
+            is_fed = value.is_fed;
         }
-        add(list, &added, now)
+        run.push(value.entry);
     }
+    add(list, &run, is_fed, now)
+}
+
+/// Brings addresses that bounces and complaints put on the list here to all nodes. They wait in the list's file until the engine has them.
+fn forward(list: Arc<Suppressions>, shard: Arc<ControlShard>) -> std::io::Result<Sender<()>> {
+    list.keep_to_share();
+    let (end, ended) = channel();
+    let send = move |entries: &[Suppressed]| {
+        let entries: Vec<ControlEntry> = entries.iter().map(|entry| suppression(entry, true)).collect();
+        shard.put(&entries, PUT_PATIENCE).is_ok()
+    };
+    let work = move || {
+        while ended.recv_timeout(FORWARD_EVERY) == Err(RecvTimeoutError::Timeout) {
+            while list.share(ENTRIES_MAX, wall_secs(), &mut |entries| send(entries)).is_ok_and(|sent| sent > 0) {}
+        }
+    };
+    // A call under way may wait for the engine: nobody waits for that at the end.
+    std::thread::Builder::new().name("cluster-forward".to_owned()).spawn(work)?;
+    Ok(end)
 }
 
 /// Leaves out what a newer release allows and this one does not.
-fn add(list: &Suppressions, entries: &[Suppressed], now: u64) -> Result<(), String> {
+fn add(list: &Suppressions, entries: &[Suppressed], is_fed: bool, now: u64) -> Result<(), String> {
     let valid: Vec<Suppressed> = entries.iter().filter(|entry| entry.check().is_ok()).cloned().collect();
     if valid.is_empty() {
         return Ok(());
     }
-    list.add(&valid, now).map(drop).map_err(|error| error.to_string())
+    let added = if is_fed { list.merge(&valid, now) } else { list.add(&valid, now).map(drop) };
+    added.map_err(|error| error.to_string())
 }
 
 fn begin(relay: &Relay, scope: Scope, of: &SharedSuspension) {
@@ -276,22 +311,25 @@ fn forget_old(table: &mut ControlTable, now: u64) {
 }
 
 fn entry_of(change: &SharedChange) -> ControlEntry {
-    let key = |tenant: &str, address: &str| {
-        json(&SuppressionKey { tenant: tenant.to_owned(), address: address.trim().to_lowercase() })
-    };
     match change {
-        SharedChange::Suppress(entry) => ControlEntry {
-            kind: ControlKind::Suppression,
-            key: key(&entry.tenant, &entry.address),
-            value: Some(json(entry)),
-        },
+        SharedChange::Suppress(entry) => suppression(entry, false),
         SharedChange::Unsuppress { tenant, address } => {
-            ControlEntry { kind: ControlKind::Suppression, key: key(tenant, address), value: None }
+            ControlEntry { kind: ControlKind::Suppression, key: suppression_key(tenant, address), value: None }
         }
         SharedChange::Suspend(scope, of) => {
             ControlEntry { kind: ControlKind::Suspension, key: json(scope), value: Some(json(of)) }
         }
     }
+}
+
+fn suppression(entry: &Suppressed, is_fed: bool) -> ControlEntry {
+    let (key, value) =
+        (suppression_key(&entry.tenant, &entry.address), SuppressionValue { entry: entry.clone(), is_fed });
+    ControlEntry { kind: ControlKind::Suppression, key, value: Some(json(&value)) }
+}
+
+fn suppression_key(tenant: &str, address: &str) -> Bytes {
+    json(&SuppressionKey { tenant: tenant.to_owned(), address: address.trim().to_lowercase() })
 }
 
 fn json(of: &impl Serialize) -> Bytes {
@@ -312,6 +350,8 @@ const PUT_PATIENCE: Duration = Duration::from_secs(10);
 /// And so long for the other nodes, which tell each second what they have.
 const SPREAD_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Between two looks for addresses to forward.
+const FORWARD_EVERY: Duration = Duration::from_secs(1);
 /// Between two looks at the suspensions of a queue.
 const LOOK_AT_RELAYS: Duration = Duration::from_secs(1);
 const NEAR_SECS: u64 = 3;
@@ -342,6 +382,35 @@ mod tests {
         assert_eq!(table.values(kind).count(), 1);
         forget_old(&mut table, now + KEPT_SECS + 1);
         assert_eq!(table.values(kind).count(), 0, "it is over for a week");
+    }
+
+    #[test]
+    fn entries_change_the_list_in_their_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = Suppressions::open(&dir.path().join("list")).unwrap();
+        let entry =
+            |address: &str, expires| Suppressed { address: address.to_owned(), expires, ..Suppressed::default() };
+        let add = |address: &str| suppression(&entry(address, None), false);
+        let remove =
+            |address: &str| entry_of(&SharedChange::Unsuppress { tenant: String::new(), address: address.to_owned() });
+        let fed = |address: &str| suppression(&entry(address, Some(100)), true);
+        let entries = [
+            add("a@a.example"),
+            fed("a@a.example"),
+            fed("b@a.example"),
+            add("c@a.example"),
+            remove("c@a.example"),
+            remove("d@a.example"),
+            add("d@a.example"),
+            add("no address"),
+        ];
+        // Some come again after a crash.
+        for part in [&entries[..], &entries[3..]] {
+            suppress(&list, part, 1).unwrap();
+            let expires = |address: &str| list.find("", address, 1).unwrap().map(|entry| entry.expires);
+            let found = ["a", "b", "c", "d"].map(|name| expires(&format!("{name}@a.example")));
+            assert_eq!(found, [Some(None), Some(Some(100)), None, Some(None)]);
+        }
     }
 
     #[test]
