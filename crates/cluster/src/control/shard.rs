@@ -36,6 +36,9 @@ pub trait ControlFollower: Send {
     /// The reason. They come again, soon.
     fn apply(&mut self, place: ControlPlace, entries: &[ControlEntry]) -> Result<(), String>;
 
+    /// The log cannot be read or applied now, or can be again: `None`.
+    fn trouble(&mut self, why: Option<&str>);
+
     /// Called a few times a second, once all was applied that the log had when the node first reached it.
     fn tick(&mut self);
 }
@@ -177,7 +180,10 @@ impl Shared {
         while !self.state().is_closed {
             let outcome = self.read_on(follower);
             is_current |= outcome.is_ok();
-            self.state().trouble = outcome.err();
+            let before = std::mem::replace(&mut self.state().trouble, outcome.as_ref().err().cloned());
+            if before.is_some() != outcome.is_err() {
+                follower.trouble(outcome.err().as_deref());
+            }
             if is_current {
                 follower.tick();
             }

@@ -20,6 +20,8 @@ impl ControlFollower for Disk {
         Ok(())
     }
 
+    fn trouble(&mut self, _: Option<&str>) {}
+
     fn tick(&mut self) {}
 }
 

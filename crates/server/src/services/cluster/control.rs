@@ -173,6 +173,15 @@ impl ControlFollower for Follower {
         Ok(())
     }
 
+    fn trouble(&mut self, why: Option<&str>) {
+        match why {
+            Some(why) => {
+                tracing::warn!(why, "this node does not hear of suppressions and suspensions of the cluster now")
+            }
+            None => tracing::info!("this node hears of suppressions and suspensions of the cluster again"),
+        }
+    }
+
     fn tick(&mut self) {
         if self.looked_at.is_none_or(|at| at.elapsed() >= LOOK_AT_RELAYS) {
             self.look();

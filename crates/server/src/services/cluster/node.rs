@@ -188,14 +188,17 @@ fn open(
     let failed = |error: &dyn std::fmt::Display| ServeError::Cluster(error.to_string());
     let engine = NatsEngine::connect(engine_config(cluster, login)).map_err(|error| failed(&error))?;
     let cells = engine.cells().map_err(|error| failed(&error))?;
-    let wrong = cells.check().map_err(|error| failed(&error))?;
+    let control: Arc<dyn Log> = Arc::new(engine.control().map_err(|error| failed(&error))?);
+    let mut wrong = cells.check().map_err(|error| failed(&error))?;
+    wrong.extend(control.check().map_err(|error| failed(&error))?);
+    wrong.sort();
+    wrong.dedup();
     if !wrong.is_empty() {
         return Err(ServeError::Cluster(format!("change the settings of the engine: {}", wrong.join("; "))));
     }
     let cells: Arc<dyn Cells> = Arc::new(cells);
     let nodes = NodeList::new(cluster.shards.iter().flat_map(ClusterShard::members), cells.clone());
     nodes.check_start(&cluster.node).map_err(ServeError::Cluster)?;
-    let control: Arc<dyn Log> = Arc::new(engine.control().map_err(|error| failed(&error))?);
     let (mut shards, mut home) = (Vec::new(), None);
     for shard in cluster.own_shards() {
         let dir = config.storage.data.join("cluster").join(format!("shard-{}", shard.number));
