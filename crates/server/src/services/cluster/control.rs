@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_cluster::{
-    CONTROL_SHARD, ClusterNode, ControlEntry, ControlFollower, ControlKind, ControlPlace, ControlShard, ControlTable,
-    ENTRIES_MAX, Log, Report,
+    BootTime, CONTROL_SHARD, ClusterNode, ControlEntry, ControlFollower, ControlKind, ControlPlace, ControlShard,
+    ControlTable, ENTRIES_MAX, LeaseClock, Log, Report,
 };
 use posthaste_control::Named;
 use posthaste_queue::{EntryText, QueueEntry, Secs};
@@ -18,7 +18,7 @@ use posthaste_shaping::Scope;
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
-use super::nodes::NodeList;
+use super::nodes::{NodeList, is_silent};
 use crate::receive::scope_names;
 use crate::receive::shards::ShardQueue;
 use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
@@ -116,7 +116,10 @@ impl ControlDesk {
             };
             let missing = listed.iter().filter(|(_, cell)| !has_it(cell)).map(|(name, _)| name.to_string());
             let missing: Vec<String> = missing.collect();
-            if missing.is_empty() || Instant::now() >= until {
+            // One that does not run is not waited for.
+            let now = BootTime.wall();
+            let is_awaited = listed.iter().any(|(_, cell)| !has_it(cell) && !is_silent(cell, now));
+            if !is_awaited || Instant::now() >= until {
                 return Ok(Spread { nodes: listed.len(), missing });
             }
             std::thread::sleep(LOOK_EVERY);

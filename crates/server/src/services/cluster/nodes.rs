@@ -86,6 +86,11 @@ impl NodeList {
     }
 }
 
+/// True of a node that does not run, or whose clock is wrong: it has not written for a while.
+pub(super) fn is_silent(cell: &NodeCell, now: Duration) -> bool {
+    now.saturating_sub(Duration::from_millis(cell.wall_ms)) > SILENT
+}
+
 fn status_of(name: &NodeName, cell: Option<NodeCell>, now: Duration) -> NodeStatus {
     let node = name.to_string();
     let Some(cell) = cell else {
@@ -94,7 +99,7 @@ fn status_of(name: &NodeName, cell: Option<NodeCell>, now: Duration) -> NodeStat
     let silent = now.saturating_sub(Duration::from_millis(cell.wall_ms));
     let state = match () {
         () if cell.is_removed => NodeState::Removed,
-        () if silent > SILENT => NodeState::Silent,
+        () if is_silent(&cell, now) => NodeState::Silent,
         () => NodeState::Runs,
     };
     let is_known = cell.wall_ms > 0;
