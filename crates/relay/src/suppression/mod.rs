@@ -27,8 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use redb::{
-    ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition, TableError,
-    WriteTransaction,
+    ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, Table, TableDefinition, TableError, WriteTransaction,
 };
 use serde::{Deserialize, Serialize};
 
