@@ -12,7 +12,8 @@ use posthaste_smtp::sasl::scram::{ScramKeys, ScramProof};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-use super::{Receiver, logged, reading};
+use super::Receiver;
+use super::login_checks::{logged, reading};
 use crate::config::first_password::FirstPassword;
 use crate::receive::settings::Settings;
 
