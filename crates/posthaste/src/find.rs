@@ -1,13 +1,13 @@
 //! `posthaste find`: prints the matches of a query in several formats.
 
 use std::collections::{BTreeSet, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::{Args, ValueEnum};
 use posthaste_maildir::Flags;
 use posthaste_search::query::{Leaf, Query};
-use posthaste_search::{Bitmap, FoundMessage, Searcher, Sort};
+use posthaste_search::{Bitmap, FoundMessage, MatchOrder, SearchPlan, Searcher, Sort};
 use posthaste_units::count;
 
 use crate::change::{Change, Task, change, parse_flags};
@@ -17,7 +17,7 @@ use crate::find_lines::{Style, plain, trees};
 use crate::find_output::{self, Field, ordered};
 use crate::notmuch_form::id_term;
 use crate::pager::PagerOption;
-use crate::search_common::{Failure, Reader, Source, nothing_found, parse};
+use crate::search_common::{Failure, IndexDir, Reader, Source, nothing_found, parse};
 use crate::terminal::{complain, harmless, is_colourful, print, print_json};
 
 /// Default of `--fields`.
@@ -146,96 +146,145 @@ enum By {
     Relevance,
 }
 
+/// The act that the options ask for, with all that it needs.
+enum Action<'a> {
+    Count,
+    Exec(&'a str),
+    /// Sets flags and moves files, in this index.
+    Change(&'a IndexDir),
+    Write(Form<'a>),
+    WriteValues(Output, ValueForm),
+}
+
+/// Form of the messages.
+enum Form<'a> {
+    Plain(Vec<Field>),
+    Nul(Vec<Field>),
+    Json,
+    Sexp,
+    Mbox,
+    /// Links in this directory.
+    Links(&'a Path),
+}
+
+/// Form of values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ValueForm {
+    Plain,
+    Nul,
+    Json,
+}
+
 impl Find {
-    fn form(&self) -> Format {
-        if self.json { Format::Json } else { self.format }
+    /// Fails for options that cannot be used together, before any mail is read.
+    fn action(&self) -> Result<Action<'_>, Failure> {
+        let fields = find_output::fields(&self.fields)?;
+        let changes = self.flag.is_some() || self.folder.is_some();
+        if changes && self.query.is_empty() && self.bookmark.is_none() {
+            return Err("give a query for the messages to change; `*` matches all".into());
+        }
+        let index = changes.then(|| self.source.index()).transpose()?;
+        if self.count {
+            return Ok(Action::Count);
+        }
+        if let Some(command) = &self.exec {
+            return Ok(Action::Exec(command));
+        }
+        if let Some(index) = index {
+            return Ok(Action::Change(index));
+        }
+        if self.dry_run {
+            return Err("--dry-run needs --flag, --move or --exec".into());
+        }
+        let format = if self.json { Format::Json } else { self.format };
+        match self.output {
+            None | Some(Output::Summary) => Ok(Action::Write(self.form(format, fields)?)),
+            Some(output) => Ok(Action::WriteValues(output, value_form(format)?)),
+        }
+    }
+
+    fn form(&self, format: Format, fields: Vec<Field>) -> Result<Form<'_>, Failure> {
+        Ok(match format {
+            Format::Plain => Form::Plain(fields),
+            Format::Nul => Form::Nul(fields),
+            Format::Json => Form::Json,
+            Format::Sexp => Form::Sexp,
+            Format::Mbox => Form::Mbox,
+            Format::Links => Form::Links(self.linksdir.as_deref().ok_or("--format links needs --linksdir DIR")?),
+        })
+    }
+
+    /// The messages that the options ask for.
+    fn plan(&self) -> SearchPlan {
+        let order = match self.sort {
+            By::Date | By::OldestFirst => MatchOrder::By(Sort::Date),
+            By::Size => MatchOrder::By(Sort::Size),
+            By::Subject => MatchOrder::By(Sort::Subject),
+            By::From => MatchOrder::By(Sort::From),
+            By::Relevance => MatchOrder::Relevance,
+        };
+        SearchPlan {
+            exclusion: self.exclude.rule(),
+            whole_threads: self.include_related,
+            skips_duplicates: self.skip_dups,
+            order,
+            reverse: self.reverse != matches!(self.sort, By::OldestFirst),
+            offset: self.offset,
+            limit: self.limit,
+        }
+    }
+
+    /// The query with the conditions of other options.
+    fn whole_query(&self, searcher: &Searcher) -> Result<Query, Failure> {
+        let mut query = parse(&self.query, searcher)?;
+        if let Some(name) = &self.bookmark {
+            query = Query::And(vec![parse(&[format!("query:\"{name}\"")], searcher)?, query]);
+        }
+        if let Some(after) = self.after {
+            query = Query::And(vec![query, Query::Leaf(Leaf::Changed(after.saturating_add(1)..i64::MAX))]);
+        }
+        Ok(query)
+    }
+}
+
+fn value_form(format: Format) -> Result<ValueForm, Failure> {
+    match format {
+        Format::Plain => Ok(ValueForm::Plain),
+        Format::Nul => Ok(ValueForm::Nul),
+        Format::Json => Ok(ValueForm::Json),
+        Format::Sexp | Format::Mbox | Format::Links => {
+            Err("with --output, --format can be plain, text0 or json".into())
+        }
     }
 }
 
 /// Exit status 1: no match.
 pub fn run(args: Find) -> Result<ExitCode, Failure> {
-    let fields = find_output::fields(&args.fields)?;
-    if args.flag.is_some() || args.folder.is_some() {
-        if args.query.is_empty() && args.bookmark.is_none() {
-            return Err("give a query for the messages to change; `*` matches all".into());
-        }
-        // Before any mail is read for a scan.
-        args.source.index()?;
-    }
+    let action = args.action()?;
+    let plan = args.plan();
     let searcher = args.source.open(&args.query)?;
-    let mut query = parse(&args.query, &searcher)?;
-    if let Some(name) = &args.bookmark {
-        query = Query::And(vec![parse(&[format!("query:\"{name}\"")], &searcher)?, query]);
+    let query = args.whole_query(&searcher)?;
+    let messages = || -> Result<_, Failure> { Ok(searcher.messages(&plan.page(&searcher, &query)?)?) };
+    match action {
+        Action::Count => print_count(&args, &searcher, &plan.found(&searcher, &query)?),
+        Action::Exec(command) => exec(command, &messages()?, args.dry_run),
+        Action::Change(index) => change_all(&args, index, &searcher, &messages()?),
+        Action::Write(form) => write(&args, &form, &messages()?),
+        Action::WriteValues(output, form) => write_values(&args, output, form, &messages()?),
     }
-    if let Some(after) = args.after {
-        query = Query::And(vec![query, Query::Leaf(Leaf::Changed(after.saturating_add(1)..i64::MAX))]);
-    }
-    if args.count {
-        let found = found(&searcher, &query, &args)?;
-        let count = match args.output {
-            Some(Output::Threads) => {
-                let threads = searcher.threads_of(&found.iter().collect::<Vec<u32>>())?;
-                threads.into_iter().collect::<HashSet<u32>>().len() as u64
-            }
-            _ => found.count(),
-        };
-        print(&format!("{count}\n"))?;
-        return Ok(ExitCode::from(u8::from(count == 0)));
-    }
-    let limit = args.limit.unwrap_or(usize::MAX);
-    let reverse = args.reverse != matches!(args.sort, By::OldestFirst);
-    let sort = match args.sort {
-        By::Date | By::OldestFirst => Some(Sort::Date),
-        By::Size => Some(Sort::Size),
-        By::Subject => Some(Sort::Subject),
-        By::From => Some(Sort::From),
-        By::Relevance => None,
-    };
-    let page = match sort {
-        Some(Sort::Date) if args.limit.is_some() && !args.include_related && !args.skip_dups => {
-            args.exclude.rule().newest(&searcher, &query, reverse, args.offset, limit)?
-        }
-        Some(sort) => searcher.page(&found(&searcher, &query, &args)?, sort, reverse, args.offset, limit)?,
-        None => {
-            let found = found(&searcher, &query, &args)?;
-            searcher.page_by_relevance(&query, &found, reverse, args.offset, limit)?
-        }
-    };
-    let messages = searcher.messages(&page)?;
-    if let Some(command) = &args.exec {
-        return exec(command, &messages, args.dry_run);
-    }
-    if args.flag.is_some() || args.folder.is_some() {
-        return change_all(&args, &searcher, &messages);
-    }
-    if args.dry_run {
-        return Err("--dry-run needs --flag, --move or --exec".into());
-    }
-    let mut reader = Reader::default();
-    match args.output {
-        None | Some(Output::Summary) => write(&args, &fields, &messages, &mut reader)?,
-        Some(output) => {
-            let values = values(output, &messages, args.threads, args.form() == Format::Json);
-            let has_none = values.is_empty() && !messages.is_empty();
-            write_values(&args, values)?;
-            if has_none {
-                complain(&format!("{} found, none with a tag", count(messages.len(), "message")));
-                return Ok(ExitCode::from(1));
-            }
-        }
-    }
-    Ok(if messages.is_empty() { nothing_found() } else { reader.exit_code() })
 }
 
-fn found(searcher: &Searcher, query: &Query, args: &Find) -> Result<Bitmap, Failure> {
-    let mut found = args.exclude.rule().find(searcher, query)?;
-    if args.include_related {
-        found = args.exclude.rule().whole_threads(searcher, query, &found)?;
-    }
-    if args.skip_dups {
-        found = searcher.without_duplicates(&found)?;
-    }
-    Ok(found)
+/// Prints the number of messages or threads. Exit status 1: no match.
+fn print_count(args: &Find, searcher: &Searcher, found: &Bitmap) -> Result<ExitCode, Failure> {
+    let count = match args.output {
+        Some(Output::Threads) => {
+            let threads = searcher.threads_of(&found.iter().collect::<Vec<u32>>())?;
+            threads.into_iter().collect::<HashSet<u32>>().len() as u64
+        }
+        _ => found.count(),
+    };
+    print(&format!("{count}\n"))?;
+    Ok(ExitCode::from(u8::from(count == 0)))
 }
 
 /// The values of a notmuch `--output`, each once.
@@ -261,23 +310,34 @@ fn values(output: Output, messages: &[FoundMessage], as_trees: bool, is_json: bo
     values.filter(|value| !value.is_empty() && known.insert(value.clone())).collect()
 }
 
-fn write_values(args: &Find, values: Vec<String>) -> Result<(), Failure> {
-    match args.form() {
-        Format::Plain => {
+/// Exit status 1: no match, or none with a tag.
+fn write_values(args: &Find, output: Output, form: ValueForm, messages: &[FoundMessage]) -> Result<ExitCode, Failure> {
+    let values = values(output, messages, args.threads, form == ValueForm::Json);
+    let has_none = values.is_empty();
+    match form {
+        ValueForm::Plain => {
             let lines: String = values.iter().map(|value| harmless(value) + "\n").collect();
             args.pager.start().write(&lines)?;
         }
-        Format::Nul => print(&values.iter().map(|value| format!("{value}\0")).collect::<String>())?,
-        Format::Json => print_json(&(serde_json::Value::from(values).to_string() + "\n"))?,
-        Format::Sexp | Format::Mbox | Format::Links => {
-            return Err("with --output, --format can be plain, text0 or json".into());
-        }
+        ValueForm::Nul => print(&values.iter().map(|value| format!("{value}\0")).collect::<String>())?,
+        ValueForm::Json => print_json(&(serde_json::Value::from(values).to_string() + "\n"))?,
     }
-    Ok(())
+    if messages.is_empty() {
+        return Ok(nothing_found());
+    }
+    if has_none {
+        complain(&format!("{} found, none with a tag", count(messages.len(), "message")));
+    }
+    Ok(ExitCode::from(u8::from(has_none)))
 }
 
 /// Exit status 1: no match, or a message could not be changed.
-fn change_all(args: &Find, searcher: &Searcher, messages: &[FoundMessage]) -> Result<ExitCode, Failure> {
+fn change_all(
+    args: &Find,
+    index: &IndexDir,
+    searcher: &Searcher,
+    messages: &[FoundMessage],
+) -> Result<ExitCode, Failure> {
     if messages.is_empty() {
         return Ok(nothing_found());
     }
@@ -285,7 +345,7 @@ fn change_all(args: &Find, searcher: &Searcher, messages: &[FoundMessage]) -> Re
     let tasks: Vec<Task> =
         messages.iter().map(|message| Task { message, add, remove, add_keywords: &[], remove_keywords: &[] }).collect();
     let how = Change { folder: args.folder.as_deref(), dry_run: args.dry_run };
-    let outcome = change(args.source.index()?, searcher, &tasks, &how)?;
+    let outcome = change(index, searcher, &tasks, &how)?;
     let done = if args.dry_run { "would be changed" } else { "changed" };
     print(&format!("{} {done}\n", count(outcome.changed, "message")))?;
     Ok(ExitCode::from(u8::from(outcome.failed > 0)))
@@ -309,24 +369,23 @@ fn exec(command: &str, messages: &[FoundMessage], dry_run: bool) -> Result<ExitC
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-fn write(args: &Find, fields: &[Field], messages: &[FoundMessage], reader: &mut Reader) -> Result<(), Failure> {
-    match args.form() {
-        Format::Plain => {
+/// Exit status 1: no match, or a message could not be read.
+fn write(args: &Find, form: &Form<'_>, messages: &[FoundMessage]) -> Result<ExitCode, Failure> {
+    let mut reader = Reader::default();
+    match form {
+        Form::Plain(fields) => {
             let line_cells = columns::of_terminal();
             let style = Style { colours: is_colourful(), summary_lines: args.summary_len, line_cells };
             args.pager.start().write(&text(args, fields, messages, &style))?;
         }
         // No field has a line end.
-        Format::Nul => print(&text(args, fields, messages, &Style::default()).replace('\n', "\0"))?,
-        Format::Json => print_json(&find_output::json(messages, args.threads))?,
-        Format::Sexp => print(&find_output::sexp(messages, args.threads))?,
-        Format::Mbox => find_output::mbox(messages.iter().map(|message| (message, vec![&*message.path])), reader)?,
-        Format::Links => {
-            let dir = args.linksdir.as_deref().ok_or("--format links needs --linksdir DIR")?;
-            find_output::links(messages, dir, args.clearlinks)?;
-        }
+        Form::Nul(fields) => print(&text(args, fields, messages, &Style::default()).replace('\n', "\0"))?,
+        Form::Json => print_json(&find_output::json(messages, args.threads))?,
+        Form::Sexp => print(&find_output::sexp(messages, args.threads))?,
+        Form::Mbox => find_output::mbox(messages.iter().map(|message| (message, vec![&*message.path])), &mut reader)?,
+        Form::Links(dir) => find_output::links(messages, dir, args.clearlinks)?,
     }
-    Ok(())
+    Ok(if messages.is_empty() { nothing_found() } else { reader.exit_code() })
 }
 
 fn text(args: &Find, fields: &[Field], messages: &[FoundMessage], style: &Style) -> String {

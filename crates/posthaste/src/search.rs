@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use posthaste_search::{Bitmap, FoundMessage, Searcher, Sort};
+use posthaste_search::{Bitmap, Exclusion, FoundMessage, Searcher, Sort};
 use serde_json::{Value, json};
 
 use crate::exclude::Exclude;
@@ -70,30 +70,74 @@ enum Order {
     OldestFirst,
 }
 
+/// The search that the options ask for, decided before the index is opened.
+struct Plan {
+    exclusion: Exclusion,
+    /// A summary for each thread, or values.
+    rows: Rows,
+    is_oldest_first: bool,
+    offset: usize,
+    limit: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Rows {
+    Summaries(SummaryForm),
+    Values(Output, Format),
+}
+
+#[derive(Clone, Copy)]
+enum SummaryForm {
+    Text,
+    Json,
+    Sexp,
+}
+
+impl Plan {
+    fn of(args: &Search) -> Result<Self, Failure> {
+        let rows = match (args.output, args.format) {
+            (Output::Summary, Format::Nul) => {
+                return Err("--format text0 cannot be used with --output summary".into());
+            }
+            (Output::Summary, Format::Text) => Rows::Summaries(SummaryForm::Text),
+            (Output::Summary, Format::Json) => Rows::Summaries(SummaryForm::Json),
+            (Output::Summary, Format::Sexp) => Rows::Summaries(SummaryForm::Sexp),
+            (output, format) => Rows::Values(output, format),
+        };
+        Ok(Self {
+            exclusion: args.exclude.rule(),
+            rows,
+            is_oldest_first: args.sort == Order::OldestFirst,
+            offset: args.offset,
+            limit: args.limit.unwrap_or(usize::MAX),
+        })
+    }
+}
+
 /// Exit status 1: no match. (notmuch's is 0.)
 pub fn run(args: Search) -> Result<ExitCode, Failure> {
-    if (args.output, args.format) == (Output::Summary, Format::Nul) {
-        return Err("--format text0 cannot be used with --output summary".into());
-    }
+    let plan = Plan::of(&args)?;
     let searcher = args.index.open()?;
     let query = parse(&args.query, &searcher)?;
-    let matched = args.exclude.rule().find(&searcher, &query)?;
-    let is_empty = if args.output == Output::Summary {
-        let all = args.exclude.rule().whole_threads(&searcher, &query, &matched)?;
-        write_summaries(&args, summaries(&searcher, &args, &matched, &all)?)?
-    } else {
-        write_values(&args, values(&searcher, &args, &matched)?)?
+    let matched = plan.exclusion.find(&searcher, &query)?;
+    let is_empty = match plan.rows {
+        Rows::Summaries(form) => {
+            let all = plan.exclusion.whole_threads(&searcher, &query, &matched)?;
+            write_summaries(&args.pager, form, summaries(&searcher, &plan, &matched, &all)?)?
+        }
+        Rows::Values(output, format) => {
+            write_values(&args.pager, output, format, values(&searcher, &plan, output, &matched)?)?
+        }
     };
     Ok(if is_empty { nothing_found() } else { ExitCode::SUCCESS })
 }
 
 /// The threads' messages, newest first. Threads are in the requested order of their matching messages.
-fn summaries(searcher: &Searcher, args: &Search, matched: &Bitmap, all: &Bitmap) -> Result<Vec<Summary>, Failure> {
-    let is_oldest_first = args.sort == Order::OldestFirst;
-    let hits = searcher.page(matched, Sort::Date, is_oldest_first, 0, usize::MAX)?;
+fn summaries(searcher: &Searcher, plan: &Plan, matched: &Bitmap, all: &Bitmap) -> Result<Vec<Summary>, Failure> {
+    let hits = searcher.page(matched, Sort::Date, plan.is_oldest_first, 0, usize::MAX)?;
     let mut known = HashSet::new();
     let order: Vec<u32> = searcher.threads_of(&hits)?.into_iter().filter(|thread| known.insert(*thread)).collect();
-    let order: Vec<u32> = order.into_iter().skip(args.offset).take(args.limit.unwrap_or(usize::MAX)).collect();
+    let order: Vec<u32> = order.into_iter().skip(plan.offset).take(plan.limit).collect();
     let places: HashMap<u32, usize> = order.iter().enumerate().map(|(place, thread)| (*thread, place)).collect();
     let numbers = searcher.page(all, Sort::Date, false, 0, usize::MAX)?;
     let threads = searcher.threads_of(&numbers)?;
@@ -107,7 +151,7 @@ fn summaries(searcher: &Searcher, args: &Search, matched: &Bitmap, all: &Bitmap)
     for message in searcher.messages(&wanted)? {
         members[places[&message.thread]].push(message);
     }
-    Ok(members.iter().map(|messages| Summary::of(messages, matched, is_oldest_first)).collect())
+    Ok(members.iter().map(|messages| Summary::of(messages, matched, plan.is_oldest_first)).collect())
 }
 
 struct Summary {
@@ -188,13 +232,13 @@ impl Summary {
 }
 
 /// True if there are none.
-fn write_summaries(args: &Search, all: Vec<Summary>) -> Result<bool, Failure> {
-    match args.format {
-        Format::Text | Format::Nul => {
-            args.pager.start().write(&all.iter().map(Summary::text).collect::<String>())?;
+fn write_summaries(pager: &PagerOption, form: SummaryForm, all: Vec<Summary>) -> Result<bool, Failure> {
+    match form {
+        SummaryForm::Text => {
+            pager.start().write(&all.iter().map(Summary::text).collect::<String>())?;
         }
-        Format::Json => write_json(all.iter().map(Summary::json))?,
-        Format::Sexp => print(&(sexp(&all.iter().map(Summary::json).collect()) + "\n"))?,
+        SummaryForm::Json => write_json(all.iter().map(Summary::json))?,
+        SummaryForm::Sexp => print(&(sexp(&all.iter().map(Summary::json).collect()) + "\n"))?,
     }
     Ok(all.is_empty())
 }
@@ -205,10 +249,10 @@ fn write_json(rows: impl Iterator<Item = Value>) -> std::io::Result<()> {
 }
 
 /// The values, each once, in order.
-fn values(searcher: &Searcher, args: &Search, matched: &Bitmap) -> Result<Vec<String>, Failure> {
-    let numbers = searcher.page(matched, Sort::Date, args.sort == Order::OldestFirst, 0, usize::MAX)?;
+fn values(searcher: &Searcher, plan: &Plan, output: Output, matched: &Bitmap) -> Result<Vec<String>, Failure> {
+    let numbers = searcher.page(matched, Sort::Date, plan.is_oldest_first, 0, usize::MAX)?;
     let mut known = HashSet::new();
-    let mut values: Vec<String> = match args.output {
+    let mut values: Vec<String> = match output {
         Output::Threads => searcher.threads_of(&numbers)?.into_iter().map(thread_id).collect(),
         Output::Tags => {
             let messages = searcher.messages(&numbers)?;
@@ -225,20 +269,20 @@ fn values(searcher: &Searcher, args: &Search, matched: &Bitmap) -> Result<Vec<St
         }
     };
     values.retain(|value| !value.is_empty() && known.insert(value.clone()));
-    Ok(values.into_iter().skip(args.offset).take(args.limit.unwrap_or(usize::MAX)).collect())
+    Ok(values.into_iter().skip(plan.offset).take(plan.limit).collect())
 }
 
 /// True if there are none.
-fn write_values(args: &Search, values: Vec<String>) -> Result<bool, Failure> {
-    let shown = |value: &String| match args.output {
+fn write_values(pager: &PagerOption, output: Output, format: Format, values: Vec<String>) -> Result<bool, Failure> {
+    let shown = |value: &String| match output {
         Output::Threads => format!("thread:{value}"),
         Output::Messages => id_term(value),
         _ => value.clone(),
     };
-    match args.format {
+    match format {
         Format::Text => {
             let lines: String = values.iter().map(|value| harmless(&shown(value)) + "\n").collect();
-            args.pager.start().write(&lines)?;
+            pager.start().write(&lines)?;
         }
         Format::Nul => print(&values.iter().map(|value| shown(value) + "\0").collect::<String>())?,
         Format::Json => write_json(values.iter().map(|value| value.as_str().into()))?,

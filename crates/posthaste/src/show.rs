@@ -75,7 +75,8 @@ const DEPTH_MAX: usize = 100;
 pub fn run(args: Show) -> Result<ExitCode, Failure> {
     let searcher = args.index.open()?;
     let query = parse(&args.query, &searcher)?;
-    let matched = args.exclude.rule().find(&searcher, &query)?;
+    let exclusion = args.exclude.rule();
+    let matched = exclusion.find(&searcher, &query)?;
     if matched.count() == 0 {
         return Ok(nothing_found());
     }
@@ -85,7 +86,7 @@ pub fn run(args: Show) -> Result<ExitCode, Failure> {
         return one(&args, &searcher, &matched, format);
     }
     let entire = args.entire_thread.unwrap_or(matches!(format, Format::Json | Format::Sexp));
-    let shown = if entire { args.exclude.rule().whole_threads(&searcher, &query, &matched)? } else { matched.clone() };
+    let shown = if entire { exclusion.whole_threads(&searcher, &query, &matched)? } else { matched.clone() };
     let threads = Threads::read(&searcher, &shown, &matched, args.sort)?;
     let contents = args.body.then_some(Contents { html: args.include_html });
     let mut reader = Reader::default();

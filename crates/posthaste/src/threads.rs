@@ -44,8 +44,9 @@ pub struct Threads {
 pub fn run(args: Threads) -> Result<ExitCode, Failure> {
     let searcher = args.source.open(&args.query)?;
     let query = parse(&args.query, &searcher)?;
-    let matched = args.exclude.rule().find(&searcher, &query)?;
-    let all = args.exclude.rule().whole_threads(&searcher, &query, &matched)?;
+    let exclusion = args.exclude.rule();
+    let matched = exclusion.find(&searcher, &query)?;
+    let all = exclusion.whole_threads(&searcher, &query, &matched)?;
     let numbers = searcher.page(&all, Sort::Date, false, 0, usize::MAX)?;
     let threads = searcher.threads_of(&numbers)?;
     let mut order: Vec<u32> = Vec::new();

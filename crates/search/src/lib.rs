@@ -7,6 +7,7 @@
 //! * [`Indexer`] brings an index up to date; there is one at a time. [`Searcher`] reads a commit of it, as many as there are.
 //! * Header fields that [`settings`] name are indexed too: `header:X-Spam-Score:>5`.
 //! * [`scan`] searches Maildirs that have no index.
+//! * [`SearchPlan`] holds what a search shall return, in which order; it chooses the cheapest way when it runs.
 //! * [`Searcher::containing`] answers as IMAP's SEARCH does: substrings, and which messages have to be read to know.
 //! * [`watch`] keeps an index up to date while mail comes and goes, and lends it to other writers.
 //! * [`query::parse`] reads mu's and notmuch's query language; errors point at the character.
@@ -59,7 +60,10 @@ pub use posthaste_maildir::tree::IoMethod;
 pub use posthaste_text as text;
 pub use posthaste_text::{HEADERS_MAX, HeaderNames, OTHER_HEADERS, check_header_name, split_addresses};
 pub use scan::scan;
-pub use search::{AddressFields, Containing, Exclusion, FolderFiles, FoundMessage, Searcher, Sort, TreeLine, tree};
+pub use search::{
+    AddressFields, Containing, Exclusion, FolderFiles, FoundMessage, MatchOrder, SearchPlan, Searcher, Sort, TreeLine,
+    tree,
+};
 pub use section::Section;
 pub use stop::Stop;
 pub use text_index::Head;

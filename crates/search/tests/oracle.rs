@@ -9,7 +9,7 @@ use std::fs;
 
 use posthaste_search::settings::{SearchSettings, add_headers};
 use posthaste_search::text::{Extracted, Priority, TokenKind, extract_with, fold, tokens};
-use posthaste_search::{Exclusion, Searcher, Sort};
+use posthaste_search::{SearchPlan, Searcher, Sort};
 
 use crate::common::{corpus, hits, maildir, parsed, update};
 
@@ -79,13 +79,14 @@ struct Oracle {
 impl Oracle {
     /// Pages of the newest, which are found without a look at all, are those of all that is found.
     fn check_newest(&self, query: &str) {
-        let (searcher, rule) = (&self.searcher, Exclusion::default());
+        let searcher = &self.searcher;
         let parsed = parsed(query);
         let found = searcher.find(&parsed).unwrap();
         for (offset, limit) in [(0, 1), (1, 3), (0, 100)] {
             for reverse in [false, true] {
                 let expected = searcher.page(&found, Sort::Date, reverse, offset, limit).unwrap();
-                let page = rule.newest(searcher, &parsed, reverse, offset, limit).unwrap();
+                let plan = SearchPlan { reverse, offset, limit: Some(limit), ..SearchPlan::default() };
+                let page = plan.page(searcher, &parsed).unwrap();
                 assert_eq!(page, expected, "{query} {offset} {limit} {reverse}");
             }
         }

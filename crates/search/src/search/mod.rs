@@ -14,6 +14,7 @@ mod messages;
 mod newest;
 mod order;
 mod phrase;
+mod plan;
 mod regex;
 mod relevance;
 mod segment;
@@ -44,6 +45,7 @@ pub use exclusion::Exclusion;
 pub use folder::FolderFiles;
 pub use messages::{AddressFields, FoundMessage};
 pub use order::Sort;
+pub use plan::{MatchOrder, SearchPlan};
 pub use tree::{TreeLine, tree};
 
 /// An index open for reading: one commit, as it was when it was opened.

@@ -36,7 +36,7 @@ impl Exclusion {
     ///
     /// # Errors
     /// As for [`Searcher::find`].
-    pub fn newest(
+    pub(super) fn newest(
         &self,
         searcher: &Searcher,
         query: &Query,

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use posthaste_search::query::{Leaf, Query};
 use posthaste_search::state::StateError;
-use posthaste_search::{Exclusion, FoundMessage, IndexError, Searcher};
+use posthaste_search::{FoundMessage, IndexError, SearchPlan, Searcher};
 use serde_json::{Value, json};
 
 use super::mail::short;
@@ -36,9 +36,11 @@ pub(super) fn search(receiver: &Receiver, query: &str, part: &Part, answer: Answ
         Some(secs) => Query::And(vec![query, Query::Leaf(Leaf::Date(since(secs)..i64::MAX))]),
     };
     let limit = part.limit.unwrap_or(ROWS_MAX).clamp(1, ROWS_MAX);
-    let (skip, limit) = (part.skip.min(SKIP_MAX) as usize, limit as usize);
+    let limit = limit as usize;
+    let skip = part.skip.min(SKIP_MAX) as usize;
+    let plan = SearchPlan { offset: skip, limit: Some(limit), ..SearchPlan::default() };
     let failed = |error: IndexError| error.to_string();
-    let found = Exclusion::default().newest(&searcher, &query, false, skip, limit).map_err(failed)?;
+    let found = plan.page(&searcher, &query).map_err(failed)?;
     let is_full = found.len() == limit && skip + limit <= SKIP_MAX as usize;
     // As the index names its trees.
     let mail = std::path::absolute(&settings.mail).unwrap_or_else(|_| settings.mail.clone());
