@@ -283,12 +283,11 @@ impl<L: LocalSpool> Applier<L> {
     }
 
     fn append_own(&mut self, place: Place, own: Own) {
-        let then: Then = match self.rules.after_local {
-            true => own.then,
-            false => {
-                (own.then)(Ok(self.hub.member.lsn(place.number)));
-                Box::new(|_| ())
-            }
+        let then: Then = if self.rules.after_local {
+            own.then
+        } else {
+            (own.then)(Ok(self.hub.member.lsn(place.number)));
+            Box::new(|_| ())
         };
         self.append_local(place, own.entries, own.body, Some(then), own.room);
     }

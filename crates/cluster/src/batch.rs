@@ -84,11 +84,14 @@ impl LoggedBatch {
     /// The head, which `bytes` must begin with, and what follows it. `None` if it is none.
     pub fn decode_head(bytes: &Bytes) -> Option<(Self, Bytes)> {
         let len = Self::head_len(bytes)?;
-        let (head, rest) = (bytes.get(4..len)?, bytes.slice(len..));
+        let head = bytes.get(4..len)?;
+        let rest = bytes.slice(len..);
         let mut fields = Fields::of(head);
         let mut entries = Vec::new();
         for _ in 0..fields.u16()? {
-            let (stream, flags, len) = (fields.u16()?, fields.u8()?, fields.u32()?);
+            let stream = fields.u16()?;
+            let flags = fields.u8()?;
+            let len = fields.u32()?;
             let payload = bytes.slice_ref(fields.bytes(len as usize)?);
             entries.push(LoggedEntry { stream, needs_body: flag(flags)?, payload });
         }

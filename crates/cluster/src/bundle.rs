@@ -61,9 +61,10 @@ impl Prepared {
     pub fn octets(&self) -> io::Result<Bytes> {
         let mut out = Vec::with_capacity(self.bytes as usize);
         self.reader()?.read_to_end(&mut out)?;
-        match out.len() as u64 == self.bytes {
-            true => Ok(out.into()),
-            false => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the body's file is too short")),
+        if out.len() as u64 == self.bytes {
+            Ok(out.into())
+        } else {
+            Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the body's file is too short"))
         }
     }
 

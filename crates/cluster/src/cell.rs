@@ -185,10 +185,13 @@ impl ShardCell {
         if fields.u8()? != VERSION {
             return None;
         }
-        let (epoch, nonce) = (fields.u64()?, fields.u64()?);
-        let (owner, incarnation) = (optional_name(&mut fields)?, fields.u64()?);
+        let epoch = fields.u64()?;
+        let nonce = fields.u64()?;
+        let owner = optional_name(&mut fields)?;
+        let incarnation = fields.u64()?;
         let next = optional_name(&mut fields)?;
-        let (in_sync, seeding) = (members(&mut fields)?, members(&mut fields)?);
+        let in_sync = members(&mut fields)?;
+        let seeding = members(&mut fields)?;
         fields.end()?;
         if owner.is_none() && incarnation != 0 {
             return None;
@@ -208,7 +211,8 @@ fn optional_name(fields: &mut Fields<'_>) -> Option<Option<NodeName>> {
 fn members(fields: &mut Fields<'_>) -> Option<BTreeMap<NodeName, u64>> {
     let mut members = BTreeMap::new();
     for _ in 0..fields.u16()? {
-        let (name, spool) = (NodeName::new(fields.text::<&str>()?)?, fields.u64()?);
+        let name = NodeName::new(fields.text::<&str>()?)?;
+        let spool = fields.u64()?;
         if members.last_key_value().is_some_and(|(last, _)| name <= *last) {
             return None;
         }
@@ -249,7 +253,9 @@ impl NodeCell {
         if fields.u8()? != VERSION {
             return None;
         }
-        let (incarnation, write, wall_ms) = (fields.u64()?, fields.u64()?, fields.u64()?);
+        let incarnation = fields.u64()?;
+        let write = fields.u64()?;
+        let wall_ms = fields.u64()?;
         let version: String = fields.text::<&str>().filter(|it| it.len() <= VERSION_BYTES_MAX)?.to_owned();
         let is_removed = match fields.u8()? {
             0 => false,
@@ -279,7 +285,9 @@ impl NodeCell {
 
 fn report(fields: &mut Fields<'_>) -> Option<(u16, Report)> {
     let shard = fields.u16()?;
-    let (spool, log, applied) = (fields.u64()?, fields.u64()?, Position::new(fields.u64()?));
+    let spool = fields.u64()?;
+    let log = fields.u64()?;
+    let applied = Position::new(fields.u64()?);
     let digest = match fields.u8()? {
         0 => None,
         1 => Some(Digest { position: Position::new(fields.u64()?), sum: fields.u64()? }),

@@ -55,7 +55,8 @@ impl Collector {
         let damaged = || CollectError::Damaged(upload);
         let collected = self.0.remove(&upload).filter(|it| (it.len, it.crc) == (len, crc)).ok_or_else(damaged)?;
         let (mut batch, content) = collected.batch.ok_or_else(damaged)?;
-        let (front, body_len) = (std::mem::take(&mut batch.front), batch.body_len);
+        let front = std::mem::take(&mut batch.front);
+        let body_len = batch.body_len;
         let body = match content {
             Content::Memory(parts) if batch.body == LoggedBody::None && parts.is_empty() => Body::None,
             Content::Memory(parts) => Body::Inline(front.clone(), parts),
@@ -122,7 +123,8 @@ pub(crate) fn batch_of(
     for entry in &logged.entries {
         // A stream that was forgotten takes none.
         if let Some(stream) = id_of(entry.stream)? {
-            let (needs_body, payload) = (entry.needs_body, entry.payload.clone());
+            let needs_body = entry.needs_body;
+            let payload = entry.payload.clone();
             entries.push(posthaste_spool::Entry { stream, needs_body, payload });
         }
     }

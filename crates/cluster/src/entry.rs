@@ -60,7 +60,11 @@ impl Place {
     /// The history after its record.
     pub fn history(&self) -> History {
         let next = self.number - u64::from(self.index) + u64::from(self.numbers);
-        let (log, position, epoch, valid_from, crc) = (self.log, self.position, self.epoch, self.valid_from, self.crc);
+        let log = self.log;
+        let position = self.position;
+        let epoch = self.epoch;
+        let valid_from = self.valid_from;
+        let crc = self.crc;
         History { log, position, epoch, valid_from, next, crc }
     }
 
@@ -120,7 +124,8 @@ impl Place {
         match fields.u8()? {
             0 => {}
             1 => {
-                let (number, name): (_, String) = (fields.u16()?, fields.text()?);
+                let number = fields.u16()?;
+                let name: String = fields.text()?;
                 place.stream = Some((number, Some(name).filter(|name| !name.is_empty())));
             }
             2 => place.is_digest = true,
@@ -191,7 +196,8 @@ impl Applied {
         };
         let mut streams = BTreeMap::new();
         for _ in 0..fields.u16()? {
-            let (number, name): (u16, String) = (fields.u16()?, fields.text()?);
+            let number = fields.u16()?;
+            let name: String = fields.text()?;
             if streams.last_key_value().is_some_and(|(last, _)| number <= *last) {
                 return None;
             }

@@ -25,7 +25,8 @@ impl<L: LocalSpool> ShardThread<L> {
     /// Until the spool is closed. `again`: records up to the last that the local spool has, from the place to resume from on.
     pub fn run(self, mut reader: Reader, again: Vec<(Position, Bytes)>) {
         let mut applier = Applier::new(self.hub.clone(), self.config.writer_rules);
-        let (mut stopped, mut parts) = (applier.collect_again(again).err(), None);
+        let mut stopped = applier.collect_again(again).err();
+        let mut parts = None;
         loop {
             let mut follower = Follower { hub: &self.hub, applier: &mut applier, reader: &mut reader, parts, stopped };
             follower.note_stop();
@@ -123,8 +124,10 @@ impl<L: LocalSpool> Follower<'_, L> {
             }
             return true;
         }
-        let (mut ended, mut left) = (None, READ_RECORDS);
-        let (reader, applier) = (&mut *self.reader, &mut *self.applier);
+        let mut ended = None;
+        let mut left = READ_RECORDS;
+        let reader = &mut *self.reader;
+        let applier = &mut *self.applier;
         let followed = self.hub.log.follow(from, &mut |position, bytes| {
             match reader.read(position, &bytes) {
                 Ok(Read::Valid(record)) => {
@@ -142,7 +145,9 @@ impl<L: LocalSpool> Follower<'_, L> {
 
     /// Collects some parts again. True if the engine does not answer.
     fn read_parts(&mut self, first: Position, last: Position) -> bool {
-        let (mut ended, mut left, mut next) = (None, READ_RECORDS, first);
+        let mut ended = None;
+        let mut left = READ_RECORDS;
+        let mut next = first;
         let applier = &mut *self.applier;
         let followed = self.hub.log.follow(first, &mut |position, bytes| {
             ended = applier.collect_part(position, &bytes).err();

@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn only_an_engine_that_answers_changes_the_verdict() {
-        let (log, state) = (MemoryLog::new(1, Faults::default()), EngineState::default());
+        let log = MemoryLog::new(1, Faults::default());
+        let state = EngineState::default();
         let asked = |is_away: bool| {
             log.set_away(is_away);
             state.ask_settings(&log);

@@ -109,7 +109,8 @@ pub(crate) struct Resumed {
 
 /// Compares the log with what the local spool has of it.
 pub(crate) fn resume(log: &dyn Log, applied: &Applied, shard: u16) -> Result<Resumed, OpenError> {
-    let (first, end) = (log.first()?, log.end()?);
+    let first = log.first()?;
+    let end = log.end()?;
     let cut = |position| OpenError::Invalid(Invalid::Cut { position, first });
     let Some(last) = &applied.last else {
         let from = Position::START.next();

@@ -129,7 +129,9 @@ impl Pipeline {
         // First, so that its consumer hears of the batch before all others.
         let entries = std::iter::once(own).chain(slot.entries.iter().cloned()).collect();
         let batch = Batch { entries, body: copy(&slot.body) };
-        let (seq, then, shared) = (*seq, slot.then.clone(), self.shared.clone());
+        let seq = *seq;
+        let then = slot.then.clone();
+        let shared = self.shared.clone();
         // Held over the append: the ring's thread cancels all that come after a refused one, and finds them all.
         let mut state = self.shared.state();
         if state.failed.is_some() {

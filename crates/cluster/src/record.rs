@@ -185,8 +185,14 @@ impl Record {
 
     fn decode_content(bytes: &Bytes, content: &[u8], crc: u32) -> Option<Self> {
         let mut fields = Fields::of(content.get(1..)?);
-        let (kind, shard, log, epoch) = (fields.u8()?, fields.u16()?, fields.u64()?, fields.u64()?);
-        let (send, first, count, len) = (fields.u64()?, fields.u64()?, fields.u32()?, fields.u32()?);
+        let kind = fields.u8()?;
+        let shard = fields.u16()?;
+        let log = fields.u64()?;
+        let epoch = fields.u64()?;
+        let send = fields.u64()?;
+        let first = fields.u64()?;
+        let count = fields.u32()?;
+        let len = fields.u32()?;
         let header = Header { shard, log, epoch, send, first, previous: fields.u32()? };
         let sums = fields.bytes((count as usize).checked_mul(8)?)?;
         if fields.len() != len as usize || (count > 0) != (kind == BATCHES) {
@@ -276,7 +282,8 @@ impl Content {
         let content = match kind {
             0 => Content::Start,
             2 => {
-                let (upload, offset) = (fields.u64()?, fields.u64()?);
+                let upload = fields.u64()?;
+                let offset = fields.u64()?;
                 let bytes = all.slice_ref(fields.bytes(fields.len())?);
                 offset.checked_add(bytes.len() as u64)?;
                 Content::Part { upload, offset, bytes }
@@ -286,11 +293,14 @@ impl Content {
             5 => Content::Open { nonce: fields.u64()? },
             6 => Content::Barrier { valid_from: fields.u64()? },
             7 => {
-                let (number, name): (_, String) = (fields.u16()?, fields.text()?);
+                let number = fields.u16()?;
+                let name: String = fields.text()?;
                 Content::Stream { number, name: Some(name).filter(|name| !name.is_empty()) }
             }
             8 => {
-                let (stream, position, below) = (fields.u16()?, fields.u64()?, fields.u64()?);
+                let stream = fields.u16()?;
+                let position = fields.u64()?;
+                let below = fields.u64()?;
                 let mut also = Vec::with_capacity(fields.len() / 8);
                 while !fields.is_empty() {
                     also.push(fields.u64()?);
@@ -311,7 +321,8 @@ fn batches(all: &Bytes, sums: &[u8], mut fields: Fields<'_>) -> Option<Content> 
     let mut sums = Fields::of(sums);
     let mut batches = Vec::with_capacity(sums.len() / 8);
     while !sums.is_empty() {
-        let (len, crc) = (sums.u32()?, sums.u32()?);
+        let len = sums.u32()?;
+        let crc = sums.u32()?;
         let batch = fields.bytes(len as usize)?;
         if crc32c::crc32c(batch) != crc {
             return None;

@@ -110,7 +110,8 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         local.attach(stream, covered, member.clone())?;
         let hub = Arc::new(Hub::new(local, log, member, stream, config.segment_bytes));
         let writer = std::thread::Builder::new().name("cluster-writer".to_owned()).spawn({
-            let (hub, config) = (hub.clone(), config.clone());
+            let hub = hub.clone();
+            let config = config.clone();
             let reader = resumed.reader.with_rules(config.reader_rules);
             move || ShardThread { hub, config }.run(reader, resumed.again)
         })?;

@@ -81,7 +81,9 @@ mod tests {
     proptest! {
         #[test]
         fn runs_are_a_map_in_both_directions(gaps in prop::collection::vec((0u64..3, 0u64..4), 0..40)) {
-            let (mut runs, mut model, mut at) = (Runs::default(), BTreeMap::new(), (0, 0));
+            let mut runs = Runs::default();
+            let mut model = BTreeMap::new();
+            let mut at = (0, 0);
             for (number, local) in gaps {
                 at = (at.0 + 1 + number / 2 * 5, at.1 + 1 + local / 3 * 7);
                 runs.push(at.0, at.1);

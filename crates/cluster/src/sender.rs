@@ -299,12 +299,12 @@ impl<T> Sender<T> {
     fn pump(&mut self) {
         while self.phase == Phase::Sending && self.flight.len() < self.places() {
             let Some((content, load)) = self.waiting.pop_front() else { return };
-            let (send, after) = (self.take_send(), self.tip.position);
+            let send = self.take_send();
             let header = Header { first: self.tip.next, previous: self.tip.crc, ..self.header(send) };
             let (record, crc) = Record::encode(&header, &content);
-            self.tip = Tip { position: after.next(), crc, next: header.first + content.numbers() };
+            self.effects.push_back(Effect::Append { after: self.tip.position, record, send });
+            self.tip = Tip { position: self.tip.position.next(), crc, next: header.first + content.numbers() };
             self.flight.push_back(Sent { send, record: Record { header, content, crc }, load, answer: None });
-            self.effects.push_back(Effect::Append { after, record, send });
         }
     }
 
@@ -330,9 +330,10 @@ impl<T> Sender<T> {
     /// Uses the answers that are there, up to the first record without one.
     fn settle(&mut self) {
         while self.phase == Phase::Sending {
-            let ready = match self.rules.in_order {
-                true => self.flight.front().is_some_and(|sent| sent.answer.is_some()).then_some(0),
-                false => self.flight.iter().position(|sent| sent.answer.is_some()),
+            let ready = if self.rules.in_order {
+                self.flight.front().is_some_and(|sent| sent.answer.is_some()).then_some(0)
+            } else {
+                self.flight.iter().position(|sent| sent.answer.is_some())
             };
             let Some(at) = ready else { break };
             let expected = self.reader.position().next();
@@ -354,9 +355,10 @@ impl<T> Sender<T> {
     }
 
     fn refused(&mut self) {
-        match self.rules.refused_is_no_fence {
-            true => self.decide_by_reading(),
-            false => self.end(End::Fenced { epoch: self.epoch }),
+        if self.rules.refused_is_no_fence {
+            self.decide_by_reading()
+        } else {
+            self.end(End::Fenced { epoch: self.epoch })
         }
     }
 
@@ -388,9 +390,9 @@ impl<T> Sender<T> {
 
     fn send_control(&mut self, header: Header, content: Content) {
         let (bytes, crc) = Record::encode(&header, &content);
-        let (send, after) = (header.send, self.reader.position());
+        let send = header.send;
+        self.effects.push_back(Effect::Append { after: self.reader.position(), record: bytes, send });
         self.control = Some(Control { send, record: Record { header, content, crc } });
-        self.effects.push_back(Effect::Append { after, record: bytes, send });
     }
 
     fn control_answered(&mut self, outcome: Result<Position, LogError>) {
@@ -401,12 +403,11 @@ impl<T> Sender<T> {
                 self.reader.confirm(position, &control.record);
                 self.opened(&control.record.content);
                 self.valid(control.record, None);
-                match is_start {
-                    true => self.send_open(),
-                    false => {
-                        self.void();
-                        self.resume();
-                    }
+                if is_start {
+                    self.send_open()
+                } else {
+                    self.void();
+                    self.resume();
                 }
             }
             Ok(_) | Err(LogError::Refused(_)) => {

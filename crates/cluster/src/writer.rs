@@ -60,7 +60,8 @@ impl<L: LocalSpool> Writer<L> {
         rules: WriterRules,
         opened: Promoted,
     ) -> Self {
-        let (answers, opened) = (Arc::default(), Some(opened));
+        let answers = Arc::default();
+        let opened = Some(opened);
         Writer { hub, rules, sender, answers, applier, next: None, large: None, uploads: 0, opened }
     }
 
@@ -129,7 +130,8 @@ impl<L: LocalSpool> Writer<L> {
             match effect {
                 Effect::Append { .. } if self.sender.is_ended() => {}
                 Effect::Append { after, record, send } => {
-                    let (queue, answers) = (self.hub.queue.clone(), self.answers.clone());
+                    let queue = self.hub.queue.clone();
+                    let answers = self.answers.clone();
                     let progress = self.hub.progress.clone();
                     progress.sent(record.len());
                     let then = move |outcome: Result<Position, LogError>| {
@@ -210,7 +212,8 @@ impl<L: LocalSpool> Writer<L> {
             // Shorter than what is known to be stored.
             return if from == end.next() { Ok(true) } else { Err(LogError::Gap(end.next())) };
         }
-        let (sender, mut left) = (&mut self.sender, READ_RECORDS);
+        let sender = &mut self.sender;
+        let mut left = READ_RECORDS;
         let mut last = from;
         self.hub.log.follow(from, &mut |position, bytes| {
             sender.read(position, &bytes);
@@ -296,7 +299,9 @@ impl<L: LocalSpool> Writer<L> {
         if first.is_large() {
             return self.begin_large(first);
         }
-        let (mut batches, mut owns, mut bytes) = (Vec::new(), VecDeque::new(), 0);
+        let mut batches = Vec::new();
+        let mut owns = VecDeque::new();
+        let mut bytes = 0;
         let mut prepared = Some(first);
         while let Some(next) = prepared {
             if bytes + next.bytes > BUNDLE_BYTES || batches.len() == BUNDLE_BATCHES {
@@ -342,7 +347,8 @@ impl<L: LocalSpool> Writer<L> {
                 self.sender.push(Content::Part { upload, offset, bytes }, Load::Part);
             }
             Ok(None) => {
-                let (len, crc) = (large.sent, large.crc);
+                let len = large.sent;
+                let crc = large.crc;
                 self.sender.push(Content::Commit { upload, len, crc }, Load::Large(large.into_own()));
             }
             Err(error) => {

@@ -105,7 +105,8 @@ fn a_cut_between_log_and_ring_loses_and_doubles_nothing() {
 fn a_member_without_anything_applies_the_whole_log() {
     let mut place = Place::new(world::faults());
     let spool = place.open().unwrap();
-    let (a, b) = (spool.stream("a").unwrap(), spool.stream("b").unwrap());
+    let a = spool.stream("a").unwrap();
+    let b = spool.stream("b").unwrap();
     append(&spool, b, in_file(&spool, 2_000_000), "large");
     for n in 0..20 {
         append(&spool, a, inline(n * 100), &n.to_string());
@@ -114,7 +115,8 @@ fn a_member_without_anything_applies_the_whole_log() {
     let goes = spool.stream("b").unwrap();
     assert_ne!(goes, b);
     append(&spool, goes, Body::None, "of another");
-    let (of_a, of_b) = (content(&spool, a), content(&spool, goes));
+    let of_a = content(&spool, a);
+    let of_b = content(&spool, goes);
     drop(spool);
     // The numbers of the cluster are the same, whatever the local ones are.
     let mut other = Place::with(Machine::new().unwrap(), place.log.clone());
@@ -270,7 +272,8 @@ fn a_batch_over_the_members_limit_never_reaches_the_log() {
 fn an_advance_of_a_stream_of_the_owner_is_in_the_log() {
     let mut place = Place::new(Faults::default());
     let spool = place.open().unwrap();
-    let (own, all) = (spool.stream("of the owner").unwrap(), spool.stream("a").unwrap());
+    let own = spool.stream("of the owner").unwrap();
+    let all = spool.stream("a").unwrap();
     let lsns: Vec<Lsn> = (0..4).map(|_| append(&spool, own, inline(10), "x")).collect();
     append(&spool, all, inline(10), "y");
     for stream in [own, all] {
@@ -288,7 +291,8 @@ fn an_advance_of_a_stream_of_the_owner_is_in_the_log() {
     let mut other = Place::with(Machine::new().unwrap(), place.log.clone());
     other.config.identity.nonce = 50;
     let spool = other.open().unwrap();
-    let (own, all) = (spool.stream("of the owner").unwrap(), spool.stream("a").unwrap());
+    let own = spool.stream("of the owner").unwrap();
+    let all = spool.stream("a").unwrap();
     assert_eq!(spool.position(own).0, lsns[2]);
     assert_eq!(content(&spool, own).iter().map(|it| it.0).collect::<Vec<_>>(), [lsns[3]]);
     assert!(!spool.needs_body(own, lsns[0]) && spool.needs_body(own, lsns[1]) && !spool.needs_body(own, lsns[2]));

@@ -85,7 +85,8 @@ fn a_shard_goes_back_and_forth_a_hundred_times() {
     first.stream("a").unwrap();
     let mut elsewhere = other(&place);
     let second = elsewhere.follow().unwrap();
-    let (mut owner, mut standby) = (&first, &second);
+    let mut owner = &first;
+    let mut standby = &second;
     let mut all = Vec::new();
     for round in 0..100 {
         let stream = stream_of(owner, "a");
@@ -164,7 +165,8 @@ fn forced_changes_of_owner_lose_and_double_nothing() {
         first.stream("a").unwrap();
         let mut elsewhere = other(&place);
         let second = elsewhere.follow().unwrap();
-        let (mut owner, mut standby) = (&first, &second);
+        let mut owner = &first;
+        let mut standby = &second;
         let mut all = Vec::new();
         for round in 0..16 {
             let stream = stream_of(owner, "a");
@@ -192,7 +194,8 @@ fn forced_changes_of_owner_lose_and_double_nothing() {
         assert!(content(standby, stream_of(standby, "a")) == stored, "seed {seed}: members differ");
         for (nth, told) in all.iter().enumerate() {
             let mut found = stored.iter().filter(|it| it.1 == nth.to_string()).map(|it| it.0);
-            let (is_at, is_again) = (found.next(), found.next().is_some());
+            let is_at = found.next();
+            let is_again = found.next().is_some();
             assert!(!is_again, "seed {seed}: {nth} is there twice");
             match told.recv().unwrap() {
                 Ok(lsn) => assert_eq!(is_at, Some(lsn), "seed {seed}: {nth} was acknowledged"),
@@ -213,9 +216,10 @@ struct HoldingLog {
 
 impl Log for HoldingLog {
     fn append(&self, after: Position, record: Bytes, then: Appended) {
-        match self.holds.swap(false, Ordering::SeqCst) {
-            true => self.held.send(then).unwrap(),
-            false => self.inner.append(after, record, then),
+        if self.holds.swap(false, Ordering::SeqCst) {
+            self.held.send(then).unwrap()
+        } else {
+            self.inner.append(after, record, then)
         }
     }
 

@@ -96,7 +96,8 @@ mod nats {
 
         fn new() -> Self {
             static COUNT: AtomicU64 = AtomicU64::new(0);
-            let (machine, server) = (OnMachine::<false>::new(), shared());
+            let machine = OnMachine::<false>::new();
+            let server = shared();
             let log: Arc<dyn Log> = match &server {
                 None => Arc::new(machine.0.log.clone()),
                 Some(server) => {

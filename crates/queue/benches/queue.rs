@@ -72,7 +72,8 @@ fn main() {
 
     let begun = Instant::now();
     let mut file = tempfile::tempfile().expect("a file");
-    let (mut snapshot, mut out) = (Snapshot::begin(&queue), Vec::new());
+    let mut snapshot = Snapshot::begin(&queue);
+    let mut out = Vec::new();
     let mut writer = BufWriter::with_capacity(1 << 20, &mut file);
     let mut longest = std::time::Duration::ZERO;
     loop {
@@ -91,7 +92,8 @@ fn main() {
 
     let begun = Instant::now();
     let selection = Selection { tenant: Some("tenant 3".into()), ..Selection::default() };
-    let (mut from, mut purged) = (None, 0);
+    let mut from = None;
+    let mut purged = 0;
     loop {
         let (keys, next, _) = queue.select(&selection, from);
         let changes: Vec<Change> = keys.into_iter().filter_map(|key| queue.act(key, Action::Delete)).collect();

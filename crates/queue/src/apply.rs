@@ -38,7 +38,9 @@ impl Queue {
                 self.resume(scope);
             }
             QueueEntry::Diverted { scope, until, to, reason } => {
-                let (scope, to, reason) = (scope.clone(), to.clone(), reason.clone());
+                let scope = scope.clone();
+                let to = to.clone();
+                let reason = reason.clone();
                 self.diverted.insert(scope.clone(), Diversion { scope, until: *until, to, reason });
                 self.reroute_all();
             }
@@ -47,7 +49,8 @@ impl Queue {
                 self.reroute_all();
             }
             QueueEntry::Slowed { scope, until, message_rate, connections, reason } => {
-                let (message_rate, reason) = (message_rate.clone(), reason.clone());
+                let message_rate = message_rate.clone();
+                let reason = reason.clone();
                 let slow = Slow { until: *until, message_rate, connections: *connections, reason };
                 self.slowed.insert(scope.clone(), slow);
             }
@@ -188,10 +191,7 @@ impl Queue {
         let message = change.key.message;
         if !self.table.has(message) {
             self.expires.remove(&message);
-            match self.owed.has(message) {
-                true => self.owed.note(message),
-                false => self.released.push(message),
-            }
+            if self.owed.has(message) { self.owed.note(message) } else { self.released.push(message) }
         }
         if self.destinations.uncount(place) == 0 {
             let destination = self.destinations.remove(&mut self.names, place);
@@ -212,7 +212,8 @@ impl Queue {
     }
 
     pub(super) fn end_suspensions(&mut self) {
-        let (before, now) = (self.suspended.len(), self.now);
+        let before = self.suspended.len();
+        let now = self.now;
         self.suspended.retain(|_, (until, _)| *until > now);
         if self.suspended.len() < before {
             self.wake_all();

@@ -71,7 +71,8 @@ mod tests {
         for recorded in [0, 1_789_999_999, 5000, 2_000_000_000] {
             let clock = Clock::start(recorded, millis(began), millis(70_300));
             for later in [0, 200, 400, 900, 86_400_000] {
-                let (mono, wall) = (millis(70_300 + later), millis(began + later));
+                let mono = millis(70_300 + later);
+                let wall = millis(began + later);
                 let shown = i64::from(clock.now(mono)) + clock.to_wall(mono, wall);
                 let right = i64::try_from((began + later) / 1000).unwrap();
                 assert_eq!(shown, right, "{recorded} {later}");

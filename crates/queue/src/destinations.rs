@@ -17,13 +17,6 @@ pub struct QueueId {
     pub(super) serial: u32,
 }
 
-impl QueueId {
-    /// An id for tests of callers: no queue is looked up by it.
-    pub const fn of_tests(place: u32) -> Self {
-        Self { place, serial: 0 }
-    }
-}
-
 /// The names shared by a queue's recipients.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueName {
@@ -160,7 +153,8 @@ impl Destinations {
     pub fn uncount(&mut self, place: u32) -> u32 {
         let destination = self.at_mut(place);
         destination.open -= 1;
-        let (open, tenant) = (destination.open, destination.key[0] as usize);
+        let open = destination.open;
+        let tenant = destination.key[0] as usize;
         self.of_tenants[tenant] -= 1;
         open
     }

@@ -97,11 +97,13 @@ fn samples() -> Vec<QueueEntry> {
     let QueueEntry::Imported(sample) = imported() else { unreachable!("it is imported") };
     all.push(QueueEntry::Imported(Box::new(Imported { queued: with_forwarded(), ..*sample })));
     all.extend(scopes.iter().cloned().map(|scope| QueueEntry::Suspended { scope, until: 4, reason: "why".into() }));
-    let (to, reason): (Arc<str>, EntryText) = ("[192.0.2.1]:26".into(), "why".into());
+    let to: Arc<str> = "[192.0.2.1]:26".into();
+    let reason: EntryText = "why".into();
     let diverted = |scope| QueueEntry::Diverted { scope, until: 4, to: to.clone(), reason: reason.clone() };
     all.extend(scopes.iter().cloned().map(diverted));
     all.extend(scopes.iter().cloned().map(QueueEntry::NotDiverted));
-    let (message_rate, connections): (Arc<str>, _) = ("10/minute".into(), 2);
+    let message_rate: Arc<str> = "10/minute".into();
+    let connections = 2;
     let slowed = |scope| QueueEntry::Slowed {
         scope,
         until: 4,
@@ -181,7 +183,8 @@ fn the_other_sender_follows_the_pool_and_a_bit_marks_it() {
 #[test]
 fn a_recipient_here_has_asked_for_success_alone() {
     let QueueEntry::Queued(mut message) = queued() else { unreachable!("it is queued") };
-    let (success, here) = (notify::SUCCESS, [notify::IN_MAILBOX, notify::HANDED_ON]);
+    let success = notify::SUCCESS;
+    let here = [notify::IN_MAILBOX, notify::HANDED_ON];
     for bits in 0..=u8::MAX {
         message.recipients[1].notify = bits;
         let entry = QueueEntry::Queued(message.clone());

@@ -91,7 +91,8 @@ impl Queue {
     fn unpark_lane(&mut self, place: u32, at: usize, kind: usize) {
         let id = self.destinations.id(place);
         let destination = self.destinations.at_mut(place);
-        let (tenant, lane) = (destination.key[0], &mut destination.lanes[at]);
+        let tenant = destination.key[0];
+        let lane = &mut destination.lanes[at];
         if std::mem::take(&mut lane.is_parked[kind])
             && let Some(ready) = lane.ready
         {

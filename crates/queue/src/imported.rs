@@ -116,10 +116,14 @@ impl Imported {
     }
 
     pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
-        let (origin, at, queued) = (Origin::take(rest)?, rest.u32()?, Queued::take(rest)?);
+        let origin = Origin::take(rest)?;
+        let at = rest.u32()?;
+        let queued = Queued::take(rest)?;
         let mut states = Vec::with_capacity(queued.recipients.len());
         for _ in &queued.recipients {
-            let (attempts, bits, due) = (rest.u8()?, rest.u8()?, rest.u32()?);
+            let attempts = rest.u8()?;
+            let bits = rest.u8()?;
+            let due = rest.u32()?;
             if bits & !(HELD | TOLD) != 0 {
                 return Err(DecodeError::Unknown("bits"));
             }
@@ -153,7 +157,8 @@ impl ImportNoted {
     }
 
     pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
-        let (origin, at) = (Origin::take(rest)?, rest.u32()?);
+        let origin = Origin::take(rest)?;
+        let at = rest.u32()?;
         let numbers = (0..rest.u16()?).map(|_| rest.u16()).collect::<Result<_, _>>()?;
         Ok(ImportNoted { origin, at, numbers })
     }

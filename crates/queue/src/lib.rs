@@ -136,7 +136,8 @@ impl Queue {
     /// An empty queue, to be filled by a replay. `seed` decides the random parts of pauses.
     pub fn new(schedules: Schedules, seed: u64) -> Self {
         let mut table = Table::new();
-        let (wheel, ended_holds) = (Wheel::new(&mut table), table.list());
+        let wheel = Wheel::new(&mut table);
+        let ended_holds = table.list();
         Queue {
             table,
             wheel,
@@ -178,7 +179,8 @@ impl Queue {
         self.keep_owing();
         self.owed.note_all();
         self.wheel.start(now);
-        let (mut from, mut changes) = (FIRST, Vec::new());
+        let mut from = FIRST;
+        let mut changes = Vec::new();
         while let Some((ids, next)) = self.table.open_from(from) {
             changes.extend(ids.into_iter().filter_map(|id| self.start_one(id)));
             from = next;
@@ -324,10 +326,7 @@ impl Queue {
 
     /// Handles the time of a recipient in no list: that of its attempt, or the end of its hold.
     fn come_due(&mut self, id: Id) {
-        match self.table.get(id).is(HELD) {
-            true => self.table.push_back(self.ended_holds, id),
-            false => self.enqueue(id, false),
-        }
+        if self.table.get(id).is(HELD) { self.table.push_back(self.ended_holds, id) } else { self.enqueue(id, false) }
     }
 
     fn schedule_of(&self, id: Id) -> &Schedule {

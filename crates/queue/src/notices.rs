@@ -67,7 +67,8 @@ impl Queue {
         let (message, received) = self.table.message(id);
         let schedule = self.schedule_of(id);
         let own = if self.expires.is_empty() { None } else { self.expires.get(&message).copied() };
-        let (expires, delay_secs) = (own.unwrap_or_else(|| schedule.expires(received)), schedule.delay_notice_secs);
+        let expires = own.unwrap_or_else(|| schedule.expires(received));
+        let delay_secs = schedule.delay_notice_secs;
         if expires <= self.now {
             let key = self.table.key(id);
             self.table.unlink(id);

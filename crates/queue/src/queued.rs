@@ -158,8 +158,13 @@ impl Queued {
         if flags & !FLAGS != 0 {
             return Err(DecodeError::Unknown("flag"));
         }
-        let (received, not_before, expires) = (rest.u32()?, rest.u32()?, rest.u32()?);
-        let (sender, envid, tenant, campaign) = (rest.text()?, rest.text()?, rest.text()?, rest.text()?);
+        let received = rest.u32()?;
+        let not_before = rest.u32()?;
+        let expires = rest.u32()?;
+        let sender = rest.text()?;
+        let envid = rest.text()?;
+        let tenant = rest.text()?;
+        let campaign = rest.text()?;
         let pool = rest.text()?;
         let mut forwarded = match flags & HAS_FORWARDED {
             0 => None,
@@ -167,7 +172,8 @@ impl Queued {
         };
         let mut recipients: Vec<QueuedRecipient> = Vec::new();
         for _ in 0..rest.u16()? {
-            let (number, mut notify) = (rest.u16()?, rest.u8()?);
+            let number = rest.u16()?;
+            let mut notify = rest.u8()?;
             if let Some(forwarded) = forwarded.as_mut().filter(|_| notify & LEAVES_FROM_OTHER != 0) {
                 forwarded.numbers.push(number);
                 notify &= !LEAVES_FROM_OTHER;

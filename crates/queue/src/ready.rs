@@ -140,7 +140,8 @@ impl Queue {
             let lane = self.ready[ready as usize].turns[kind].pop()?;
             let Some(destination) = self.destinations.get(lane.queue) else { continue };
             let Some(at) = destination.lanes.iter().position(|other| other.serial == lane.serial) else { continue };
-            let (place, is_old) = (lane.queue.place, destination.route_until <= self.now);
+            let place = lane.queue.place;
+            let is_old = destination.route_until <= self.now;
             self.destinations.at_mut(place).lanes[at].has_turn[kind] = false;
             let Some(id) = self.table.first(self.destinations.at(place).lanes[at].lists[kind]) else { continue };
             if self.is_suspended(place, at) {
@@ -188,7 +189,8 @@ impl Queue {
     }
 
     fn joins(&self, id: Id, first: Id, take: Take, ready: Option<u32>) -> bool {
-        let (recipient, first) = (self.table.get(id), self.table.get(first));
+        let recipient = self.table.get(id);
+        let first = self.table.get(first);
         if !recipient.is(DUE) {
             return false;
         }
@@ -212,8 +214,10 @@ impl Queue {
             recipient.begin_work();
             *recipient
         });
-        let (number, attempts, crashes, place) =
-            (recipient.number, recipient.attempts, recipient.crashes(), recipient.queue);
+        let number = recipient.number;
+        let attempts = recipient.attempts;
+        let crashes = recipient.crashes();
+        let place = recipient.queue;
         Taken { number, queue: self.destinations.id(place), attempts, crashes }
     }
 
@@ -262,9 +266,10 @@ impl Queue {
             }
         };
         let list = self.destinations.at(place).lanes[at].lists[kind];
-        match in_front {
-            true => self.table.push_front(list, id),
-            false => self.table.push_back(list, id),
+        if in_front {
+            self.table.push_front(list, id)
+        } else {
+            self.table.push_back(list, id)
         }
         self.wake(place, at, kind);
     }
@@ -273,7 +278,8 @@ impl Queue {
     pub(super) fn wake(&mut self, place: u32, at: usize, kind: usize) {
         let id = self.destinations.id(place);
         let destination = self.destinations.at_mut(place);
-        let (tenant, lane) = (destination.key[0], &mut destination.lanes[at]);
+        let tenant = destination.key[0];
+        let lane = &mut destination.lanes[at];
         if self.table.first(lane.lists[kind]).is_none() {
             return;
         }

@@ -220,7 +220,8 @@ impl Queue {
 
     /// The place of a ready queue. Give it a lane before another is dropped.
     fn ready_queue(&mut self, source: &Arc<str>, site: &str) -> u32 {
-        let (source, site) = (source.clone(), Arc::<str>::from(site));
+        let source = source.clone();
+        let site = Arc::<str>::from(site);
         let name = (source.clone(), site.clone());
         if let Some(&place) = self.ready_by_name.get(&name) {
             return place;

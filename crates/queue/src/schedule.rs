@@ -137,7 +137,8 @@ mod tests {
         let bases = [300, 600, 1200, 2400, 4800, 9600, 14_400, 14_400];
         for (attempts, base) in (1..).zip(bases) {
             let pauses: Vec<u32> = (0..2000).map(|message| schedule.pause(attempts, key(message), 7)).collect();
-            let (least, most) = (*pauses.iter().min().unwrap(), *pauses.iter().max().unwrap());
+            let least = *pauses.iter().min().unwrap();
+            let most = *pauses.iter().max().unwrap();
             assert!(least >= base && most <= base + base / 5, "attempt {attempts}: {least} to {most}");
             assert!(
                 least < base + base / 100 && most > base + base * 19 / 100,

@@ -42,7 +42,8 @@ pub(super) fn put_scope(out: &mut Vec<u8>, scope: &Scope) {
 }
 
 pub(super) fn take_scope(rest: &mut Fields<'_>) -> Result<Scope, DecodeError> {
-    let (kind, name) = (rest.u8()?, rest.text()?);
+    let kind = rest.u8()?;
+    let name = rest.text()?;
     match kind {
         0 => Ok(Scope::Tenant(name)),
         1 => Ok(Scope::Campaign(name)),

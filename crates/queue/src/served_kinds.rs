@@ -101,9 +101,10 @@ mod tests {
                         continue;
                     }
                     let key = Key { message: transaction.message, number: 0 };
-                    let outcome = match self.random.one_in(2) {
-                        true => Outcome::Deferred(Status::default()),
-                        false => Outcome::Delivered(Status::default()),
+                    let outcome = if self.random.one_in(2) {
+                        Outcome::Deferred(Status::default())
+                    } else {
+                        Outcome::Delivered(Status::default())
                     };
                     let change = self.queue.finish(key, outcome).expect("a change");
                     let at = self.queue.now();

@@ -202,7 +202,8 @@ impl Queue {
             return Err(DecodeError::Unknown("version").into());
         }
         queue.seen = Lsn::new(from.u64()?);
-        let (mut places, mut last) = (HashMap::new(), None);
+        let mut places = HashMap::new();
+        let mut last = None;
         loop {
             match from.array::<1>()? {
                 [QUEUE] => {
@@ -275,11 +276,13 @@ impl Queue {
         last: &mut Option<Key>,
     ) -> Result<(), RestoreError> {
         let message = Lsn::new(from.u64()?);
-        let (received, expires): (Secs, Secs) = (from.u32()?, from.u32()?);
+        let received: Secs = from.u32()?;
+        let expires: Secs = from.u32()?;
         let mut recipients = Vec::new();
         for _ in 0..u16::from_le_bytes(from.array()?) {
             let number = u16::from_le_bytes(from.array()?);
-            let (serial, due) = (from.u32()?, from.u32()?);
+            let serial = from.u32()?;
+            let due = from.u32()?;
             let status =
                 Status { code: u16::from_le_bytes(from.array()?), enhanced: u16::from_le_bytes(from.array()?) };
             let [attempts, bits] = from.array()?;

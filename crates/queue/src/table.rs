@@ -49,9 +49,10 @@ struct Page {
 
 impl Page {
     fn part_of(&self, index: usize) -> usize {
-        match self.firsts.is_empty() {
-            true => index.min(self.parts.len() - 1),
-            false => self.firsts.partition_point(|first| usize::from(*first) <= index) - 1,
+        if self.firsts.is_empty() {
+            index.min(self.parts.len() - 1)
+        } else {
+            self.firsts.partition_point(|first| usize::from(*first) <= index) - 1
         }
     }
 
@@ -275,9 +276,10 @@ impl Table {
             let ids = 0..page.recipients.len() as Id;
             let ids = ids.map(|index| place << PAGE_BITS | index);
             let ids: Vec<Id> = ids.filter(|id| self.get(*id).is(OPEN)).collect();
-            let ids: Vec<Id> = match page.base < lsn || page.lsn(0) == lsn {
-                true => ids.into_iter().filter(|id| self.key(*id) >= from).collect(),
-                false => ids,
+            let ids: Vec<Id> = if page.base < lsn || page.lsn(0) == lsn {
+                ids.into_iter().filter(|id| self.key(*id) >= from).collect()
+            } else {
+                ids
             };
             if let Some(&last) = ids.last() {
                 return Some((ids, self.key(last).next()));
@@ -304,7 +306,10 @@ impl Table {
         let place = id >> PAGE_BITS;
         let page = &mut self.pages[place as usize];
         page.open -= 1;
-        let (open, len, base, last) = (usize::from(page.open), page.recipients.len(), page.base, page.last_lsn());
+        let open = usize::from(page.open);
+        let len = page.recipients.len();
+        let base = page.base;
+        let last = page.last_lsn();
         if open * 2 > len || (open > 0 && len < 64) {
             return;
         }
@@ -357,7 +362,9 @@ impl Table {
         for from in &old {
             for part in 0..self.pages[*from as usize].parts.len() {
                 let source = &self.pages[*from as usize];
-                let (lsn, received, range) = (source.lsn(part), source.parts[part].received, source.range(part));
+                let lsn = source.lsn(part);
+                let received = source.parts[part].received;
+                let range = source.range(part);
                 let mut is_begun = false;
                 for index in range {
                     let recipient = self.pages[*from as usize].recipients[index];
@@ -424,7 +431,8 @@ impl Table {
     /// Takes a recipient out of its list, if it is in one.
     pub fn unlink(&mut self, id: Id) {
         let recipient = self.get_mut(id);
-        let (next, prev) = (recipient.next, recipient.prev);
+        let next = recipient.next;
+        let prev = recipient.prev;
         if next == NONE {
             return;
         }

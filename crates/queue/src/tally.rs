@@ -40,7 +40,9 @@ pub(super) struct Tallies(Vec<QueueTally>);
 impl QueueTally {
     fn of(recipient: &Recipient) -> Self {
         let is = |what: bool| u64::from(what);
-        let (is_busy, is_held, is_tried) = (recipient.is(BUSY), recipient.is(HELD), recipient.attempts > 0);
+        let is_busy = recipient.is(BUSY);
+        let is_held = recipient.is(HELD);
+        let is_tried = recipient.attempts > 0;
         Self {
             recipients: 1,
             deferred: is(is_tried),

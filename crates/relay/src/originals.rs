@@ -152,7 +152,9 @@ fn minutes(value: &[u8]) -> Option<u64> {
 fn decode(value: &[u8]) -> Option<Original> {
     let (head, texts) = value.split_at_checked(HEAD_BYTES)?;
     let mut texts = std::str::from_utf8(texts).ok()?.split('\0').map(str::to_owned);
-    let (tenant, sender, recipient) = (texts.next()?, texts.next()?, texts.next()?);
+    let tenant = texts.next()?;
+    let sender = texts.next()?;
+    let recipient = texts.next()?;
     (head[0] == VERSION && texts.next().is_none()).then_some(Original { tenant, sender, recipient })
 }
 

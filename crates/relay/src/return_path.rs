@@ -112,7 +112,9 @@ impl ReturnPaths {
             return Err(VerifyError::Forged);
         }
         let number = |octets: &[u8]| octets.iter().fold(0u64, |number, octet| number << 8 | u64::from(*octet));
-        let (message, recipient, sent) = (number(&stated[..8]), number(&stated[8..10]), number(&stated[10..]));
+        let message = number(&stated[..8]);
+        let recipient = number(&stated[8..10]);
+        let sent = number(&stated[10..]);
         let age = i64::from(minutes(now)) - sent as i64;
         if !(-HOUR..=i64::from(self.age_days_max) * 24 * HOUR).contains(&age) {
             return Err(VerifyError::Expired);

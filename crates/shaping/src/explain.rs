@@ -83,7 +83,8 @@ impl Rules {
         defaults: Defaults,
     ) -> Explained {
         let joined = self.of_domain(domain);
-        let (mut sections, mut of_sources) = (Sections::new(), Vec::new());
+        let mut sections = Sections::new();
+        let mut of_sources = Vec::new();
         for source in sources {
             let site = self.of_site(source, hosts, &joined);
             sections.extend(&site.sections);
@@ -159,7 +160,8 @@ impl Values {
 
     fn put<T: Display>(&mut self, key: &str, of: &str, said: Option<&Sourced<T>>) {
         let Some(said) = said else { return };
-        let (value, from) = (said.value.to_string(), said.from.to_string());
+        let value = said.value.to_string();
+        let from = said.from.to_string();
         self.0.push(Value { key: key.to_owned(), of: of.to_owned(), source: String::new(), value, from });
     }
 

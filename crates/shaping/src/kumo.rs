@@ -44,7 +44,8 @@ pub fn convert(text: &str) -> Result<Converted, KumoError> {
         return Err(KumoError::Size);
     }
     let file: Table = text.parse().map_err(|error: toml::de::Error| KumoError::Toml(error.message().to_owned()))?;
-    let (mut made, mut ignored) = (Table::new(), Ignored(Vec::new()));
+    let mut made = Table::new();
+    let mut ignored = Ignored(Vec::new());
     let mut tls = TlsPolicies::default();
     for (name, value) in file {
         match (name.as_str(), value) {
@@ -106,7 +107,8 @@ fn check(path: &[&str], section: &Table) -> Result<(), ShapingError> {
 }
 
 fn section(title: &str, value: Value, is_provider: bool, ignored: &mut Ignored) -> Table {
-    let (mut out, mut total) = (Table::new(), Table::new());
+    let mut out = Table::new();
+    let mut total = Table::new();
     let Value::Table(keys) = value else {
         ignored.push(title, "", "it is no section");
         return out;
@@ -196,7 +198,8 @@ fn rate(value: &Value) -> Option<Rate> {
 }
 
 fn matches(title: &str, value: &Value, out: &mut Table, ignored: &mut Ignored) {
-    let (mut mx, mut domains) = (Vec::new(), Vec::new());
+    let mut mx = Vec::new();
+    let mut domains = Vec::new();
     for one in value.as_array().into_iter().flatten() {
         for (kind, name) in one.as_table().into_iter().flatten() {
             let Some(name) = name.as_str().map(str::to_lowercase) else { continue };

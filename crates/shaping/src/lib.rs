@@ -188,9 +188,10 @@ fn read_bounded(path: &Path) -> std::io::Result<String> {
     use std::io::Read;
     let mut text = String::new();
     std::fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > FILE_BYTES_MAX {
-        true => Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is larger than 16 MiB")),
-        false => Ok(text),
+    if text.len() as u64 > FILE_BYTES_MAX {
+        Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is larger than 16 MiB"))
+    } else {
+        Ok(text)
     }
 }
 

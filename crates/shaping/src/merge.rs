@@ -11,7 +11,8 @@ impl Rules {
     /// Merges files: a later one overrides an earlier one by key; rules for replies add up.
     pub(super) fn merge(files: Vec<(File, String)>) -> Result<Rules, ShapingError> {
         let mut rules = Rules::default();
-        let (mut found, mut builder) = (BTreeMap::<(usize, String), u32>::new(), Builder::default());
+        let mut found = BTreeMap::<(usize, String), u32>::new();
+        let mut builder = Builder::default();
         for (file, name) in files {
             for (limit, total) in file.limit {
                 let from = from(&name, &format!("limit {limit}"));
@@ -60,7 +61,9 @@ impl Rules {
         if let Some(part) = parts.get(&source) {
             return *part;
         }
-        let (kind, name, level) = (*kind, name.clone(), level + 1);
+        let kind = *kind;
+        let name = name.clone();
+        let level = level + 1;
         let of = Some(Sourced { value: source.clone(), from: from.clone() });
         let part = self.push(Section { kind, name, level, source: of, ..Section::default() });
         self.sections[number as usize].parts.insert(source, part);

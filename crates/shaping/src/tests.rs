@@ -235,8 +235,9 @@ fn a_reply_matches_the_rules_of_its_sections() {
 fn a_threshold_is_reached_within_its_time_only() {
     let rules = rules("[[default.automation]]\npatterns = ['x']\nafter = '3/minute'\naction = 'suspend'\nfor = '1h'\n");
     let rule = &rules.automation().rules()[0];
-    let (mut counts, one, other) =
-        (automation::Counts::default(), Scope::Domain("one".into()), Scope::Domain("other".into()));
+    let mut counts = automation::Counts::default();
+    let one = Scope::Domain("one".into());
+    let other = Scope::Domain("other".into());
     let times =
         [(0, false), (30, false), (60, false), (61, true), (62, false), (121, false), (122, false), (123, true)];
     for (time, is_enough) in times {

@@ -59,7 +59,8 @@ impl ControlEntry {
         if fields.u8()? != VERSION {
             return None;
         }
-        let (kind, key) = (ControlKind::of(fields.u8()?)?, bytes_of(&mut fields)?);
+        let kind = ControlKind::of(fields.u8()?)?;
+        let key = bytes_of(&mut fields)?;
         let value = match fields.u8()? {
             0 => None,
             1 => Some(bytes_of(&mut fields)?),

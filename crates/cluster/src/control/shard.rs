@@ -252,7 +252,8 @@ impl Shared {
         until: Instant,
     ) -> Result<Position, LogError> {
         let log = if place.position == Position::START { random.next() } else { place.log };
-        let (first, previous) = (place.position.get() + 1, place.crc);
+        let first = place.position.get() + 1;
+        let previous = place.crc;
         let header = Header { shard: CONTROL_SHARD, log, epoch: 0, send: nonce, first, previous };
         let (record, _) = Record::encode(&header, content);
         let (tell, told) = mpsc::sync_channel(1);

@@ -59,7 +59,9 @@ impl ControlTable {
             return None;
         }
         let mut fields = Fields::of(content);
-        let (log, position, crc) = (fields.u64()?, Position::new(fields.u64()?), fields.u32()?);
+        let log = fields.u64()?;
+        let position = Position::new(fields.u64()?);
+        let crc = fields.u32()?;
         let mut table = ControlTable { place: ControlPlace { log, position, crc }, ..ControlTable::default() };
         while !fields.is_empty() {
             let len = fields.u32()?;
@@ -84,7 +86,8 @@ mod tests {
             at in any::<prop::sample::Index>(),
             again in 0usize..5,
         ) {
-            let (mut whole, mut begun) = (ControlTable::default(), ControlTable::default());
+            let mut whole = ControlTable::default();
+            let mut begun = ControlTable::default();
             all.iter().for_each(|entry| whole.apply(entry));
             let cut = at.index(all.len() + 1);
             all[..cut].iter().for_each(|entry| begun.apply(entry));
@@ -98,7 +101,8 @@ mod tests {
     fn a_damaged_snapshot_is_none() {
         let place = ControlPlace { log: 7, position: Position::new(9), crc: 3 };
         let mut table = ControlTable { place, ..ControlTable::default() };
-        let (kind, key) = (ControlKind::Suspension, Bytes::from("news"));
+        let kind = ControlKind::Suspension;
+        let key = Bytes::from("news");
         table.apply(&ControlEntry { kind, key: key.clone(), value: Some(Bytes::from("until")) });
         let bytes = table.encode();
         assert_eq!(ControlTable::decode(&bytes), Some(table.clone()));

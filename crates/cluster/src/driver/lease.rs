@@ -160,7 +160,8 @@ mod tests {
     fn closing_waits_for_what_has_begun() {
         let lease = Lease::new(3, 1, Arc::new(HandClock::default()));
         lease.set(secs(15), secs(15));
-        let (one, two) = (lease.begin().unwrap(), lease.begin().unwrap());
+        let one = lease.begin().unwrap();
+        let two = lease.begin().unwrap();
         let (tell, told) = channel();
         lease.close(Box::new(move || tell.send(()).unwrap()));
         assert!(lease.begin().is_none() && lease.may_act());

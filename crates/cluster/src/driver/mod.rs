@@ -114,7 +114,8 @@ impl NodeDriver {
         tell: Box<dyn FnMut(NodeNews) + Send>,
     ) -> io::Result<Self> {
         let DriverConfig { ownership, transactions, release } = config;
-        let (report, incarnation) = (ownership.times.report, ownership.incarnation);
+        let report = ownership.times.report;
+        let incarnation = ownership.incarnation;
         let mut ownership = Ownership::new(ownership);
         shards.iter().for_each(|shard| ownership.add(shard.number, shard.is_home));
         let inbox = Arc::<NodeInbox>::default();
@@ -150,8 +151,8 @@ impl NodeDriver {
         }
         for shard in self.shards.values() {
             if let Some(tenure) = &shard.tenure {
-                let (act_until, begin_until) =
-                    (self.ownership.act_until(shard.number), self.ownership.begin_until(shard.number));
+                let act_until = self.ownership.act_until(shard.number);
+                let begin_until = self.ownership.begin_until(shard.number);
                 tenure.lease.set(act_until, begin_until);
             }
         }
@@ -266,7 +267,8 @@ impl NodeDriver {
     /// Tells ownership how the members of this node are, and how the owners among them get on.
     fn look_at_shards(&mut self, now: Duration) {
         for (number, shard) in &mut self.shards {
-            let (number, ownership) = (*number, &mut self.ownership);
+            let number = *number;
+            let ownership = &mut self.ownership;
             match shard.report(now) {
                 Some(report) => ownership.report(number, report),
                 None => {
@@ -294,7 +296,8 @@ impl NodeDriver {
                 ownership.appended(self.turned_at, number);
             }
             if shard.begin_look(now, self.report) {
-                let (log, inbox) = (shard.spool.log().clone(), self.inbox.clone());
+                let log = shard.spool.log().clone();
+                let inbox = self.inbox.clone();
                 let bytes = shard.spool.progress().sent_bytes();
                 let call = move || inbox.push(NodeInput::LogLooked(number, bytes, look(&*log)));
                 self.world.calls.call(CallLane::Shards, Box::new(call));
@@ -307,12 +310,14 @@ impl NodeDriver {
         let inbox = self.inbox.clone();
         match effect {
             OwnershipEffect::Get { key, request } => {
-                let (lane, cells) = (lane(&key), self.world.cells.clone());
+                let lane = lane(&key);
+                let cells = self.world.cells.clone();
                 let call = move || inbox.push(NodeInput::Got(request, cells.get(&key.to_string())));
                 self.world.calls.call(lane, Box::new(call));
             }
             OwnershipEffect::Swap { key, revision, value, request } => {
-                let (lane, cells) = (lane(&key), self.world.cells.clone());
+                let lane = lane(&key);
+                let cells = self.world.cells.clone();
                 let call =
                     move || inbox.push(NodeInput::Swapped(request, cells.swap(&key.to_string(), revision, value)));
                 self.world.calls.call(lane, Box::new(call));

@@ -84,9 +84,10 @@ impl Cells for NatsCells {
             Err(error) if error.code == NO_MESSAGE => (Bytes::new(), 0),
             Err(error) => return Err(LogError::Unreachable(error.description)),
         };
-        match self.with_seen(key, |seen| seen.takes(revision, Instant::now())) {
-            true => Ok((value, revision)),
-            false => Err(LogError::Unreachable(format!("the server that answers has an older value of {key}"))),
+        if self.with_seen(key, |seen| seen.takes(revision, Instant::now())) {
+            Ok((value, revision))
+        } else {
+            Err(LogError::Unreachable(format!("the server that answers has an older value of {key}")))
         }
     }
 

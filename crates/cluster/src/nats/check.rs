@@ -19,7 +19,8 @@ pub(super) fn check(engine: &NatsEngine, stream: &str, per_subject: i64) -> Resu
         let replicas = config.replicas;
         wrong.push(format!("{monitors} monitoring addresses are named, and a stream has {replicas} replicas"));
     }
-    let (mut answered, mut silent) = (0, String::new());
+    let mut answered = 0;
+    let mut silent = String::new();
     for monitor in &config.monitors {
         match ask(monitor, "/varz").and_then(|varz| Ok((varz, ask(monitor, "/jsz")?))) {
             Ok((varz, jsz)) => {
@@ -76,7 +77,8 @@ fn of_server(server: &str, varz: &Value, jsz: &Value) -> Vec<String> {
         wrong.push(format!("{server}: jetstream.sync_interval must be always, or a power cut takes acknowledged mail"));
     }
     let number = |value: &Value| value.as_u64().unwrap_or_default();
-    let (reserved, limit) = (number(&jsz["reserved_storage"]), number(&jsz["config"]["max_storage"]));
+    let reserved = number(&jsz["reserved_storage"]);
+    let limit = number(&jsz["config"]["max_storage"]);
     if reserved > limit {
         wrong.push(format!("{server}: streams may take {reserved} bytes, and it has {limit}"));
     }

@@ -77,7 +77,8 @@ impl NatsLog {
 
     /// Asks for a record; `None` if the stream does not have it.
     fn fetch(&self, position: u64) -> JoinHandle<Fetched> {
-        let (engine, call) = (self.engine.clone(), format!("STREAM.MSG.GET.{}", self.stream));
+        let engine = self.engine.clone();
+        let call = format!("STREAM.MSG.GET.{}", self.stream);
         self.engine.0.runtime.spawn(async move {
             match engine.api(&call, &json!({ "seq": position })).await? {
                 Ok(answer) => {
@@ -97,7 +98,8 @@ impl NatsLog {
 
     /// Shows the records that are there. False if the reader wants no more.
     fn show(&self, at: &mut u64, end: u64, each: &mut dyn FnMut(Position, Bytes) -> bool) -> Result<bool, LogError> {
-        let (mut under_way, mut asked) = (VecDeque::new(), *at);
+        let mut under_way = VecDeque::new();
+        let mut asked = *at;
         while *at <= end {
             while asked <= end && under_way.len() < READ_AHEAD {
                 under_way.push_back(self.fetch(asked));
@@ -120,16 +122,19 @@ impl NatsLog {
         if position < first {
             return Ok(LogError::Cut { first: Position::new(first) });
         }
-        match self.seen().gap.takes(position, Instant::now()) {
-            true => Ok(LogError::Gap(Position::new(position))),
-            false => Err(LogError::Unreachable(format!("{}: position {position} is not there now", self.stream))),
+        if self.seen().gap.takes(position, Instant::now()) {
+            Ok(LogError::Gap(Position::new(position)))
+        } else {
+            Err(LogError::Unreachable(format!("{}: position {position} is not there now", self.stream)))
         }
     }
 }
 
 impl Log for NatsLog {
     fn append(&self, after: Position, record: Bytes, then: Appended) {
-        let (engine, subject, seen) = (self.engine.clone(), self.stream.clone(), self.seen.clone());
+        let engine = self.engine.clone();
+        let subject = self.stream.clone();
+        let seen = self.seen.clone();
         // Tasks of this thread begin in the order in which they are put.
         self.engine.0.runtime.spawn(async move {
             then(match engine.publish(subject, EXPECTED_LAST, after.get(), record).await {

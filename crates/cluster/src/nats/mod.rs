@@ -118,7 +118,8 @@ impl NatsEngine {
             config.servers.iter().try_for_each(|server| check_loopback(server))?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (handle, ends) = (runtime.handle().clone(), Arc::new(Notify::new()));
+        let handle = runtime.handle().clone();
+        let ends = Arc::new(Notify::new());
         let ended = ends.clone();
         std::thread::Builder::new()
             .name("cluster-nats".to_owned())
@@ -276,9 +277,10 @@ fn options(config: &NatsConfig) -> ConnectOptions {
 fn check_loopback(server: &str) -> Result<(), NatsError> {
     let failed = |error| NatsError::Address(server.to_owned(), error);
     let addresses: Vec<IpAddr> = server.to_socket_addrs().map_err(failed)?.map(|address| address.ip()).collect();
-    match !addresses.is_empty() && addresses.iter().all(IpAddr::is_loopback) {
-        true => Ok(()),
-        false => Err(NatsError::Unprotected(server.to_owned())),
+    if !addresses.is_empty() && addresses.iter().all(IpAddr::is_loopback) {
+        Ok(())
+    } else {
+        Err(NatsError::Unprotected(server.to_owned()))
     }
 }
 

@@ -58,7 +58,8 @@ mod tests {
 
     #[test]
     fn a_lower_number_counts_only_after_a_while() {
-        let (mut seen, begin) = (Highest::default(), Instant::now());
+        let mut seen = Highest::default();
+        let begin = Instant::now();
         let at = |secs| begin + Duration::from_secs(secs);
         assert!(seen.takes(7, at(0)));
         assert!(!seen.takes(5, at(1)) && !seen.takes(5, at(20)));
@@ -73,7 +74,8 @@ mod tests {
 
     #[test]
     fn a_missing_record_counts_only_after_a_while() {
-        let (mut missing, begin) = (Missing::default(), Instant::now());
+        let mut missing = Missing::default();
+        let begin = Instant::now();
         let at = |secs| begin + Duration::from_secs(secs);
         assert!(!missing.takes(4, at(50)) && !missing.takes(5, at(60)) && !missing.takes(5, at(79)));
         assert!(missing.takes(5, at(80)));

@@ -68,7 +68,8 @@ mod tests {
 
     #[test]
     fn a_position_has_an_age_and_bytes_after_it() {
-        let (marks, now) = (marks(), Duration::from_secs(10));
+        let marks = marks();
+        let now = Duration::from_secs(10);
         assert_eq!(marks.behind(Position::new(90), now), (Duration::ZERO, 0));
         assert_eq!(marks.behind(Position::new(50), now), (Duration::from_secs(4), 4000));
         assert_eq!(
@@ -87,7 +88,8 @@ mod tests {
 
     #[test]
     fn records_are_kept_by_time_or_bytes() {
-        let (marks, now) = (marks(), Duration::from_secs(10));
+        let marks = marks();
+        let now = Duration::from_secs(10);
         let ago = |secs, bytes| marks.ago((Duration::from_secs(secs), bytes), now).map(Position::get);
         assert_eq!((ago(5, 1 << 40), ago(100, 3000), ago(100, 1 << 40)), (Some(50), Some(60), None));
     }

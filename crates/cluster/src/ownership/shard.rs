@@ -163,9 +163,10 @@ impl ShardState {
 
     /// True by the cell.
     fn is_mine(&self, me: &Me) -> bool {
-        match me.rules.incarnation {
-            true => self.cell.is_owned_by(&me.node, me.incarnation),
-            false => self.cell.owner.as_ref().is_some_and(|owner| owner.node == me.node),
+        if me.rules.incarnation {
+            self.cell.is_owned_by(&me.node, me.incarnation)
+        } else {
+            self.cell.owner.as_ref().is_some_and(|owner| owner.node == me.node)
         }
     }
 
@@ -273,9 +274,10 @@ impl ShardState {
         let wanted = if is_free { me.times.free_writes } else { me.times.silent_writes };
         let lag = lag.as_millis() / me.times.lag_of_write.as_millis().max(1);
         let wanted = wanted.saturating_add(u32::try_from(lag).unwrap_or(u32::MAX));
-        match me.rules.count_answered {
-            true => self.quiet >= wanted,
-            false => now.saturating_sub(self.changed_at) >= me.times.report * wanted,
+        if me.rules.count_answered {
+            self.quiet >= wanted
+        } else {
+            now.saturating_sub(self.changed_at) >= me.times.report * wanted
         }
     }
 
@@ -367,10 +369,11 @@ impl ShardState {
         }
         // A watch may have shown a later one: then it is read again.
         self.is_unsure = revision < self.revision;
-        match revision > self.revision {
-            true => self.take(me, out, now, &value, revision),
+        if revision > self.revision {
+            self.take(me, out, now, &value, revision)
+        } else {
             // A swap that may be under way still has its nonce among the tries.
-            false => self.is_absent = self.revision == 0,
+            self.is_absent = self.revision == 0
         }
     }
 

@@ -56,7 +56,8 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
             Body::File(front, _) => front.len() as u64,
             body => body.len(),
         };
-        let (bytes, limit) = (payloads + in_record as usize, self.config.record_bytes_max);
+        let bytes = payloads + in_record as usize;
+        let limit = self.config.record_bytes_max;
         if bytes > limit {
             return Err(AppendError::TooLarge { bytes, limit });
         }
@@ -183,7 +184,8 @@ impl<L: LocalSpool> Spool for ReplicatedSpool<L> {
         if parts.is_empty() {
             parts.push(Vec::new());
         }
-        let (position, below) = (position.number(), released.below.number());
+        let position = position.number();
+        let below = released.below.number();
         self.hub.queue.put(|state| {
             if !state.is_owner {
                 return;

@@ -24,7 +24,8 @@ struct Node {
 }
 
 impl Node {
-    fn new(log: &MemoryLog, nonce: u64, (reader, sender): (ReaderRules, SenderRules)) -> Self {
+    fn new(log: &MemoryLog, nonce: u64, rules: (ReaderRules, SenderRules)) -> Self {
+        let (reader, sender) = rules;
         let identity = Identity { nonce, log: 0xfeed + nonce, epoch: None };
         Node {
             sender: Sender::new(Reader::new(1).with_rules(reader), identity, sender),
@@ -85,7 +86,8 @@ impl Node {
 
 /// The valid loads of a log, as a reader finds them.
 fn stored(log: &MemoryLog, rules: ReaderRules) -> Result<Vec<u64>, String> {
-    let (mut reader, mut loads) = (Reader::new(1).with_rules(rules), Vec::new());
+    let mut reader = Reader::new(1).with_rules(rules);
+    let mut loads = Vec::new();
     for (position, bytes) in log.records() {
         match reader.read(position, &bytes).map_err(|invalid| invalid.to_string())? {
             Read::Valid(Record { content: Content::Batches(batches), .. }) => {
@@ -105,7 +107,8 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, one: &T, other: &T) -> Resu
 fn one_owner(seed: u64, rules: (ReaderRules, SenderRules), count: u64) -> Result<(), String> {
     let mut random = Random::of(seed, 1);
     let log = MemoryLog::by_steps(seed, Faults::all());
-    let (mut node, mut next) = (Node::new(&log, 1, rules), 0);
+    let mut node = Node::new(&log, 1, rules);
+    let mut next = 0;
     for _ in 0..count * 1000 {
         node.act();
         if let Some(end) = &node.end {
@@ -138,8 +141,10 @@ fn one_owner(seed: u64, rules: (ReaderRules, SenderRules), count: u64) -> Result
 fn two_owners(seed: u64, rules: (ReaderRules, SenderRules)) -> Result<(), String> {
     let mut random = Random::of(seed, 2);
     let log = MemoryLog::by_steps(seed, Faults::all());
-    let (mut one, mut other) = (Node::new(&log, 1, rules), None::<Node>);
-    let (mut next, mut of_other) = (0, 0);
+    let mut one = Node::new(&log, 1, rules);
+    let mut other = None::<Node>;
+    let mut next = 0;
+    let mut of_other = 0;
     for _ in 0..30_000 {
         one.act();
         if one.end.is_none() && one.sender.is_ready() {
@@ -201,7 +206,8 @@ fn check(run: impl Fn(u64, (ReaderRules, SenderRules)) -> Result<(), String>, br
 
 #[test]
 fn each_load_is_stored_once_and_told() {
-    let (all, sender) = (ReaderRules::default(), SenderRules::default());
+    let all = ReaderRules::default();
+    let sender = SenderRules::default();
     let broken = [
         (all, SenderRules { barrier: false, ..sender }),
         (all, SenderRules { refused_is_no_fence: false, ..sender }),
@@ -305,7 +311,8 @@ fn a_copy_of_the_owner_stops_both() {
     let (mut node, log) = scripted(&[]);
     settle(&mut node, &log);
     // The same memory, on another machine.
-    let (records, history) = (log.records(), *node.sender.history().unwrap());
+    let records = log.records();
+    let history = *node.sender.history().unwrap();
     let header = Header { shard: 1, log: history.log, epoch: 1, send: 99, first: history.next, previous: history.crc };
     let (record, _) = Record::encode(&header, &Content::Digest);
     log.append(records.last().unwrap().0, record, Box::new(|_| ()));

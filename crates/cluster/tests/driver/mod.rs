@@ -59,12 +59,14 @@ fn a_planned_hand_over_fails_no_batch() {
     let (permit, permits) = channel();
     let permits = Arc::new(Mutex::new(permits));
     let clients = (0..4).map(|client| {
-        let (services, permits) = (services.clone(), permits.clone());
+        let services = services.clone();
+        let permits = permits.clone();
         std::thread::spawn(move || run_client(client, &services, &permits))
     });
     let clients: Vec<_> = clients.collect();
     for round in 0..6 {
-        let (from, to) = (round % 2, 1 - round % 2);
+        let from = round % 2;
+        let to = 1 - round % 2;
         let before = nodes.now();
         (0..100).for_each(|_| permit.send(()).unwrap());
         nodes.hand_over(from, to);
@@ -178,7 +180,8 @@ fn a_killed_owners_shard_is_taken_over_after_its_lease() {
     nodes.until_in_sync();
     let lsn = append(&nodes.spool(0), nodes.spool(0).stream("a").unwrap(), inline(100), "one");
     nodes.settle();
-    let (lease, killed_at) = (nodes.service(0).lease().unwrap(), nodes.now());
+    let lease = nodes.service(0).lease().unwrap();
+    let killed_at = nodes.now();
     nodes.kill(0);
     nodes.until("the standby owns it", |it| it.owner() == Some(1));
     let time = nodes.now() - killed_at;

@@ -25,7 +25,8 @@ const STEP: Duration = Duration::from_millis(250);
 const STEPS_MAX: usize = 4000;
 
 pub fn settings(node: usize, incarnation: u64, times: OwnershipTimes) -> DriverConfig {
-    let (node, rules) = (name(node), OwnershipRules::ALL);
+    let node = name(node);
+    let rules = OwnershipRules::ALL;
     let ownership = OwnershipConfig { node, incarnation, times, rules };
     DriverConfig { ownership, transactions: TRANSACTIONS, release: Duration::from_secs(30) }
 }
@@ -140,9 +141,10 @@ struct NodeLog {
 
 impl NodeLog {
     fn reach(&self) -> Result<&MemoryLog, LogError> {
-        match self.is_away.load(Ordering::SeqCst) {
-            true => Err(LogError::Unreachable("it is away".to_owned())),
-            false => Ok(&self.inner),
+        if self.is_away.load(Ordering::SeqCst) {
+            Err(LogError::Unreachable("it is away".to_owned()))
+        } else {
+            Ok(&self.inner)
         }
     }
 }

@@ -161,10 +161,12 @@ fn stream_of(spool: &Replicated, name: &str) -> posthaste_spool::StreamId {
 fn a_shard_survives_kills_of_the_engine_and_changes_hands() {
     let Some((mut server, engine)) = engine(SYNCED) else { return };
     let log = Arc::new(engine.log(3).unwrap());
-    let (mut place, mut other) = (Place::new(Faults::default()), Place::new(Faults::default()));
+    let mut place = Place::new(Faults::default());
+    let mut other = Place::new(Faults::default());
     (place.segments, other.segments) = (64, 64);
     (place.config.identity.nonce, other.config.identity.nonce) = (1, 1000);
-    let (first, second) = (place.open_on(log.clone()).unwrap(), other.follow_on(log.clone()).unwrap());
+    let first = place.open_on(log.clone()).unwrap();
+    let second = other.follow_on(log.clone()).unwrap();
     let stream = first.stream("a").unwrap();
     let mut told = Vec::new();
     for round in 0..3 {

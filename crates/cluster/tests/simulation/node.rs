@@ -266,7 +266,8 @@ impl World {
     }
 
     fn sync_soon(&mut self, node: usize, shard: u16) {
-        let (boot, time) = (self.nodes[node].boot, 1 + self.random.below(25));
+        let boot = self.nodes[node].boot;
+        let time = 1 + self.random.below(25);
         self.after(time, Event::Synced { node, boot, shard });
     }
 
@@ -337,7 +338,8 @@ impl World {
     }
 
     fn own_effect(&mut self, node: usize, effect: OwnershipEffect) {
-        let (reader_rules, sender_rules) = (self.rules.reader, self.rules.sender);
+        let reader_rules = self.rules.reader;
+        let sender_rules = self.rules.sender;
         match effect {
             OwnershipEffect::Get { key, request } => self.send(node, Request::Get(key), Purpose::Own(request)),
             OwnershipEffect::Swap { key, revision, value, request } => {

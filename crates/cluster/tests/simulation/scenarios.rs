@@ -22,10 +22,7 @@ impl World {
                 world.owner(shard).is_some() && in_sync == world.nodes.len()
             }) && world.acknowledged.len() > 20
         };
-        match world.run_until_so(60_000, is_begun) {
-            true => Ok(world),
-            false => Err("no shard begins".to_owned()),
-        }
+        if world.run_until_so(60_000, is_begun) { Ok(world) } else { Err("no shard begins".to_owned()) }
     }
 
     fn owner_of(&self, shard: u16) -> Result<usize, String> {
@@ -44,7 +41,9 @@ fn holds(is_so: bool, what: &str) -> Result<(), String> {
 /// The owner is killed: another delivers within 25 s, or 31 if the cell had just changed hands.
 pub fn killed_owner(seed: u64, rules: Rules) -> Result<(), String> {
     let mut world = World::begun(seed, 3, 1, rules)?;
-    let (owner, epoch, killed) = (world.owner_of(0)?, world.epoch(0), world.now);
+    let owner = world.owner_of(0)?;
+    let epoch = world.epoch(0);
+    let killed = world.now;
     world.kill(owner);
     let acts = |world: &World| world.first_act.keys().any(|(_, at)| *at > epoch);
     holds(world.run_until_so(25_000, acts), "nobody takes over within 25 s")?;
@@ -56,7 +55,8 @@ pub fn killed_owner(seed: u64, rules: Rules) -> Result<(), String> {
 /// A process that starts again at once waits as all others do.
 pub fn restarted_owner(seed: u64, rules: Rules) -> Result<(), String> {
     let mut world = World::begun(seed, 3, 1, rules)?;
-    let (owner, epoch) = (world.owner_of(0)?, world.epoch(0));
+    let owner = world.owner_of(0)?;
+    let epoch = world.epoch(0);
     world.kill(owner);
     world.run_for(200);
     world.start(owner);
@@ -144,7 +144,8 @@ pub fn many_shards(seed: u64, rules: Rules) -> Result<(), String> {
 pub fn rolled_back_log(seed: u64, rules: Rules) -> Result<(), String> {
     let mut world = World::begun(seed, 3, 1, rules)?;
     let owner = world.owner_of(0)?;
-    let (ahead, behind) = ((owner + 1) % 3, (owner + 2) % 3);
+    let ahead = (owner + 1) % 3;
+    let behind = (owner + 2) % 3;
     // One standby hears nothing new; the other reports what it has.
     world.nodes[behind].to_engine.held_until = world.now + 3_000;
     world.run_for(2_800);
@@ -201,7 +202,8 @@ pub fn wiped_and_back(seed: u64, rules: Rules) -> Result<(), String> {
     let mut world = World::begun(seed, 3, 1, rules)?;
     holds(world.run_until_so(60_000, |world| world.engine.logs[&0].first > 1), "nothing is cut")?;
     let owner = world.owner_of(0)?;
-    let (wiped, other) = ((owner + 1) % 3, (owner + 2) % 3);
+    let wiped = (owner + 1) % 3;
+    let other = (owner + 2) % 3;
     world.wipe(wiped);
     world.start(wiped);
     world.kill(owner);
@@ -272,7 +274,8 @@ pub fn stopped_guest(seed: u64, rules: Rules) -> Result<(), String> {
 pub fn hand_overs(seed: u64, rules: Rules) -> Result<(), String> {
     let mut world = World::begun(seed, 3, 1, rules)?;
     for _ in 0..12 {
-        let (owner, epoch) = (world.owner_of(0)?, world.epoch(0));
+        let owner = world.owner_of(0)?;
+        let epoch = world.epoch(0);
         world.hand_over(owner, 0);
         let is_done = |world: &World| world.epoch(0) > epoch && world.owner(0).is_some_and(|it| it != owner);
         // Open transactions take up to 20 s.

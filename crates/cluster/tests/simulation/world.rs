@@ -367,9 +367,10 @@ impl World {
             }
             Event::Arrives { node, boot, number, request } => {
                 let is_append = matches!(request, Request::Append { .. });
-                match is_append && self.random.below(1000) < self.append_faults {
-                    true => self.fault_of_append(node, boot, number, request),
-                    false => self.at_engine(node, boot, number, &request),
+                if is_append && self.random.below(1000) < self.append_faults {
+                    self.fault_of_append(node, boot, number, request)
+                } else {
+                    self.at_engine(node, boot, number, &request)
                 }
             }
             Event::Starts { node } => self.start(node),

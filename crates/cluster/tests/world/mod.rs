@@ -78,7 +78,8 @@ impl Place {
     }
 
     pub fn local(&self) -> FileSpool {
-        let (segment_bytes, max_segments) = (SEGMENT_BYTES, self.segments);
+        let segment_bytes = SEGMENT_BYTES;
+        let max_segments = self.segments;
         let ring = posthaste_ring::Config { segment_bytes, max_segments, ..Default::default() };
         let config = Config { ring, keeper: self.keeper, pack_bytes: 200 << 10, ..Config::default() };
         let (spool, report) = FileSpool::open(self.path(), config).unwrap();

@@ -213,13 +213,15 @@ impl Notification<'_> {
             head.push_str(content);
         };
         // So that letters of a template need nothing of the hosts that the notification passes.
-        match text.is_ascii() {
-            true => part("text/plain; charset=utf-8", None, &text),
-            false => part("text/plain; charset=utf-8", Some("quoted-printable"), &quoted_printable(&text)),
+        if text.is_ascii() {
+            part("text/plain; charset=utf-8", None, &text)
+        } else {
+            part("text/plain; charset=utf-8", Some("quoted-printable"), &quoted_printable(&text))
         }
-        let [global_status, global_header, global_message] = match smtputf8 {
-            false => ["message/delivery-status", "text/rfc822-headers", "message/rfc822"],
-            true => ["message/global-delivery-status", "message/global-headers", "message/global"],
+        let [global_status, global_header, global_message] = if smtputf8 {
+            ["message/global-delivery-status", "message/global-headers", "message/global"]
+        } else {
+            ["message/delivery-status", "text/rfc822-headers", "message/rfc822"]
         };
         let encoding = |is_8bit: bool| is_8bit.then_some("8bit");
         part(global_status, encoding(!status.is_ascii()), &status);

@@ -9,7 +9,9 @@ fn at(secs: i64) -> DateTime {
 }
 
 fn recipient<'a>(address: &'a str, action: Action) -> Recipient<'a> {
-    let (orcpt, reply, host) = ("", "550 5.1.1 no such user", "mx.example.org");
+    let orcpt = "";
+    let reply = "550 5.1.1 no such user";
+    let host = "mx.example.org";
     Recipient { address, orcpt, action, status: (5, 1, 1), reply, host, last_attempt: at(59) }
 }
 

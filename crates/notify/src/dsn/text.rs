@@ -81,9 +81,10 @@ pub(super) fn quoted_printable(text: &str) -> String {
                 out.push_str("=\r\n");
                 used = 0;
             }
-            match is_plain {
-                true => out.push(char::from(byte)),
-                false => write!(out, "={byte:02X}").expect("written to memory"),
+            if is_plain {
+                out.push(char::from(byte))
+            } else {
+                write!(out, "={byte:02X}").expect("written to memory")
             }
             used += takes;
         }

@@ -134,7 +134,8 @@ impl Template {
         if let Some(what) = mistake(subject) {
             return Err(TemplateError { line: 1, what });
         }
-        let (mut text, mut lists) = (String::new(), 0);
+        let mut text = String::new();
+        let mut lists = 0;
         for (number, line) in (3..).zip(lines) {
             let line = line.trim_end();
             if line.trim_start() == RECIPIENTS {
@@ -159,7 +160,8 @@ impl Template {
 
 /// Replaces the names in a text. Unknown names stay; a validated template has none.
 pub(super) fn filled(text: &str, value: impl Fn(&str) -> Option<String>) -> String {
-    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
     while let Some((before, behind)) = rest.split_once('$') {
         out.push_str(before);
         let name = behind.strip_prefix('{').and_then(|name| name.split_once('}'));

@@ -48,7 +48,8 @@ fn starts_and_snapshots_change_no_digest() {
                 }
                 3 => world.queue.tick(now + random.below(600) as Secs),
                 4 => {
-                    let (mut snapshot, mut whole) = (Snapshot::begin(&world.queue), Vec::new());
+                    let mut snapshot = Snapshot::begin(&world.queue);
+                    let mut whole = Vec::new();
                     while snapshot.write(&world.queue, &mut whole) {}
                     let restored = Queue::restore(&whole[..], Schedules::default(), 3).expect("a snapshot");
                     assert_eq!(restored.digest(), world.queue.digest(), "seed {seed}: a snapshot");

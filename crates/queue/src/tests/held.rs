@@ -46,7 +46,8 @@ fn the_end_of_a_hold_is_there_behind_a_replay_and_in_a_snapshot() {
     let key = Key { message: world.queued("t", &["a@x.example"]), number: 0 };
     let until = START + 7200;
     hold(&mut world, key, Some(until));
-    let (mut snapshot, mut whole) = (Snapshot::begin(&world.queue), Vec::new());
+    let mut snapshot = Snapshot::begin(&world.queue);
+    let mut whole = Vec::new();
     while snapshot.write(&world.queue, &mut whole) {}
     let restored = || Queue::restore(&whole[..], Schedules::default(), 1).expect("a snapshot");
     for (from, mut queue) in [("the log", world.restarted()), ("a snapshot", restored())] {
@@ -124,9 +125,10 @@ fn a_hold_of_a_recipient_in_flight_follows_unless_over() {
         world.finish(message, 0, Outcome::Deferred(status(450)));
         world.queue.take_actions().into_iter().for_each(|change| world.change(change));
         let waits = world.waits(message, 0).expect("it waits");
-        match held {
-            true => assert_eq!(waits, Waits::Held(HoldReason::Until(until))),
-            false => assert!(matches!(waits, Waits::Until(_)), "its next attempt stays: {waits:?}"),
+        if held {
+            assert_eq!(waits, Waits::Held(HoldReason::Until(until)))
+        } else {
+            assert!(matches!(waits, Waits::Until(_)), "its next attempt stays: {waits:?}")
         }
     }
 }

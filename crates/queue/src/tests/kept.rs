@@ -59,7 +59,8 @@ fn a_success_here_is_owed_over_restarts_until_it_is_told() {
     let mixed = world.log(QueueEntry::Queued(queued.clone()));
     queued.recipients[0].notify = notify::SUCCESS | notify::HANDED_ON;
     let here = world.log(QueueEntry::Queued(Queued { expires: START + 9, ..queued }));
-    let (mut snapshot, mut whole) = (Snapshot::begin(&world.queue), Vec::new());
+    let mut snapshot = Snapshot::begin(&world.queue);
+    let mut whole = Vec::new();
     while snapshot.write(&world.queue, &mut whole) {}
     let mut restored = Queue::restore(&*whole, Schedules::default(), 1).expect("a snapshot");
     world.log.iter().for_each(|(lsn, entry)| restored.apply(*lsn, entry));
@@ -112,9 +113,11 @@ fn a_damaged_snapshot_is_an_error() {
     world.log(QueueEntry::Suspended { scope: Scope::Tenant("t".into()), until: Secs::MAX, reason: "why".into() });
     let scope = Scope::Domain("x.example".into());
     world.log(QueueEntry::Diverted { scope: scope.clone(), until: Secs::MAX, to: "a".into(), reason: "why".into() });
-    let (message_rate, reason) = ("1/minute".into(), "why".into());
+    let message_rate = "1/minute".into();
+    let reason = "why".into();
     world.log(QueueEntry::Slowed { scope, until: Secs::MAX, message_rate, connections: 2, reason });
-    let (mut snapshot, mut whole) = (Snapshot::begin(&world.queue), Vec::new());
+    let mut snapshot = Snapshot::begin(&world.queue);
+    let mut whole = Vec::new();
     while snapshot.write(&world.queue, &mut whole) {}
     let restore = |bytes: &[u8]| Queue::restore(bytes, Schedules::default(), 1);
     assert_eq!(restore(&whole).expect("a snapshot").recipients(), world.queue.recipients());

@@ -15,7 +15,8 @@ fn a_message_keeps_its_source_and_sources_get_their_weights() {
         all.sort_unstable();
         all
     };
-    let (one, two) = (drain(&mut world, ready[0]), drain(&mut world, ready[1]));
+    let one = drain(&mut world, ready[0]);
+    let two = drain(&mut world, ready[1]);
     assert_eq!(one.len() + two.len(), messages.len());
     assert!((850..1150).contains(&one.len()), "{}", one.len());
     for message in messages {
@@ -61,7 +62,8 @@ fn the_nearest_diversion_comes_first_and_ends_in_time() {
     let mut world = World::new();
     let scopes = [Scope::Tenant("t".into()), Scope::Domain("x.example".into()), Scope::Campaign("c".into())];
     for (scope, secs) in scopes.iter().zip([300, 100, 200]) {
-        let (scope, until) = (scope.clone(), START + secs);
+        let scope = scope.clone();
+        let until = START + secs;
         world.log(QueueEntry::Diverted { scope, until, to: format!("h{secs}").into(), reason: "".into() });
     }
     assert!(world.queue.have_diversions_changed());
@@ -93,7 +95,8 @@ fn the_nearest_diversion_comes_first_and_ends_in_time() {
 #[test]
 fn all_routes_can_end_before_their_time() {
     let mut world = World::new();
-    let (one, two) = (world.queued("t", &["a@x.example"]), world.queued("t", &["a@y.example"]));
+    let one = world.queued("t", &["a@x.example"]);
+    let two = world.queued("t", &["a@y.example"]);
     let ready = world.route();
     world.queue.reroute_all();
     assert_eq!(world.queue.next(ready[0], TAKE), None, "not by the old route");
@@ -173,7 +176,8 @@ fn recipients_with_some_attempts_wait_for_another_site() {
     let lsn = world.queued("t", &["a@x.example", "b@x.example"]);
     let id = world.queue.next_unrouted().expect("it has no route");
     let source = |name: &str| [Source { name: name.into(), weight: 1 }];
-    let (one, two) = (source("one"), source("two"));
+    let one = source("one");
+    let two = source("two");
     let late = |site| LateHop { after: 1, hop: Hop { site, sources: &two } };
     let route = |world: &mut World, late: Option<LateHop<'_>>| {
         world.queue.route_with(id, Hop { site: "usual", sources: &one }, late, Secs::MAX - 1)

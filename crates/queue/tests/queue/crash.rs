@@ -69,7 +69,8 @@ impl Consumer for Engine {
 fn config(keeper: bool) -> Config {
     // Large enough to refuse nothing: the log holds all appends in order.
     let ring = posthaste_ring::Config { segment_bytes: 64 << 10, max_segments: 16, ..Default::default() };
-    let (checkpoint_every, pack_bytes) = (Duration::from_secs(5), 100 << 10);
+    let checkpoint_every = Duration::from_secs(5);
+    let pack_bytes = 100 << 10;
     Config { ring, keeper, pack_bytes, checkpoint_every, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() }
 }
 
@@ -336,7 +337,8 @@ fn no_notice_twice(log: &Log) -> Result<(), String> {
 /// Cuts at one event in about `step`, and cuts the resulting runs once more. Returns the number of cuts.
 fn cut_all(run: &Run, step: u64) -> Result<usize, String> {
     let mut random = Random::new(run.seed);
-    let (mut cuts, mut position) = (0, random.below(step) as usize);
+    let mut cuts = 0;
+    let mut position = random.below(step) as usize;
     while position <= run.recording.events.len() {
         let mut next = run.examine(Cut { position, choice: Choice::Seed(random.below(1 << 20)) })?;
         cuts += 1;
@@ -356,7 +358,9 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn after_any_cut_the_queue_is_what_was_durable() {
-    let (mut seed, wanted, mut cuts) = (number("POSTHASTE_SEED", 0), number("POSTHASTE_CUTS", 150), 0);
+    let mut seed = number("POSTHASTE_SEED", 0);
+    let wanted = number("POSTHASTE_CUTS", 150);
+    let mut cuts = 0;
     while cuts < wanted {
         cuts += cut_all(&record(seed), STEP).unwrap_or_else(|what| panic!("{what}")) as u64;
         seed += 1;

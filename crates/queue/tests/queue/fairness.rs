@@ -55,8 +55,11 @@ fn nobody_waits_longer_than_a_turn_of_all_tenants_and_domains() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let mut world = World::new(seed);
-        let (tenants, domains) = (1 + random.below(5), 1 + random.below(6));
-        let (mut waiting, mut lsn, mut ready) = (Waiting::default(), 0, None::<ReadyId>);
+        let tenants = 1 + random.below(5);
+        let domains = 1 + random.below(6);
+        let mut waiting = Waiting::default();
+        let mut lsn = 0;
+        let mut ready = None::<ReadyId>;
         let take = Take { prefer: Prefer::First, recipients_max: 1, across_domains: true };
         for step in 0..1500 {
             if step < 1000 && random.one_in(3) {

@@ -63,7 +63,8 @@ fn each_queue_counts_what_its_recipients_are() {
 
 fn assert_counted(queue: &Queue, seed: u64) {
     let mut expected: HashMap<QueueId, (QueueTally, u64)> = HashMap::new();
-    let (mut from, all) = (None, Selection::default());
+    let mut from = None;
+    let all = Selection::default();
     loop {
         let (keys, next, _) = queue.select(&all, from);
         for state in keys.into_iter().filter_map(|key| queue.show(key)) {
@@ -172,7 +173,9 @@ fn no_tenant_waits_longer_than_its_turn() {
 fn a_delay_is_noticed_once_after_four_hours() {
     let mut world = World::new(7);
     let mut random = Random::new(7);
-    let (mut lsn, mut received, mut noticed) = (0, HashMap::<Key, Secs>::new(), HashMap::<Key, Secs>::new());
+    let mut lsn = 0;
+    let mut received = HashMap::<Key, Secs>::new();
+    let mut noticed = HashMap::<Key, Secs>::new();
     let end = START + 3 * 86_400;
     while world.queue.now() < end {
         let step = 1 + random.below(30) as Secs;
@@ -222,7 +225,10 @@ fn the_schedule_holds_for_years() {
     let schedule = Schedule::default();
     let mut world = World::new(5);
     let mut random = Random::new(5);
-    let (mut lsn, mut next_at, mut attempts, mut expired) = (0, HashMap::<Key, (Secs, u8)>::new(), 0u64, 0);
+    let mut lsn = 0;
+    let mut next_at = HashMap::<Key, (Secs, u8)>::new();
+    let mut attempts = 0u64;
+    let mut expired = 0;
     let end = START + 2 * 365 * 86_400;
     let mut received = HashMap::new();
     while world.queue.now() < end || world.queue.recipients() > 0 {

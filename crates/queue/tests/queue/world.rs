@@ -119,7 +119,8 @@ impl World {
     }
 
     pub fn record(&mut self, changes: impl IntoIterator<Item = Change>) {
-        let (at, changes) = (self.queue.now(), changes.into_iter().collect::<Vec<_>>());
+        let at = self.queue.now();
+        let changes = changes.into_iter().collect::<Vec<_>>();
         if !changes.is_empty() {
             self.appending.push_back(QueueEntry::Changes { at, changes });
         }
@@ -263,9 +264,10 @@ impl World {
     pub fn write_snapshot(&mut self) {
         let (mut snapshot, mut out) =
             self.snapshot.take().unwrap_or_else(|| (Snapshot::begin(&self.queue), Vec::new()));
-        match snapshot.write(&self.queue, &mut out) {
-            true => self.snapshot = Some((snapshot, out)),
-            false => self.restorable = Some((snapshot.position(), out)),
+        if snapshot.write(&self.queue, &mut out) {
+            self.snapshot = Some((snapshot, out))
+        } else {
+            self.restorable = Some((snapshot.position(), out))
         }
     }
 

@@ -53,7 +53,9 @@ pub(super) fn code(text: &str) -> Option<(u8, u16, u16)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let mut parts = text[..end].split('.');
     let mut number = || parts.next()?.parse::<u16>().ok().filter(|number| *number < 1000);
-    let (class, subject, detail) = (number()?, number()?, number()?);
+    let class = number()?;
+    let subject = number()?;
+    let detail = number()?;
     (parts.next().is_none() && matches!(class, 2 | 4 | 5)).then_some((class as u8, subject, detail))
 }
 

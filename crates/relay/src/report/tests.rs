@@ -161,7 +161,8 @@ fn hostile_reports_are_bounded() {
         Report::read(&whole[..end]);
     }
     for seed in 0..3000 {
-        let (mut random, mut damaged) = (Random::new(seed), whole.clone());
+        let mut random = Random::new(seed);
+        let mut damaged = whole.clone();
         for _ in 0..1 + random.below(8) {
             let at = random.below(damaged.len() as u64) as usize;
             damaged[at] = random.next() as u8;

@@ -159,7 +159,8 @@ impl Hop {
             runtime.spawn(session.quit());
             return;
         }
-        let (host, source) = (host.clone(), source.clone());
+        let host = host.clone();
+        let source = source.clone();
         let mut state = self.state();
         state.failed = None;
         state.idle.push(IdleSession { session, host, source, since: Instant::now() });

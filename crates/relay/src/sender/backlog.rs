@@ -48,7 +48,9 @@ impl Backlog {
 
 /// The queue's pressure on intake, 0 to 1; it rises from half of the memory on.
 pub(super) fn level_of(sites: impl Iterator<Item = Backlog>) -> f32 {
-    let (mut all, mut worst, mut count) = (Backlog::default(), Backlog::default(), 0);
+    let mut all = Backlog::default();
+    let mut worst = Backlog::default();
+    let mut count = 0;
     for site in sites.filter(|site| site.messages > 0.0) {
         count += 1;
         all.messages += site.messages;

@@ -177,10 +177,11 @@ impl SignedPaths {
     /// # Errors
     /// [`BouncesError::Secret`], [`BouncesError::Prefix`] and [`BouncesError::Originals`].
     pub fn open(section: &ReturnPathSection, originals: &Path) -> Result<Self, BouncesError> {
-        Self::keeping(section.read()?, originals)
+        let (paths, domain) = section.read()?;
+        Self::keeping(paths, domain, originals)
     }
 
-    fn keeping((paths, domain): (ReturnPaths, String), originals: &Path) -> Result<Self, BouncesError> {
+    fn keeping(paths: ReturnPaths, domain: String, originals: &Path) -> Result<Self, BouncesError> {
         Ok(SignedPaths { paths, domain, originals: Arc::new(Originals::open(originals)?) })
     }
 
@@ -272,7 +273,10 @@ impl Bounces {
             suppress_bounces: section.suppress_bounces,
             suppress_complaints: section.suppress_complaints,
             suppressed_for: (section.suppress_secs > 0).then(|| Duration::from_secs(section.suppress_secs)),
-            return_path: files.return_path.map(|paths| SignedPaths::keeping(paths, &originals)).transpose()?,
+            return_path: files
+                .return_path
+                .map(|(paths, domain)| SignedPaths::keeping(paths, domain, &originals))
+                .transpose()?,
         })
     }
 
@@ -297,7 +301,8 @@ impl Bounces {
         let Some(list) = self.suppressions.as_ref().filter(|_| is_wanted) else { return };
         let added = wall_secs();
         let expires = self.suppressed_for.map(|time| added.saturating_add(time.as_secs()));
-        let (address, tenant) = (address.to_owned(), tenant.to_owned());
+        let address = address.to_owned();
+        let tenant = tenant.to_owned();
         // An invalid address was never sent to.
         let _ = list.feed(&Suppressed { address, tenant, source, reason, added, expires });
     }
@@ -326,7 +331,8 @@ impl Bounces {
     /// The signed sender of a transaction, which then has one recipient; `None` if its sender stays.
     pub(super) fn signed_sender(&self, transaction: &Transaction, envelope: &Envelope) -> Option<ReversePath> {
         let signed = self.return_path.as_ref()?;
-        let (key, queued) = (keys_of(transaction).next()?, &envelope.queued);
+        let key = keys_of(transaction).next()?;
+        let queued = &envelope.queued;
         // A signed sender already leads back by itself; a chain of them would be unbounded.
         let is_signed =
             |(local_part, domain): (&str, &str)| signed.verify(local_part, domain) != Err(VerifyError::NotOurs);

@@ -31,7 +31,8 @@ impl BrokenTls {
     /// the error is returned. The error is cut as replies are: certificates and alerts are a stranger's text. Beyond
     /// [`HOSTS_MAX`] hosts nothing is noted.
     pub fn failed(&self, host: &Arc<str>, error: &str) -> Option<Arc<str>> {
-        let (mut hosts, now) = (self.0.lock().expect("hosts"), Instant::now());
+        let mut hosts = self.0.lock().expect("hosts");
+        let now = Instant::now();
         if hosts.len() >= HOSTS_MAX {
             hosts.retain(|_, failures| !failures.is_over(now));
         }
@@ -85,7 +86,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_reason_that_is_told_is_cut() {
-        let (broken, host) = (BrokenTls::default(), Arc::from("mx.example"));
+        let broken = BrokenTls::default();
+        let host = Arc::from("mx.example");
         let error = format!("no name of its certificate matches: {}", "é".repeat(500_000));
         assert_eq!(broken.failed(&host, &error), None);
         after(60).await;
@@ -95,7 +97,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn two_failures_a_minute_apart_count_for_ten_minutes() {
-        let (broken, host) = (BrokenTls::default(), Arc::from("mx.example"));
+        let broken = BrokenTls::default();
+        let host = Arc::from("mx.example");
         assert!(!broken.is_given_up(&host) && !broken.has(&host));
         after(59).await;
         assert!(!broken.is_given_up(&host) && !broken.has(&host), "too near");
@@ -110,7 +113,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_old_failure_and_one_before_a_success_do_not_count() {
-        let (broken, host) = (BrokenTls::default(), Arc::from("mx.example"));
+        let broken = BrokenTls::default();
+        let host = Arc::from("mx.example");
         broken.is_given_up(&host);
         after(600).await;
         assert!(!broken.is_given_up(&host));

@@ -70,7 +70,9 @@ impl Counted {
     pub async fn serve_opened(
         &mut self,
         mut opened: Result<(Session, DialPermit), OpenError>,
-        (host, endpoint, settings): (&MailHost, &Endpoint, &mut Settings),
+        host: &MailHost,
+        endpoint: &Endpoint,
+        settings: &mut Settings,
         pulse: &Pulse,
     ) -> Result<Served, OpenError> {
         let Endpoint::Tcp(at) = *endpoint else { unreachable!("mail hosts are spoken to over TCP") };
@@ -81,7 +83,8 @@ impl Counted {
                 Served::UselessTls(why) => why,
                 served => return Ok(served),
             };
-            let (shared, site) = (self.shared.clone(), self.site.clone());
+            let shared = self.shared.clone();
+            let site = self.site.clone();
             let Some(permit) = permit_in_clear(&shared, &site, host, settings, &why).await else {
                 return Ok(Served::Useless(why));
             };
@@ -101,7 +104,8 @@ impl Counted {
         if !std::mem::replace(&mut self.is_open, true) {
             self.site.state().reached();
         }
-        let (shared, site) = (self.shared.clone(), self.site.clone());
+        let shared = self.shared.clone();
+        let site = self.site.clone();
         let is_opportunistic = key.is_opportunistic();
         let known =
             shared.sites.reuse.add(key, site.number(), self.address.as_ref().map(|permit| permit.limit().clone()));
@@ -149,14 +153,17 @@ impl Counted {
             if state.is_retired {
                 return;
             }
-            let (before_pause, now) = (state.limits.failures_before_pause, Instant::now());
-            match was_tried {
-                true => state.standing.failed(error, before_pause, first_secs, now),
-                false => state.standing.failed_for_now(error, first_secs, now),
+            let before_pause = state.limits.failures_before_pause;
+            let now = Instant::now();
+            if was_tried {
+                state.standing.failed(error, before_pause, first_secs, now)
+            } else {
+                state.standing.failed_for_now(error, first_secs, now)
             }
         };
         let Some(Pause { secs: pause_secs, pauses, failures }) = pause else { return };
-        let (source, site) = (self.site.source.name(), &self.site.name);
+        let source = self.site.source.name();
+        let site = &self.site.name;
         fall_back(&self.shared, site);
         self.shared.observe_site(&SiteState::Unreachable { source, site, error, failures, pauses, pause_secs });
     }

@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn those_that_ask_at_once_get_no_more_than_allowed() {
-        let (sharing, most_seen) = (sharing(3), AtomicUsize::new(0));
+        let sharing = sharing(3);
+        let most_seen = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

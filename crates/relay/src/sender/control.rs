@@ -111,7 +111,9 @@ impl Relay {
                 if size.0 != key.message {
                     size = (key.message, shared.messages.body_len(key.message).unwrap_or(0));
                 }
-                let (mut sender, mut leaves_from, mut recipient) = (Arc::from(""), Arc::from(""), Arc::from(""));
+                let mut sender = Arc::from("");
+                let mut leaves_from = Arc::from("");
+                let mut recipient = Arc::from("");
                 if let Some(envelope) = envelope {
                     state.received = envelope.queued.received;
                     sender = envelope.queued.sender.clone();
@@ -151,11 +153,15 @@ impl Relay {
     /// The spool refuses; earlier changes of the call stay.
     pub fn act(&self, filter: &Filter, action: Action, reply: &Reply, by: &By) -> Result<Acted, ControlError> {
         let shared = &self.0.shared;
-        let (mut acted, mut failed) = (Acted::default(), None);
+        let mut acted = Acted::default();
+        let mut failed = None;
         let is_told = shared.config.observer.as_ref().is_some_and(|observer| observer.wants_acted());
         let mut places = HashSet::new();
         each(shared, filter, is_told, &mut |keys| {
-            let (mut changes, mut bounces, mut told, mut noted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+            let mut changes = Vec::new();
+            let mut bounces = Vec::new();
+            let mut told = Vec::new();
+            let mut noted = Vec::new();
             {
                 let mut queue = shared.queue();
                 for (key, envelope) in keys {
@@ -190,7 +196,8 @@ impl Relay {
             let mut told = told.chunks(TOLD_MAX).map(|told| event_of(shared, by, action, told.to_vec()));
             let nobody = Arc::default();
             for change in bounces {
-                let (place, message) = (ReplyPlace::of(&nobody), change.key.message);
+                let place = ReplyPlace::of(&nobody);
+                let message = change.key.message;
                 settle_told(shared, message, vec![change], AttemptResult::Failed, reply, place);
             }
             for changes in changes.chunks(TOLD_MAX) {
@@ -276,7 +283,8 @@ impl Relay {
             return Err(ControlError::Site);
         }
         let until = secs.map_or(Secs::MAX, |secs| self.after(secs));
-        let (to, reason) = (to.into(), by.reason.as_str().into());
+        let to = to.into();
+        let reason = by.reason.as_str().into();
         append_entry(&self.0.shared, &QueueEntry::Diverted { scope, until, to, reason }, by)
     }
 

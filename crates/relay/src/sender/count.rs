@@ -56,7 +56,8 @@ impl Count {
     /// Counts of a queue's recipients: held, not held, or all. `seen`: findings of the rolling scan, if any.
     pub(super) fn counted(
         tally: QueueTally,
-        (part, is_held): (SuspendedPart, Option<bool>),
+        part: SuspendedPart,
+        is_held: Option<bool>,
         seen: Option<&Count>,
         now: Secs,
     ) -> Self {
@@ -109,7 +110,7 @@ mod tests {
         let seen = Count { oldest: 50, next: 200, ..Count::NONE };
         let tally =
             QueueTally { recipients: 4, deferred: 3, held: 1, held_deferred: 1, under_way: 0, due: 0, oldest: 40 };
-        let held = |tally, part, is_held, now| Count::counted(tally, (part, is_held), Some(&seen), now);
+        let held = |tally, part, is_held, now| Count::counted(tally, part, is_held, Some(&seen), now);
         let count = |tally, part, now| held(tally, part, None, now);
         let expected = Count {
             recipients: 4,
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(held(tally, SuspendedPart::None, Some(true), 100), only_held);
         let free = Count { recipients: 3, deferred: 2, held: 0, ..expected };
         assert_eq!(held(tally, SuspendedPart::None, Some(false), 100), free);
-        let new = Count::counted(QueueTally { held: 0, ..tally }, (SuspendedPart::None, None), None, 100);
+        let new = Count::counted(QueueTally { held: 0, ..tally }, SuspendedPart::None, None, None, 100);
         assert_eq!((new.oldest, new.next), (40, 100), "it has come since the look");
     }
 }

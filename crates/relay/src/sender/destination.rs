@@ -76,7 +76,8 @@ impl Destination for Relay {
 
 /// The message for other hosts, and for notices of success here; `None` without recipients of either kind.
 fn outgoing(mail: &Mail<'_>) -> Option<Outgoing> {
-    let (mut recipients, mut forwarded) = (Vec::new(), Vec::new());
+    let mut recipients = Vec::new();
+    let mut forwarded = Vec::new();
     for recipient in mail.recipients.iter().filter(|recipient| recipient.place == MailPlace::Remote) {
         let number = recipients.len() as u16;
         if recipient.is_forwarded && mail.forwards_from.is_some() {
@@ -180,7 +181,8 @@ mod tests {
             let forwarded = forwarded.map(|of| (of.sender.to_string(), of.numbers));
             assert_eq!(forwarded, expected.map(|numbers| ("f@example.org".to_owned(), numbers.to_vec())));
         };
-        let (here, remote) = (MailPlace::Maildir("ann".into()), MailPlace::Remote);
+        let here = MailPlace::Maildir("ann".into());
+        let remote = MailPlace::Remote;
         let named = || (remote.clone(), false);
         let forwarded = || (remote.clone(), true);
         let from = Some("f@example.org");

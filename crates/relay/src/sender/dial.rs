@@ -67,7 +67,8 @@ impl Drop for DialPermit {
 pub(super) async fn permit_dial(shared: &Shared, site: &Arc<Site>, mut tokens: Option<Tokens>) -> Option<DialPermit> {
     loop {
         let pause = {
-            let (mut state, now) = (site.state(), Instant::now());
+            let mut state = site.state();
+            let now = Instant::now();
             let mut failing = site.failing_dials.lock();
             if shared.is_ending() || shared.outcomes.recorder.budget.is_closed() || state.standing.is_paused(now) {
                 return None;

@@ -22,7 +22,8 @@ use posthaste_smtp::Reply;
 
 /// Runs until the relay ends.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let (mut looked_at, mut thinner) = (0, Thinner::default());
+    let mut looked_at = 0;
+    let mut thinner = Thinner::default();
     let mut backlog = BacklogWatch::default();
     let worker = shared.watch.worker("dispatcher of the queue", STEPS, PATIENCE);
     let pulse = worker.pulse();
@@ -64,7 +65,8 @@ fn each_second(shared: &Arc<Shared>, now: Secs) {
     shared.record(actions);
     for (change, reply) in bounces {
         shared.spawn_blocking(move |shared| {
-            let (nobody, message) = (Arc::default(), change.key.message);
+            let nobody = Arc::default();
+            let message = change.key.message;
             settle_told(shared, message, vec![change], AttemptResult::Failed, &reply, ReplyPlace::of(&nobody));
         });
     }
@@ -117,7 +119,8 @@ fn settle_notices(shared: &Arc<Shared>, notices: &[Notice]) {
 }
 
 fn route_and_wake(shared: &Arc<Shared>) {
-    let (mut unrouted, mut woken) = (Vec::new(), Vec::new());
+    let mut unrouted = Vec::new();
+    let mut woken = Vec::new();
     let (has_diverted, has_slowed) = {
         let mut queue = shared.queue();
         queue.tick(shared.time.now());

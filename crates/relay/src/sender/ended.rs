@@ -37,7 +37,8 @@ impl Drop for Owed<'_> {
         }
         let is_first = self.site.state().panicked(self.message);
         let outcome = if is_first { Outcome::Untried } else { Outcome::Deferred(PANICKED) };
-        let (mut delivered, mut back) = (Vec::new(), Vec::new());
+        let mut delivered = Vec::new();
+        let mut back = Vec::new();
         for (key, change) in self.recipients.drain(..).flatten() {
             match change {
                 Some(change @ Change { what: What::Delivered(_), .. }) => delivered.push(change),
@@ -62,7 +63,9 @@ pub(super) fn ended(
     let is_hopeless = note_at_site(site, transaction.message, &fates);
     let recipients = keys_of(transaction).map(|key| Some((key, None))).collect();
     let mut owed = Owed { shared, site, message: transaction.message, recipients };
-    let (mut changes, mut behind, mut closing) = (Vec::new(), Vec::new(), None);
+    let mut changes = Vec::new();
+    let mut behind = Vec::new();
+    let mut closing = None;
     for (at, ((key, taken), fate)) in keys_of(transaction).zip(&transaction.recipients).zip(fates).enumerate() {
         let change = shared.queue().finish(key, outcome_of(&fate, is_hopeless));
         owed.recipients[at] = change.map(|change| (key, Some(change)));
@@ -238,7 +241,9 @@ pub(super) fn ended_early(shared: &Arc<Shared>, site: &Arc<Site>, host: &Arc<str
     let next = shared.queue().next(ready, take);
     // In front again.
     next.iter().for_each(|transaction| shared.untried(transaction));
-    let (site, host, reply) = (site.clone(), host.clone(), reply.clone());
+    let site = site.clone();
+    let host = host.clone();
+    let reply = reply.clone();
     // The envelope may be on the disk.
     shared.spawn_blocking(move |shared| {
         let place = ReplyPlace { host: &host, stage: step.name() };
@@ -276,7 +281,8 @@ pub(super) fn end_refused(
         let mut queue = shared.queue();
         keys_of(transaction).filter_map(|key| queue.finish(key, outcome)).collect()
     };
-    let (message, host) = (transaction.message, host.clone());
+    let message = transaction.message;
+    let host = host.clone();
     // The envelope may be on the disk.
     shared.spawn_blocking(move |shared| {
         let place = ReplyPlace { host: &host, stage };
@@ -302,8 +308,10 @@ pub(super) fn settle_told(
             reply = Reply::new(554, "5.4.7", format!("it could not be delivered in time: {error}"));
         }
     }
-    let (envelope, reply) = (envelope.ok(), &reply);
-    let (mut recorded, mut is_delay_told) = (Vec::new(), false);
+    let envelope = envelope.ok();
+    let reply = &reply;
+    let mut recorded = Vec::new();
+    let mut is_delay_told = false;
     for change in changes {
         let (tell, result) = match change.what {
             What::Failed(_) => (Some(Tell::Failed), Some(failed)),

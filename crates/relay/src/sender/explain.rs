@@ -48,7 +48,9 @@ impl Relay {
             return Err(UnknownName::Pool(pool.to_owned()));
         }
         let queue = QueueName { tenant: tenant.into(), campaign: "".into(), domain: domain.into(), pool: pool.into() };
-        let (mut hosts, mut name, mut problem): (Vec<String>, _, _) = (Vec::new(), String::new(), None);
+        let mut hosts: Vec<String> = Vec::new();
+        let mut name = String::new();
+        let mut problem = None;
         let mut sources = Vec::new();
         match shared.runtime.block_on(Plan::usual(&shared.routes, &queue)) {
             Ok(plan) => {
@@ -66,10 +68,11 @@ impl Relay {
             }
         }
         let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
-        let of: Vec<&str> = match sources.is_empty() {
+        let of: Vec<&str> = if sources.is_empty() {
             // There are no mail hosts.
-            true => vec![source],
-            false => sources.iter().map(String::as_str).collect(),
+            vec![source]
+        } else {
+            sources.iter().map(String::as_str).collect()
         };
         let mut explained = shared.shaper.rules().explain(domain, tenant, &of, &hosts, shared.shaper.defaults());
         (explained.site, explained.problem, explained.sources) = (name, problem, sources);
@@ -155,8 +158,10 @@ fn now_of_site(shared: &Shared, site: &Arc<Site>) -> Vec<Now> {
         let secs = paused.map(|until| until.saturating_duration_since(Instant::now().into()).as_secs_f64());
         all.push(Now { what: MAIL_HOSTS.to_owned(), state: trouble.to_owned(), binds: true, secs });
     }
-    let (limits, time) = (state.limits.clone(), shared.alarm.now());
-    let (open, has_waiting) = (state.connections, shared.queue().has_waiting(state.ready));
+    let limits = state.limits.clone();
+    let time = shared.alarm.now();
+    let open = state.connections;
+    let has_waiting = shared.queue().has_waiting(state.ready);
     drop(state);
     all.push(Now {
         what: format!("connections of the site from {}", site.source.name()),

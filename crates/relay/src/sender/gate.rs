@@ -69,7 +69,8 @@ impl Gate for MessageGate<'_> {
     }
 
     fn take(&mut self) {
-        let (tenant, lane) = (self.tenant.as_deref().unwrap_or_default(), self.lane.as_deref().unwrap_or_default());
+        let tenant = self.tenant.as_deref().unwrap_or_default();
+        let lane = self.lane.as_deref().unwrap_or_default();
         // A named limit may be in several of them, but counts a message once.
         let mut all: Vec<Arc<RateLimit>> = Vec::with_capacity(self.site.messages.len() + tenant.len() + lane.len());
         for limit in self.site.messages.iter().chain(tenant).chain(lane) {

@@ -62,7 +62,8 @@ mod tests {
 
     #[test]
     fn a_site_that_has_sent_of_late_gives_way_at_the_second_call() {
-        let (mut idle, task) = (Idle::default(), Waker::from(Arc::new(Task)));
+        let mut idle = Idle::default();
+        let task = Waker::from(Arc::new(Task));
         assert!(!idle.give_way() && !idle.wake_latest(), "none waits");
         idle.note_taken();
         idle.wait(&task);

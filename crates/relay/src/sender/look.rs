@@ -103,7 +103,8 @@ impl RollingLook {
 
 impl Rounds {
     fn add(&mut self, queue: QueueId, one: &Count, now: Secs) {
-        let (round, seen) = (self.round, &mut self.seen[usize::from(one.held > 0)]);
+        let round = self.round;
+        let seen = &mut self.seen[usize::from(one.held > 0)];
         match seen.get_mut(&queue) {
             Some(glance) if glance.round == round => glance.add(one),
             before => {
@@ -139,11 +140,20 @@ impl Rounds {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
+    use posthaste_queue::{Queue, QueueEntry, Queued, Schedules};
     use posthaste_spool::Lsn;
 
     use super::*;
 
-    const QUEUE: QueueId = QueueId::of_tests(1);
+    /// Ids of two queues.
+    static QUEUES: LazyLock<Vec<QueueId>> = LazyLock::new(|| {
+        let mut queue = Queue::new(Schedules::default(), 1);
+        let message = Queued::plain(0, "", ["bob@a.example", "bob@b.example"]);
+        queue.apply(Lsn::new(1), &QueueEntry::Queued(message));
+        queue.queues()
+    });
 
     fn key(number: u64) -> Key {
         Key { message: Lsn::new(number), number: 0 }
@@ -157,7 +167,7 @@ mod tests {
             let from = from.map_or(0, |from| from.message.get());
             let to = len.min(from + 1000);
             given += (to - from) as usize;
-            let one = |number| (QUEUE, Count { oldest: 100 + number as Secs, ..Count::NONE });
+            let one = |number| (QUEUES[0], Count { oldest: 100 + number as Secs, ..Count::NONE });
             ((from..to).map(one).collect(), (to < len).then(|| key(to)))
         };
         drop(look.advance(at, 0, page));
@@ -167,38 +177,40 @@ mod tests {
     #[test]
     fn a_part_is_as_long_in_any_queue_and_rounds_see_all() {
         for len in [40_000, 200_000, 10_000_000] {
-            let (look, begun) = (RollingLook::default(), Instant::now());
+            let look = RollingLook::default();
+            let begun = Instant::now();
             assert_eq!(look_at(&look, begun, len), 17_000);
             assert_eq!(look_at(&look, begun + PAUSE / 2, len), 0, "too soon");
             assert_eq!(look_at(&look, begun + PAUSE, len), 17_000);
         }
-        let (look, begun) = (RollingLook::default(), Instant::now());
+        let look = RollingLook::default();
+        let begun = Instant::now();
         let all: usize = (0..12).map(|part| look_at(&look, begun + PAUSE * part, 200_000)).sum();
         assert_eq!(all, 200_000);
-        let oldest = || look.0.lock().unwrap().of(QUEUE, None).unwrap().oldest;
+        let oldest = || look.0.lock().unwrap().of(QUEUES[0], None).unwrap().oldest;
         assert_eq!(oldest(), 100);
         // The oldest have left: the next round shows it with its first part.
-        let page = |_: Option<Key>| (vec![(QUEUE, Count { oldest: 50_100, ..Count::NONE }); PART], Some(key(1)));
+        let page = |_: Option<Key>| (vec![(QUEUES[0], Count { oldest: 50_100, ..Count::NONE }); PART], Some(key(1)));
         drop(look.advance(begun + PAUSE * 12, 0, page));
         assert_eq!(oldest(), 50_100);
         let nothing = |_: Option<Key>| (Vec::new(), None);
         drop(look.advance(begun + PAUSE * 13, 0, nothing));
         drop(look.advance(begun + PAUSE * 14, 0, nothing));
-        assert_eq!(look.0.lock().unwrap().of(QUEUE, None), None, "a queue that is gone is forgotten");
+        assert_eq!(look.0.lock().unwrap().of(QUEUES[0], None), None, "a queue that is gone is forgotten");
     }
 
     #[test]
     fn held_recipients_are_told_apart_and_past_times_ignored() {
         let look = RollingLook::default();
-        let one = |held, oldest, next| (QUEUE, Count { held, oldest, next, ..Count::NONE });
+        let one = |held, oldest, next| (QUEUES[0], Count { held, oldest, next, ..Count::NONE });
         let page = |_: Option<Key>| (vec![one(0, 7, 90), one(1, 5, Secs::MAX), one(0, 9, 80)], None);
         let begun = Instant::now();
         let rounds = look.advance(begun, 50, page);
-        let of = |rounds: &Rounds, is_held| rounds.of(QUEUE, is_held).map(|of| (of.oldest, of.next));
+        let of = |rounds: &Rounds, is_held| rounds.of(QUEUES[0], is_held).map(|of| (of.oldest, of.next));
         assert_eq!(of(&rounds, Some(true)), Some((5, Secs::MAX)));
         assert_eq!(of(&rounds, Some(false)), Some((7, 80)));
         assert_eq!(of(&rounds, None), Some((5, 80)));
-        assert_eq!(rounds.of(QueueId::of_tests(2), None), None);
+        assert_eq!(rounds.of(QUEUES[1], None), None);
         drop(rounds);
         let later = |_: Option<Key>| (vec![one(0, 7, 300)], None);
         assert_eq!(of(&look.advance(begun + PAUSE, 85, later), Some(false)), Some((7, 300)));

@@ -102,9 +102,10 @@ impl MapsSection {
                 return Err(Problem::new(at(key), mistake));
             }
         }
-        match self.always_bcc.is_empty() || is_address(&self.always_bcc) {
-            true => Ok(()),
-            false => Err(Problem::new(at("always_bcc"), "not an address in ASCII")),
+        if self.always_bcc.is_empty() || is_address(&self.always_bcc) {
+            Ok(())
+        } else {
+            Err(Problem::new(at("always_bcc"), "not an address in ASCII"))
         }
     }
 }

@@ -162,9 +162,9 @@ impl Routing {
             domain: of.domain.to_lowercase().into(),
             pool: of.pool.into(),
         };
-        let usual = hop(&routes, (resolver, mta_sts), &name, routes.route(&name)).await;
+        let usual = hop(&routes, resolver, mta_sts, &name, routes.route(&name)).await;
         let fallback = match routes.fallback(&name) {
-            Some(next) => Some(hop(&routes, (resolver, mta_sts), &name, Some(next)).await),
+            Some(next) => Some(hop(&routes, resolver, mta_sts, &name, Some(next)).await),
             None => None,
         };
         RoutePreview { usual, fallback }
@@ -173,14 +173,15 @@ impl Routing {
 
 async fn hop(
     routes: &Routes,
-    (resolver, mta_sts): (&Resolver, Option<&MtaSts>),
+    resolver: &Resolver,
+    mta_sts: Option<&MtaSts>,
     name: &QueueName,
     next: Option<&NextHop>,
 ) -> HopPreview {
     let route = next.map(|(route, _)| route);
     let mx_of = route.map_or(Some(&*name.domain), |route| route.domain_asked());
-    let (mut manner, mut policy) =
-        (next.map_or_else(|| routes.manner(&name.domain), |(_, manner)| manner).clone(), None);
+    let mut manner = next.map_or_else(|| routes.manner(&name.domain), |(_, manner)| manner).clone();
+    let mut policy = None;
     let found = match (route, mx_of) {
         (Some(route), None) => resolver.fixed_in_order(&route.hosts),
         (Some(_), Some(domain)) => resolver.destination(domain).await,
@@ -218,7 +219,8 @@ async fn hop(
 
 /// The hosts that an attempt would use: those from this server itself on are skipped (RFC 5321 section 5.1).
 async fn hosts(resolver: &Resolver, destination: &MailDestination, manner: &Manner) -> Vec<HostPreview> {
-    let (hosts, port) = (destination.site.hosts(), manner.port);
+    let hosts = destination.site.hosts();
+    let port = manner.port;
     let found = join_all(hosts.iter().map(|host| resolver.addresses(&host.name))).await;
     let is_ours = |found: &Result<posthaste_dns::Addresses, DnsError>| {
         found.as_ref().is_ok_and(|addresses| addresses.are_ours(port, destination.fixed))

@@ -105,7 +105,8 @@ impl Bound {
 
 impl QueueBounds {
     pub fn new(limits: &QueueLimits, observer: Option<Arc<dyn Observer>>) -> Self {
-        let (whole, has_tenants) = (Bound::new(0), AtomicBool::new(false));
+        let whole = Bound::new(0);
+        let has_tenants = AtomicBool::new(false);
         let bounds = QueueBounds { whole, has_tenants, tenants: Mutex::default(), observer };
         bounds.set(limits);
         bounds

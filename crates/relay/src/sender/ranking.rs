@@ -23,7 +23,8 @@ pub struct Ranking {
 impl Ranking {
     /// Keeps the `most` busiest names. There may be a million of them: only those few are sorted, and held a second time.
     pub(super) fn of(counts: HashMap<Arc<str>, Count>, most: usize) -> Self {
-        let (names, recipients) = (counts.len(), counts.values().map(|count| count.recipients).sum());
+        let names = counts.len();
+        let recipients = counts.values().map(|count| count.recipients).sum();
         let oldest = counts.values().map(|count| count.oldest).min();
         let room = most.saturating_mul(2).saturating_add(1);
         let mut busiest = Vec::new();

@@ -102,7 +102,8 @@ impl OutcomeRecorder {
             let outcomes = outcomes(joined.iter().map(|(change, _)| change));
             MadeBatch { entries: self.entries(joined, replies, now), outcomes }
         });
-        let (recorder, again) = (self.clone(), made.clone());
+        let recorder = self.clone();
+        let again = made.clone();
         let then = move |outcome: Result<_, _>| {
             match &outcome {
                 Ok(_) => recorder.budget.recorded(again.outcomes, Instant::now()),

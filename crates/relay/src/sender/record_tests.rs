@@ -39,7 +39,8 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let (spool, _) = FileSpool::open(dir.path(), posthaste_spool::Config::default()).unwrap();
         let stream = spool.stream("queue").unwrap();
-        let ((appends, appended), (tell, results)) = (channel(), channel());
+        let (appends, appended) = channel();
+        let (tell, results) = channel();
         let held = Held { appended: Mutex::new(appends), results: Mutex::new(tell) };
         let spool = Arc::new(HookedSpool::new(spool, held));
         let recorder = Arc::new(OutcomeRecorder::new(spool, stream, None, &Watch::default()));

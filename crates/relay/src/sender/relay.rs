@@ -159,7 +159,8 @@ impl Relay {
         let mut restoring = Restoring { queue, replies, uncertain: None, uncertain_recipients: 0 };
         let mut replayed = stream.clone().replay(&mut restoring)?;
         let Restoring { mut queue, replies, uncertain, uncertain_recipients } = restoring;
-        let (unreadable, damaged) = (restored.unreadable, std::mem::take(&mut replayed.damaged));
+        let unreadable = restored.unreadable;
+        let damaged = std::mem::take(&mut replayed.damaged);
         let mut report = OpenReport { unreadable, damaged, uncertain, uncertain_recipients, ..OpenReport::default() };
         // The next snapshot records the uncertain range, too.
         queue.pass(stream.position().0.max(uncertain.unwrap_or_default()));
@@ -175,7 +176,8 @@ impl Relay {
         (report.recipients, report.quarantined) = (queue.recipients(), held.len());
         let runtime =
             NewRuntime::new("relay", BLOCKING_THREADS_MAX).map_err(StreamOpenError::io("threads of the queue"))?;
-        let (handle, watch) = (runtime.handle().clone(), runtime.watch().clone());
+        let handle = runtime.handle().clone();
+        let watch = runtime.watch().clone();
         let stream = stream.id();
         let gate = match &acting {
             Acting::Sends(gate) => gate.clone(),

@@ -66,7 +66,8 @@ pub(super) fn look_at_sources(shared: &Arc<Shared>, now: Secs) {
         shared.wake.notify_one();
     }
     for egress in routes.sources.iter().filter(|egress| egress.is_suspended()) {
-        let (resuming, egress) = (shared.clone(), egress.clone());
+        let resuming = shared.clone();
+        let egress = egress.clone();
         shared.runtime.spawn(async move {
             if egress.try_resume().await {
                 observe_source(&resuming, egress.name(), None);

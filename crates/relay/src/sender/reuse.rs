@@ -318,7 +318,8 @@ mod tests {
 
     #[test]
     fn connections_are_alike_if_no_host_or_eavesdropper_can_tell() {
-        let (source, config) = (egress(), opportunistic_tls().unwrap());
+        let source = egress();
+        let config = opportunistic_tls().unwrap();
         let with = |change: &dyn Fn(&mut Settings)| {
             let mut settings = Settings::new("relay.example");
             change(&mut settings);
@@ -339,7 +340,8 @@ mod tests {
             assert!(Key::of(&source, address(other), &settings) != key(&source), "{other}");
         }
         use TlsPolicy::{Opportunistic, Required, Verified};
-        let (one, other) = ("mx1.example", "mx2.example");
+        let one = "mx1.example";
+        let other = "mx2.example";
         assert!(tls(Verified, one) == tls(Verified, one) && tls(Verified, one) != tls(Verified, other));
         assert!(tls(Required, one) != tls(Required, other));
         assert!(
@@ -362,7 +364,8 @@ mod tests {
 
     #[test]
     fn a_question_is_answered_once_or_dropped() {
-        let (reuse, key) = (Arc::new(Reuse::default()), key(&egress()));
+        let reuse = Arc::new(Reuse::default());
+        let key = key(&egress());
         assert!(reuse.ask(&key, 1, &ANY).is_none());
         let known = reuse.add(key.clone(), 2, None);
         assert!(reuse.ask(&key, 1, &ANY).is_none() && reuse.idle() == 0, "it is not idle");
@@ -389,7 +392,8 @@ mod tests {
 
     #[test]
     fn a_connection_is_asked_only_for_what_it_has() {
-        let (reuse, key) = (Arc::new(Reuse::default()), key(&egress()));
+        let reuse = Arc::new(Reuse::default());
+        let key = key(&egress());
         let known = reuse.add(key.clone(), 2, None);
         known.set_idle(Waker::noop(), 3);
         assert!(reuse.ask(&key, 1, &Wanted { messages_max: 3, ..ANY }).is_none(), "it has carried as many");

@@ -38,7 +38,8 @@ async fn connect(shared: Arc<Shared>, site: Arc<Site>, admitted: Admitted, seed:
     let Admitted { share, permits, tokens } = admitted;
     let counted = Counted::new(shared.clone(), site.clone(), share, permits);
     if shared.config.bounces.suppressed().is_some() {
-        let (asking, of) = (shared.clone(), site.clone());
+        let asking = shared.clone();
+        let of = site.clone();
         let has_more = tokio::task::spawn_blocking(move || has_unsuppressed(&asking, &of)).await;
         if matches!(has_more, Ok(false)) {
             return;
@@ -87,7 +88,8 @@ struct Round {
 
 impl Round {
     fn new(counted: Counted, tokens: Tokens, seed: u64) -> Self {
-        let (shared, site) = (&counted.shared, &counted.site);
+        let shared = &counted.shared;
+        let site = &counted.site;
         let mut random = Random::new(seed);
         let destination = site.state().destination.clone();
         let name = format!("site {} from {}", shortened(&site.name), site.source.name());
@@ -162,7 +164,8 @@ impl Round {
     /// Tries one address. Continues with true if it was connected to in vain.
     async fn try_address(&mut self, demanding: &DemandingHost<'_>, address: IpAddr) -> ControlFlow<(), bool> {
         let host = demanding.host;
-        let (shared, site) = (self.counted.shared.clone(), self.counted.site.clone());
+        let shared = self.counted.shared.clone();
+        let site = self.counted.site.clone();
         // Each address of a name is a host of its own.
         let who: Arc<str> = format!("{} ({address})", host.name).into();
         let Some(local) = site.source.local(address) else {
@@ -193,8 +196,7 @@ impl Round {
         self.was_tried = true;
         self.worker.within(what);
         let opened = open(&shared, &site, host, &endpoint, &mut settings, permit).await;
-        let of = (host, &endpoint, &mut settings);
-        match self.counted.serve_opened(opened, of, self.worker.pulse()).await {
+        match self.counted.serve_opened(opened, host, &endpoint, &mut settings, self.worker.pulse()).await {
             Ok(Served::Done) => {
                 if self.has_dead {
                     site.state().standing.other_host_worked();
@@ -224,7 +226,8 @@ impl Round {
 
     /// Serves the site with an idle session of a matching site, if there is one.
     async fn take_over(&mut self, host: &MailHost, key: Key, what: &str) -> ControlFlow<()> {
-        let (shared, site) = (self.counted.shared.clone(), self.counted.site.clone());
+        let shared = self.counted.shared.clone();
+        let site = self.counted.site.clone();
         // Another site or a limit may have it wait for long: it is not stuck.
         self.worker.pulse().step(0);
         let Some(ReusedSession { session, permit }) =

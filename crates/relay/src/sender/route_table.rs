@@ -36,7 +36,8 @@ impl RouteTable {
         tls: Option<Arc<ClientConfig>>,
         mta_sts: Option<MtaSts>,
     ) -> Self {
-        let (policy, is_implicit) = (TlsPolicy::Opportunistic, false);
+        let policy = TlsPolicy::Opportunistic;
+        let is_implicit = false;
         let manner = Manner::of_hosts(port, tls.map(|config| RouteTls { policy, is_implicit, config, name: None }));
         let enforced = mta_sts.as_ref().map(|mta_sts| mta_sts.manner(port));
         let routes = Routes::new(manner.clone(), enforced, routing, Vec::new(), None);
@@ -92,9 +93,10 @@ impl RouteTable {
     /// Settings for a domain alone, if certificates of its hosts may have its name and not theirs.
     fn with_next_hop(&self, manner: Arc<Manner>, destination: &MailDestination) -> Arc<Manner> {
         let is_wanted = |host: &MailHost| self.dane.wants_next_hop(&host.name);
-        match manner.has_dane && destination.site.hosts().iter().any(is_wanted) {
-            true => Arc::new(manner.with_next_hop(destination.names())),
-            false => manner,
+        if manner.has_dane && destination.site.hosts().iter().any(is_wanted) {
+            Arc::new(manner.with_next_hop(destination.names()))
+        } else {
+            manner
         }
     }
 
@@ -132,7 +134,8 @@ impl Plan {
         let (destination, manner) = match hop {
             Some((route, manner)) => (table.hosts_of(route).await?, Arc::clone(manner)),
             None => {
-                let (mta_sts, resolver) = (table.mta_sts.as_ref(), table.resolver());
+                let mta_sts = table.mta_sts.as_ref();
+                let resolver = table.resolver();
                 let MailHosts { destination, manner, .. } =
                     MailHosts::find(routes, mta_sts, &resolver, &name.domain).await?;
                 let manner = table.with_next_hop(manner, &destination);
@@ -142,7 +145,8 @@ impl Plan {
         let members = routes.members(name, hop.and_then(|(route, _)| route.pool.as_deref()));
         let hosts = destination.site.hosts().iter().map(|host| format!("{} {}", host.preference, host.name));
         let site = hosts.collect::<Vec<_>>().join(", ") + &manner.text;
-        let (domain, until) = (name.domain.clone(), destination.valid_until);
+        let domain = name.domain.clone();
+        let until = destination.valid_until;
         Ok(Plan { domain, destination, manner, members, name: site.into(), until })
     }
 

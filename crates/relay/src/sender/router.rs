@@ -99,7 +99,9 @@ pub(super) fn site_of(shared: &Shared, plan: &Plan, egress: &Arc<Egress>) -> Arc
     let known = shared.sites.find(&(egress.name().clone(), plan.name.clone()));
     known.unwrap_or_else(|| {
         let unlimited = shared.shaper.unlimited(egress.name(), &plan.name);
-        let (egress, name, manner) = (egress.clone(), plan.name.clone(), plan.manner.clone());
+        let egress = egress.clone();
+        let name = plan.name.clone();
+        let manner = plan.manner.clone();
         let destination = plan.destination.clone();
         let site = Site::new(egress, name, manner, destination, ReadyId::default(), unlimited);
         join(shared, &site, &mut site.state(), &plan.domain);
@@ -116,7 +118,8 @@ fn route_to(shared: &Arc<Shared>, id: QueueId, routes: &Arc<Routes>, usual: &Pla
     let until = now.saturating_add(Secs::try_from(until).unwrap_or(Secs::MAX).clamp(1, ROUTE_SECS_MAX));
     let source = |(egress, weight): &Member| Source { name: egress.name().clone(), weight: *weight };
     let sources = |plan: &Plan| plan.members.iter().map(source).collect::<Vec<Source>>();
-    let (usual_sources, late_sources) = (sources(usual), late.map_or_else(Vec::new, |(_, plan)| sources(plan)));
+    let usual_sources = sources(usual);
+    let late_sources = late.map_or_else(Vec::new, |(_, plan)| sources(plan));
     let hop = Hop { site: &usual.name, sources: &usual_sources };
     let late_hop =
         late.map(|(after, plan)| LateHop { after: *after, hop: Hop { site: &plan.name, sources: &late_sources } });
@@ -138,7 +141,9 @@ fn route_to(shared: &Arc<Shared>, id: QueueId, routes: &Arc<Routes>, usual: &Pla
         };
         let site = |(ready, (plan, (egress, _))): (_, (&Plan, &Member))| {
             let site = sites.find(egress, &plan.name, &plan.manner).unwrap_or_else(|| {
-                let (egress, name, manner) = (egress.clone(), plan.name.clone(), plan.manner.clone());
+                let egress = egress.clone();
+                let name = plan.name.clone();
+                let manner = plan.manner.clone();
                 let unlimited = shared.shaper.unlimited(egress.name(), &name);
                 let site = Site::new(egress, name, manner, plan.destination.clone(), ready, unlimited);
                 sites.put(site, routes.egresses())

@@ -105,7 +105,8 @@ impl Routes {
         let default = before
             .map_or_else(|| vec![(Arc::new(Egress::new(Source::new(DEFAULT))), 1)], |before| before.default.clone());
         let mut manners = Manners { before: before.map_or_else(Vec::new, Routes::manners), made: Vec::new() };
-        let (port, tls) = (hosts.port, hosts.tls.clone());
+        let port = hosts.port;
+        let tls = hosts.tls.clone();
         let manner = manners.take(hosts);
         let enforced = enforced.map(|enforced| manners.take(enforced));
         let with_dane = [Some(&manner), enforced.as_ref()].map(|of| of?.with_dane().map(|manner| manners.take(manner)));

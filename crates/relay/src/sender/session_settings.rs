@@ -33,12 +33,11 @@ pub(super) async fn demand_of<'a>(
     host: &'a MailHost,
     addresses: &Addresses,
 ) -> Result<DemandingHost<'a>, DnsError> {
-    let demand = match manner.has_dane {
-        true => {
-            let next_hop = &manner.next_hop;
-            shared.routes.dane.demand(&shared.routes.resolver(), &host.name, manner.port, addresses, next_hop).await?
-        }
-        false => Demand::Nothing,
+    let demand = if manner.has_dane {
+        let next_hop = &manner.next_hop;
+        shared.routes.dane.demand(&shared.routes.resolver(), &host.name, manner.port, addresses, next_hop).await?
+    } else {
+        Demand::Nothing
     };
     Ok(DemandingHost { host, demand })
 }
@@ -99,7 +98,8 @@ pub(super) fn settings_for(
     if let Some(tls) = manner.tls.as_ref().filter(|_| !is_given_up) {
         let name = tls.name.as_deref().unwrap_or(&host.name);
         let name = name.trim_matches(['[', ']']).trim_start_matches("IPv6:");
-        let (is_implicit, config) = (tls.is_implicit, tls.config.clone());
+        let is_implicit = tls.is_implicit;
+        let config = tls.config.clone();
         match rustls::pki_types::ServerName::try_from(name.to_owned()) {
             Ok(name) => {
                 let is_dane = is_at_least_encrypted && policy == TlsPolicy::Required;
@@ -110,7 +110,9 @@ pub(super) fn settings_for(
         }
     }
     if let Demand::Verified { config, name } = demand {
-        let (policy, config, name) = (TlsPolicy::Verified, config.clone(), name.clone());
+        let policy = TlsPolicy::Verified;
+        let config = config.clone();
+        let name = name.clone();
         settings.tls = Some(Tls { policy, is_implicit: false, config, name, is_dane: true });
     }
     settings.protocol = manner.protocol;

@@ -30,7 +30,8 @@ pub(super) fn set_shaping(shared: &Arc<Shared>, rules: Arc<Rules>) {
 /// Takes over changed slow-downs of replies.
 pub(super) fn set_slowed(shared: &Arc<Shared>) {
     let slow_down = |(scope, slow): (&Scope, &Slow)| {
-        let (message_rate, connections) = (slow.message_rate.parse().ok(), slow.connections);
+        let message_rate = slow.message_rate.parse().ok();
+        let connections = slow.connections;
         (scope.clone(), SlowDown { message_rate, connections, reason: slow.reason.clone().into() })
     };
     let slowed = shared.queue().slowed().map(slow_down).collect();

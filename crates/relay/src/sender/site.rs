@@ -205,7 +205,8 @@ impl State {
 
     /// Takes a connection's share of the limits. `None`: one is reached, and the site is woken later.
     fn admit(&mut self, site: &Arc<Site>, alarm: &Alarm) -> Option<(Vec<Permit>, Tokens)> {
-        let (limits, now) = (self.limits.clone(), alarm.now());
+        let limits = self.limits.clone();
+        let now = alarm.now();
         if let Err((limit, until)) = check(&limits.connecting, now) {
             if !std::mem::replace(&mut self.waits_to_connect, true) {
                 alarm.wait(limit, Waiter::Connection(Arc::downgrade(site)), until);

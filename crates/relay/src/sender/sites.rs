@@ -116,7 +116,8 @@ impl Sites {
 
     /// Removes sites without mail: those unreachable long ago; beyond [`SITES_KEPT`], all without a connection.
     pub fn forget(&self, sites: &[Arc<Site>], has_mail: impl Fn(ReadyId) -> bool) {
-        let (now, is_many) = (Instant::now(), sites.len() > SITES_KEPT);
+        let now = Instant::now();
+        let is_many = sites.len() > SITES_KEPT;
         for site in sites {
             let is_gone = |site: &Site| {
                 let state = site.state();
@@ -238,7 +239,8 @@ mod tests {
 
     #[test]
     fn nothing_is_routed_to_a_site_that_is_being_removed() {
-        let (one, other) = (Arc::new(1), Arc::new(1));
+        let one = Arc::new(1);
+        let other = Arc::new(1);
         let all = Mutex::new(HashMap::from([("a", one.clone())]));
         let is_locked = || all.try_lock().is_err();
         assert!(!remove_if(&all, &"a", &other, |_| true), "replaced");
@@ -333,8 +335,12 @@ mod tests {
         let add = |number: usize| add(shared, &number.to_string());
         let mut sites: Vec<Arc<Site>> = (0..SITES_KEPT).map(add).collect();
         let pause = sites[0].state().standing.failed("it does not answer", 1, 60, Instant::now()).unwrap();
-        let (source, site) = (sites[0].source.name(), &sites[0].name);
-        let (error, failures, pauses, pause_secs) = ("it does not answer", 1, pause.pauses, pause.secs);
+        let source = sites[0].source.name();
+        let site = &sites[0].name;
+        let error = "it does not answer";
+        let failures = 1;
+        let pauses = pause.pauses;
+        let pause_secs = pause.secs;
         shared.observe_site(&SiteState::Unreachable { source, site, error, failures, pauses, pause_secs });
         sites[1].state().connections = 1;
         shared.sites.forget(&sites, |ready| shared.queue().ready(ready).is_some());

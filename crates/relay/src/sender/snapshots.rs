@@ -14,10 +14,12 @@ use posthaste_queue::Snapshot;
 /// Writes snapshots until the relay ends. Runs beside the dispatcher: a large queue takes seconds.
 pub(super) async fn run(shared: Arc<Shared>) {
     let worker = shared.watch.worker("snapshots of the queue", &["", "writing one"], PATIENCE);
-    let (mut due, mut wanted_at) = (Instant::now() + EVERY, Instant::now());
+    let mut due = Instant::now() + EVERY;
+    let mut wanted_at = Instant::now();
     let mut is_told = false;
     while !shared.is_ending() {
-        let (now, is_wanted) = (Instant::now(), shared.is_snapshot_wanted.load(Ordering::Acquire));
+        let now = Instant::now();
+        let is_wanted = shared.is_snapshot_wanted.load(Ordering::Acquire);
         if now >= due || is_wanted && now >= wanted_at {
             worker.pulse().step(1);
             let writing = shared.clone();
@@ -36,7 +38,8 @@ pub(super) async fn run(shared: Arc<Shared>) {
             }
             // A large queue slows snapshots down: they take a tenth of the time at most, a fifth while the ring needs
             // space.
-            let (took, now) = (now.elapsed(), Instant::now());
+            let took = now.elapsed();
+            let now = Instant::now();
             (due, wanted_at) = (now + EVERY.max(took * 9), now + took * 4);
         }
         let _ = timeout(LOOK_EVERY, shared.snapshot_wanted.notified()).await;

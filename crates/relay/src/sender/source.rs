@@ -157,7 +157,8 @@ mod tests {
 
     #[test]
     fn a_source_has_the_families_of_its_addresses() {
-        let (v4, v6): (IpAddr, IpAddr) = ("192.0.2.9".parse().unwrap(), "2001:db8::9".parse().unwrap());
+        let v4: IpAddr = "192.0.2.9".parse().unwrap();
+        let v6: IpAddr = "2001:db8::9".parse().unwrap();
         let local = |ipv4: Option<&str>, ipv6: Option<&str>| {
             let source = Source {
                 ipv4: ipv4.map(|address| address.parse().unwrap()),
@@ -176,7 +177,8 @@ mod tests {
     async fn a_suspended_source_comes_back_once_its_address_can_be_bound() {
         let at = |address: &str| Egress::new(Source { ipv4: Some(address.parse().unwrap()), ..Source::new("a") });
         // Addresses for documentation (RFC 5737): no machine has them.
-        let (here, not_here) = (at("127.0.0.9"), at("192.0.2.1"));
+        let here = at("127.0.0.9");
+        let not_here = at("192.0.2.1");
         for egress in [&here, &not_here] {
             assert!(!egress.try_resume().await && egress.is_usable() && !egress.is_suspended(), "it was not suspended");
             assert!(egress.suspend(&io::ErrorKind::AddrNotAvailable.into()));

@@ -109,7 +109,8 @@ impl SourceSection {
             })
             .or_else(|| {
                 let is_socks5 = matches!(self.proxy_parts(), Ok(Some((true, _))));
-                let (name, file) = (self.proxy_username.is_some(), self.proxy_password_file.is_some());
+                let name = self.proxy_username.is_some();
+                let file = self.proxy_password_file.is_some();
                 is_mistake(name != file, "proxy_username", "it belongs together with `proxy_password_file`")
                     .or_else(|| is_mistake(name && !is_socks5, "proxy_username", "only for a `socks5://` proxy"))
             })
@@ -132,12 +133,13 @@ impl SourceSection {
     pub(super) fn read(&self) -> Result<Source, RouteError> {
         let password = self.proxy_password_file.as_deref().map(password).transpose()?;
         let login = self.proxy_username.clone().zip(password).map(|(user, password)| Credentials::new(user, password));
-        let proxy = self.proxy_parts().ok().flatten().map(|(is_socks5, server)| match is_socks5 {
-            true => Proxy::Socks5 { server, login },
-            false => Proxy::Header { server },
+        let proxy = self.proxy_parts().ok().flatten().map(|(is_socks5, server)| {
+            if is_socks5 { Proxy::Socks5 { server, login } } else { Proxy::Header { server } }
         });
         let warm_up = self.warm_up.as_ref().and_then(|warm_up| warm_up.read().ok());
-        let (ipv4, ipv6, ehlo) = (self.ipv4, self.ipv6, self.ehlo.clone());
+        let ipv4 = self.ipv4;
+        let ipv6 = self.ipv6;
+        let ehlo = self.ehlo.clone();
         Ok(Source { name: self.name.as_str().into(), ipv4, ipv6, ehlo, proxy, warm_up })
     }
 }
@@ -160,7 +162,9 @@ impl WarmUpSection {
 fn day(text: &str) -> Option<u32> {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let mut parts = text.split('-');
-    let (year, month, day) = (parts.next()?, parts.next()?, parts.next()?);
+    let year = parts.next()?;
+    let month = parts.next()?;
+    let day = parts.next()?;
     let is_plain = [(year, 4), (month, 2), (day, 2)]
         .iter()
         .all(|(part, len)| part.len() == *len && part.bytes().all(|byte| byte.is_ascii_digit()));

@@ -189,7 +189,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failing_sites_get_two_connections_in_any_second() {
-        let (mut standing, mut times) = (Standing::default(), Vec::new());
+        let mut standing = Standing::default();
+        let mut times = Vec::new();
         let mut failing = DialWindow::default();
         // Connections before the first failure count, too.
         for _ in 0..5 {
@@ -213,7 +214,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failing_sources_share_the_two_connections() {
-        let (mut failing, now) = (DialWindow::default(), Instant::now());
+        let mut failing = DialWindow::default();
+        let now = Instant::now();
         let mut sources = [(); 3].map(|()| Standing::default());
         sources.iter_mut().take(2).for_each(Standing::session_failed);
         let dial = |source: &mut Standing, failing: &mut DialWindow| {

@@ -132,8 +132,8 @@ fn counted<const N: usize>(shared: &Shared, filter: &Filter, by: [CountBy; N]) -
             let is = |wanted: &Option<Arc<str>>, name: &Arc<str>| wanted.as_ref().is_none_or(|wanted| wanted == name);
             let Some(tally) = queue.tally(id).filter(|tally| tally.recipients > 0) else { continue };
             if is(tenant, &name.tenant) && is(campaign, &name.campaign) && is(domain, &name.domain) {
-                let part = (queue.suspended_part(id), *is_held);
-                let count = Count::counted(tally, part, look.of(id, *is_held).as_ref(), queue.now());
+                let part = queue.suspended_part(id);
+                let count = Count::counted(tally, part, *is_held, look.of(id, *is_held).as_ref(), queue.now());
                 if count.recipients > 0 {
                     counts.push((names(&queue, id, &name, by), count));
                 }

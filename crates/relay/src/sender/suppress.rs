@@ -31,14 +31,17 @@ pub(super) fn end_suppressed(
     if found.iter().all(Option::is_none) {
         return Ok(());
     }
-    let (mut left, mut changes) = (Vec::with_capacity(transaction.recipients.len()), Vec::new());
+    let mut left = Vec::with_capacity(transaction.recipients.len());
+    let mut changes = Vec::new();
     for ((key, taken), entry) in keys_of(transaction).zip(&transaction.recipients).zip(found) {
         let Some(entry) = entry else {
             left.push(*taken);
             continue;
         };
         let Some(change) = shared.queue().finish(key, Outcome::Suppressed) else { continue };
-        let (result, reply, host) = (AttemptResult::Suppressed, reply_for(&entry), Arc::from(""));
+        let result = AttemptResult::Suppressed;
+        let reply = reply_for(&entry);
+        let host = Arc::from("");
         let place = ReplyPlace::of(&host);
         changes.push((change, attempted(shared, key, Some(envelope), taken.attempts, result, place, reply)));
     }

@@ -94,7 +94,8 @@ fn prepare(shared: &Shared, message: Lsn, tell: Tell) -> Result<Prepared, LoadEr
         }
         Err(error) => return Err(error),
     };
-    let (mut told, mut to) = (Vec::new(), None);
+    let mut told = Vec::new();
+    let mut to = None;
     for (number, status) in statuses {
         if let Some(addressee) = addressee(shared, tell, &envelope, number) {
             told.push(what_was_said(shared, Key { message, number }, tell, status));
@@ -128,7 +129,9 @@ fn written(
     told: &[PendingNotice],
     to: &Addressee,
 ) -> Option<Written> {
-    let (queued, now, to_wall) = (&envelope.queued, shared.time.now(), shared.time.wall_clock());
+    let queued = &envelope.queued;
+    let now = shared.time.now();
+    let to_wall = shared.time.wall_clock();
     let date = |secs| DateTime::from_unix(to_wall(secs));
     let returned_max = shared.config.returned_bytes_max;
     // For a success or a delay the header is enough (RFC 3461 section 4.3).
@@ -193,7 +196,8 @@ fn notice(shared: &Shared, tenant: Arc<str>, to: &Addressee, written: Written, c
         ..Outgoing::default()
     };
     let now = shared.time.now();
-    let (change, remote) = (shared.outcomes.recorder.entry(now, changes), remote.into_entry(shared.stream, now));
+    let change = shared.outcomes.recorder.entry(now, changes);
+    let remote = remote.into_entry(shared.stream, now);
     Notice { to: to_address, written, change, remote }
 }
 

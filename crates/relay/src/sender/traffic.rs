@@ -118,7 +118,8 @@ impl Mail {
         known: Known,
         pulse: Pulse,
     ) -> Self {
-        let (offered, carried) = (session.extensions(), session.finished());
+        let offered = session.extensions();
+        let carried = session.finished();
         let most = offered.recipients_max.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
         // A signed sender serves one recipient.
         let most = if shared.config.bounces.return_path.is_some() { 1 } else { most };
@@ -217,10 +218,11 @@ impl Mail {
         }
         if has_more {
             let share = |state: &mut State| state.share(&self.site, &self.shared.sites.sharing);
-            let wanted = match state.limits.messages.is_empty() {
-                true => state.grow(&self.site, &self.shared.alarm, share),
+            let wanted = if state.limits.messages.is_empty() {
+                state.grow(&self.site, &self.shared.alarm, share)
+            } else {
                 // Tokens may have accrued while all were idle.
-                false => state.wanted(&self.site, &self.shared.alarm, share),
+                state.wanted(&self.site, &self.shared.alarm, share)
             };
             if let Wanted::Connect(admitted) = wanted {
                 drop(state);
@@ -233,7 +235,8 @@ impl Mail {
 
     /// The next transaction within the limits, its tokens, and whether more waits.
     fn next(&self, state: &mut State) -> (Option<Transaction>, Tokens, bool) {
-        let (shaper, alarm) = (&self.shared.shaper, &self.shared.alarm);
+        let shaper = &self.shared.shaper;
+        let alarm = &self.shared.alarm;
         let most = state.limits.recipients_per_message;
         let recipients_max = state.recipients_max.unwrap_or(most).min(most).min(self.recipients_max);
         let limits_lanes = shaper.limits_lanes();
@@ -249,7 +252,8 @@ impl Mail {
         }
         let mut gate = MessageGate::new(shaper, alarm, &state.limits);
         let transaction = queue.next_within(state.ready, take, &mut gate);
-        let (has_parked, tokens) = (gate.has_parked(), gate.into_tokens());
+        let has_parked = gate.has_parked();
+        let tokens = gate.into_tokens();
         if has_parked {
             state.set_limited();
         }
@@ -341,14 +345,16 @@ impl Mail {
     /// `host`: where the fates come from; empty for ourselves.
     fn end(&self, host: &Arc<str>, mut under_way: UnderWay, mut fate: impl FnMut(usize) -> Fate) {
         under_way.is_ended = true;
-        let (message, count) = (under_way.transaction.message, under_way.transaction.recipients.len());
+        let message = under_way.transaction.message;
+        let count = under_way.transaction.recipients.len();
         let fates: Vec<Fate> = (0..count).map(&mut fate).collect();
         let is_all = under_way.envelope.as_ref().is_some_and(|envelope| envelope.queued.recipients.len() == count);
         if is_all && fates.iter().all(|fate| matches!(fate, Fate::Delivered(_))) {
             // Here rather than on the ring's thread, which must commit.
             self.shared.messages.forget(&[message]);
         }
-        let (transaction, envelope) = (&under_way.transaction, under_way.envelope.as_ref());
+        let transaction = &under_way.transaction;
+        let envelope = under_way.envelope.as_ref();
         ended::ended(&self.shared, &self.site, host, self.has_dsn, transaction, envelope, fates);
     }
 }
@@ -386,7 +392,8 @@ impl Traffic for Mail {
             let Some(under_way) = ready!(self.take(cx)) else { return Poll::Ready(None) };
             let lsn = under_way.transaction.message;
             if lsn <= self.shared.careful_through {
-                let (shared, transaction) = (self.shared.clone(), under_way.transaction.clone());
+                let shared = self.shared.clone();
+                let transaction = under_way.transaction.clone();
                 let handle = tokio::task::spawn_blocking(move || careful::begin(&shared, &transaction));
                 self.pulse.step(steps::READING);
                 self.loading = Some((under_way, handle));

@@ -105,7 +105,8 @@ impl Relay {
         show: &mut dyn FnMut(Exported) -> bool,
     ) -> Result<ExportedCount, ControlError> {
         let shared = &self.0.shared;
-        let (mut count, mut failed) = (ExportedCount::default(), None);
+        let mut count = ExportedCount::default();
+        let mut failed = None;
         each(shared, filter, true, &mut |found| {
             for of_message in found.chunk_by(|(one, _), (other, _)| one.message == other.message) {
                 let message = of_message[0].0.message;
@@ -197,7 +198,8 @@ impl Relay {
             }
         }
 
-        let (recipients, duplicates) = (message.recipients.len() as u64, (all - message.recipients.len()) as u64);
+        let recipients = message.recipients.len() as u64;
+        let duplicates = all as u64 - recipients;
         if recipients == 0 {
             return Ok(Import { message: None, recipients, duplicates });
         }
@@ -232,7 +234,9 @@ impl Relay {
     }
 
     fn digest(&self, message: Lsn) -> Result<Vec<u8>, ControlError> {
-        let (len, mut at, mut digest) = (self.content_len(message)?, 0, Context::new(&SHA256));
+        let len = self.content_len(message)?;
+        let mut at = 0;
+        let mut digest = Context::new(&SHA256);
         loop {
             let piece = self.content_piece(message, at, len)?;
             if piece.is_empty() {
@@ -252,9 +256,12 @@ fn exported(
     hold: Option<&By>,
     count: &mut ExportedCount,
 ) -> Result<Exported, ControlError> {
-    let (wall, forwarded) = (shared.time.wall_clock(), envelope.queued.forwarded.as_deref());
+    let wall = shared.time.wall_clock();
+    let forwarded = envelope.queued.forwarded.as_deref();
     let to_wall = |secs| wall(secs).max(1).cast_unsigned();
-    let (mut recipients, mut changes, mut told) = (Vec::new(), Vec::new(), Vec::new());
+    let mut recipients = Vec::new();
+    let mut changes = Vec::new();
+    let mut told = Vec::new();
     let expires = {
         let mut queue = shared.queue();
         for key in keys {
@@ -307,18 +314,22 @@ fn exported(
     let or_none = |secs: Secs| if secs == 0 { 0 } else { to_wall(secs) };
     let forwarded = forwarded.map(|of| Box::new(Forwarded { sender: of.sender.clone(), numbers: Vec::new() }));
     let queued = Queued { recipients: Vec::new(), forwarded, ..envelope.queued.clone() };
-    let (received, not_before) = (to_wall(queued.received), or_none(queued.not_before));
+    let received = to_wall(queued.received);
+    let not_before = or_none(queued.not_before);
     Ok(Exported { message, queued, received, not_before, expires: or_none(expires), recipients })
 }
 
 fn imported(shared: &Shared, origin: Origin, message: Exported) -> Imported {
     let now = shared.time.now();
-    let (wall, from_wall) = (wall_secs(), |secs: u64, wall: u64| {
+    let wall = wall_secs();
+    let from_wall = |secs: u64, wall: u64| {
         let at = i64::from(now) + secs.min(i64::MAX as u64).cast_signed().saturating_sub(wall.cast_signed());
         Secs::try_from(at.max(1)).unwrap_or(Secs::MAX - 1)
-    });
+    };
     let or_none = |secs: u64| if secs == 0 { 0 } else { from_wall(secs, wall) };
-    let (mut recipients, mut states, mut forwarded) = (Vec::new(), Vec::new(), message.queued.forwarded);
+    let mut recipients = Vec::new();
+    let mut states = Vec::new();
+    let mut forwarded = message.queued.forwarded;
     for recipient in message.recipients {
         if let Some(forwarded) = forwarded.as_mut().filter(|_| recipient.is_forwarded) {
             forwarded.numbers.push(recipient.to.number);
@@ -339,7 +350,8 @@ fn imported(shared: &Shared, origin: Origin, message: Exported) -> Imported {
         recipients.push(recipient.to);
     }
     let received = from_wall(message.received, wall).min(now);
-    let (not_before, expires) = (or_none(message.not_before), or_none(message.expires));
+    let not_before = or_none(message.not_before);
+    let expires = or_none(message.expires);
     let queued = Queued { received, not_before, expires, recipients, forwarded, ..message.queued };
     Imported { origin, at: now, queued, states }
 }

@@ -51,7 +51,8 @@ impl Warming {
     }
 
     fn with(&self, now: Secs, use_bucket: impl FnOnce(&Bucket, u64) -> bool) -> bool {
-        let (day, nanos) = (now / DAY_SECS, u64::from(now) * 1_000_000_000);
+        let day = now / DAY_SECS;
+        let nanos = u64::from(now) * 1_000_000_000;
         let Some(rate) = self.settings.rate(day) else { return true };
         let mut state = self.state.lock().expect("a warm-up");
         let bucket = match state.1.take() {

@@ -111,7 +111,8 @@ pub(super) fn of(outcome: Outcome) -> Vec<Fate> {
 }
 
 fn fate(recipient: RecipientOutcome, local: Scope) -> Fate {
-    let (is_delivered, is_unknown) = (recipient.is_delivered(), recipient.is_unknown());
+    let is_delivered = recipient.is_delivered();
+    let is_unknown = recipient.is_unknown();
     let RecipientOutcome { reply, stage, lost } = recipient;
     let reply = Said { stage, reply };
     let scope = match stage {

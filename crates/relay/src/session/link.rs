@@ -121,7 +121,8 @@ impl Link {
             in_flight: self.machine.in_flight(),
             step: self.machine.awaits(),
         };
-        let (step, is_writing) = (progress.step, self.machine.output().has_remaining());
+        let step = progress.step;
+        let is_writing = self.machine.output().has_remaining();
         if self.progress.as_ref() != Some(&progress) {
             let patience = if is_writing { self.timeouts.block } else { self.timeouts.of(step) };
             self.deadline = Instant::now() + patience.min(PATIENCE_MAX);

@@ -155,7 +155,8 @@ impl Session {
     /// See [`OpenError`].
     pub async fn open_over(stream: Stream, settings: &Settings) -> Result<Self, OpenError> {
         let (link, channel) = open::establish(stream, settings).await?;
-        let (replied, messages_left) = (link.machine.replied(), settings.messages_max);
+        let replied = link.machine.replied();
+        let messages_left = settings.messages_max;
         Ok(Self { link, channel, messages_left, finished: 0, replied, is_running: false })
     }
 
@@ -241,10 +242,13 @@ impl Session {
             let is_idle = self.link.machine.in_flight() == 0;
             // The rest of a body that was refused early goes first.
             let is_flushed = !self.link.machine.output().has_remaining();
-            match is_idle && is_flushed {
-                true if !has_more => return Ok(End::NoMore),
-                true if self.is_full() => return Ok(End::Full),
-                _ => {}
+            if is_idle && is_flushed {
+                if !has_more {
+                    return Ok(End::NoMore);
+                }
+                if self.is_full() {
+                    return Ok(End::Full);
+                }
             }
             let is_stuck = self.link.is_broken() || is_idle && !is_flushed;
             let may_take = has_more && self.messages_left > 0 && self.link.machine.may_send() && !is_stuck;

@@ -106,7 +106,8 @@ impl Srs {
             ReversePath::Address(address) if !is_ours(address.domain()) => address,
             _ => return Ok(sender.clone()),
         };
-        let (local, host) = (address.local_part(), address.domain().to_string());
+        let local = address.local_part();
+        let host = address.domain().to_string();
         if host.contains(SEPARATOR) {
             return Err(ForwardError::Unsuitable);
         }
@@ -142,7 +143,10 @@ impl Srs {
         let (local, host) = if let Some(rest) = tagged(local, "SRS0") {
             let mut parts = rest.splitn(4, SEPARATOR);
             let mut part = || parts.next().filter(|part| !part.is_empty()).ok_or(ReverseError::Incomplete);
-            let (hash, day, host, local) = (part()?, part()?, part()?, part()?);
+            let hash = part()?;
+            let day = part()?;
+            let host = part()?;
+            let local = part()?;
             self.check(hash, &[day, host, local])?;
             if !self.is_valid_day(day, now) {
                 return Err(ReverseError::Expired);

@@ -124,8 +124,10 @@ fn old_secrets_verify_and_do_not_sign() {
 
 #[test]
 fn long_hashes_do_not_take_short_ones() {
-    let (short, long) = (srs(&["tops3cr3t"]), srs(&["tops3cr3t"]).with_hash_chars(8));
-    let (of_short, of_long) = (forward(&short, "a@b.org").unwrap(), forward(&long, "a@b.org").unwrap());
+    let short = srs(&["tops3cr3t"]);
+    let long = srs(&["tops3cr3t"]).with_hash_chars(8);
+    let of_short = forward(&short, "a@b.org").unwrap();
+    let of_long = forward(&long, "a@b.org").unwrap();
     assert_eq!(of_long.len(), of_short.len() + 4);
     assert_eq!(reverse(&long, &of_short, 0), Err(ReverseError::Forged));
     assert_eq!(reverse(&short, &of_long, 0).as_deref(), Ok("a@b.org"));

@@ -270,7 +270,8 @@ impl Suppressions {
         loop {
             // A transaction per page: a slow reader keeps no old pages alive.
             let (page, last) = self.reading(|table| -> Result<_, redb::Error> {
-                let (mut page, mut last) = (Vec::with_capacity(PAGE), None);
+                let mut page = Vec::with_capacity(PAGE);
+                let mut last = None;
                 let Some(table) = table else { return Ok((page, last)) };
                 for entry in table.range::<&str>((Bound::Included(&*from), Bound::Unbounded))?.take(PAGE) {
                     let (key, value) = entry?;

@@ -57,7 +57,8 @@ impl Suppressions {
     /// Keys that are to be shared, with times and entries; `None` for one that was removed since.
     fn unshared(&self, most: usize) -> Result<Vec<(String, u64, Option<Suppressed>)>, SuppressionError> {
         let found = self.file.read(|file| {
-            let (reading, mut found) = (file.begin_read()?, Vec::new());
+            let reading = file.begin_read()?;
+            let mut found = Vec::new();
             let unshared = match reading.open_table(UNSHARED) {
                 Err(TableError::TableDoesNotExist(_)) => return Ok(found),
                 unshared => unshared?,
@@ -110,7 +111,8 @@ mod tests {
     use super::*;
 
     fn bounced(address: &str, added: u64, expires: Option<u64>) -> Suppressed {
-        let (address, source) = (address.to_owned(), Source::Bounce);
+        let address = address.to_owned();
+        let source = Source::Bounce;
         Suppressed { address, source, added, expires, ..Suppressed::default() }
     }
 

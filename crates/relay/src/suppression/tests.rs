@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use super::*;
 
 fn entry(tenant: &str, address: &str, expires: Option<u64>) -> Suppressed {
-    let (tenant, address) = (tenant.to_owned(), address.to_owned());
+    let tenant = tenant.to_owned();
+    let address = address.to_owned();
     Suppressed { address, tenant, source: Source::Bounce, reason: "no such user".to_owned(), added: 7, expires }
 }
 

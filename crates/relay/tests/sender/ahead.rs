@@ -147,7 +147,8 @@ fn a_closed_session_and_a_dead_host_are_passed_over() {
 
 #[test]
 fn a_silent_next_hop_holds_up_nobody_else() {
-    let (sink, other) = (Sink::start(), Sink::start());
+    let sink = Sink::start();
+    let other = Sink::start();
     let rig = rig_with(zone(), sink.port(), |config| {
         config.routing.routes =
             vec![Route { domain: "b.example".to_owned(), ..Route::new("[127.0.0.1]", other.port()) }.into()];

@@ -30,7 +30,8 @@ fn intake_waits_while_sent_mail_is_late_and_no_longer() {
         (0..MESSAGES).for_each(|_| rig.send_large("slow@a.example"));
         sink.wait_slow(1);
         sink.release();
-        let (mut waits, mut looks) = (false, 0);
+        let mut waits = false;
+        let mut looks = 0;
         wait("it is sent, or intake waits", || {
             waits = !rig.pause().is_zero();
             looks += u32::from(rig.relay.stats().recipients == 0);

@@ -14,7 +14,8 @@ fn suppressing(dir: &std::path::Path) -> Bounces {
 
 #[test]
 fn a_bad_address_is_suppressed_and_then_not_connected_to() {
-    let (sink, own) = (Sink::start(), tempfile::tempdir().unwrap());
+    let sink = Sink::start();
+    let own = tempfile::tempdir().unwrap();
     let rig = rig_with(zone(), sink.port(), |config| config.bounces = suppressing(own.path()));
     rig.send("", &["no1@a.example", "later@a.example"], "x\r\n");
     rig.wait_empty();
@@ -43,7 +44,8 @@ fn a_bad_address_is_suppressed_and_then_not_connected_to() {
 
 #[test]
 fn entries_are_for_their_tenant_alone() {
-    let (sink, own) = (Sink::start(), tempfile::tempdir().unwrap());
+    let sink = Sink::start();
+    let own = tempfile::tempdir().unwrap();
     let rig = rig_with(zone(), sink.port(), |config| config.bounces = suppressing(own.path()));
     let list = rig.relay.bounces().suppressions.clone().unwrap();
     let entry = |tenant: &str| Suppressed {
@@ -63,7 +65,8 @@ fn entries_are_for_their_tenant_alone() {
 
 #[test]
 fn another_class_by_the_rules_of_a_file_suppresses_nobody() {
-    let (sink, own) = (Sink::start(), tempfile::tempdir().unwrap());
+    let sink = Sink::start();
+    let own = tempfile::tempdir().unwrap();
     let rules = own.path().join("classes.toml");
     std::fs::write(&rules, "[[class]]\nname = 'policy'\npatterns = ['no such user']\n").unwrap();
     let bounces = suppressing(own.path());
@@ -97,7 +100,8 @@ fn failures_that_wait_for_others_are_told_at_the_end() {
     let rig = rig_with(zone(), sink.port(), |_| ());
     rig.send("ann@a.example", &["no1@a.example", "never@a.example"], "x\r\n");
     wait("it is deferred", || rig.log().iter().any(|line| line.starts_with("never@a.example deferred")));
-    let (back, log) = (rig.back.clone(), rig.log.clone());
+    let back = rig.back.clone();
+    let log = rig.log.clone();
     rig.end();
     assert_eq!(back.written.lock().unwrap().len(), 1);
     assert!(log.lines.lock().unwrap().contains(&"no1@a.example failed 550".to_owned()));
@@ -105,7 +109,8 @@ fn failures_that_wait_for_others_are_told_at_the_end() {
 
 #[test]
 fn the_list_is_asked_before_each_attempt() {
-    let (sink, own) = (Sink::start(), tempfile::tempdir().unwrap());
+    let sink = Sink::start();
+    let own = tempfile::tempdir().unwrap();
     let rig = rig_with(zone(), sink.port(), |config| {
         config.bounces = suppressing(own.path());
         config.schedules = schedules(3600, 86_400);
@@ -125,7 +130,8 @@ fn the_list_is_asked_before_each_attempt() {
 
 #[test]
 fn with_signed_senders_each_recipient_has_a_message_of_its_own() {
-    let (sink, own) = (Sink::start(), tempfile::tempdir().unwrap());
+    let sink = Sink::start();
+    let own = tempfile::tempdir().unwrap();
     let secret_file = own.path().join("secret");
     std::fs::write(&secret_file, "a secret for tests of signed senders\n").unwrap();
     let section = ReturnPathSection { domain: "back.example".to_owned(), secret_file, prefix: "bounce".to_owned() };

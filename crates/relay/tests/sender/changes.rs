@@ -41,7 +41,8 @@ fn an_end_finishes_the_message_under_way_and_begins_none() {
 
 #[test]
 fn the_hosts_are_looked_up_again_once_their_time_is_over() {
-    let (old, new) = (Sink::start(), Ipv4Addr::new(127, 0, 0, 2));
+    let old = Sink::start();
+    let new = Ipv4Addr::new(127, 0, 0, 2);
     let moved = Sink::at((new, old.port()).into());
     let brief = Zone::default().ttl(1).mx("a.example", 10, "mx.a.example").a("mx.a.example", Ipv4Addr::LOCALHOST);
     let rig = rig_with(brief, old.port(), |_| ());

@@ -12,7 +12,8 @@ use crate::{Rig, rig_with};
 /// One site per domain, `0.example`, `1.example` and so on, with a limit of connections in all.
 fn crowd(sites: usize, connections_max: usize) -> (Sink, Rig) {
     let zone = (0..sites).fold(Zone::default(), |zone, number| {
-        let (domain, host) = (format!("{number}.example"), format!("mx.{number}.example"));
+        let domain = format!("{number}.example");
+        let host = format!("mx.{number}.example");
         zone.mx(&domain, 10, &host).a(&host, Ipv4Addr::LOCALHOST)
     });
     let sink = Sink::start();

@@ -81,7 +81,8 @@ fn a_certificate_named_by_a_record_is_taken_with_any_name() {
 
 #[test]
 fn another_certificate_gets_nothing_until_a_record_names_it() {
-    let (host, other) = (Files::new("mx.example"), Files::new("mx.example"));
+    let host = Files::new("mx.example");
+    let other = Files::new("mx.example");
     let sink = TlsSink::start(Some(host.server(&host)));
     let zone = zone().signed("example");
     let rig = rig(&sink, naming(zone.clone(), &sink, &other));
@@ -99,7 +100,8 @@ fn another_certificate_gets_nothing_until_a_record_names_it() {
 
 #[test]
 fn records_that_nobody_has_validated_demand_nothing() {
-    let (host, other) = (Files::new("mx.example"), Files::new("mx.example"));
+    let host = Files::new("mx.example");
+    let other = Files::new("mx.example");
     for zone in [
         zone(),
         zone().signed("mx.example"),
@@ -118,7 +120,8 @@ fn records_that_nobody_has_validated_demand_nothing() {
 
 #[test]
 fn a_domain_without_mx_records_is_judged_by_its_addresses() {
-    let (host, other) = (Files::new("mx.example"), Files::new("mx.example"));
+    let host = Files::new("mx.example");
+    let other = Files::new("mx.example");
     let sink = TlsSink::start(Some(host.server(&host)));
     let bare = Zone::default().ttl(0).a("a.example", LOOPBACK);
     let name = format!("_{}._tcp.a.example", sink.address.port());
@@ -129,7 +132,8 @@ fn a_domain_without_mx_records_is_judged_by_its_addresses() {
 
 #[test]
 fn addresses_that_nobody_knows_yet_are_not_unsigned() {
-    let (host, other) = (Files::new("mx.example"), Files::new("mx.example"));
+    let host = Files::new("mx.example");
+    let other = Files::new("mx.example");
     let sink = TlsSink::start(Some(host.server(&host)));
     let name = format!("_{}._tcp.a.example", sink.address.port());
     let bare = Zone::default().ttl(0).a("a.example", LOOPBACK).signed("example");
@@ -194,7 +198,8 @@ fn another_host_takes_mail_of_one_with_missing_records() {
 
 #[test]
 fn changed_records_count_at_the_next_connection() {
-    let (host, other) = (Files::new("mx.example"), Files::new("mx.example"));
+    let host = Files::new("mx.example");
+    let other = Files::new("mx.example");
     let sink = TlsSink::start(Some(host.server(&host)));
     let rig = rig(&sink, naming(zone().signed("example"), &sink, &host));
     send(&rig);
@@ -225,7 +230,8 @@ fn a_host_with_records_is_never_spoken_to_in_the_clear() {
 fn chain(name: &str) -> (Vec<u8>, Arc<ServerConfig>) {
     let mut of_authority = CertificateParams::new(Vec::<String>::new()).unwrap();
     of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let (authority_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let authority_key = KeyPair::generate().unwrap();
+    let key = KeyPair::generate().unwrap();
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &authority_key.subject_public_key_info());
     let authority = of_authority.self_signed(&authority_key).unwrap();
     let issuer = Issuer::new(of_authority, authority_key);
@@ -283,11 +289,12 @@ fn a_chain_with_the_name_behind_an_alias_is_taken() {
         let rig = rig(&sink, zone.tlsa(&tlsa_name(&sink), [2, 1, 1], &digest));
         send(&rig);
         let site = "for a.example = mail.example";
-        match is_taken {
-            true => assert!(sink.wait(1)[0].is_encrypted, "{certified}"),
-            false => wait("it waits at a site of its own", || {
+        if is_taken {
+            assert!(sink.wait(1)[0].is_encrypted, "{certified}")
+        } else {
+            wait("it waits at a site of its own", || {
                 rig.log().iter().any(|line| line.starts_with("unreachable") && line.contains(site))
-            }),
+            })
         }
     }
 }
@@ -307,8 +314,10 @@ fn enforcing(authority: &Files) -> (tempfile::TempDir, MtaSts) {
 
 #[test]
 fn records_go_before_a_policy_of_mta_sts() {
-    let (host, other) = (Files::new("mx.example"), Files::new("mx.example"));
-    let ((_dir, by_host), (_dir_of_other, by_other)) = (enforcing(&host), enforcing(&other));
+    let host = Files::new("mx.example");
+    let other = Files::new("mx.example");
+    let (_dir, by_host) = enforcing(&host);
+    let (_dir_of_other, by_other) = enforcing(&other);
     let signed = || zone().signed("example").txt("_mta-sts.a.example", "v=STSv1; id=1;");
     // Not trusted by the policy, but named by a record.
     let sink = TlsSink::start(Some(host.server(&host)));

@@ -46,7 +46,8 @@ impl Ending {
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
         let ending = Ending { address, connected: Arc::default(), taken: Arc::default() };
-        let (connected, taken) = (ending.connected.clone(), ending.taken.clone());
+        let connected = ending.connected.clone();
+        let taken = ending.taken.clone();
         std::thread::spawn(move || {
             for (number, stream) in listener.incoming().flatten().enumerate() {
                 connected.lock().unwrap().push(Instant::now());
@@ -71,12 +72,14 @@ impl Ending {
     }
 }
 
-fn serve(mut stream: TcpStream, (at, last): (At, &str), taken: &AtomicUsize) -> std::io::Result<()> {
+fn serve(mut stream: TcpStream, act: (At, &str), taken: &AtomicUsize) -> std::io::Result<()> {
+    let (at, last) = act;
     if at == At::Accept {
         return Ok(());
     }
     let mut input = BufReader::new(stream.try_clone()?);
-    let (mut stage, mut usual) = (At::Greeting, "220 ending\r\n");
+    let mut stage = At::Greeting;
+    let mut usual = "220 ending\r\n";
     loop {
         if stage == at {
             let before = if at == At::Hello { usual } else { "" };
@@ -253,7 +256,8 @@ fn greylisting_does_not_pause_and_does_not_reset() {
 fn a_recipient_too_many_does_not_excuse_a_lost_session() {
     /// Takes one recipient, defers the others, and closes before the message.
     fn few(mut stream: TcpStream) -> std::io::Result<()> {
-        let (mut input, mut recipients) = (BufReader::new(stream.try_clone()?), 0);
+        let mut input = BufReader::new(stream.try_clone()?);
+        let mut recipients = 0;
         stream.write_all(b"220 few\r\n")?;
         loop {
             let mut line = String::new();
@@ -265,7 +269,8 @@ fn a_recipient_too_many_does_not_excuse_a_lost_session() {
         }
     }
     let listener = TcpListener::bind((LOOPBACK, 0)).unwrap();
-    let (port, connections) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
+    let port = listener.local_addr().unwrap().port();
+    let connections = Arc::new(AtomicUsize::new(0));
     let counted = connections.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {

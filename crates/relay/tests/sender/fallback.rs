@@ -61,7 +61,9 @@ fn a_missing_domain_has_no_fallback_and_a_silent_one_has() {
 
 #[test]
 fn hosts_of_a_route_are_tried_in_order_and_by_tenant() {
-    let (first, second, of_tenant) = (Sink::at((Ipv4Addr::new(127, 0, 0, 21), 0).into()), Sink::start(), Sink::start());
+    let first = Sink::at((Ipv4Addr::new(127, 0, 0, 21), 0).into());
+    let second = Sink::start();
+    let of_tenant = Sink::start();
     let zone = Zone::default()
         .a("dead.example", DEAD)
         .a("one.example", Ipv4Addr::new(127, 0, 0, 21))
@@ -85,7 +87,8 @@ fn hosts_of_a_route_are_tried_in_order_and_by_tenant() {
 
 #[test]
 fn what_has_had_its_attempts_falls_back_also_behind_a_restart() {
-    let (own, other) = (Sink::start(), Sink::start());
+    let own = Sink::start();
+    let other = Sink::start();
     let change = |config: &mut Config| {
         let route = Route { is_fallback: true, after_attempts: 2, ..Route::new("[127.0.0.1]", other.port()) };
         config.routing = Routing { routes: vec![route.into()], ..Routing::default() };

@@ -95,7 +95,8 @@ fn a_rewritten_sender_survives_a_restart_and_a_transfer() {
     rig.append(forwarding(&["laterbob@a.example", "laterfay@a.example", "neverfay@a.example"], 0), "x\r\n");
     wait("all are put off", || rig.log().iter().filter(|line| line.contains(" deferred ")).count() == 3);
     let rig = rig_in(rig.end(), zone(), sink.port(), wait_long);
-    let (mut exported, mut shown) = (Vec::<Exported>::new(), Vec::new());
+    let mut exported = Vec::<Exported>::new();
+    let mut shown = Vec::new();
     rig.relay
         .export(&Filter::default(), None, &mut |message| {
             exported.push(message);
@@ -115,8 +116,8 @@ fn a_rewritten_sender_survives_a_restart_and_a_transfer() {
     message.recipients.retain(|recipient| &*recipient.to.address != "laterbob@a.example");
     let other = Sink::start();
     let second = rig_with(zone(), other.port(), |_| ());
-    let (origin, body) =
-        (Origin::of(message.message, b"entry", b"x"), Body::inline(vec![Bytes::from_static(b"x\r\n")]));
+    let origin = Origin::of(message.message, b"entry", b"x");
+    let body = Body::inline(vec![Bytes::from_static(b"x\r\n")]);
     let imported = second.relay.import(&By::default(), origin, message, "", body).unwrap();
     assert_eq!(imported.recipients, 2);
     second.flush();

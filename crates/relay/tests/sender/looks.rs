@@ -7,7 +7,8 @@ use super::*;
 
 /// A queue of `recipients` in messages of a thousand each, over a hundred domains.
 fn queue_of(recipients: u64) -> (Relay, Server, tempfile::TempDir) {
-    let (dns, dir) = (Server::start(zone()), tempfile::tempdir().unwrap());
+    let dns = Server::start(zone());
+    let dir = tempfile::tempdir().unwrap();
     let config_of_spool = posthaste_spool::Config {
         ring: posthaste_ring::Config { segment_bytes: 16 << 20, ..Default::default() },
         ..Default::default()

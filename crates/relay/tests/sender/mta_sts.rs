@@ -70,7 +70,8 @@ const FREE: [&str; 3] = ["bob@bare.example", "bob@none.example", "bob@testing.ex
 
 #[test]
 fn enforce_takes_permitted_hosts_and_other_modes_all() {
-    let (dir, host) = (tempfile::tempdir().unwrap(), Files::new("mx.example"));
+    let dir = tempfile::tempdir().unwrap();
+    let host = Files::new("mx.example");
     let sink = TlsSink::start(Some(host.server(&host)));
     let rig = rig(&sink, dir.path(), &host, "");
     send_to_all(&rig);
@@ -123,7 +124,8 @@ fn certificate_faults_hold_up_mail_under_enforce_alone() {
         ("not valid yet", dated(4000, 4001), true),
         ("for clients", Files::with("mx.example", is_client_only), true),
     ] {
-        let (sink, other) = (TlsSink::start(Some(host.server(&mx()))), mx());
+        let sink = TlsSink::start(Some(host.server(&mx())));
+        let other = mx();
         let log = only_enforce_minds(&sink, if is_trusted { &host } else { &other }, true, fault);
         assert!(log.iter().any(|line| line.starts_with("TLS mta-sts certificate ")), "{fault}: {log:?}");
     }
@@ -142,7 +144,8 @@ fn enforce_never_goes_on_in_the_clear() {
 
 #[test]
 fn a_rule_of_the_operator_goes_before_the_policy() {
-    let (dir, host) = (tempfile::tempdir().unwrap(), Files::new("mx.example"));
+    let dir = tempfile::tempdir().unwrap();
+    let host = Files::new("mx.example");
     let sink = TlsSink::start(Some(host.server(&host)));
     let rules = "[[tls_policy]]\ndomain = 'elsewhere.example'\npolicy = 'required'\n";
     let rig = rig(&sink, dir.path(), &host, rules);

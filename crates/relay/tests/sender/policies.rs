@@ -122,11 +122,15 @@ impl TlsSink {
             handshakes: Arc::default(),
             connections: Arc::default(),
         };
-        let (came, handshakes, connections) = (sink.came.clone(), sink.handshakes.clone(), sink.connections.clone());
+        let came = sink.came.clone();
+        let handshakes = sink.handshakes.clone();
+        let connections = sink.connections.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 *connections.lock().unwrap() += 1;
-                let (config, came, handshakes) = (config.clone(), came.clone(), handshakes.clone());
+                let config = config.clone();
+                let came = came.clone();
+                let handshakes = handshakes.clone();
                 std::thread::spawn(move || serve(stream, config, odd, &came, &handshakes));
             }
         });
@@ -159,7 +163,7 @@ fn serve(
     stream.write_all(b"220 sink\r\n")?;
     let clear = Came { recipient: String::new(), is_encrypted: false, name: None, has_certificate: false };
     // Octet for octet, so that nothing of the handshake is read.
-    if !talk(&mut BufReader::with_capacity(1, stream.try_clone()?), &mut stream, (&clear, odd), came)? {
+    if !talk(&mut BufReader::with_capacity(1, stream.try_clone()?), &mut stream, &clear, odd, came)? {
         return Ok(());
     }
     *handshakes.lock().unwrap() += 1;
@@ -186,17 +190,19 @@ fn serve(
             self.0.borrow_mut().flush()
         }
     }
-    talk(&mut BufReader::new(Half(&tls)), &mut Half(&tls), (&one, odd), came).map(drop)
+    talk(&mut BufReader::new(Half(&tls)), &mut Half(&tls), &one, odd, came).map(drop)
 }
 
 /// Talks to a client; returns true after STARTTLS.
 fn talk(
     input: &mut dyn BufRead,
     output: &mut dyn Write,
-    (one, odd): (&Came, Option<Odd>),
+    one: &Came,
+    odd: Option<Odd>,
     came: &Mutex<Vec<Came>>,
 ) -> std::io::Result<bool> {
-    let (mut recipient, mut line) = (String::new(), String::new());
+    let mut recipient = String::new();
+    let mut line = String::new();
     loop {
         line.clear();
         if input.read_line(&mut line)? == 0 {
@@ -261,7 +267,8 @@ fn rig(sink: &TlsSink, policies: &str) -> Rig {
 
 #[test]
 fn each_domain_has_its_policy_and_certificate_at_one_host() {
-    let (host, client) = (Files::new("mx.example"), Files::new("client.example"));
+    let host = Files::new("mx.example");
+    let client = Files::new("client.example");
     let sink = TlsSink::start(Some(host.server(&client)));
     let rig = rig(
         &sink,
@@ -314,10 +321,10 @@ fn a_broken_handshake_falls_back_to_clear_text_unless_forbidden() {
 }
 
 /// Sends a message to a host that misbehaves, under a policy. `arrives`: in the clear, with this many connections.
-fn check_odd((is_encrypted, command, reply): (bool, &'static str, &'static str), policy: &str, arrives: Option<usize>) {
-    let (host, client) = (Files::new("mx.example"), Files::new("client.example"));
-    let odd = Some(Odd { is_encrypted, command, reply });
-    let sink = TlsSink::odd("127.0.0.1:0".parse().unwrap(), Some(host.server(&client)), odd);
+fn check_odd(odd: Odd, policy: &str, arrives: Option<usize>) {
+    let host = Files::new("mx.example");
+    let client = Files::new("client.example");
+    let sink = TlsSink::odd("127.0.0.1:0".parse().unwrap(), Some(host.server(&client)), Some(odd));
     let rig = rig(&sink, policy);
     rig.send("ann@here.example", &["bob@any.example"], "x\r\n");
     match arrives {
@@ -335,9 +342,12 @@ fn check_odd((is_encrypted, command, reply): (bool, &'static str, &'static str),
 
 #[test]
 fn tls_that_loses_the_connection_is_followed_by_clear_text() {
-    for odd in
-        [(false, "STARTTLS", ""), (false, "STARTTLS", "421 4.3.0 bye\r\n"), (true, "EHLO", ""), (true, "MAIL", "")]
-    {
+    for odd in [
+        Odd { is_encrypted: false, command: "STARTTLS", reply: "" },
+        Odd { is_encrypted: false, command: "STARTTLS", reply: "421 4.3.0 bye\r\n" },
+        Odd { is_encrypted: true, command: "EHLO", reply: "" },
+        Odd { is_encrypted: true, command: "MAIL", reply: "" },
+    ] {
         check_odd(odd, "", Some(2));
         check_odd(odd, "[[tls_policy]]\npolicy = 'required'\n", None);
     }
@@ -345,19 +355,22 @@ fn tls_that_loses_the_connection_is_followed_by_clear_text() {
 
 #[test]
 fn what_a_host_says_within_tls_is_no_reason_for_clear_text() {
-    check_odd((true, "EHLO", "421 4.3.2 busy\r\n"), "", None);
-    check_odd((true, "MAIL", "421 4.3.2 busy\r\n"), "", None);
+    let reply = "421 4.3.2 busy\r\n";
+    check_odd(Odd { is_encrypted: true, command: "EHLO", reply }, "", None);
+    check_odd(Odd { is_encrypted: true, command: "MAIL", reply }, "", None);
     // Nor a connection that is lost later.
-    check_odd((true, "RCPT", ""), "", None);
+    check_odd(Odd { is_encrypted: true, command: "RCPT", reply: "" }, "", None);
 }
 
 #[test]
 fn no_password_is_sent_in_the_clear_after_a_broken_handshake() {
     let sink = TlsSink::start(None);
     let route = |domain: &str, auth: Option<Credentials>| {
-        let (policy, config) = (TlsPolicy::Opportunistic, opportunistic_tls().unwrap());
+        let policy = TlsPolicy::Opportunistic;
+        let config = opportunistic_tls().unwrap();
         let tls = Some(RouteTls { policy, is_implicit: false, config, name: None });
-        let (domain, to) = (domain.to_owned(), Route::new("[127.0.0.1]", sink.address.port()));
+        let domain = domain.to_owned();
+        let to = Route::new("[127.0.0.1]", sink.address.port());
         Arc::new(Route { domain, tls, auth, ..to })
     };
     let rig = rig_with(zone(), 1, |config| {

@@ -23,7 +23,8 @@ type Asked = Mutex<Vec<(SocketAddr, String)>>;
 /// Ends with the process.
 fn proxy(greet: Greet) -> (SocketAddr, Arc<Asked>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, asked) = (listener.local_addr().unwrap(), Arc::new(Asked::default()));
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new(Asked::default());
     let of_thread = asked.clone();
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
@@ -31,7 +32,8 @@ fn proxy(greet: Greet) -> (SocketAddr, Arc<Asked>) {
             thread::spawn(move || -> io::Result<()> {
                 let Some(to) = greet(&mut stream, &asked)? else { return Ok(()) };
                 let mut other = TcpStream::connect(to)?;
-                let (mut back, mut forth) = (other.try_clone()?, stream.try_clone()?);
+                let mut back = other.try_clone()?;
+                let mut forth = stream.try_clone()?;
                 thread::spawn(move || {
                     let _ = io::copy(&mut back, &mut forth);
                     let _ = forth.shutdown(Shutdown::Both);
@@ -157,10 +159,7 @@ fn babble(stream: &mut TcpStream, _: &Asked) -> io::Result<Option<SocketAddr>> {
     let mut random = Random::new(u64::from(stream.peer_addr()?.port()));
     let right = [5, 0, 5, 0, 0, 1, 127, 0, 0, 1, 0, 25];
     let octets: Vec<u8> = (0..random.below(40) as usize)
-        .map(|at| match random.one_in(12) {
-            true => random.below(256) as u8,
-            false => right.get(at).copied().unwrap_or(b'2'),
-        })
+        .map(|at| if random.one_in(12) { random.below(256) as u8 } else { right.get(at).copied().unwrap_or(b'2') })
         .collect();
     stream.write_all(&octets)?;
     // The end must not reset the octets sent.
@@ -172,7 +171,8 @@ fn babble(stream: &mut TcpStream, _: &Asked) -> io::Result<Option<SocketAddr>> {
 async fn whatever_a_proxy_says_there_is_an_error_and_no_session() {
     let (server, _) = proxy(babble);
     let endpoint = Endpoint::Tcp("192.0.2.1:25".parse().unwrap());
-    let (mut of_source, mut of_host) = (0, 0);
+    let mut of_source = 0;
+    let mut of_host = 0;
     for number in 0..300 {
         let login = (number % 4 == 0).then(|| Credentials::new("a".repeat(number), "b"));
         let settings = Settings { proxy: Some(Proxy::Socks5 { server, login }), ..Settings::new("here.example") };

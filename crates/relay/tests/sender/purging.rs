@@ -30,7 +30,8 @@ impl Hooks for Reads {
 #[test]
 fn purging_ten_thousand_messages_reads_no_bodies() {
     const MESSAGES: u64 = 10_000;
-    let (dns, dir) = (Server::start(zone()), tempfile::tempdir().unwrap());
+    let dns = Server::start(zone());
+    let dir = tempfile::tempdir().unwrap();
     let (spool, _) = FileSpool::open(dir.path(), spool_config()).unwrap();
     let spool = Arc::new(HookedSpool::new(spool, Reads::default()));
     let back = Arc::new(Back { spool: spool.clone(), written: Mutex::default() });
@@ -40,7 +41,8 @@ fn purging_ten_thousand_messages_reads_no_bodies() {
     let (relay, _) = Relay::open(spool.clone(), config).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     for number in 0..MESSAGES {
-        let (sender, to) = (format!("ann{}@here.example", number % 100), format!("bob@d{}.example", number % 1000));
+        let sender = format!("ann{}@here.example", number % 100);
+        let to = format!("bob@d{}.example", number % 1000);
         let message = Outgoing { hold_secs: 86_400, ..outgoing(&sender, &[&to], 0) };
         let body = Body::inline(vec![Bytes::from(format!("Subject: {number}\r\n\r\nx\r\n"))]);
         let tell = tell.clone();

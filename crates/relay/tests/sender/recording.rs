@@ -140,7 +140,8 @@ const CONNECTIONS: usize = 4;
 
 #[test]
 fn on_a_poisoned_spool_sending_stops_at_once() {
-    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let sink = Sink::start();
+    let disk = Arc::<Disk>::default();
     let rig = disk.rig(sink.port());
     rig.queue(300);
     disk.set(Mode::Poisoned);
@@ -159,7 +160,8 @@ fn on_a_poisoned_spool_sending_stops_at_once() {
 
 #[test]
 fn a_spool_that_another_stream_has_poisoned_stops_it_too() {
-    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let sink = Sink::start();
+    let disk = Arc::<Disk>::default();
     let rig = disk.rig(sink.port());
     rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
     rig.wait_empty();
@@ -186,7 +188,9 @@ const DIALOGUE: [(&str, &str); 8] = [
 fn held_at(held: usize) -> (u16, Receiver<()>, Sender<()>, Receiver<String>) {
     let listener = TcpListener::bind((LOOPBACK, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
-    let ((hold, is_held), (release, is_released), (tell, rest)) = (channel(), channel(), channel());
+    let (hold, is_held) = channel();
+    let (release, is_released) = channel();
+    let (tell, rest) = channel();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         drop(listener);
@@ -236,7 +240,8 @@ fn poison_ends_a_session_before_its_next_octet() {
 
 #[test]
 fn while_a_record_hangs_only_the_bound_is_sent() {
-    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let sink = Sink::start();
+    let disk = Arc::<Disk>::default();
     let rig = disk.rig(sink.port());
     rig.queue(1500);
     disk.set(Mode::Hung);
@@ -252,7 +257,8 @@ fn while_a_record_hangs_only_the_bound_is_sent() {
 
 #[test]
 fn what_was_sent_while_the_ring_refused_is_recorded_later() {
-    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let sink = Sink::start();
+    let disk = Arc::<Disk>::default();
     let rig = disk.rig(sink.port());
     rig.queue(300);
     disk.set(Mode::Full);
@@ -268,7 +274,8 @@ fn what_was_sent_while_the_ring_refused_is_recorded_later() {
 
 #[test]
 fn what_the_ring_refuses_until_the_end_is_recorded_at_the_end() {
-    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let sink = Sink::start();
+    let disk = Arc::<Disk>::default();
     let rig = disk.rig(sink.port());
     rig.queue(30);
     disk.set(Mode::Full);
@@ -289,7 +296,8 @@ fn what_the_ring_refuses_until_the_end_is_recorded_at_the_end() {
 
 #[test]
 fn a_refusal_is_recorded_while_others_are_under_way() {
-    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let sink = Sink::start();
+    let disk = Arc::<Disk>::default();
     let rig = disk.rig(sink.port());
     rig.send("ann@a.example", &["no1@a.example", "never@a.example"], "x\r\n");
     wait("the refusal is recorded", || rig.relay.stats().owed_notices == 1);
@@ -312,7 +320,8 @@ fn a_refusal_is_recorded_while_others_are_under_way() {
 #[test]
 fn a_success_is_recorded_while_no_notice_fits() {
     for is_killed in [false, true] {
-        let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+        let sink = Sink::start();
+        let disk = Arc::<Disk>::default();
         let mut rig = disk.rig(sink.port());
         rig.dns.hold();
         rig.send_asking("ann@a.example", &["bob@a.example"], "x\r\n", notify::SUCCESS);
@@ -334,7 +343,8 @@ fn a_success_is_recorded_while_no_notice_fits() {
 #[test]
 fn a_success_here_is_owed_by_the_batch_of_its_message() {
     for is_killed in [false, true] {
-        let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+        let sink = Sink::start();
+        let disk = Arc::<Disk>::default();
         let mut rig = disk.rig(sink.port());
         disk.set(Mode::OneBody);
         let mut message = outgoing("ann@a.example", &["bob@a.example", "eve@x.example", "list@x.example"], 0);
@@ -385,7 +395,8 @@ fn a_success_here_survives_a_kill_that_follows_its_batch() {
 
 #[test]
 fn many_notices_that_find_no_room_are_made_later() {
-    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let sink = Sink::start();
+    let disk = Arc::<Disk>::default();
     let rig = disk.rig(sink.port());
     rig.dns.hold();
     for _ in 0..200 {
@@ -406,7 +417,8 @@ fn many_notices_that_find_no_room_are_made_later() {
 
 #[test]
 fn a_body_leaves_memory_with_its_last_first_attempt() {
-    let (sink, disk) = (Sink::start(), Arc::<Disk>::default());
+    let sink = Sink::start();
+    let disk = Arc::<Disk>::default();
     let rig = disk.rig(sink.port());
     let reads = || disk.reads.load(Ordering::Relaxed);
     rig.send("ann@here.example", &["bob@a.example"], "once\r\n");

@@ -8,7 +8,8 @@ use super::*;
 /// Domains `d0.example` and so on with the same first host and different second ones. All hosts have one address.
 fn overlapping(count: usize) -> Zone {
     (0..count).fold(Zone::default().a("mx.example", LOOPBACK), |zone, number| {
-        let (domain, second) = (format!("d{number}.example"), format!("mx{number}.example"));
+        let domain = format!("d{number}.example");
+        let second = format!("mx{number}.example");
         zone.mx(&domain, 10, "mx.example").mx(&domain, 20, &second).a(&second, LOOPBACK)
     })
 }

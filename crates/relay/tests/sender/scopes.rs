@@ -51,7 +51,8 @@ impl Odd {
     fn start(at: At, reply: Option<u16>) -> Odd {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let odd = Odd { address: listener.local_addr().unwrap(), connections: Arc::default(), taken: Arc::default() };
-        let (connections, taken) = (odd.connections.clone(), odd.taken.clone());
+        let connections = odd.connections.clone();
+        let taken = odd.taken.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 connections.fetch_add(1, Ordering::Relaxed);
@@ -77,7 +78,9 @@ fn serve(mut stream: TcpStream, at: At, reply: Option<u16>, taken: &AtomicUsize)
         stream.write_all(format!("{code} {}.3.0 odd\r\n", code / 100).as_bytes())?;
         Ok(code != 421)
     };
-    let (mut goes_on, mut line, mut recipients) = (say(Some(At::Greeting), "220 odd\r\n")?, String::new(), 0);
+    let mut goes_on = say(Some(At::Greeting), "220 odd\r\n")?;
+    let mut line = String::new();
+    let mut recipients = 0;
     while goes_on {
         line.clear();
         if input.read_line(&mut line)? == 0 {
@@ -160,7 +163,8 @@ fn check(at: At, reply: Option<u16>, becomes: Becomes) {
     rig.append(outgoing("ann@here.example", &["bad@a.example", "bob@a.example"], notify), "x\r\n");
     let of_bad = |log: &[String]| log.iter().find(|line| line.starts_with("bad@a.example")).cloned();
     wait(&what, || of_bad(&rig.log()).is_some() && rig.log().iter().any(|line| line.starts_with("bob@a.example")));
-    let (log, taken) = (rig.log(), odd.taken.load(Ordering::Relaxed));
+    let log = rig.log();
+    let taken = odd.taken.load(Ordering::Relaxed);
     let said = match becomes {
         Becomes::Next => "bad@a.example delivered".to_owned(),
         Becomes::Deferred(code) => format!("bad@a.example deferred {code}"),
@@ -202,22 +206,25 @@ fn check_opening(at: At, reply: Option<u16>) {
     let address = (second, odd.address.port()).into();
     let zone = Zone::default().a("mx1.example", LOOPBACK).a("mx2.example", second);
     let is_login = at == At::Auth;
-    let (tls, auth) = match is_login {
-        true => (None, Some(Credentials::new("ann", "secret"))),
-        false => {
-            let (policy, config) = (TlsPolicy::Required, opportunistic_tls().unwrap());
-            (Some(RouteTls { policy, is_implicit: false, config, name: None }), None)
-        }
+    let (tls, auth) = if is_login {
+        (None, Some(Credentials::new("ann", "secret")))
+    } else {
+        let policy = TlsPolicy::Required;
+        let config = opportunistic_tls().unwrap();
+        (Some(RouteTls { policy, is_implicit: false, config, name: None }), None)
     };
     let route = |domain: &str, hosts: &[&str]| {
         let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
-        let (domain, tls, auth) = (domain.to_owned(), tls.clone(), auth.clone());
+        let domain = domain.to_owned();
+        let tls = tls.clone();
+        let auth = auth.clone();
         Arc::new(Route { domain, hosts, tls, auth, ..Route::new("", odd.address.port()) })
     };
     let files = Files::new("mx2.example");
-    let (login, encrypted) = match is_login {
-        true => (Some(Sink::at(address)), None),
-        false => (None, Some(TlsSink::at(address, Some(files.server(&files))))),
+    let (login, encrypted) = if is_login {
+        (Some(Sink::at(address)), None)
+    } else {
+        (None, Some(TlsSink::at(address, Some(files.server(&files)))))
     };
     let rig = rig_with(zone, 1, |config| {
         config.schedules = schedules(3600, 86_400);

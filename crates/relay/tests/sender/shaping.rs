@@ -58,7 +58,8 @@ struct Lag {
 impl Lag {
     fn start() -> Self {
         let lag = Lag { longest_nanos: Arc::default(), is_over: Arc::default() };
-        let (longest, is_over) = (lag.longest_nanos.clone(), lag.is_over.clone());
+        let longest = lag.longest_nanos.clone();
+        let is_over = lag.is_over.clone();
         std::thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 let begun = Instant::now();
@@ -84,7 +85,8 @@ const TICK: Duration = Duration::from_millis(5);
 
 #[test]
 fn a_site_gets_no_more_messages_than_its_rate_and_reaches_it() {
-    let (sink, lag) = (Sink::start(), Lag::start());
+    let sink = Sink::start();
+    let lag = Lag::start();
     let rig = limited("[default]\nmessage_rate = '20/s, burst 5'\n", &sink);
     let begun = Instant::now();
     rig.send_many(30, "bob@a.example");
@@ -97,7 +99,8 @@ fn a_site_gets_no_more_messages_than_its_rate_and_reaches_it() {
 
 #[test]
 fn a_thousand_messages_a_second_are_reached() {
-    let (sink, lag) = (Sink::start(), Lag::start());
+    let sink = Sink::start();
+    let lag = Lag::start();
     let rig = limited("[default]\nmessage_rate = '1/day'\n", &sink);
     rig.send_many(1000, "bob@a.example");
     rig.relay.set_shaping(rules("[default]\nmessage_rate = '1000/s, burst 100'\n"));
@@ -137,7 +140,8 @@ fn a_tenant_that_has_reached_its_rate_is_in_nobodys_way() {
 
 #[test]
 fn a_named_limit_is_shared_and_counts_a_message_once() {
-    let (sink, lag) = (Sink::start(), Lag::start());
+    let sink = Sink::start();
+    let lag = Lag::start();
     let text = "[default]\nlimits = ['all']\n[domain.'a.example']\nlimits = ['all']\n[limit.all]\nmessage_rate = '20/s, burst 2'\n";
     let rig = limited(text, &sink);
     rig.send_many(10, "bob@a.example");
@@ -161,7 +165,8 @@ fn source_of_each(tenants: &[&str]) -> Routing {
 
 #[test]
 fn limits_of_one_source_bind_it_and_no_other() {
-    let (sink, lag) = (Sink::start(), Lag::start());
+    let sink = Sink::start();
+    let lag = Lag::start();
     // The mail of `old` to one domain waits for a day, that of `new` is slow everywhere.
     let text = "[default]\nmessage_rate = '1000/s'\n[default.source.new]\nmessage_rate = '20/s, burst 2'\n\
                 [domain.'b.example']\nmessage_rate = '1000/s'\n[domain.'b.example'.source.old]\nmessage_rate = '1/day'\n";
@@ -200,7 +205,8 @@ fn limits_of_one_source_bind_it_and_no_other() {
 
 #[test]
 fn connections_are_opened_at_their_rate() {
-    let (sink, lag) = (Sink::start(), Lag::start());
+    let sink = Sink::start();
+    let lag = Lag::start();
     let rig = limited("[default]\nconnection_rate = '4/s, burst 1'\nmessages_per_connection = 1\n", &sink);
     rig.send_many(6, "bob@a.example");
     sink.wait_taken(6);
@@ -305,7 +311,8 @@ fn bdat_is_used_where_offered_and_configured() {
 
 #[test]
 fn there_is_no_burst_again_after_a_restart() {
-    let (sink, lag) = (Sink::start(), Lag::start());
+    let sink = Sink::start();
+    let lag = Lag::start();
     let text = "[default]\nmessage_rate = '2/s, burst 4'\n";
     let rig = limited(text, &sink);
     rig.send_many(12, "bob@a.example");

@@ -198,9 +198,12 @@ impl Sink {
         stream.set_nodelay(true)?;
         let mut input = BufReader::new(stream.try_clone()?);
         stream.write_all(b"220 sink\r\n")?;
-        let (mut sender, mut recipients) = (String::new(), Vec::<String>::new());
+        let mut sender = String::new();
+        let mut recipients = Vec::<String>::new();
         let mut commands = Vec::new();
-        let (mut is_lmtp, mut logged_in, mut hello) = (false, String::new(), String::new());
+        let mut is_lmtp = false;
+        let mut logged_in = String::new();
+        let mut hello = String::new();
         loop {
             let mut line = String::new();
             if input.read_line(&mut line)? == 0 {
@@ -278,9 +281,11 @@ impl Sink {
                         self.note(|seen| seen.slow += 1);
                         self.wait(|seen| seen.is_released, "the release");
                     }
-                    let (sender, recipients) = (sender.clone(), std::mem::take(&mut recipients));
+                    let sender = sender.clone();
+                    let recipients = std::mem::take(&mut recipients);
                     let replies = if is_lmtp { recipients.len() } else { 1 };
-                    let (logged_in, hello) = (logged_in.clone(), hello.clone());
+                    let logged_in = logged_in.clone();
+                    let hello = hello.clone();
                     let commands = std::mem::take(&mut commands);
                     self.note(|seen| {
                         seen.taken.push(Taken { sender, recipients, body, logged_in, from, hello, commands })

@@ -96,10 +96,7 @@ fn try_copy(from: &Path, to: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let to = to.join(entry.file_name());
-        match entry.file_type()?.is_dir() {
-            true => try_copy(&entry.path(), &to)?,
-            false => drop(std::fs::copy(entry.path(), to)?),
-        }
+        if entry.file_type()?.is_dir() { try_copy(&entry.path(), &to)? } else { drop(std::fs::copy(entry.path(), to)?) }
     }
     Ok(())
 }
@@ -123,9 +120,10 @@ fn files_of(dir: &Path) -> std::io::Result<Vec<(PathBuf, u64, std::time::SystemT
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;
         let data = entry.metadata()?;
-        match data.is_dir() {
-            true => all.extend(files_of(&entry.path())?),
-            false => all.push((entry.path(), data.len(), data.modified()?)),
+        if data.is_dir() {
+            all.extend(files_of(&entry.path())?)
+        } else {
+            all.push((entry.path(), data.len(), data.modified()?))
         }
     }
     all.sort();
@@ -204,7 +202,8 @@ fn the_older_snapshot_knows_later_imports() {
                 reply: "".into(),
             }],
         };
-        let (origin, body) = (Origin::of(Lsn::new(7), b"entry", b"x"), Body::inline(vec!["x\r\n".into()]));
+        let origin = Origin::of(Lsn::new(7), b"entry", b"x");
+        let body = Body::inline(vec!["x\r\n".into()]);
         let imported = it.relay.import(&By::default(), origin, moved, "", body).unwrap();
         (imported.recipients, imported.duplicates)
     };
@@ -318,7 +317,8 @@ fn lost_suspensions_are_told_where_no_mail_waits() {
 fn with_an_older_snapshot_what_is_done_with_stays_so() {
     let dns = Server::start(zone());
     let dir = tempfile::tempdir().unwrap();
-    let (spool, killed) = (dir.path().join("spool"), dir.path().join("killed"));
+    let spool = dir.path().join("spool");
+    let killed = dir.path().join("killed");
     let it = Idle::open(&spool, &dns);
     it.append(outgoing("ann@here.example", &["bob@a.example"], 0));
     it.append(outgoing("ann@here.example", &["eve@b.example"], 0));
@@ -345,7 +345,8 @@ fn with_an_older_snapshot_what_is_done_with_stays_so() {
 fn a_rebuilt_queue_is_uncertain_until_its_next_snapshot() {
     let dns = Server::start(zone());
     let dir = tempfile::tempdir().unwrap();
-    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    let old = dir.path().join("old");
+    let new = dir.path().join("new");
     let it = Idle::open(&old, &dns);
     it.append(outgoing("ann@here.example", &["bob@a.example"], 0));
     // The last batch does not belong to the queue.

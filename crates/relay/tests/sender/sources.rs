@@ -40,7 +40,8 @@ fn mail_leaves_from_its_tenants_sources_under_their_names() {
         let is_it = |taken: &&super::Taken| taken.from == Ipv4Addr::new(127, 0, 0, octet) && taken.hello == name;
         taken.iter().filter(is_it).count()
     };
-    let (one, two) = (from(11, "one.example"), from(12, "two.example"));
+    let one = from(11, "one.example");
+    let two = from(12, "two.example");
     assert_eq!((one + two, from(13, "rest.example")), (200, 1));
     assert!((25..75).contains(&one), "a quarter of them: {one}");
 }
@@ -119,7 +120,8 @@ fn mail_waits_for_its_only_source_until_a_new_configuration() {
 
 #[test]
 fn a_change_of_the_routes_reaches_open_connections() {
-    let (sink, other) = (Sink::start(), Sink::start());
+    let sink = Sink::start();
+    let other = Sink::start();
     let rig = rig_with(zone(), sink.port(), |config| {
         config.timeouts.idle = std::time::Duration::from_secs(3600);
         config.routing.routes = vec![posthaste_relay::sender::Route::new("[127.0.0.1]", sink.port()).into()];
@@ -205,9 +207,10 @@ fn eight_bit_mail_is_sent_or_given_up_by_the_setting() {
         let message = super::Outgoing { is_8bit: true, ..super::outgoing("ann@here.example", &["bob@a.example"], 0) };
         rig.append(message, "Subject: x\r\n\r\n\u{e9}\r\n");
         let taken = if is_sent { &sink } else { &of_sender }.wait_taken(1).remove(0);
-        match is_sent {
-            true => assert_eq!(taken.body, "Subject: x\r\n\r\n\u{e9}\r\n".as_bytes()),
-            false => assert!(String::from_utf8_lossy(&taken.body).contains("5.6.3")),
+        if is_sent {
+            assert_eq!(taken.body, "Subject: x\r\n\r\n\u{e9}\r\n".as_bytes())
+        } else {
+            assert!(String::from_utf8_lossy(&taken.body).contains("5.6.3"))
         }
     }
 }

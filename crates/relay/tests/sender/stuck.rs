@@ -31,7 +31,8 @@ fn a_stuck_session_is_named_once_and_when_it_goes_on() {
         "site 10 mx.a.example :{port} from default > session to mx.a.example at 127.0.0.1:{port} > waiting for the verdict on the message"
     );
     // The host has all of it; the session may need a moment to begin its wait.
-    let (begun, mut secs) = (Instant::now(), 0);
+    let begun = Instant::now();
+    let mut secs = 0;
     wait("it is stuck", || {
         secs += 301;
         look(&rig.relay, begun, secs).iter().any(|found| found.states == states && found.what == Became::Stuck)
@@ -53,7 +54,8 @@ fn a_search_for_hosts_that_does_not_end_is_named() {
     let rig = rig_with(zone(), sink.port(), |_| ());
     rig.dns.hold();
     rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
-    let (begun, mut secs) = (Instant::now(), 0);
+    let begun = Instant::now();
+    let mut secs = 0;
     let states = "routing of mail to a.example > finding its hosts";
     wait("it is stuck", || {
         secs += 301;
@@ -143,7 +145,8 @@ fn a_hanging_disk_is_seen_in_a_body_read_and_a_snapshot() {
             rig.send_for("another", "ann@here.example", &["eve@a.example"]);
             sink.wait_rcpts("eve@a.example", 1);
         }
-        let (begun, mut secs) = (Instant::now(), 0);
+        let begun = Instant::now();
+        let mut secs = 0;
         wait(&states, || {
             secs += patience + 1;
             look(&rig.relay, begun, secs).iter().any(|found| found.states == states && found.what == Became::Stuck)

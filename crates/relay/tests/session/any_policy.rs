@@ -116,7 +116,8 @@ async fn start(config: Config, keeper: &Arc<Keeper>) -> RunningServer {
 
 /// Messages that a server accepts in some sessions.
 async fn accepted(config: Config, random: &mut Random, sessions: usize) -> Vec<Vec<u8>> {
-    let (protocol, keeper) = (config.protocol, Arc::new(Keeper::default()));
+    let protocol = config.protocol;
+    let keeper = Arc::new(Keeper::default());
     let server = start(config, &keeper).await;
     for _ in 0..sessions {
         let said = any_session(random, protocol);
@@ -137,7 +138,8 @@ async fn accepted(config: Config, random: &mut Random, sessions: usize) -> Vec<V
 /// Forwards connections to `to`. Returns its address, and the clients' input.
 async fn tap(to: std::net::SocketAddr) -> (std::net::SocketAddr, Arc<Mutex<Vec<u8>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (address, said) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
+    let address = listener.local_addr().unwrap();
+    let said = Arc::new(Mutex::new(Vec::new()));
     let heard = said.clone();
     tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
@@ -225,7 +227,8 @@ async fn what_was_accepted_by_any_policy_goes_out_as_one_message() {
 
 /// Cut anywhere.
 fn pieces(body: &[u8], random: &mut Random) -> Vec<Bytes> {
-    let (mut rest, mut pieces) = (body, Vec::new());
+    let mut rest = body;
+    let mut pieces = Vec::new();
     while !rest.is_empty() {
         let most = rest.len().min(1 << random.below(17));
         let (piece, behind) = rest.split_at(1 + random.below(most as u64) as usize);

@@ -48,7 +48,10 @@ impl Way {
     async fn send(&self, script: Script, list: &mut List) -> (Result<End, OpenError>, Seen) {
         let script = Script { extensions: self.extensions.to_vec(), ..script };
         match &self.site {
-            Some(site) => send_over(site.serve_encrypted(script), list, &self.settings).await,
+            Some(site) => {
+                let (stream, server) = site.serve_encrypted(script);
+                send_over(stream, server, list, &self.settings).await
+            }
             None => send_all(script, list, &self.settings).await,
         }
     }
@@ -60,7 +63,8 @@ async fn a_connection_is_lost_at_each_octet() {
     let encrypted = site.settings_from_the_first_octet();
     let with = |transfer: Transfer, protocol: Protocol| Settings { transfer, protocol, ..settings() };
     let way = |name, extensions, settings| Way { name, extensions, settings, site: None };
-    let (pipelined, chunked): (&[_], &[_]) = (&["PIPELINING"], &["PIPELINING", "CHUNKING"]);
+    let pipelined: &[_] = &["PIPELINING"];
+    let chunked: &[_] = &["PIPELINING", "CHUNKING"];
     for way in [
         way("one by one", &[], settings()),
         way("DATA", pipelined, settings()),
@@ -94,7 +98,8 @@ async fn a_connection_is_lost_at_each_octet() {
 
 #[tokio::test(start_paused = true)]
 async fn a_halted_session_writes_nothing_more() {
-    let (mut unopened, mut unsent) = (0, 0);
+    let mut unopened = 0;
+    let mut unsent = 0;
     for steps in 0.. {
         let left = AtomicUsize::new(steps);
         let take = move || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
@@ -154,7 +159,7 @@ async fn a_message_whose_end_tls_holds_back_was_not_sent() {
         let mut big = message(0, &["b", "c"]);
         big.body = vec![Bytes::from_static(b"Subject: 0\r\n\r\n"), Bytes::from("x".repeat(2 * RECORD + 10_000))];
         let mut list = List { messages: [big].into(), ..List::default() };
-        let (_, seen) = send_over((stream, server), &mut list, &site.settings_from_the_first_octet()).await;
+        let (_, seen) = send_over(stream, server, &mut list, &site.settings_from_the_first_octet()).await;
         check(&list, &seen, 1, &format!("after {reads} octets"));
         (list.fates.remove(0).1.remove(0), seen)
     };

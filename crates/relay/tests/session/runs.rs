@@ -33,7 +33,8 @@ async fn the_next_commands_are_in_the_write_of_the_dot() {
 async fn a_session_may_move_between_threads() {
     let (stream, server) = Script::default().serve();
     let sending = async move {
-        let (mut session, mut list) = (Session::open_over(stream, &settings()).await.unwrap(), List::two());
+        let mut session = Session::open_over(stream, &settings()).await.unwrap();
+        let mut list = List::two();
         assert!(matches!(session.run(&mut list).await, End::NoMore));
         session.quit().await;
     };

@@ -101,7 +101,10 @@ impl Script {
         if greet {
             self.answer(At::Greeting, "220 mx\r\n", stream, seen).await?;
         }
-        let (mut recipients, mut has_mail, mut in_data, mut chunk) = (Vec::new(), false, false, None);
+        let mut recipients = Vec::new();
+        let mut has_mail = false;
+        let mut in_data = false;
+        let mut chunk = None;
         loop {
             let end: &[u8] = if in_data { b"\r\n.\r\n" } else { b"\r\n" };
             // An empty message has no line end before its dot.
@@ -267,12 +270,14 @@ impl Traffic for List {
 
 /// Sends all messages of the list over one session and says QUIT.
 pub async fn send_all(script: Script, list: &mut List, settings: &Settings) -> (Result<End, OpenError>, Seen) {
-    send_over(script.serve(), list, settings).await
+    let (stream, server) = script.serve();
+    send_over(stream, server, list, settings).await
 }
 
 /// Like `send_all`, over a connection.
 pub async fn send_over(
-    (stream, server): (Stream, JoinHandle<Seen>),
+    stream: Stream,
+    server: JoinHandle<Seen>,
     list: &mut List,
     settings: &Settings,
 ) -> (Result<End, OpenError>, Seen) {

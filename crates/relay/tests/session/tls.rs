@@ -65,7 +65,8 @@ impl Site {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let certificate = self.certificate.clone();
         let serving = async move {
-            let (mut stream, mut seen) = (Stream::Unix(theirs), Seen::default());
+            let mut stream = Stream::Unix(theirs);
+            let mut seen = Seen::default();
             if script.talk(&mut stream, &mut seen, true).await.is_some()
                 && let Ok((mut stream, _)) = certificate.accept(stream).await
             {
@@ -147,7 +148,8 @@ async fn clear_text_follows_a_failed_handshake_if_opportunistic() {
         for is_silent in [false, true] {
             let (ours, theirs) = UnixStream::pair().unwrap();
             let serving = async move {
-                let (mut stream, mut seen) = (Stream::Unix(theirs), Seen::default());
+                let mut stream = Stream::Unix(theirs);
+                let mut seen = Seen::default();
                 broken().talk(&mut stream, &mut seen, true).await.unwrap();
                 if is_silent {
                     tokio::time::sleep(Timeouts::default().connect * 2).await;
@@ -198,7 +200,8 @@ async fn a_connection_lost_by_tls_may_be_followed_by_clear_text() {
 
 #[tokio::test(start_paused = true)]
 async fn a_certificate_without_the_name_or_the_trust_is_refused() {
-    let (site, other) = (Site::new(), Site::new());
+    let site = Site::new();
+    let other = Site::new();
     let mut wrong_name = site.settings(TlsPolicy::Verified);
     wrong_name.tls.as_mut().unwrap().name = ServerName::try_from("other.example").unwrap();
     for settings in [wrong_name, other.settings(TlsPolicy::Verified)] {

@@ -128,7 +128,8 @@ mod tests {
 
     #[test]
     fn never_more_than_allowed_are_open() {
-        let (limit, most_seen) = (Arc::new(OpenLimit::<()>::new("a limit".into())), AtomicU32::new(0));
+        let limit = Arc::new(OpenLimit::<()>::new("a limit".into()));
+        let most_seen = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

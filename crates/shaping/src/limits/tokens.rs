@@ -96,7 +96,8 @@ mod tests {
     #[test]
     fn of_those_who_want_the_last_token_at_once_one_gets_it() {
         let limit = limit(Rate::new(1, 86_400, 10).unwrap());
-        let (taken, barrier) = (Mutex::new(Vec::new()), std::sync::Barrier::new(8));
+        let taken = Mutex::new(Vec::new());
+        let barrier = std::sync::Barrier::new(8);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
@@ -134,7 +135,8 @@ mod tests {
             // By the time of its next step, a sender and the tokens of its message.
             let mut steps: BTreeMap<(u64, usize), Option<LimitTokens<()>>> =
                 (0..40).map(|sender| ((0, sender), None)).collect();
-            let (mut chosen, mut times) = (0, Vec::new());
+            let mut chosen = 0;
+            let mut times = Vec::new();
             while let Some(((now, sender), tokens)) = steps.pop_first() {
                 if let Some(tokens) = tokens {
                     assert!(tokens.spend(|| now), "seed {seed}");

@@ -44,7 +44,8 @@ fn start(log: &MemoryLog, seed: u64, disk: &Disk) -> ControlShard {
 }
 
 fn entry(key: &str) -> ControlEntry {
-    let (key, value) = (Bytes::copy_from_slice(key.as_bytes()), Some(Bytes::from("it")));
+    let key = Bytes::copy_from_slice(key.as_bytes());
+    let value = Some(Bytes::from("it"));
     ControlEntry { kind: ControlKind::Suppression, key, value }
 }
 
@@ -65,7 +66,8 @@ fn all_nodes_change_it_and_each_change_is_stored_once() {
     for seed in 0..20 {
         let log = MemoryLog::new(seed, Faults { held: 0, ..Faults::all() });
         let disks = [(); 3].map(|()| Disk::default());
-        let (disks_of, begin) = (&disks, &Barrier::new(3));
+        let disks_of = &disks;
+        let begin = &Barrier::new(3);
         std::thread::scope(|scope| {
             for node in 0..3 {
                 let log = &log;
@@ -93,7 +95,8 @@ fn all_nodes_change_it_and_each_change_is_stored_once() {
 
 #[test]
 fn a_lost_answer_is_decided_by_the_log() {
-    let (log, disk) = (MemoryLog::new(1, Faults::default()), Disk::default());
+    let log = MemoryLog::new(1, Faults::default());
+    let disk = Disk::default();
     let shard = start(&log, 1, &disk);
     log.script(&[Fault::UnknownStored, Fault::UnknownLost, Fault::Refused, Fault::None, Fault::UnknownLate(2)]);
     for key in ["a", "b", "c"] {
@@ -104,7 +107,8 @@ fn a_lost_answer_is_decided_by_the_log() {
 
 #[test]
 fn an_engine_that_is_away_is_named_and_nothing_is_lost() {
-    let (log, disk) = (MemoryLog::new(1, Faults::default()), Disk::default());
+    let log = MemoryLog::new(1, Faults::default());
+    let disk = Disk::default();
     let shard = start(&log, 1, &disk);
     shard.put(&[entry("a")], LONG).unwrap();
     log.set_away(true);
@@ -123,7 +127,8 @@ fn an_engine_that_is_away_is_named_and_nothing_is_lost() {
 
 #[test]
 fn a_disk_that_refuses_gets_the_entries_again() {
-    let (log, disk) = (MemoryLog::new(1, Faults::default()), Disk::default());
+    let log = MemoryLog::new(1, Faults::default());
+    let disk = Disk::default();
     let shard = start(&log, 1, &disk);
     disk.set_full(true);
     // It is stored: other nodes have it.
@@ -136,8 +141,10 @@ fn a_disk_that_refuses_gets_the_entries_again() {
 
 #[test]
 fn another_history_is_not_applied() {
-    let (log, other) = (MemoryLog::new(1, Faults::default()), MemoryLog::new(2, Faults::default()));
-    let (disk, fresh) = (Disk::default(), Disk::default());
+    let log = MemoryLog::new(1, Faults::default());
+    let other = MemoryLog::new(2, Faults::default());
+    let disk = Disk::default();
+    let fresh = Disk::default();
     let shard = start(&log, 1, &disk);
     shard.put(&[entry("a")], LONG).unwrap();
     drop(shard);

@@ -120,7 +120,8 @@ fn the_same_seed_fails_in_the_same_way() {
         let log = MemoryLog::by_steps(seed, Faults::all());
         let (tell, told) = channel();
         for number in 0..200 {
-            let (tell, after) = (tell.clone(), log.end().unwrap());
+            let tell = tell.clone();
+            let after = log.end().unwrap();
             log.append(after, format!("{number}").into(), Box::new(move |it| tell.send((number, it)).unwrap()));
             log.step();
         }
@@ -128,7 +129,8 @@ fn the_same_seed_fails_in_the_same_way() {
         drop(tell);
         (told.iter().collect::<Vec<_>>(), log.records())
     };
-    let (one, other) = (run(7), run(7));
+    let one = run(7);
+    let other = run(7);
     assert!(one == other && one.1 != run(8).1);
     assert_eq!(one.0.len(), 200, "each append is answered once");
     let count = |is: fn(&LogError) -> bool| one.0.iter().filter(|it| it.1.as_ref().is_err_and(is)).count();

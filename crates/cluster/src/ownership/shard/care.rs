@@ -15,7 +15,8 @@ impl ShardState {
     /// Members in sync and members that need seeding, as they should be now. `None` if this node does not own the shard.
     pub(super) fn members_now(&self, me: &Me, nodes: &Nodes, now: Duration) -> Option<(Members, Members)> {
         let own = self.own.filter(|_| self.role == Role::Owning)?.report;
-        let (mut in_sync, mut seeding) = (self.cell.in_sync.clone(), self.cell.seeding.clone());
+        let mut in_sync = self.cell.in_sync.clone();
+        let mut seeding = self.cell.seeding.clone();
         in_sync.insert(me.node.clone(), own.spool);
         for (name, node) in nodes {
             if node.cell.is_removed {
