@@ -1,7 +1,8 @@
 //! Measures the queue with many deferred messages of one recipient each: memory, and the time of each kind of work.
 //! Leaves out the spool, DNS and sessions: entries are made and applied in memory.
 //!
-//! `cargo test` runs it tiny so it cannot rot; `cargo bench -p posthaste-queue --bench queue -- 10000000` runs it whole. Options: `--domains N` (default 100,000).
+//! `cargo test` runs it tiny so it cannot rot; `cargo bench -p posthaste-queue --bench queue -- 10000000` runs it
+//! whole. Options: `--domains N` (default 100,000).
 
 use std::hint::black_box;
 use std::io::{BufReader, BufWriter, Seek, Write};
@@ -149,7 +150,8 @@ fn relay(queue: &mut Queue, lsn: &mut u64, count: u64) {
     assert!(delivered > count / 50, "{delivered} of {count}");
 }
 
-/// New messages to domains for which nothing waits: each makes a queue and a route of its own and is delivered before the next comes.
+/// New messages to domains for which nothing waits: each makes a queue and a route of its own and is delivered before
+/// the next comes.
 fn fresh(queue: &mut Queue, lsn: &mut u64, count: u64, domains: u64) {
     let begun = Instant::now();
     let take = Take { prefer: Prefer::First, recipients_max: 100, across_domains: true };

@@ -1,7 +1,8 @@
-//! The digest of the queue: a sum over the open recipients that is equal on all members of a shard that have applied the same entries.
+//! The digest of the queue: a sum over the open recipients that is equal on all members of a shard that have applied
+//! the same entries.
 //!
-//! It has what entries alone set, and nothing that a member does by itself: no lists, and no attempts that have begun. A start counts those as crashes, without an
-//! entry.
+//! It has what entries alone set, and nothing that a member does by itself: no lists, and no attempts that have begun.
+//! A start counts those as crashes, without an entry.
 
 use posthaste_random::mix;
 use posthaste_spool::Lsn;

@@ -133,8 +133,8 @@ impl QueueEntry {
     /// Encodes the entry's payload.
     ///
     /// # Panics
-    /// A name or an address of more than 65,535 bytes, or more than 65,535 recipients: both are checked when they come in. Free text has a
-    /// [type](EntryText) that bounds it.
+    /// A name or an address of more than 65,535 bytes, or more than 65,535 recipients: both are checked when they come
+    /// in. Free text has a [type](EntryText) that bounds it.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         out.push(VERSION);

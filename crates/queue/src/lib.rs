@@ -16,7 +16,8 @@
 //!     └──────────────── Held ◄────────────┘ Held
 //! ```
 //!
-//! A settled recipient may owe its sender a notice: it stays known, with its message, until [`What::Told`]. See [`OwedNotice`].
+//! A settled recipient may owe its sender a notice: it stays known, with its message, until [`What::Told`]. See
+//! [`OwedNotice`].
 //!
 //! An operator releases held recipients; those held until a time are released then ([`Queue::end_holds`]).
 //!
@@ -258,7 +259,8 @@ impl Queue {
         self.recipients() + self.owed_notices()
     }
 
-    /// A sum over the recipients that are not settled. Equal on all members of a shard that have applied the same entries, whenever each was started.
+    /// A sum over the recipients that are not settled. Equal on all members of a shard that have applied the same
+    /// entries, whenever each was started.
     pub fn digest(&self) -> u64 {
         self.table.digest()
     }

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::Secs;
 use super::change::Key;
 
-/// Times of attempts. Attempt `n` is followed by a pause of `first_secs` × 2^(n-1), at most `longest_secs`, and a random part of it on top.
+/// Times of attempts. Attempt `n` is followed by a pause of `first_secs` × 2^(n-1), at most `longest_secs`, and a
+/// random part of it on top.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Schedule {
@@ -24,7 +25,8 @@ pub struct Schedule {
     /// Each pause is longer by a random part, up to this percentage.
     #[serde(deserialize_with = "values::count")]
     pub jitter_percent: u64,
-    /// Time from the reception until a recipient is given up. Mail that is [sent later](relay.md#mail-that-is-sent-later) counts from its release.
+    /// Time from the reception until a recipient is given up. Mail that is
+    /// [sent later](relay.md#mail-that-is-sent-later) counts from its release.
     #[serde(deserialize_with = "values::secs")]
     pub max_age_secs: u64,
     /// Time from there until a sender who asked for it (NOTIFY=DELAY) is told of the delay.
@@ -62,7 +64,8 @@ impl Schedule {
         )
     }
 
-    /// Seconds from a failed attempt, number `attempts` from 1, to the next. The random part follows from the seed, the recipient and the attempt.
+    /// Seconds from a failed attempt, number `attempts` from 1, to the next. The random part follows from the seed, the
+    /// recipient and the attempt.
     pub fn pause(&self, attempts: u8, key: Key, seed: u64) -> u32 {
         let [first, longest] = [self.first_secs, self.longest_secs].map(Duration::from_secs);
         let pause = BackOff::new(first, longest).after(attempts.into()).as_secs();

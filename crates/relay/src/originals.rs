@@ -4,8 +4,8 @@
 //! by message and recipient. Sent mail is [fed](Originals::feed) and written with the next [flush](Originals::flush).
 //! After a crash in between, only the numbers of a reported recipient are known.
 //!
-//! The key is the LSN (u64) and the number of the recipient (u16), big-endian. The value: version (u8: 1), minutes since 1970 (u32, little-endian), and three
-//! texts with a zero octet between: tenant, sender, recipient.
+//! The key is the LSN (u64) and the number of the recipient (u16), big-endian. The value: version (u8: 1), minutes
+//! since 1970 (u32, little-endian), and three texts with a zero octet between: tenant, sender, recipient.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

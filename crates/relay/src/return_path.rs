@@ -60,7 +60,8 @@ pub enum VerifyError {
     Expired,
 }
 
-/// The prefix is empty, has more than [`PREFIX_BYTES_MAX`] octets, or other characters than letters, digits, `-` and `_`.
+/// The prefix is empty, has more than [`PREFIX_BYTES_MAX`] octets, or other characters than letters, digits, `-` and
+/// `_`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` cannot begin a return path")]
 pub struct PrefixError(String);

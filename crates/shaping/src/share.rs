@@ -6,9 +6,11 @@ use super::file::Total;
 use super::{Rules, ShapingError, Sourced, Values};
 
 impl Rules {
-    /// The rules for one of `parts` senders that count by themselves. Rates, bursts and connections are divided; the source of each value tells that.
+    /// The rules for one of `parts` senders that count by themselves. Rates, bursts and connections are divided; the
+    /// source of each value tells that.
     ///
-    /// A burst is at least 1, and so are the connections to which automation slows a site: `parts` senders may exceed such a limit.
+    /// A burst is at least 1, and so are the connections to which automation slows a site: `parts` senders may exceed
+    /// such a limit.
     ///
     /// # Errors
     /// [`ShapingError::Meaning`] for connections below `parts`.

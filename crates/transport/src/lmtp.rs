@@ -88,11 +88,14 @@ impl Session {
         let is_open = client.is_open();
         let of_recipient = |recipient: RecipientOutcome| {
             let said = FailureReason::at(recipient.stage.name(), &recipient.reply);
-            let outcome = match recipient.reply.is_permanent() {
-                _ if recipient.is_delivered() => Outcome::Delivered,
-                true => Outcome::Refused(said),
-                false if is_open => Outcome::Failed(said),
-                false => Outcome::Unavailable(said),
+            let outcome = if recipient.is_delivered() {
+                Outcome::Delivered
+            } else if recipient.reply.is_permanent() {
+                Outcome::Refused(said)
+            } else if is_open {
+                Outcome::Failed(said)
+            } else {
+                Outcome::Unavailable(said)
             };
             (outcome, recipient.stage)
         };

@@ -178,15 +178,12 @@ impl<'a> Copying<'a> {
         let keywords = self.settle(&mut copies).inspect_err(|_| self.discard(&copies))?;
         let first_uid = if copies.is_empty() { 0 } else { self.append(&copies, &keywords, moves)? };
         // The files of the other one are not touched any more.
-        let _of_other = match from.id <= to.id {
-            true if !is_same => {
-                drop(first);
-                second
-            }
-            _ => {
-                drop(second);
-                Some(first)
-            }
+        let _of_other = if from.id < to.id {
+            drop(first);
+            second
+        } else {
+            drop(second);
+            Some(first)
         };
         if copies.is_empty() {
             return Ok(None);

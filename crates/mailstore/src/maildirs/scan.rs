@@ -292,12 +292,15 @@ impl Plan {
     ) -> Settled {
         let is_done = self.append(reader, to, (looked_at, catch_up), odd);
         let has_apart = self.is_quiet && set_apart(reader, &self.others, &mut self.keys, odd);
-        match is_done {
-            true if has_apart || self.has_placed => Settled::LookAgain,
-            // One that is awaited may be gone without a change of the directory.
-            true if self.is_quiet && self.others.is_empty() && !self.has_awaited => Settled::Yes,
-            _ => Settled::No,
+        if !is_done {
+            return Settled::No;
         }
+        if has_apart || self.has_placed {
+            return Settled::LookAgain;
+        }
+        // One that is awaited may be gone without a change of the directory.
+        let is_settled = self.is_quiet && self.others.is_empty() && !self.has_awaited;
+        if is_settled { Settled::Yes } else { Settled::No }
     }
 
     /// Appends in batches; the first has all changes of known messages.

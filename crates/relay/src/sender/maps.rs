@@ -1,4 +1,5 @@
-//! `[relay.maps]` and `[[relay.recipients]]` of the configuration: pairs and lists of addresses, in the file or in files of their own.
+//! `[relay.maps]` and `[[relay.recipients]]` of the configuration: pairs and lists of addresses, in the file or in
+//! files of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -40,7 +41,8 @@ pub struct RecipientsSection {
     /// Local parts, `["ann", "joe"]`, or the name of a file with one a line. Case does not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub users: Option<Users>,
-    /// Instead of `users`, the next hop is asked at RCPT whether a recipient exists ([relay.md](relay.md#recipients-of-other-domains)). Default: `false`.
+    /// Instead of `users`, the next hop is asked at RCPT whether a recipient exists
+    /// ([relay.md](relay.md#recipients-of-other-domains)). Default: `false`.
     #[serde(default)]
     pub call_ahead: bool,
 }

@@ -98,7 +98,8 @@ impl MailHosts {
     }
 }
 
-/// True if DNSSEC authenticates the hosts. Of a domain without MX records its addresses decide, which are needed anyway.
+/// True if DNSSEC authenticates the hosts. Of a domain without MX records its addresses decide, which are needed
+/// anyway.
 async fn is_secure(destination: &MailDestination, resolver: &Resolver) -> bool {
     if !destination.is_secure || !destination.implicit {
         return destination.is_secure;

@@ -81,8 +81,8 @@ pub struct HostPreview {
     pub name: String,
     /// Its addresses, in the order of the families of `[dns]`.
     pub addresses: Vec<IpAddr>,
-    /// TLS by its TLSA records (RFC 7672): `verified`, or `encrypted` if none of them is usable. `None`: it has none, or
-    /// DNSSEC does not authenticate them and all on the way to them.
+    /// TLS by its TLSA records (RFC 7672): `verified`, or `encrypted` if none of them is usable. `None`: it has none,
+    /// or DNSSEC does not authenticate them and all on the way to them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dane: Option<&'static str>,
     /// The reason for not using it.

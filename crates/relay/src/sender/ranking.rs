@@ -21,7 +21,8 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// Keeps the `most` busiest names. There may be a million of them: only those few are sorted, and held a second time.
+    /// Keeps the `most` busiest names. There may be a million of them: only those few are sorted, and held a second
+    /// time.
     pub(super) fn of(counts: HashMap<Arc<str>, Count>, most: usize) -> Self {
         let names = counts.len();
         let recipients = counts.values().map(|count| count.recipients).sum();

@@ -77,7 +77,8 @@ pub(super) struct Manner {
     pub is_mta_sts: bool,
     /// DNSSEC authenticates the list of hosts: the TLSA records of each count (RFC 7672), and go before the rest.
     pub has_dane: bool,
-    /// Names of the recipient domain of a site of its own, its alias included: DANE-TA takes a certificate with one of them (RFC 7672 section 3.2.2). Else none.
+    /// Names of the recipient domain of a site of its own, its alias included: DANE-TA takes a certificate with one of
+    /// them (RFC 7672 section 3.2.2). Else none.
     pub next_hop: Arc<[Arc<str>]>,
     /// Its suffix in the name of a site; unique among the settings in force.
     pub text: String,

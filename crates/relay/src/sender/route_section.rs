@@ -25,8 +25,8 @@ pub struct RouteSection {
     /// For mail of these tenants, such as `["news"]`. Not set: for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<String>,
-    /// A host name, or an address in brackets such as `"[192.0.2.7]"`. With several, as in `["a.example.net", "b.example.net"]`, the first that answers
-    /// is used. Default: (required).
+    /// A host name, or an address in brackets such as `"[192.0.2.7]"`. With several, as in
+    /// `["a.example.net", "b.example.net"]`, the first that answers is used. Default: (required).
     pub host: Hosts,
     /// Its port, also with `lmtp`. Default: 25.
     #[serde(default = "smtp_port")]
@@ -37,9 +37,10 @@ pub struct RouteSection {
     /// LMTP instead of SMTP. Default: `false`.
     #[serde(default)]
     pub lmtp: bool,
-    /// `"verified"` (its certificate is trusted and has its name), `"required"` (encrypted, with any certificate), `"opportunistic"` (where it is
-    /// offered) or `"off"`. Not set: `"verified"` with a password, else as `tls` of `[relay]`: `"opportunistic"`, or `"off"` for `false`. With a password
-    /// `"opportunistic"` is a mistake, and `"off"` sends the password in the clear.
+    /// `"verified"` (its certificate is trusted and has its name), `"required"` (encrypted, with any certificate),
+    /// `"opportunistic"` (where it is offered) or `"off"`. Not set: `"verified"` with a password, else as `tls` of
+    /// `[relay]`: `"opportunistic"`, or `"off"` for `false`. With a password `"opportunistic"` is a mistake, and
+    /// `"off"` sends the password in the clear.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<RouteEncryption>,
     /// Encrypted from the first byte, without STARTTLS. Not set: on port 465.
@@ -60,7 +61,8 @@ pub struct RouteSection {
     /// A file with the password in its first line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password_file: Option<PathBuf>,
-    /// The [pool](#sources-and-pools) whose sources its mail leaves from. Not set: that of the message, else of the tenant.
+    /// The [pool](#sources-and-pools) whose sources its mail leaves from. Not set: that of the message, else of the
+    /// tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     /// Only while no host can be reached that the mail would go to otherwise, or DNS does not answer. Default: `false`.

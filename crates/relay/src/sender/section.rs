@@ -39,8 +39,8 @@ pub struct Section {
     /// Customers on whose account mail is sent: [below](#tenants).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tenant: Vec<TenantSection>,
-    /// The header field in which trusted clients name the tenant of a message, such as `"X-Tenant"`; it is removed. Who is trusted:
-    /// [relay.md](relay.md#tenants-and-campaigns).
+    /// The header field in which trusted clients name the tenant of a message, such as `"X-Tenant"`; it is removed. Who
+    /// is trusted: [relay.md](relay.md#tenants-and-campaigns).
     pub tenant_header: String,
     /// Like `tenant_header`, for the campaign.
     pub campaign_header: String,
@@ -50,12 +50,13 @@ pub struct Section {
     pub port: u16,
     /// Connections are encrypted where the other host offers it; its certificate is not verified.
     pub tls: bool,
-    /// The [MTA-STS](relay.md#mta-sts) policies of recipient domains count: one in the mode `enforce` has mail go to verified hosts alone. Not with `tls` as
-    /// `false`. A change needs a restart.
+    /// The [MTA-STS](relay.md#mta-sts) policies of recipient domains count: one in the mode `enforce` has mail go to
+    /// verified hosts alone. Not with `tls` as `false`. A change needs a restart.
     pub mta_sts: bool,
     /// The authorities that are trusted for MTA-STS, in PEM.
     pub mta_sts_ca_file: PathBuf,
-    /// Mail with octets above 127 for a host that does not offer 8BITMIME: `"send"` as it is, or `"refuse"`: it is given up.
+    /// Mail with octets above 127 for a host that does not offer 8BITMIME: `"send"` as it is, or `"refuse"`: it is
+    /// given up.
     pub eight_bit: EightBitMail,
     /// Connections at a time.
     #[serde(deserialize_with = "values::count")]
@@ -69,16 +70,16 @@ pub struct Section {
     /// Recipients that go in one transaction.
     #[serde(deserialize_with = "values::count")]
     pub recipients_per_message: usize,
-    /// Recipients at other hosts that may wait; mail for more is refused with 452 4.3.1 ([overload.md](overload.md#a-full-queue)). Ten million take about
-    /// 400 MB of memory.
+    /// Recipients at other hosts that may wait; mail for more is refused with 452 4.3.1
+    /// ([overload.md](overload.md#a-full-queue)). Ten million take about 400 MB of memory.
     #[serde(deserialize_with = "values::count")]
     pub queue_recipients: u64,
-    /// Messages that are kept in memory until their first attempt; above it they are read from the spool. Intake slows before that
-    /// ([overload.md](overload.md#delivery-before-intake)).
+    /// Messages that are kept in memory until their first attempt; above it they are read from the spool. Intake slows
+    /// before that ([overload.md](overload.md#delivery-before-intake)).
     #[serde(deserialize_with = "values::bytes")]
     pub memory_bytes: u64,
-    /// Pause after a domain's mail hosts have [failed](shaping.md#hosts-that-fail) several times in a row; doubled with each further failure, at most
-    /// half an hour.
+    /// Pause after a domain's mail hosts have [failed](shaping.md#hosts-that-fail) several times in a row; doubled with
+    /// each further failure, at most half an hour.
     #[serde(deserialize_with = "values::secs")]
     pub unreachable_secs: u64,
     /// A notification returns a message up to this size whole, of a larger one the header.
@@ -93,7 +94,8 @@ pub struct Section {
     /// Signs the senders of outgoing mail: [below](#return-path).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub return_path: Option<ReturnPathSection>,
-    /// Files with limits for destinations, tenants and domains: [shaping.md](shaping.md). A later file overrides the earlier.
+    /// Files with limits for destinations, tenants and domains: [shaping.md](shaping.md). A later file overrides the
+    /// earlier.
     pub shaping: Vec<PathBuf>,
     /// Rewrites the senders of forwarded mail: [below](#forwarded-mail).
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -27,7 +27,8 @@ pub struct SourceSection {
     /// Its name in EHLO. Default: `host_name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ehlo: Option<String>,
-    /// Proxy that makes its connections: `"socks5://192.0.2.7:1080"`, or `"proxy://192.0.2.7:2000"` for the PROXY protocol.
+    /// Proxy that makes its connections: `"socks5://192.0.2.7:1080"`, or `"proxy://192.0.2.7:2000"` for the PROXY
+    /// protocol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<String>,
     /// Name for the login at the SOCKS5 proxy, together with `proxy_password_file`.
@@ -36,7 +37,8 @@ pub struct SourceSection {
     /// A file with the password for it in its first line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_password_file: Option<PathBuf>,
-    /// Limit of messages on its first days, such as `{ since = "2026-11-01", per_day = [50, 100, 500] }`. Not set: no limit.
+    /// Limit of messages on its first days, such as `{ since = "2026-11-01", per_day = [50, 100, 500] }`. Not set: no
+    /// limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_up: Option<WarmUpSection>,
 }
@@ -59,8 +61,8 @@ pub struct PoolSection {
     pub name: String,
     /// Names of sources with their weights, such as `{ mx1 = 3, mx2 = 1 }`. Default: (required).
     pub sources: BTreeMap<String, u32>,
-    /// The tenants whose mail it sends. Not set: all mail. `[]`: only mail that names the pool. The first pool that fits is used; without any, the system
-    /// chooses the address.
+    /// The tenants whose mail it sends. Not set: all mail. `[]`: only mail that names the pool. The first pool that
+    /// fits is used; without any, the system chooses the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenants: Option<Vec<String>>,
 }
@@ -74,7 +76,8 @@ pub struct TlsSection {
     pub domain: String,
     /// `"off"`, `"opportunistic"`, `"required"` or `"verified"`, as `tls` of routes. Default: (required).
     pub policy: RouteEncryption,
-    /// The name that the certificate must have, for `"verified"`. Not set: that of the mail host, which is only as trustworthy as DNS.
+    /// The name that the certificate must have, for `"verified"`. Not set: that of the mail host, which is only as
+    /// trustworthy as DNS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The authorities that are trusted, in PEM. Default: `"/etc/ssl/certs/ca-certificates.crt"`.

@@ -13,17 +13,20 @@ use serde::{Deserialize, Serialize};
 pub struct TenantSection {
     /// 1 to 100 visible ASCII characters. Default: (required).
     pub name: String,
-    /// Mail of trusted clients from these domains is the tenant's; with a dot in front, from the domains below it. A domain belongs to one tenant.
+    /// Mail of trusted clients from these domains is the tenant's; with a dot in front, from the domains below it. A
+    /// domain belongs to one tenant.
     #[serde(default)]
     pub sender_domains: Vec<String>,
     /// Like `sender_domains`, for single addresses, which precede any domain.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub senders: Vec<String>,
-    /// The [campaign](relay.md#tenants-and-campaigns) of its mail by sender, such as `{ "news.acme.example" = "news" }`: an address, a domain, or with a
-    /// dot in front the domains below it. The nearest counts. Default: `{}`.
+    /// The [campaign](relay.md#tenants-and-campaigns) of its mail by sender, such as
+    /// `{ "news.acme.example" = "news" }`: an address, a domain, or with a dot in front the domains below it. The
+    /// nearest counts. Default: `{}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub campaigns: BTreeMap<String, String>,
-    /// Recipients of its mail that may wait; mail for more is refused with 452 4.3.1. Not set: only the bound of `[relay]` applies.
+    /// Recipients of its mail that may wait; mail for more is refused with 452 4.3.1. Not set: only the bound of
+    /// `[relay]` applies.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_count")]
     pub queue_recipients: Option<u64>,
 }

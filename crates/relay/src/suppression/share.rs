@@ -1,4 +1,5 @@
-//! Entries that bounces and complaints feed, for other machines: they wait in the file until they are sent, so none is lost by a crash.
+//! Entries that bounces and complaints feed, for other machines: they wait in the file until they are sent, so none is
+//! lost by a crash.
 
 use std::sync::atomic::Ordering;
 
@@ -7,7 +8,8 @@ use redb::{ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTr
 use super::{Stores, Suppressed, SuppressionError, Suppressions, TABLE, codec};
 
 impl Suppressions {
-    /// Adds entries as [`feed`](Self::feed) does, from another machine: an existing one that lasts as long stays. Durable on return. Blocks.
+    /// Adds entries as [`feed`](Self::feed) does, from another machine: an existing one that lasts as long stays.
+    /// Durable on return. Blocks.
     ///
     /// # Errors
     /// See [`SuppressionError`].
@@ -23,8 +25,8 @@ impl Suppressions {
         self.shares.store(true, Ordering::Relaxed);
     }
 
-    /// Passes up to `most` of the entries that were fed since [`keep_to_share`](Self::keep_to_share) to `send`, none twice unless it returns false or the
-    /// process crashes. Returns how many were sent. Blocks.
+    /// Passes up to `most` of the entries that were fed since [`keep_to_share`](Self::keep_to_share) to `send`, none
+    /// twice unless it returns false or the process crashes. Returns how many were sent. Blocks.
     ///
     /// # Errors
     /// [`SuppressionError::File`].

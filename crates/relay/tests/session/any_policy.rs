@@ -44,7 +44,8 @@ const PIECES: [&[u8]; 24] = [
     b"words of a line",
 ];
 
-/// A body of up to 30 pieces, now and then with a line of up to 70,000 octets. Half of them break no rule but that of the longest line.
+/// A body of up to 30 pieces, now and then with a line of up to 70,000 octets. Half of them break no rule but that of
+/// the longest line.
 fn any_body(random: &mut Random) -> Vec<u8> {
     let mut body = Vec::new();
     let is_clean = |piece: &&&[u8]| bare_newline(piece).is_none() && !piece.contains(&0);

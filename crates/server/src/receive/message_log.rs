@@ -107,11 +107,14 @@ impl LogLine {
         if envelope.recipients.len() > RECIPIENTS_LOGGED {
             to.push(format!("and {} more", envelope.recipients.len() - RECIPIENTS_LOGGED));
         }
-        let event = match outcome.is_accepted() {
-            _ if self.abandoned => "message abandoned",
-            true if self.mailboxes + self.remote == 0 => "message discarded",
-            true => "message kept",
-            false => "message refused",
+        let event = if self.abandoned {
+            "message abandoned"
+        } else if !outcome.is_accepted() {
+            "message refused"
+        } else if self.mailboxes + self.remote == 0 {
+            "message discarded"
+        } else {
+            "message kept"
         };
         let some = |count: usize| Some(count).filter(|&count| count > 0);
         let (mailboxes, remote, discarded) = (some(self.mailboxes), some(self.remote), some(self.discarded));
