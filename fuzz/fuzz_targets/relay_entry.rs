@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_queue::{Queue, QueueEntry, Schedules, Selection, Snapshot};
+use posthaste_queue::{Queue, QueueEntry, Schedules, Selection, QueueSnapshot};
 use posthaste_spool::Lsn;
 
 fuzz_target!(|data: &[u8]| {
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let recipients = queue.recipients();
     // A snapshot of it gives the same.
-    let (mut snapshot, mut out) = (Snapshot::begin(&queue), Vec::new());
+    let (mut snapshot, mut out) = (QueueSnapshot::begin(&queue), Vec::new());
     while snapshot.write(&queue, &mut out) {}
     let mut restored = Queue::restore(&out[..], Schedules::default(), 1).expect("a snapshot of our own");
     assert_eq!(restored.recipients(), recipients);

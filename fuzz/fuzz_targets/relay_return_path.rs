@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use posthaste_message::DateTime;
-use posthaste_queue::Key;
+use posthaste_queue::RecipientKey;
 use posthaste_relay::return_path::ReturnPaths;
 use posthaste_relay::secrets::Secrets;
 use posthaste_smtp::ReversePath;
@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     let (message, rest_of) = stated.split_at(8);
     let (number, minutes) = rest_of.split_at(2);
     let message = Lsn::new(u64::from_be_bytes(message.try_into().expect("eight")));
-    let key = Key { message, number: u16::from_be_bytes(number.try_into().expect("two")) };
+    let key = RecipientKey { message, number: u16::from_be_bytes(number.try_into().expect("two")) };
     let minutes = u32::from_be_bytes(minutes.try_into().expect("four"));
     let now = DateTime::from_unix(i64::from(minutes) * 60);
     let signed = paths.sign(key, now);

@@ -2,11 +2,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_queue::{Queue, Schedules, Snapshot};
+use posthaste_queue::{Queue, Schedules, QueueSnapshot};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(queue) = Queue::restore(data, Schedules::default(), 1) else { return };
-    let (mut snapshot, mut out) = (Snapshot::begin(&queue), Vec::new());
+    let (mut snapshot, mut out) = (QueueSnapshot::begin(&queue), Vec::new());
     while snapshot.write(&queue, &mut out) {}
     let mut again = Queue::restore(&out[..], Schedules::default(), 1).expect("a snapshot of our own");
     assert_eq!((again.recipients(), again.seen()), (queue.recipients(), queue.seen()));

@@ -9,8 +9,8 @@ use std::io::{BufReader, BufWriter, Seek, Write};
 use std::time::Instant;
 
 use posthaste_queue::{
-    Action, Change, Key, Outcome, Prefer, Queue, QueueEntry, Queued, Schedules, Selection, Snapshot, Source, Status,
-    Take,
+    AttemptOutcome, Change, Prefer, Queue, QueueAction, QueueEntry, QueueSnapshot, Queued, RecipientKey, RouteSource,
+    Schedules, Selection, Status, Take,
 };
 use posthaste_random::Random;
 use posthaste_spool::Lsn;
@@ -40,7 +40,7 @@ fn main() {
         let messages = batch * 64..count.min(batch * 64 + 64);
         let status = Status { code: 450, enhanced: 2001 };
         let change = |number: u64| Change {
-            key: Key { message: Lsn::new(number + 1), number: 0 },
+            key: RecipientKey { message: Lsn::new(number + 1), number: 0 },
             what: posthaste_queue::What::Deferred {
                 attempts: 1,
                 next: START + 300 + random.below(3600) as u32,
@@ -73,7 +73,7 @@ fn main() {
 
     let begun = Instant::now();
     let mut file = tempfile::tempfile().expect("a file");
-    let mut snapshot = Snapshot::begin(&queue);
+    let mut snapshot = QueueSnapshot::begin(&queue);
     let mut out = Vec::new();
     let mut writer = BufWriter::with_capacity(1 << 20, &mut file);
     let mut longest = std::time::Duration::ZERO;
@@ -97,7 +97,7 @@ fn main() {
     let mut purged = 0;
     loop {
         let (keys, next, _) = queue.select(&selection, from);
-        let changes: Vec<Change> = keys.into_iter().filter_map(|key| queue.act(key, Action::Delete)).collect();
+        let changes: Vec<Change> = keys.into_iter().filter_map(|key| queue.act(key, QueueAction::Delete)).collect();
         purged += changes.len() as u64;
         lsn += 1;
         queue.apply(Lsn::new(lsn), &QueueEntry::Changes { at: queue.now(), changes });
@@ -125,7 +125,7 @@ fn relay(queue: &mut Queue, lsn: &mut u64, count: u64) {
     let mut routed = 0;
     while let Some(id) = queue.next_unrouted() {
         let domain = queue.queue(id).expect("it has recipients").0.domain;
-        let source = Source { name: "192.0.2.1".into(), weight: 1 };
+        let source = RouteSource { name: "192.0.2.1".into(), weight: 1 };
         queue.route(id, &format!("mx{}", domain.len() % 7), &[source], START + 7200);
         routed += 1;
     }
@@ -136,8 +136,9 @@ fn relay(queue: &mut Queue, lsn: &mut u64, count: u64) {
     while let Some(ready) = queue.next_woken() {
         while let Some(transaction) = queue.next(ready, take) {
             let message = transaction.message;
-            let outcome = Outcome::Delivered(Status { code: 250, enhanced: 0 });
-            let finish = |taken: &posthaste_queue::Taken| queue.finish(Key { message, number: taken.number }, outcome);
+            let outcome = AttemptOutcome::Delivered(Status { code: 250, enhanced: 0 });
+            let finish =
+                |taken: &posthaste_queue::Taken| queue.finish(RecipientKey { message, number: taken.number }, outcome);
             let changes: Vec<Change> = transaction.recipients.iter().filter_map(finish).collect();
             delivered += changes.len() as u64;
             *lsn += 1;
@@ -155,7 +156,7 @@ fn relay(queue: &mut Queue, lsn: &mut u64, count: u64) {
 fn fresh(queue: &mut Queue, lsn: &mut u64, count: u64, domains: u64) {
     let begun = Instant::now();
     let take = Take { prefer: Prefer::First, recipients_max: 100, across_domains: true };
-    let source = Source { name: "192.0.2.2".into(), weight: 1 };
+    let source = RouteSource { name: "192.0.2.2".into(), weight: 1 };
     for number in 0..count {
         *lsn += 1;
         let mut new = message(number, domains);
@@ -165,8 +166,8 @@ fn fresh(queue: &mut Queue, lsn: &mut u64, count: u64, domains: u64) {
         queue.route(id, "mx", std::slice::from_ref(&source), START + 7200);
         let ready = queue.next_woken().expect("a ready queue");
         let one = queue.next(ready, take).expect("a message");
-        let key = Key { message: one.message, number: 0 };
-        let change = queue.finish(key, Outcome::Delivered(Status { code: 250, enhanced: 0 })).expect("a change");
+        let key = RecipientKey { message: one.message, number: 0 };
+        let change = queue.finish(key, AttemptOutcome::Delivered(Status { code: 250, enhanced: 0 })).expect("a change");
         *lsn += 1;
         queue.apply(Lsn::new(*lsn), &QueueEntry::Changes { at: queue.now(), changes: vec![change] });
         assert_eq!(queue.take_released(), [one.message]);

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use posthaste_spool::Lsn;
 
-use super::entry::{Change, HoldReason, Key, QueueEntry, Status, What};
+use super::entry::{Change, HoldReason, QueueEntry, RecipientKey, Status, What};
 use super::table::{BUSY, DUE, HELD, Id, Recipient};
 use super::{FIRST, Queue, QueueId, Secs};
 
 /// An operator's command on recipients. "Now" is never before the time at which a message may first leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum QueueAction {
     /// Holds them: no attempts and no expiry until a time, or until they are released. An operator's hold with an end
     /// gets the new end; a hold without an end, or not by an operator, stays.
     Hold(Option<Secs>),
@@ -26,14 +26,14 @@ pub enum Action {
     Bounce(Status),
 }
 
-impl Action {
+impl QueueAction {
     /// Rank among actions that follow the same attempt: the highest counts; of equal rank, the latest.
     fn rank(self) -> u8 {
         match self {
-            Action::Delete => 3,
-            Action::Bounce(_) => 2,
-            Action::Hold(_) => 1,
-            Action::Release | Action::Flush | Action::Requeue => 0,
+            QueueAction::Delete => 3,
+            QueueAction::Bounce(_) => 2,
+            QueueAction::Hold(_) => 1,
+            QueueAction::Release | QueueAction::Flush | QueueAction::Requeue => 0,
         }
     }
 }
@@ -70,7 +70,7 @@ pub enum Waits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipientState {
     /// The recipient.
-    pub key: Key,
+    pub key: RecipientKey,
     /// Its queue.
     pub queue: QueueId,
     /// When its message was received, or released for a later start.
@@ -89,7 +89,7 @@ impl Queue {
     /// Decides an action on one recipient; record and apply the returned change. `None`: nothing to record now. On a
     /// busy recipient the action becomes [pending](Self::pending), unless one of higher rank is. A deletion is above a
     /// bounce, that above a hold, and that above the others.
-    pub fn act(&mut self, key: Key, action: Action) -> Option<Change> {
+    pub fn act(&mut self, key: RecipientKey, action: QueueAction) -> Option<Change> {
         let id = self.table.find(key)?;
         if self.table.get(id).is(BUSY) {
             let pending = self.pending.entry(key).or_insert(action);
@@ -103,7 +103,7 @@ impl Queue {
 
     /// The action that follows the work on a busy recipient. [`take_actions`](Self::take_actions) returns it, unless
     /// the recipient is settled by then.
-    pub fn pending(&self, key: Key) -> Option<Action> {
+    pub fn pending(&self, key: RecipientKey) -> Option<QueueAction> {
         self.pending.get(&key).copied()
     }
 
@@ -128,37 +128,37 @@ impl Queue {
         while changes.len() < most
             && let Some(id) = self.table.first(self.ended_holds)
         {
-            changes.extend(self.decide(id, Action::Release));
+            changes.extend(self.decide(id, QueueAction::Release));
         }
         changes
     }
 
     /// Gives up a change that could not be recorded: the recipient waits as before. Never for the outcome of an
     /// attempt, whose record must be repeated until it succeeds.
-    pub fn abandon(&mut self, key: Key) {
+    pub fn abandon(&mut self, key: RecipientKey) {
         if let Some(id) = self.table.find(key) {
             self.free(id);
         }
     }
 
-    fn decide(&mut self, id: Id, action: Action) -> Option<Change> {
+    fn decide(&mut self, id: Id, action: QueueAction) -> Option<Change> {
         let key = self.table.key(id);
         // No action lets a message leave before its sender wants.
         let next = self.now.max(self.table.message(id).1);
         let recipient = self.table.get(id);
         let held = recipient.is(HELD).then(|| HoldReason::of(recipient.due));
         let what = match (action, held) {
-            (Action::Hold(until), held) => What::Held(self.new_hold(until, held)?),
-            (Action::Release, Some(_)) => What::Released { next, expires: self.expires_anew(id) },
-            (Action::Flush, None) if self.comes_forward(id, next) => {
+            (QueueAction::Hold(until), held) => What::Held(self.new_hold(until, held)?),
+            (QueueAction::Release, Some(_)) => What::Released { next, expires: self.expires_anew(id) },
+            (QueueAction::Flush, None) if self.comes_forward(id, next) => {
                 What::Rescheduled { attempts: recipient.attempts, next }
             }
-            (Action::Requeue, None) if recipient.attempts > 0 || self.comes_forward(id, next) => {
+            (QueueAction::Requeue, None) if recipient.attempts > 0 || self.comes_forward(id, next) => {
                 What::Rescheduled { attempts: 0, next }
             }
-            (Action::Delete, _) => What::Deleted,
-            (Action::Bounce(status), _) => What::Failed(status),
-            (Action::Release, None) | (Action::Flush | Action::Requeue, _) => return None,
+            (QueueAction::Delete, _) => What::Deleted,
+            (QueueAction::Bounce(status), _) => What::Failed(status),
+            (QueueAction::Release, None) | (QueueAction::Flush | QueueAction::Requeue, _) => return None,
         };
         self.table.unlink(id);
         self.table.change(id, Recipient::begin_work);
@@ -194,7 +194,11 @@ impl Queue {
 
     /// A part of the recipients of a selection, from `from` on (`None`: the beginning), the key to continue from
     /// (`None`: the end), and the number scanned. Reads memory only.
-    pub fn select(&self, selection: &Selection, from: Option<Key>) -> (Vec<Key>, Option<Key>, usize) {
+    pub fn select(
+        &self,
+        selection: &Selection,
+        from: Option<RecipientKey>,
+    ) -> (Vec<RecipientKey>, Option<RecipientKey>, usize) {
         let Some((ids, next)) = self.table.open_from(from.unwrap_or(FIRST)) else { return (Vec::new(), None, 0) };
         let looked_at = ids.len();
         let is =
@@ -226,7 +230,7 @@ impl Queue {
     }
 
     /// State of a recipient; `None` if it is settled.
-    pub fn show(&self, key: Key) -> Option<RecipientState> {
+    pub fn show(&self, key: RecipientKey) -> Option<RecipientState> {
         let id = self.table.find(key)?;
         let recipient = self.table.get(id);
         let waits = if recipient.is(BUSY) {

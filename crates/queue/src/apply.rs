@@ -4,14 +4,14 @@ use posthaste_spool::Lsn;
 
 use super::destinations::domain_of;
 use super::divert::Diversion;
-use super::entry::{Change, HoldReason, Key, QueueEntry, Queued, What};
+use super::entry::{Change, HoldReason, QueueEntry, Queued, RecipientKey, What};
 use super::imported::ImportedState;
 use super::slow::Slow;
 use super::table::{BEGUN, BUSY, DUE, HELD, Id, Recipient};
 use super::{FIRST, Queue, Scope};
 
 impl Queue {
-    /// Applies a durable entry. Entries come in the order of their LSNs; content that a [`Snapshot`](super::Snapshot)
+    /// Applies a durable entry. Entries come in the order of their LSNs; content that a [`QueueSnapshot`](super::QueueSnapshot)
     /// already has takes no effect.
     pub fn apply(&mut self, lsn: Lsn, entry: &QueueEntry) {
         self.seen = self.seen.max(lsn);
@@ -88,7 +88,7 @@ impl Queue {
             .collect();
         for recipient in &queued.recipients {
             let Some((notice, status)) = recipient.owed() else { continue };
-            self.owed.insert(Key { message: lsn, number: recipient.number }, notice, status);
+            self.owed.insert(RecipientKey { message: lsn, number: recipient.number }, notice, status);
             self.owed.note(lsn);
         }
         if recipients.is_empty() {
@@ -141,7 +141,7 @@ impl Queue {
         assert!(!self.is_running, "in a replay");
         let mut from = FIRST;
         while let Some((ids, next)) = self.table.open_from(from) {
-            let keys: Vec<Key> = ids.into_iter().map(|id| self.table.key(id)).collect();
+            let keys: Vec<RecipientKey> = ids.into_iter().map(|id| self.table.key(id)).collect();
             for key in keys {
                 // Settled recipients change ids.
                 let Some(id) = self.table.find(key) else { continue };
@@ -199,7 +199,7 @@ impl Queue {
         }
     }
 
-    fn told(&mut self, key: Key) {
+    fn told(&mut self, key: RecipientKey) {
         if self.owed.remove(key) && !self.owed.has(key.message) && !self.table.has(key.message) {
             self.released.push(key.message);
         }

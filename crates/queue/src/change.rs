@@ -3,12 +3,12 @@
 use posthaste_spool::Lsn;
 
 use super::Secs;
-use super::codec::{DecodeError, Fields};
+use super::codec::{Fields, QueueDecodeError};
 use super::owed::OwedNotice;
 
 /// A recipient: the batch of its message, and its number within the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct RecipientKey {
     /// The batch that has the message.
     pub message: Lsn,
     /// Number of the recipient within the message.
@@ -19,7 +19,7 @@ pub struct Key {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
     /// The recipient.
-    pub key: Key,
+    pub key: RecipientKey,
     /// The outcome.
     pub what: What,
 }
@@ -99,20 +99,20 @@ pub enum HoldReason {
     Until(Secs),
 }
 
-impl Key {
+impl RecipientKey {
     /// The value before it, if any.
     pub fn before(self) -> Option<Self> {
         match self.number.checked_sub(1) {
-            Some(number) => Some(Key { number, ..self }),
-            None => Some(Key { message: Lsn::new(self.message.get().checked_sub(1)?), number: u16::MAX }),
+            Some(number) => Some(RecipientKey { number, ..self }),
+            None => Some(RecipientKey { message: Lsn::new(self.message.get().checked_sub(1)?), number: u16::MAX }),
         }
     }
 
     /// The value after it.
     pub(super) fn next(self) -> Self {
         match self.number.checked_add(1) {
-            Some(number) => Key { number, ..self },
-            None => Key { message: Lsn::new(self.message.get() + 1), number: 0 },
+            Some(number) => RecipientKey { number, ..self },
+            None => RecipientKey { message: Lsn::new(self.message.get() + 1), number: 0 },
         }
     }
 
@@ -121,8 +121,8 @@ impl Key {
         out.extend(self.number.to_le_bytes());
     }
 
-    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
-        Ok(Key { message: Lsn::new(rest.u64()?), number: rest.u16()? })
+    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, QueueDecodeError> {
+        Ok(RecipientKey { message: Lsn::new(rest.u64()?), number: rest.u16()? })
     }
 }
 
@@ -132,7 +132,7 @@ impl Status {
         out.extend(self.enhanced.to_le_bytes());
     }
 
-    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, QueueDecodeError> {
         Ok(Status { code: rest.u16()?, enhanced: rest.u16()? })
     }
 }
@@ -182,9 +182,9 @@ impl Change {
         }
     }
 
-    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, QueueDecodeError> {
         let kind = rest.u8()?;
-        let key = Key::take(rest)?;
+        let key = RecipientKey::take(rest)?;
         let what = match kind {
             1 => What::Delivered(Status::take(rest)?),
             2 => What::Failed(Status::take(rest)?),
@@ -200,7 +200,7 @@ impl Change {
             12 => What::Owed(OwedNotice::of(rest.u8()?)?, Status::take(rest)?),
             13 => What::Told,
             14 => What::GivenBack,
-            _ => return Err(DecodeError::Unknown("change")),
+            _ => return Err(QueueDecodeError::Unknown("change")),
         };
         Ok(Change { key, what })
     }
@@ -234,4 +234,4 @@ impl HoldReason {
     }
 }
 
-const UNKNOWN: DecodeError = DecodeError::Unknown("reason");
+const UNKNOWN: QueueDecodeError = QueueDecodeError::Unknown("reason");

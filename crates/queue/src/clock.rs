@@ -11,7 +11,7 @@ pub type Secs = u32;
 /// recorded: a wall clock set back does not freeze the queue. One set forward ages mail by [`STOPPED_SECS_MAX`] at
 /// most.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock {
+pub struct QueueClock {
     /// Includes the wall clock's fraction of a second: both clocks' seconds end together.
     at_start: Duration,
     start: Duration,
@@ -20,7 +20,7 @@ pub struct Clock {
 /// Longest downtime that an opening counts: a day.
 pub const STOPPED_SECS_MAX: Secs = 86_400;
 
-impl Clock {
+impl QueueClock {
     /// The clock at an opening. `recorded`: the time [recorded](super::Queue::recorded) by the queue, 0 if none.
     /// `wall`: time since 1970. `mono`: the monotonic clock now, since any moment.
     pub fn start(recorded: Secs, wall: Duration, mono: Duration) -> Self {
@@ -29,7 +29,7 @@ impl Clock {
             0 => secs,
             _ => secs.clamp(recorded, recorded.saturating_add(STOPPED_SECS_MAX)),
         };
-        Clock { at_start: Duration::new(secs.into(), wall.subsec_nanos()), start: mono }
+        QueueClock { at_start: Duration::new(secs.into(), wall.subsec_nanos()), start: mono }
     }
 
     /// Seconds from the queue's time to the wall clock's, at one moment: `mono` of the same monotonic clock, `wall`
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn jumps_of_the_wall_clock_neither_expire_nor_freeze() {
-        let start = |recorded, wall| Clock::start(recorded, Duration::from_secs(wall), Duration::from_secs(70));
+        let start = |recorded, wall| QueueClock::start(recorded, Duration::from_secs(wall), Duration::from_secs(70));
         let now = |recorded, wall| start(recorded, wall).now(Duration::from_secs(75));
         assert_eq!(now(0, 1_000_000), 1_000_005, "an empty queue takes the wall's time");
         assert_eq!(now(900_000, 900_100), 900_105, "a short stop counts");
@@ -69,7 +69,7 @@ mod tests {
         let millis = Duration::from_millis;
         let began = 1_790_000_000_700;
         for recorded in [0, 1_789_999_999, 5000, 2_000_000_000] {
-            let clock = Clock::start(recorded, millis(began), millis(70_300));
+            let clock = QueueClock::start(recorded, millis(began), millis(70_300));
             for later in [0, 200, 400, 900, 86_400_000] {
                 let mono = millis(70_300 + later);
                 let wall = millis(began + later);

@@ -49,7 +49,7 @@ impl fmt::Display for EntryText {
 /// Error in decoding an entry or snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DecodeError {
+pub enum QueueDecodeError {
     /// The bytes end within a field.
     #[error("it ends within a field")]
     Short,
@@ -82,29 +82,29 @@ impl<'a> Fields<'a> {
         self.0.is_empty()
     }
 
-    pub fn u8(&mut self) -> Result<u8, DecodeError> {
-        self.0.u8().ok_or(DecodeError::Short)
+    pub fn u8(&mut self) -> Result<u8, QueueDecodeError> {
+        self.0.u8().ok_or(QueueDecodeError::Short)
     }
 
-    pub fn u16(&mut self) -> Result<u16, DecodeError> {
-        self.0.u16().ok_or(DecodeError::Short)
+    pub fn u16(&mut self) -> Result<u16, QueueDecodeError> {
+        self.0.u16().ok_or(QueueDecodeError::Short)
     }
 
-    pub fn u32(&mut self) -> Result<u32, DecodeError> {
-        self.0.u32().ok_or(DecodeError::Short)
+    pub fn u32(&mut self) -> Result<u32, QueueDecodeError> {
+        self.0.u32().ok_or(QueueDecodeError::Short)
     }
 
-    pub fn u64(&mut self) -> Result<u64, DecodeError> {
-        self.0.u64().ok_or(DecodeError::Short)
+    pub fn u64(&mut self) -> Result<u64, QueueDecodeError> {
+        self.0.u64().ok_or(QueueDecodeError::Short)
     }
 
-    pub fn text(&mut self) -> Result<Arc<str>, DecodeError> {
+    pub fn text(&mut self) -> Result<Arc<str>, QueueDecodeError> {
         let len = self.u16()?;
-        let text = self.0.bytes(len.into()).ok_or(DecodeError::Short)?;
-        Ok(std::str::from_utf8(text).map_err(|_| DecodeError::Text)?.into())
+        let text = self.0.bytes(len.into()).ok_or(QueueDecodeError::Short)?;
+        Ok(std::str::from_utf8(text).map_err(|_| QueueDecodeError::Text)?.into())
     }
 
-    pub fn end(&self) -> Result<(), DecodeError> {
-        self.0.end().ok_or(DecodeError::Long)
+    pub fn end(&self) -> Result<(), QueueDecodeError> {
+        self.0.end().ok_or(QueueDecodeError::Long)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Every entry begins with a version (1) and a kind; numbers are little-endian. A *text* is a length (u16) and UTF-8. A
 //! *key* is the LSN of the message (u64) and the number of the recipient (u16). Seconds are those of the queue's
-//! [clock](super::Clock). A *scope* is a kind (u8) and a text. Kinds: 0 tenant, 1 campaign, 2 domain, 3 site, 4 tenant
+//! [clock](super::QueueClock). A *scope* is a kind (u8) and a text. Kinds: 0 tenant, 1 campaign, 2 domain, 3 site, 4 tenant
 //! at a domain, 5 tenant at a site, 6 campaign at a domain, 7 campaign at a site. For kinds 4 to 7 a text of the place
 //! follows.
 //!
@@ -26,11 +26,11 @@ use posthaste_shaping::Scope;
 use posthaste_spool::put_text;
 
 use super::Secs;
-pub use super::change::{Change, HoldReason, Key, Status, What};
+pub use super::change::{Change, HoldReason, RecipientKey, Status, What};
 pub use super::codec::EntryText;
-use super::codec::{DecodeError, Fields};
+use super::codec::{Fields, QueueDecodeError};
 use super::imported::{ImportNoted, Imported};
-pub use super::queued::{Forwarded, Queued, QueuedRecipient, Ret};
+pub use super::queued::{Forwarded, Queued, QueuedRecipient, QueuedRet};
 use super::scope::{put_scope, take_scope};
 
 /// An entry in the stream of the queue.
@@ -50,7 +50,7 @@ pub enum QueueEntry {
         /// The next hop's reply.
         text: EntryText,
         /// The recipients.
-        keys: Vec<Key>,
+        keys: Vec<RecipientKey>,
     },
     /// A suspended scope: no attempts.
     Suspended {
@@ -98,7 +98,7 @@ pub enum QueueEntry {
         /// The reason; empty clears an earlier one.
         reason: EntryText,
         /// The recipients.
-        keys: Vec<Key>,
+        keys: Vec<RecipientKey>,
     },
 }
 
@@ -202,11 +202,11 @@ impl QueueEntry {
     /// Decodes a payload.
     ///
     /// # Errors
-    /// See [`DecodeError`]. Leave an entry of a later version in the spool.
-    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+    /// See [`QueueDecodeError`]. Leave an entry of a later version in the spool.
+    pub fn decode(payload: &[u8]) -> Result<Self, QueueDecodeError> {
         let mut rest = Fields::new(payload);
         if rest.u8()? != VERSION {
-            return Err(DecodeError::Unknown("version"));
+            return Err(QueueDecodeError::Unknown("version"));
         }
         let entry = match rest.u8()? {
             QUEUED => Self::Queued(Queued::take(&mut rest)?),
@@ -215,7 +215,7 @@ impl QueueEntry {
                 let mut changes = Vec::new();
                 while !rest.is_empty() {
                     if changes.len() == CHANGES_MAX {
-                        return Err(DecodeError::Bound("changes"));
+                        return Err(QueueDecodeError::Bound("changes"));
                     }
                     changes.push(Change::take(&mut rest)?);
                 }
@@ -243,7 +243,7 @@ impl QueueEntry {
             },
             IMPORTED => Self::Imported(Box::new(Imported::take(&mut rest)?)),
             IMPORT_NOTED => Self::ImportNoted(ImportNoted::take(&mut rest)?),
-            _ => return Err(DecodeError::Unknown("kind")),
+            _ => return Err(QueueDecodeError::Unknown("kind")),
         };
         rest.end()?;
         Ok(entry)
@@ -251,10 +251,10 @@ impl QueueEntry {
 }
 
 /// All keys up to the end.
-fn keys(rest: &mut Fields<'_>) -> Result<Vec<Key>, DecodeError> {
+fn keys(rest: &mut Fields<'_>) -> Result<Vec<RecipientKey>, QueueDecodeError> {
     let mut keys = Vec::new();
     while !rest.is_empty() {
-        keys.push(Key::take(rest)?);
+        keys.push(RecipientKey::take(rest)?);
     }
     Ok(keys)
 }

@@ -7,8 +7,8 @@ use super::super::owed::OwedNotice;
 use super::*;
 use posthaste_shaping::{Label, Place};
 
-fn key(message: u64, number: u16) -> Key {
-    Key { message: Lsn::new(message), number }
+fn key(message: u64, number: u16) -> RecipientKey {
+    RecipientKey { message: Lsn::new(message), number }
 }
 
 fn changes(what: What) -> QueueEntry {
@@ -30,7 +30,7 @@ fn queued() -> QueueEntry {
         forwarded: None,
         is_8bit: true,
         smtputf8: false,
-        ret: Some(Ret::Headers),
+        ret: Some(QueuedRet::Headers),
         envid: "e".into(),
         tenant: "t".into(),
         campaign: "c".into(),
@@ -123,7 +123,7 @@ fn every_entry_reads_back_and_no_cut_or_longer_one_does() {
         assert_eq!(QueueEntry::decode(&whole), Ok(entry.clone()));
         for len in 0..whole.len() {
             match QueueEntry::decode(&whole[..len]) {
-                Err(DecodeError::Short) => {}
+                Err(QueueDecodeError::Short) => {}
                 // Whole items less are a shorter list.
                 Ok(QueueEntry::Changes { changes, .. }) => assert!(changes.is_empty() && len == 6, "{entry:?}"),
                 Ok(QueueEntry::Replies { keys, .. }) => assert!(keys.is_empty() && len == 13, "{entry:?}"),
@@ -177,7 +177,7 @@ fn the_other_sender_follows_the_pool_and_a_bit_marks_it() {
     // Without the flag the bit is unused.
     expected[2] &= !16;
     expected.drain(30..33);
-    assert_eq!(QueueEntry::decode(&expected), Err(DecodeError::Unknown("NOTIFY")));
+    assert_eq!(QueueEntry::decode(&expected), Err(QueueDecodeError::Unknown("NOTIFY")));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_recipient_here_has_asked_for_success_alone() {
         let is_valid = bits <= 1
             || bits < 16 && bits & notify::NEVER == 0
             || here.contains(&(bits & !success)) && bits & success != 0;
-        let expected = if is_valid { Ok(entry.clone()) } else { Err(DecodeError::Unknown("NOTIFY")) };
+        let expected = if is_valid { Ok(entry.clone()) } else { Err(QueueDecodeError::Unknown("NOTIFY")) };
         assert_eq!(QueueEntry::decode(&entry.encode()), expected, "{bits:b}");
     }
 }
@@ -224,14 +224,14 @@ fn what_a_later_version_writes_is_not_guessed_at() {
     for (at, value, what) in [(0, 2, "version"), (1, 60, "kind"), (2, 64, "flag"), (2, 12, "RET")] {
         let mut changed = whole.clone();
         changed[at] = value;
-        assert_eq!(QueueEntry::decode(&changed), Err(DecodeError::Unknown(what)), "byte {at}");
+        assert_eq!(QueueEntry::decode(&changed), Err(QueueDecodeError::Unknown(what)), "byte {at}");
     }
     let change = |kind: u8, fields: &[u8]| [&[1, 2, 0, 0, 0, 0, kind][..], &[0; 10], fields].concat();
-    assert_eq!(QueueEntry::decode(&change(60, &[])), Err(DecodeError::Unknown("change")));
-    assert_eq!(QueueEntry::decode(&change(12, &[7, 0, 0, 0, 0])), Err(DecodeError::Unknown("notice")));
+    assert_eq!(QueueEntry::decode(&change(60, &[])), Err(QueueDecodeError::Unknown("change")));
+    assert_eq!(QueueEntry::decode(&change(12, &[7, 0, 0, 0, 0])), Err(QueueDecodeError::Unknown("notice")));
     // A reason is no time, and a time no reason.
     for (kind, fields) in [(7, &[4][..]), (11, &[3, 0, 0, 0])] {
-        assert_eq!(QueueEntry::decode(&change(kind, fields)), Err(DecodeError::Unknown("reason")));
+        assert_eq!(QueueEntry::decode(&change(kind, fields)), Err(QueueDecodeError::Unknown("reason")));
     }
     let held = changes(What::Held(HoldReason::Until(0x01_02_03_04)));
     assert_eq!(held.encode()[6..], [&[11][..], &key(5, 6).message.get().to_le_bytes(), &[6, 0, 4, 3, 2, 1]].concat());

@@ -8,7 +8,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use posthaste_spool::{Lsn, put_text};
 
 use super::change::{HoldReason, Status};
-use super::codec::{DecodeError, EntryText, Fields};
+use super::codec::{EntryText, Fields, QueueDecodeError};
 use super::queued::Queued;
 use super::table::{HELD, Recipient, TOLD};
 use super::{Queue, Secs};
@@ -79,7 +79,7 @@ impl Origin {
         out.extend(self.0.to_le_bytes());
     }
 
-    fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+    fn take(rest: &mut Fields<'_>) -> Result<Self, QueueDecodeError> {
         Ok(Origin(u128::from(rest.u64()?) | u128::from(rest.u64()?) << 64))
     }
 }
@@ -91,11 +91,11 @@ impl fmt::Display for Origin {
 }
 
 impl FromStr for Origin {
-    type Err = DecodeError;
+    type Err = QueueDecodeError;
 
-    fn from_str(text: &str) -> Result<Self, DecodeError> {
+    fn from_str(text: &str) -> Result<Self, QueueDecodeError> {
         let is_hex = text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        u128::from_str_radix(text, 16).ok().filter(|_| is_hex).map(Origin).ok_or(DecodeError::Unknown("origin"))
+        u128::from_str_radix(text, 16).ok().filter(|_| is_hex).map(Origin).ok_or(QueueDecodeError::Unknown("origin"))
     }
 }
 
@@ -115,7 +115,7 @@ impl Imported {
         }
     }
 
-    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, QueueDecodeError> {
         let origin = Origin::take(rest)?;
         let at = rest.u32()?;
         let queued = Queued::take(rest)?;
@@ -125,7 +125,7 @@ impl Imported {
             let bits = rest.u8()?;
             let due = rest.u32()?;
             if bits & !(HELD | TOLD) != 0 {
-                return Err(DecodeError::Unknown("bits"));
+                return Err(QueueDecodeError::Unknown("bits"));
             }
             let held = (bits & HELD != 0).then(|| HoldReason::of(due));
             states.push(ImportedState {
@@ -156,7 +156,7 @@ impl ImportNoted {
         self.numbers.iter().for_each(|number| out.extend(number.to_le_bytes()));
     }
 
-    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, QueueDecodeError> {
         let origin = Origin::take(rest)?;
         let at = rest.u32()?;
         let numbers = (0..rest.u16()?).map(|_| rest.u16()).collect::<Result<_, _>>()?;
@@ -227,7 +227,7 @@ impl Queue {
     }
 
     /// True if the sender of a recipient was notified of the delay.
-    pub fn is_delay_told(&self, key: super::Key) -> bool {
+    pub fn is_delay_told(&self, key: super::RecipientKey) -> bool {
         self.table.find(key).is_some_and(|id| self.table.get(id).is(TOLD))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! For every program that sends mail on, and for tools that read what its queue has kept.
 //!
-//! A state machine: no IO, no threads and no clock ([`Queue::tick`] gets the time of a [`Clock`]); a seed decides every
+//! A state machine: no IO, no threads and no clock ([`Queue::tick`] gets the time of a [`QueueClock`]); a seed decides every
 //! random choice. Only [`Queue::apply`] changes lasting state, by the entries of a stream in their order, so a replay
 //! gives the same queue. A decision has three steps: a method returns a [`Change`], the caller appends it to the spool,
 //! and applies the entry once it is durable. In between the recipient is *busy*: nothing else is decided about it.
@@ -64,22 +64,22 @@ use std::sync::Arc;
 use posthaste_shaping::Scope;
 use posthaste_spool::Lsn;
 
-pub use admin::{Action, RecipientState, Selection, Waits};
-pub use clock::{Clock, STOPPED_SECS_MAX, Secs};
-pub use codec::DecodeError;
+pub use admin::{QueueAction, RecipientState, Selection, Waits};
+pub use clock::{QueueClock, STOPPED_SECS_MAX, Secs};
+pub use codec::QueueDecodeError;
 pub use destinations::{QueueId, QueueName, domain_of};
 pub use divert::Diversion;
-pub use entry::{Change, EntryText, Key, QueueEntry, Queued, QueuedRecipient, Ret, Status, What};
+pub use entry::{Change, EntryText, QueueEntry, Queued, QueuedRecipient, QueuedRet, RecipientKey, Status, What};
 pub use gate::{Gate, Parked};
 pub use imported::{IMPORT_KEPT_SECS, ImportNoted, Imported, ImportedState, Origin};
-pub use notices::Notice;
+pub use notices::DueNotice;
 pub use owed::{OwedNotice, OwedRecipient};
-pub use ready::{Outcome, Prefer, Take, Taken, Transaction};
-pub use routes::{Hop, LateHop, Source};
-pub use schedule::{Rule, Schedule, Schedules};
+pub use ready::{AttemptOutcome, Prefer, Take, Taken, Transaction};
+pub use routes::{Hop, LateHop, RouteSource};
+pub use schedule::{RetrySchedule, ScheduleRule, Schedules};
 pub use served_kinds::ServedKinds;
 pub use slow::Slow;
-pub use snapshot::{RestoreError, Snapshot};
+pub use snapshot::{QueueRestoreError, QueueSnapshot};
 pub use tally::{QueueTally, SuspendedPart};
 pub use turns::ReadyId;
 
@@ -123,14 +123,14 @@ pub struct Queue {
     ready_by_name: HashMap<(Arc<str>, Arc<str>), u32>,
     unrouted: VecDeque<QueueId>,
     woken: VecDeque<ReadyId>,
-    notices: Vec<Notice>,
+    notices: Vec<DueNotice>,
     /// Recipients whose sender is being notified of the delay.
-    delays: BTreeSet<Key>,
-    sweep_at: Key,
+    delays: BTreeSet<RecipientKey>,
+    sweep_at: RecipientKey,
     /// Actions on busy recipients.
-    pending: HashMap<Key, Action>,
+    pending: HashMap<RecipientKey, QueueAction>,
     /// Pending recipients whose attempt has ended.
-    pending_due: Vec<Key>,
+    pending_due: Vec<RecipientKey>,
 }
 
 impl Queue {
@@ -234,7 +234,7 @@ impl Queue {
         self.now
     }
 
-    /// The latest time that an entry or a snapshot has recorded, for [`Clock::start`].
+    /// The latest time that an entry or a snapshot has recorded, for [`QueueClock::start`].
     pub fn recorded(&self) -> Secs {
         self.recorded
     }
@@ -331,12 +331,12 @@ impl Queue {
         if self.table.get(id).is(HELD) { self.table.push_back(self.ended_holds, id) } else { self.enqueue(id, false) }
     }
 
-    fn schedule_of(&self, id: Id) -> &Schedule {
+    fn schedule_of(&self, id: Id) -> &RetrySchedule {
         self.schedules.get(self.destinations.at(self.table.get(id).queue).schedule)
     }
 }
 
-const FIRST: Key = Key { message: Lsn::ZERO, number: 0 };
+const FIRST: RecipientKey = RecipientKey { message: Lsn::ZERO, number: 0 };
 
 #[cfg(test)]
 mod tests;

@@ -1,25 +1,25 @@
 //! Expired and late recipients, found by a walk over all recipients once a minute, wherever they wait.
 
 use super::Queue;
-use super::change::Key;
+use super::change::RecipientKey;
 use super::table::{BUSY, HELD, Id, Recipient, TOLD};
 use super::{FIRST, Secs};
 
 /// A finding that the caller must record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Notice {
+pub enum DueNotice {
     /// An expired recipient: record [`What::Failed`](super::What::Failed) with its DSN (5.4.7, RFC 3463). Busy until
     /// then.
-    Expired(Key),
+    Expired(RecipientKey),
     /// A late recipient: record [`What::DelayTold`](super::What::DelayTold), with a DSN if NOTIFY asks.
-    Delayed(Key),
+    Delayed(RecipientKey),
 }
 
-impl Notice {
+impl DueNotice {
     /// The recipient.
-    pub fn key(&self) -> Key {
+    pub fn key(&self) -> RecipientKey {
         match self {
-            Notice::Expired(key) | Notice::Delayed(key) => *key,
+            DueNotice::Expired(key) | DueNotice::Delayed(key) => *key,
         }
     }
 
@@ -36,7 +36,7 @@ const NOTICES_MAX: usize = 10_000;
 
 impl Queue {
     /// Takes the findings since the last call. Each is found once: the caller must record it.
-    pub fn take_notices(&mut self) -> Vec<Notice> {
+    pub fn take_notices(&mut self) -> Vec<DueNotice> {
         std::mem::take(&mut self.notices)
     }
 
@@ -73,11 +73,11 @@ impl Queue {
             let key = self.table.key(id);
             self.table.unlink(id);
             self.table.change(id, Recipient::begin_work);
-            self.notices.push(Notice::Expired(key));
+            self.notices.push(DueNotice::Expired(key));
         } else if !is_told && u64::from(received) + delay_secs <= u64::from(self.now) {
             let key = self.table.key(id);
             if self.delays.insert(key) {
-                self.notices.push(Notice::Delayed(key));
+                self.notices.push(DueNotice::Delayed(key));
             }
         }
     }

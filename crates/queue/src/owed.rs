@@ -10,8 +10,8 @@ use posthaste_intake::notify;
 use posthaste_spool::Lsn;
 
 use super::Queue;
-use super::change::{Change, Key, Status, What};
-use super::codec::DecodeError;
+use super::change::{Change, RecipientKey, Status, What};
+use super::codec::QueueDecodeError;
 use super::queued::QueuedRecipient;
 
 /// The kind of notice owed for a recipient.
@@ -34,12 +34,12 @@ impl OwedNotice {
         }
     }
 
-    pub(super) fn of(number: u8) -> Result<Self, DecodeError> {
+    pub(super) fn of(number: u8) -> Result<Self, QueueDecodeError> {
         match number {
             0 => Ok(Self::Failed),
             1 => Ok(Self::Relayed),
             2 => Ok(Self::Delivered),
-            _ => Err(DecodeError::Unknown("notice")),
+            _ => Err(QueueDecodeError::Unknown("notice")),
         }
     }
 }
@@ -82,18 +82,18 @@ pub struct OwedRecipient {
 
 #[derive(Debug, Default)]
 pub(super) struct OwedNotices {
-    by_key: BTreeMap<Key, (OwedNotice, Status)>,
+    by_key: BTreeMap<RecipientKey, (OwedNotice, Status)>,
     /// Messages that owe more than before, or whose last recipient was settled.
     news: Vec<Lsn>,
 }
 
 impl OwedNotices {
-    pub fn insert(&mut self, key: Key, notice: OwedNotice, status: Status) {
+    pub fn insert(&mut self, key: RecipientKey, notice: OwedNotice, status: Status) {
         self.by_key.insert(key, (notice, status));
     }
 
     /// True if it was owed.
-    pub fn remove(&mut self, key: Key) -> bool {
+    pub fn remove(&mut self, key: RecipientKey) -> bool {
         self.by_key.remove(&key).is_some()
     }
 
@@ -102,8 +102,8 @@ impl OwedNotices {
     }
 
     fn of(&self, message: Lsn) -> impl Iterator<Item = OwedRecipient> {
-        let keys = Key { message, number: 0 }..=Key { message, number: u16::MAX };
-        let recipient = |(key, (notice, status)): (&Key, &(OwedNotice, Status))| OwedRecipient {
+        let keys = RecipientKey { message, number: 0 }..=RecipientKey { message, number: u16::MAX };
+        let recipient = |(key, (notice, status)): (&RecipientKey, &(OwedNotice, Status))| OwedRecipient {
             number: key.number,
             notice: *notice,
             status: *status,
@@ -138,7 +138,7 @@ impl OwedNotices {
     }
 
     /// A part of the debts from a key on, for a snapshot.
-    pub fn part(&self, from: Key) -> impl Iterator<Item = (Key, OwedNotice, Status)> {
+    pub fn part(&self, from: RecipientKey) -> impl Iterator<Item = (RecipientKey, OwedNotice, Status)> {
         self.by_key.range(from..).take(PART).map(|(key, (notice, status))| (*key, *notice, *status))
     }
 }
@@ -150,7 +150,7 @@ impl Queue {
     }
 
     /// True if a notice is owed for a recipient.
-    pub fn is_owed(&self, key: Key) -> bool {
+    pub fn is_owed(&self, key: RecipientKey) -> bool {
         self.owed.by_key.contains_key(&key)
     }
 
@@ -172,7 +172,7 @@ impl Queue {
 
     /// Late recipients of a message without an applied [`What::DelayTold`].
     pub fn delayed(&self, message: Lsn) -> Vec<u16> {
-        let keys = Key { message, number: 0 }..=Key { message, number: u16::MAX };
+        let keys = RecipientKey { message, number: 0 }..=RecipientKey { message, number: u16::MAX };
         self.delays.range(keys).map(|key| key.number).collect()
     }
 }

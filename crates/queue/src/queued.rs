@@ -6,7 +6,7 @@ use posthaste_intake::notify::{HANDED_ON, IN_MAILBOX, NEVER, SUCCESS};
 use posthaste_spool::put_text;
 
 use super::Secs;
-use super::codec::{DecodeError, Fields};
+use super::codec::{Fields, QueueDecodeError};
 
 /// A message for the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Queued {
     /// True if its header needs SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
     /// RET (RFC 3461 section 4.3).
-    pub ret: Option<Ret>,
+    pub ret: Option<QueuedRet>,
     /// ENVID (RFC 3461 section 4.4), as received; empty for none.
     pub envid: Arc<str>,
     /// The tenant; empty for none.
@@ -57,7 +57,7 @@ impl Forwarded {
 
 /// The part of the message that a DSN returns (RFC 3461 section 4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ret {
+pub enum QueuedRet {
     /// The whole message.
     Full,
     /// The header only.
@@ -126,8 +126,8 @@ impl Queued {
         let flag = |holds: bool, flag: u8| if holds { flag } else { 0 };
         let ret = match self.ret {
             None => 0,
-            Some(Ret::Full) => RET_FULL,
-            Some(Ret::Headers) => RET_HEADERS,
+            Some(QueuedRet::Full) => RET_FULL,
+            Some(QueuedRet::Headers) => RET_HEADERS,
         };
         let has_forwarded = flag(self.forwarded.is_some(), HAS_FORWARDED);
         out.push(flag(self.is_8bit, IS_8BIT) | flag(self.smtputf8, SMTPUTF8) | ret | has_forwarded);
@@ -147,16 +147,16 @@ impl Queued {
         }
     }
 
-    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn take(rest: &mut Fields<'_>) -> Result<Self, QueueDecodeError> {
         let flags = rest.u8()?;
         let ret = match flags & (RET_FULL | RET_HEADERS) {
             0 => None,
-            RET_FULL => Some(Ret::Full),
-            RET_HEADERS => Some(Ret::Headers),
-            _ => return Err(DecodeError::Unknown("RET")),
+            RET_FULL => Some(QueuedRet::Full),
+            RET_HEADERS => Some(QueuedRet::Headers),
+            _ => return Err(QueueDecodeError::Unknown("RET")),
         };
         if flags & !FLAGS != 0 {
-            return Err(DecodeError::Unknown("flag"));
+            return Err(QueueDecodeError::Unknown("flag"));
         }
         let received = rest.u32()?;
         let not_before = rest.u32()?;
@@ -179,7 +179,7 @@ impl Queued {
                 notify &= !LEAVES_FROM_OTHER;
             }
             if recipients.last().is_some_and(|last| last.number >= number) {
-                return Err(DecodeError::Order);
+                return Err(QueueDecodeError::Order);
             }
             let here = notify & (IN_MAILBOX | HANDED_ON);
             let is_known = match here {
@@ -188,7 +188,7 @@ impl Queued {
                 _ => false,
             };
             if !is_known {
-                return Err(DecodeError::Unknown("NOTIFY"));
+                return Err(QueueDecodeError::Unknown("NOTIFY"));
             }
             recipients.push(QueuedRecipient { number, notify, address: rest.text()?, orcpt: rest.text()? });
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use posthaste_spool::Lsn;
 
-use super::change::{Change, Key, Status, What};
+use super::change::{Change, RecipientKey, Status, What};
 use super::destinations::QueueId;
 use super::gate::{Gate, Parked};
 use super::table::{BEGUN, BUSY, DUE, Id};
@@ -68,7 +68,7 @@ pub struct Taken {
 
 /// Result of an attempt for a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// Delivered: the next hop has accepted it.
     Delivered(Status),
     /// Refused for good.
@@ -223,24 +223,24 @@ impl Queue {
 
     /// Ends an attempt. Record the change within 50 ms and apply it; until then the recipient is busy. `None`: nothing
     /// to record.
-    pub fn finish(&mut self, key: Key, outcome: Outcome) -> Option<Change> {
+    pub fn finish(&mut self, key: RecipientKey, outcome: AttemptOutcome) -> Option<Change> {
         let id = self.table.find(key)?;
         let what = match outcome {
-            Outcome::Delivered(status) => What::Delivered(status),
-            Outcome::Failed(status) => What::Failed(status),
-            Outcome::Suppressed => What::Suppressed,
-            Outcome::Deferred(status) => {
+            AttemptOutcome::Delivered(status) => What::Delivered(status),
+            AttemptOutcome::Failed(status) => What::Failed(status),
+            AttemptOutcome::Suppressed => What::Suppressed,
+            AttemptOutcome::Deferred(status) => {
                 let attempts = self.table.get(id).attempts.saturating_add(1);
                 let pause = self.schedule_of(id).pause(attempts, key, self.seed);
                 What::Deferred { attempts, next: self.now.saturating_add(pause), status }
             }
-            Outcome::Untried if self.pending.contains_key(&key) => {
+            AttemptOutcome::Untried if self.pending.contains_key(&key) => {
                 self.free(id);
                 return None;
             }
             // It is on record as in flight.
-            Outcome::Untried if self.table.get(id).is(BEGUN) => What::GivenBack,
-            Outcome::Untried => {
+            AttemptOutcome::Untried if self.table.get(id).is(BEGUN) => What::GivenBack,
+            AttemptOutcome::Untried => {
                 self.table.change(id, |recipient| recipient.set(BUSY, false));
                 self.enqueue(id, true);
                 return None;

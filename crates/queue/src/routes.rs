@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::change::Key;
+use super::change::RecipientKey;
 use super::destinations::QueueId;
 use super::pick::{Lane, number};
 use super::turns::{Ready, ReadyId, Turns};
@@ -10,7 +10,7 @@ use super::{Queue, Secs};
 
 /// A source of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
+pub struct RouteSource {
     /// Its name.
     pub name: Arc<str>,
     /// Its weight among the sources; at least 1.
@@ -23,7 +23,7 @@ pub struct Hop<'a> {
     /// The name of the site.
     pub site: &'a str,
     /// At least one.
-    pub sources: &'a [Source],
+    pub sources: &'a [RouteSource],
 }
 
 /// The hop of recipients after some attempts.
@@ -58,7 +58,7 @@ impl Queue {
     /// Assigns a queue to a site and to sources until a future time, such as the end of a DNS answer's TTL. A message
     /// keeps its source as long as the sources are the same. Returns the ready queues. There are none if the queue is
     /// gone, if there are no sources, or if [diversions have changed](Self::have_diversions_changed).
-    pub fn route(&mut self, queue: QueueId, site: &str, sources: &[Source], until: Secs) -> Vec<ReadyId> {
+    pub fn route(&mut self, queue: QueueId, site: &str, sources: &[RouteSource], until: Secs) -> Vec<ReadyId> {
         self.route_with(queue, Hop { site, sources }, None, until)
     }
 
@@ -129,7 +129,7 @@ impl Queue {
     }
 
     /// The source and site that a recipient waits for; `None` while its queue has no route.
-    pub fn route_of(&self, key: Key) -> Option<(Arc<str>, Arc<str>)> {
+    pub fn route_of(&self, key: RecipientKey) -> Option<(Arc<str>, Arc<str>)> {
         let recipient = self.table.get(self.table.find(key)?);
         let destination = self.destinations.at(recipient.queue);
         let lane = destination.lane_of(key.message, recipient.attempts)?;
@@ -140,7 +140,7 @@ impl Queue {
     /// The source and site whose pause ends, because an operator has a recipient tried now, after so many attempts.
     /// `None` while its queue has no route in force, as after a change of routes. Then the next route [says
     /// so](Self::take_resumes_sites) for its sites.
-    pub fn resume_site_of(&mut self, key: Key, attempts: u8) -> Option<(Arc<str>, Arc<str>)> {
+    pub fn resume_site_of(&mut self, key: RecipientKey, attempts: u8) -> Option<(Arc<str>, Arc<str>)> {
         let queue = self.table.get(self.table.find(key)?).queue;
         let destination = self.destinations.at_mut(queue);
         if destination.route_until <= self.now {

@@ -9,13 +9,13 @@ use posthaste_units::{A_YEAR, BackOff, check_bounds};
 use serde::{Deserialize, Serialize};
 
 use super::Secs;
-use super::change::Key;
+use super::change::RecipientKey;
 
 /// Times of attempts. Attempt `n` is followed by a pause of `first_secs` × 2^(n-1), at most `longest_secs`, and a
 /// random part of it on top.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Schedule {
+pub struct RetrySchedule {
     /// Time from the first attempt to the second. It doubles with each further attempt.
     #[serde(deserialize_with = "values::secs")]
     pub first_secs: u64,
@@ -34,9 +34,9 @@ pub struct Schedule {
     pub delay_notice_secs: u64,
 }
 
-impl Default for Schedule {
+impl Default for RetrySchedule {
     fn default() -> Self {
-        Schedule {
+        RetrySchedule {
             first_secs: 300,
             longest_secs: 4 * 3600,
             jitter_percent: 20,
@@ -46,7 +46,7 @@ impl Default for Schedule {
     }
 }
 
-impl Schedule {
+impl RetrySchedule {
     /// Validates the schedule. `table` is its name in the configuration.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Schedule {
 
     /// Seconds from a failed attempt, number `attempts` from 1, to the next. The random part follows from the seed, the
     /// recipient and the attempt.
-    pub fn pause(&self, attempts: u8, key: Key, seed: u64) -> u32 {
+    pub fn pause(&self, attempts: u8, key: RecipientKey, seed: u64) -> u32 {
         let [first, longest] = [self.first_secs, self.longest_secs].map(Duration::from_secs);
         let pause = BackOff::new(first, longest).after(attempts.into()).as_secs();
         let most = pause * self.jitter_percent / 100;
@@ -84,15 +84,15 @@ impl Schedule {
 #[serde(default, deny_unknown_fields)]
 pub struct Schedules {
     /// For mail that no rule fits.
-    pub default: Schedule,
+    pub default: RetrySchedule,
     /// Rules in order; the first 65,536 count.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<ScheduleRule>,
 }
 
 /// A schedule for some queues.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Rule {
+pub struct ScheduleRule {
     /// For this tenant only.
     pub tenant: Option<String>,
     /// For this campaign only.
@@ -100,23 +100,23 @@ pub struct Rule {
     /// For this domain only, in any case.
     pub domain: Option<String>,
     /// The schedule.
-    pub schedule: Schedule,
+    pub schedule: RetrySchedule,
 }
 
 impl Schedules {
     /// The schedule for mail of a tenant and campaign to a domain (in lower case).
-    pub fn of(&self, tenant: &str, campaign: &str, domain: &str) -> &Schedule {
+    pub fn of(&self, tenant: &str, campaign: &str, domain: &str) -> &RetrySchedule {
         self.get(self.find(tenant, campaign, domain))
     }
 
-    pub(super) fn get(&self, number: Option<u16>) -> &Schedule {
+    pub(super) fn get(&self, number: Option<u16>) -> &RetrySchedule {
         number.and_then(|number| self.rules.get(usize::from(number))).map_or(&self.default, |rule| &rule.schedule)
     }
 
     /// Number of the rule.
     pub(super) fn find(&self, tenant: &str, campaign: &str, domain: &str) -> Option<u16> {
         let is = |rule: &Option<String>, name: &str| rule.as_ref().is_none_or(|rule| rule == name);
-        let fits = |rule: &Rule| {
+        let fits = |rule: &ScheduleRule| {
             let is_domain = rule.domain.as_ref().is_none_or(|rule| rule.eq_ignore_ascii_case(domain));
             is(&rule.tenant, tenant) && is(&rule.campaign, campaign) && is_domain
         };
@@ -130,13 +130,13 @@ mod tests {
 
     use super::*;
 
-    fn key(message: u64) -> Key {
-        Key { message: Lsn::new(message), number: 0 }
+    fn key(message: u64) -> RecipientKey {
+        RecipientKey { message: Lsn::new(message), number: 0 }
     }
 
     #[test]
     fn pauses_double_up_to_the_longest_with_a_random_fifth() {
-        let schedule = Schedule::default();
+        let schedule = RetrySchedule::default();
         let bases = [300, 600, 1200, 2400, 4800, 9600, 14_400, 14_400];
         for (attempts, base) in (1..).zip(bases) {
             let pauses: Vec<u32> = (0..2000).map(|message| schedule.pause(attempts, key(message), 7)).collect();
@@ -168,9 +168,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_meant_is_told() {
-        let schedule = Schedule { longest_secs: 10, ..Schedule::default() };
+        let schedule = RetrySchedule { longest_secs: 10, ..RetrySchedule::default() };
         let said = schedule.check("queue").unwrap_err().message;
         assert_eq!(said, "must be between 300 seconds and 365 days");
-        Schedule::default().check("queue").unwrap();
+        RetrySchedule::default().check("queue").unwrap();
     }
 }

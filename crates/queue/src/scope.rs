@@ -6,7 +6,7 @@ use posthaste_shaping::{Label, Place, Scope};
 use posthaste_spool::put_text;
 
 use super::QueueName;
-use super::codec::{DecodeError, Fields};
+use super::codec::{Fields, QueueDecodeError};
 
 impl QueueName {
     /// All scopes that cover its mail, if it goes to this site.
@@ -41,7 +41,7 @@ pub(super) fn put_scope(out: &mut Vec<u8>, scope: &Scope) {
     place.into_iter().for_each(|place| put_text(out, place));
 }
 
-pub(super) fn take_scope(rest: &mut Fields<'_>) -> Result<Scope, DecodeError> {
+pub(super) fn take_scope(rest: &mut Fields<'_>) -> Result<Scope, QueueDecodeError> {
     let kind = rest.u8()?;
     let name = rest.text()?;
     match kind {
@@ -53,6 +53,6 @@ pub(super) fn take_scope(rest: &mut Fields<'_>) -> Result<Scope, DecodeError> {
         5 => Ok(Scope::At(Label::Tenant(name), Place::Site(rest.text()?))),
         6 => Ok(Scope::At(Label::Campaign(name), Place::Domain(rest.text()?))),
         7 => Ok(Scope::At(Label::Campaign(name), Place::Site(rest.text()?))),
-        _ => Err(DecodeError::Unknown("scope")),
+        _ => Err(QueueDecodeError::Unknown("scope")),
     }
 }

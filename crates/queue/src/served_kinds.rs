@@ -42,7 +42,10 @@ mod tests {
     use posthaste_spool::Lsn;
 
     use super::*;
-    use crate::{Key, Outcome, Queue, QueueEntry, Queued, ReadyId, Schedules, Secs, Source, Status, Take, Transaction};
+    use crate::{
+        AttemptOutcome, Queue, QueueEntry, Queued, ReadyId, RecipientKey, RouteSource, Schedules, Secs, Status, Take,
+        Transaction,
+    };
 
     const TAKE: Take = Take { prefer: Prefer::First, recipients_max: 1, across_domains: true };
 
@@ -92,7 +95,7 @@ mod tests {
         /// One step of each free connection. Returns whether both kinds still wait.
         fn step(&mut self, at: u64) -> bool {
             while let Some(id) = self.queue.next_unrouted() {
-                let source = Source { name: "s".into(), weight: 1 };
+                let source = RouteSource { name: "s".into(), weight: 1 };
                 self.ready = self.queue.route(id, "mx", &[source], Secs::MAX).pop();
             }
             for number in 0..self.connections.len() {
@@ -100,11 +103,11 @@ mod tests {
                     if *until > at {
                         continue;
                     }
-                    let key = Key { message: transaction.message, number: 0 };
+                    let key = RecipientKey { message: transaction.message, number: 0 };
                     let outcome = if self.random.one_in(2) {
-                        Outcome::Deferred(Status::default())
+                        AttemptOutcome::Deferred(Status::default())
                     } else {
-                        Outcome::Delivered(Status::default())
+                        AttemptOutcome::Delivered(Status::default())
                     };
                     let change = self.queue.finish(key, outcome).expect("a change");
                     let at = self.queue.now();
@@ -152,8 +155,8 @@ mod tests {
                             let mut connection = std::mem::take(&mut site.connections[number]);
                             site.served.serves(&mut connection.own, None);
                             if let Some((transaction, _)) = connection.at_work {
-                                let key = Key { message: transaction.message, number: 0 };
-                                assert_eq!(site.queue.finish(key, Outcome::Untried), None);
+                                let key = RecipientKey { message: transaction.message, number: 0 };
+                                assert_eq!(site.queue.finish(key, AttemptOutcome::Untried), None);
                             }
                         }
                     }

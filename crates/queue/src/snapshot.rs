@@ -21,9 +21,9 @@ use std::io::{self, Read};
 
 use posthaste_spool::{Lsn, put_text};
 
-use super::codec::DecodeError;
+use super::codec::QueueDecodeError;
 use super::divert::Diversion;
-use super::entry::{Key, QueueEntry, Status};
+use super::entry::{QueueEntry, RecipientKey, Status};
 use super::owed::OwedNotice;
 use super::slow::Slow;
 use super::table::{BEGUN, BUSY, CRASHES_SHIFT, DUE, HELD, Id, OPEN, Recipient, TOLD};
@@ -31,7 +31,7 @@ use super::{FIRST, Queue, Schedules, Secs};
 
 /// A snapshot in progress.
 #[derive(Debug)]
-pub struct Snapshot {
+pub struct QueueSnapshot {
     position: Lsn,
     stage: Stage,
     /// Serials of queues written so far, by place: one look-up per recipient, in a queue of millions.
@@ -42,21 +42,21 @@ pub struct Snapshot {
 enum Stage {
     Head,
     Imports(u128),
-    Owed(Key),
-    Messages(Key),
+    Owed(RecipientKey),
+    Messages(RecipientKey),
     Done,
 }
 
 /// Error in restoring a snapshot.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RestoreError {
+pub enum QueueRestoreError {
     /// Read error; a snapshot cut short is `UnexpectedEof`.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It is damaged, or of a later version.
     #[error(transparent)]
-    Format(#[from] DecodeError),
+    Format(#[from] QueueDecodeError),
 }
 
 const MAGIC: [u8; 8] = *b"PHQUEUE\x01";
@@ -72,10 +72,10 @@ const BITS: u8 = OPEN | HELD | TOLD | BEGUN | 3 << CRASHES_SHIFT;
 /// Longest suspension or diversion, in bytes: a scope, a next hop and a reason.
 const SUSPENSION_BYTES_MAX: u32 = 1 << 18;
 
-impl Snapshot {
+impl QueueSnapshot {
     /// Begins a snapshot of the applied state.
     pub fn begin(queue: &Queue) -> Self {
-        Snapshot { position: queue.seen(), stage: Stage::Head, queues: Vec::new() }
+        QueueSnapshot { position: queue.seen(), stage: Stage::Head, queues: Vec::new() }
     }
 
     /// The stream position that the durable snapshot stands for.
@@ -194,12 +194,12 @@ impl Queue {
     /// Restores a queue from a snapshot, to be followed by a replay from the snapshot's position. Buffer `from`.
     ///
     /// # Errors
-    /// See [`RestoreError`].
-    pub fn restore(from: impl Read, schedules: Schedules, seed: u64) -> Result<Queue, RestoreError> {
+    /// See [`QueueRestoreError`].
+    pub fn restore(from: impl Read, schedules: Schedules, seed: u64) -> Result<Queue, QueueRestoreError> {
         let mut from = Source(from);
         let mut queue = Queue::new(schedules, seed);
         if from.array()? != MAGIC {
-            return Err(DecodeError::Unknown("version").into());
+            return Err(QueueDecodeError::Unknown("version").into());
         }
         queue.seen = Lsn::new(from.u64()?);
         let mut places = HashMap::new();
@@ -218,7 +218,7 @@ impl Queue {
                 [record @ (SUSPENSION | DIVERSION | SLOW)] => {
                     let len = from.u32()?;
                     if len > SUSPENSION_BYTES_MAX {
-                        return Err(DecodeError::Bound("bytes of a suspension").into());
+                        return Err(QueueDecodeError::Bound("bytes of a suspension").into());
                     }
                     let mut entry = vec![0; len as usize];
                     from.0.read_exact(&mut entry)?;
@@ -232,7 +232,7 @@ impl Queue {
                         (SLOW, QueueEntry::Slowed { scope, until, message_rate, connections, reason }) => {
                             queue.slowed.insert(scope, Slow { until, message_rate, connections, reason })
                         }
-                        _ => return Err(DecodeError::Unknown("suspension").into()),
+                        _ => return Err(QueueDecodeError::Unknown("suspension").into()),
                     }
                 }
                 [IMPORTED] => {
@@ -243,13 +243,13 @@ impl Queue {
                 }
                 [OWED] => queue.restore_owed(&mut from)?,
                 [END] => break,
-                _ => return Err(DecodeError::Unknown("record").into()),
+                _ => return Err(QueueDecodeError::Unknown("record").into()),
             }
         }
         (queue.last_message, queue.recorded) = (Lsn::new(from.u64()?), from.u32()?);
-        let last = last.map(|last: Key| last.message).into_iter().chain(queue.owed.last_message()).max();
+        let last = last.map(|last: RecipientKey| last.message).into_iter().chain(queue.owed.last_message()).max();
         if last.is_some_and(|last| last > queue.last_message) {
-            return Err(DecodeError::Order.into());
+            return Err(QueueDecodeError::Order.into());
         }
         places.retain(|_, place| queue.destinations.at(*place).open == 0);
         let unused: HashSet<u32> = places.into_values().collect();
@@ -257,14 +257,14 @@ impl Queue {
         Ok(queue)
     }
 
-    fn restore_owed(&mut self, from: &mut Source<impl Read>) -> Result<(), RestoreError> {
+    fn restore_owed(&mut self, from: &mut Source<impl Read>) -> Result<(), QueueRestoreError> {
         for _ in 0..u16::from_le_bytes(from.array()?) {
             let message = Lsn::new(from.u64()?);
             let number = u16::from_le_bytes(from.array()?);
             let [notice] = from.array()?;
             let status =
                 Status { code: u16::from_le_bytes(from.array()?), enhanced: u16::from_le_bytes(from.array()?) };
-            self.owed.insert(Key { message, number }, OwedNotice::of(notice)?, status);
+            self.owed.insert(RecipientKey { message, number }, OwedNotice::of(notice)?, status);
         }
         Ok(())
     }
@@ -273,8 +273,8 @@ impl Queue {
         &mut self,
         from: &mut Source<impl Read>,
         places: &HashMap<u32, u32>,
-        last: &mut Option<Key>,
-    ) -> Result<(), RestoreError> {
+        last: &mut Option<RecipientKey>,
+    ) -> Result<(), QueueRestoreError> {
         let message = Lsn::new(from.u64()?);
         let received: Secs = from.u32()?;
         let expires: Secs = from.u32()?;
@@ -286,21 +286,21 @@ impl Queue {
             let status =
                 Status { code: u16::from_le_bytes(from.array()?), enhanced: u16::from_le_bytes(from.array()?) };
             let [attempts, bits] = from.array()?;
-            let key = Key { message, number };
+            let key = RecipientKey { message, number };
             if last.replace(key).is_some_and(|last| last >= key) {
-                return Err(DecodeError::Order.into());
+                return Err(QueueDecodeError::Order.into());
             }
             if bits & OPEN == 0 || bits & !BITS != 0 {
-                return Err(DecodeError::Unknown("bits").into());
+                return Err(QueueDecodeError::Unknown("bits").into());
             }
-            let place = *places.get(&serial).ok_or(DecodeError::Unknown("queue"))?;
+            let place = *places.get(&serial).ok_or(QueueDecodeError::Unknown("queue"))?;
             self.destinations.count(place);
             let mut recipient = Recipient::new(number, place, due);
             (recipient.status, recipient.attempts, recipient.bits) = (status, attempts, bits);
             recipients.push(recipient);
         }
         if !self.has_room(recipients.len() as u64) {
-            return Err(DecodeError::Bound("recipients").into());
+            return Err(QueueDecodeError::Bound("recipients").into());
         }
         if expires != 0 {
             self.expires.insert(message, expires);
@@ -328,9 +328,9 @@ impl<R: Read> Source<R> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn text(&mut self) -> Result<String, RestoreError> {
+    fn text(&mut self) -> Result<String, QueueRestoreError> {
         let mut text = vec![0; usize::from(u16::from_le_bytes(self.array()?))];
         self.0.read_exact(&mut text)?;
-        String::from_utf8(text).map_err(|_| DecodeError::Text.into())
+        String::from_utf8(text).map_err(|_| QueueDecodeError::Text.into())
     }
 }

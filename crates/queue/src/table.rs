@@ -4,12 +4,12 @@
 //! A page has the recipients of consecutive messages; a message with many may continue in the next page. Circular lists
 //! link recipients by id. A list has its own head, so a recipient leaves it without knowing which it is. Settled
 //! recipients leave holes; a page half full of holes is compacted, and sparse neighbours are merged. That changes ids:
-//! outside the lists a [`Key`] names a recipient.
+//! outside the lists a [`RecipientKey`] names a recipient.
 
 use posthaste_spool::Lsn;
 
 use super::Secs;
-use super::change::Key;
+use super::change::RecipientKey;
 use super::digest::{DigestSum, RecordedState};
 pub(super) use super::recipient::{BEGUN, BUSY, CRASHES_MAX, CRASHES_SHIFT, DUE, HELD, OPEN, Recipient, TOLD};
 use super::tally::Tallies;
@@ -205,7 +205,7 @@ impl Table {
     }
 
     /// The open recipient with a key.
-    pub fn find(&self, key: Key) -> Option<Id> {
+    pub fn find(&self, key: RecipientKey) -> Option<Id> {
         self.parts_of(key.message).find_map(|(place, part)| {
             let page = &self.pages[place as usize];
             let range = page.range(part);
@@ -247,8 +247,8 @@ impl Table {
         })
     }
 
-    pub fn key(&self, id: Id) -> Key {
-        Key { message: self.message(id).0, number: self.get(id).number }
+    pub fn key(&self, id: Id) -> RecipientKey {
+        RecipientKey { message: self.message(id).0, number: self.get(id).number }
     }
 
     /// Its message, and the time of reception.
@@ -268,7 +268,7 @@ impl Table {
 
     /// The open recipients of the first page that has any from `from` on, and the key to continue from. `None` at the
     /// end.
-    pub fn open_from(&self, from: Key) -> Option<(Vec<Id>, Key)> {
+    pub fn open_from(&self, from: RecipientKey) -> Option<(Vec<Id>, RecipientKey)> {
         let lsn = from.message.get();
         let mut at = self.order.partition_point(|place| self.pages[*place as usize].last_lsn() < lsn);
         while let Some(&place) = self.order.get(at) {

@@ -48,8 +48,8 @@ impl World {
         self.log(QueueEntry::Queued(entry))
     }
 
-    fn finish(&mut self, message: Lsn, number: u16, outcome: Outcome) {
-        let change = self.queue.finish(Key { message, number }, outcome).expect("a change");
+    fn finish(&mut self, message: Lsn, number: u16, outcome: AttemptOutcome) {
+        let change = self.queue.finish(RecipientKey { message, number }, outcome).expect("a change");
         self.change(change);
     }
 
@@ -59,7 +59,7 @@ impl World {
         while let Some(id) = self.queue.next_unrouted() {
             let domain = self.queue.queue(id).expect("it has recipients").0.domain;
             let site = domain.rsplit('.').next().unwrap_or_default().to_owned();
-            let source = Source { name: "a".into(), weight: 1 };
+            let source = RouteSource { name: "a".into(), weight: 1 };
             all.extend(self.queue.route(id, &site, &[source], Secs::MAX));
         }
         all.sort_unstable();
@@ -68,7 +68,7 @@ impl World {
     }
 
     fn waits(&self, message: Lsn, number: u16) -> Option<Waits> {
-        self.queue.show(Key { message, number }).map(|state| state.waits)
+        self.queue.show(RecipientKey { message, number }).map(|state| state.waits)
     }
 
     fn restarted(&self) -> Queue {
@@ -98,8 +98,8 @@ fn a_deferred_recipient_returns_and_a_settled_message_goes() {
         "of two domains behind a site"
     );
     assert_eq!(world.queue.next(ready[0], TAKE), None, "it is at work");
-    world.finish(lsn, 0, Outcome::Delivered(status(250)));
-    world.finish(lsn, 1, Outcome::Deferred(status(450)));
+    world.finish(lsn, 0, AttemptOutcome::Delivered(status(250)));
+    world.finish(lsn, 1, AttemptOutcome::Deferred(status(450)));
     let Some(Waits::Until(next)) = world.waits(lsn, 1) else { panic!("{:?}", world.waits(lsn, 1)) };
     assert!((START + 300..=START + 360).contains(&next), "{next}");
     world.queue.tick(next - 1);
@@ -107,10 +107,10 @@ fn a_deferred_recipient_returns_and_a_settled_message_goes() {
     world.queue.tick(next);
     let again = world.queue.next(ready[0], TAKE).expect("it is due");
     assert_eq!((again.recipients.len(), again.recipients[0].number, again.recipients[0].attempts), (1, 1, 1));
-    world.finish(lsn, 1, Outcome::Failed(status(550)));
+    world.finish(lsn, 1, AttemptOutcome::Failed(status(550)));
     assert_eq!(world.queue.take_released(), []);
     world.queue.next(ready[1], TAKE).expect("the other site");
-    world.finish(lsn, 2, Outcome::Suppressed);
+    world.finish(lsn, 2, AttemptOutcome::Suppressed);
     assert_eq!((world.queue.take_released(), world.queue.recipients()), (vec![lsn], 0));
     assert_eq!(world.queue.queues(), []);
 }
@@ -122,7 +122,7 @@ fn limits_and_suspensions_count_no_attempt() {
     let ready = world.route()[0];
     for _ in 0..5 {
         world.queue.next(ready, TAKE).expect("it waits");
-        assert_eq!(world.queue.finish(Key { message: lsn, number: 0 }, Outcome::Untried), None);
+        assert_eq!(world.queue.finish(RecipientKey { message: lsn, number: 0 }, AttemptOutcome::Untried), None);
     }
     let scopes = [
         Scope::Tenant("t".into()),
@@ -155,13 +155,13 @@ fn limits_and_suspensions_count_no_attempt() {
         world.queue.tick(until);
         assert_eq!(world.queue.next_woken(), Some(ready), "{scope:?}");
         assert_eq!(world.queue.next(ready, TAKE).expect("its turn").recipients[0].attempts, 0, "{scope:?}");
-        world.queue.finish(Key { message: lsn, number: 0 }, Outcome::Untried);
+        world.queue.finish(RecipientKey { message: lsn, number: 0 }, AttemptOutcome::Untried);
         while world.queue.next_woken().is_some() {}
         world.log(QueueEntry::Suspended { scope: scope.clone(), until: Secs::MAX, reason: "".into() });
         assert_eq!(world.queue.next(ready, TAKE), None);
         world.log(QueueEntry::Resumed(scope.clone()));
         world.queue.next(ready, TAKE).expect("resumed");
-        world.queue.finish(Key { message: lsn, number: 0 }, Outcome::Untried);
+        world.queue.finish(RecipientKey { message: lsn, number: 0 }, AttemptOutcome::Untried);
         while world.queue.next_woken().is_some() {}
     }
 }
@@ -171,44 +171,49 @@ fn suspended_mail_expires_and_held_mail_does_not() {
     let mut world = World::new();
     let held = world.queued("t", &["a@x.example"]);
     let suspended = world.queued("t", &["a@y.example"]);
-    let change = world.queue.act(Key { message: held, number: 0 }, Action::Hold(None)).expect("a change");
+    let change = world.queue.act(RecipientKey { message: held, number: 0 }, QueueAction::Hold(None)).expect("a change");
     world.change(change);
     world.log(QueueEntry::Suspended { scope: Scope::Tenant("t".into()), until: Secs::MAX, reason: "".into() });
     let age = 5 * 86_400;
     world.queue.tick(START + 4 * 3600 + 60);
-    let key = Key { message: suspended, number: 0 };
-    assert_eq!(world.queue.take_notices(), [Notice::Delayed(key)]);
+    let key = RecipientKey { message: suspended, number: 0 };
+    assert_eq!(world.queue.take_notices(), [DueNotice::Delayed(key)]);
     world.queue.tick(START + 4 * 3600 + 200);
     assert_eq!(world.queue.take_notices(), [], "once");
     world.change(Change { key, what: What::DelayTold });
     world.queue.tick(START + age - 1);
     assert_eq!(world.queue.take_notices(), []);
     world.queue.tick(START + age + 60);
-    assert_eq!(world.queue.take_notices(), [Notice::Expired(key)]);
+    assert_eq!(world.queue.take_notices(), [DueNotice::Expired(key)]);
     world.change(Change { key, what: What::Failed(status(0)) });
     world.queue.tick(START + 100 * age);
     assert_eq!((world.queue.take_notices(), world.waits(held, 0)), (vec![], Some(Waits::Held(HoldReason::Operator))));
-    let change = world.queue.act(Key { message: held, number: 0 }, Action::Release).expect("a change");
+    let change = world.queue.act(RecipientKey { message: held, number: 0 }, QueueAction::Release).expect("a change");
     world.change(change);
     world.queue.tick(START + 100 * age + 600);
-    assert!(world.queue.take_notices().iter().all(|notice| matches!(notice, Notice::Delayed(_))), "a whole age more");
+    assert!(
+        world.queue.take_notices().iter().all(|notice| matches!(notice, DueNotice::Delayed(_))),
+        "a whole age more"
+    );
 }
 
 #[test]
 fn an_action_on_a_recipient_in_flight_applies_after_the_reply() {
-    for outcome in [Outcome::Deferred(status(450)), Outcome::Untried, Outcome::Delivered(status(250))] {
+    for outcome in
+        [AttemptOutcome::Deferred(status(450)), AttemptOutcome::Untried, AttemptOutcome::Delivered(status(250))]
+    {
         let mut world = World::new();
         let lsn = world.queued("t", &["a@x.example"]);
         let ready = world.route()[0];
         world.queue.next(ready, TAKE).expect("one");
-        let key = Key { message: lsn, number: 0 };
-        assert_eq!(world.queue.act(key, Action::Delete), None);
+        let key = RecipientKey { message: lsn, number: 0 };
+        assert_eq!(world.queue.act(key, QueueAction::Delete), None);
         assert_eq!((world.queue.take_actions(), world.waits(lsn, 0)), (vec![], Some(Waits::Busy)));
         if let Some(change) = world.queue.finish(key, outcome) {
             world.change(change);
         }
         let expected = match outcome {
-            Outcome::Delivered(_) => vec![],
+            AttemptOutcome::Delivered(_) => vec![],
             _ => vec![Change { key, what: What::Deleted }],
         };
         assert_eq!(
@@ -227,14 +232,17 @@ fn no_action_has_a_message_leave_before_its_time() {
     let not_before = START + 3600;
     let queued = Queued { not_before, ..message(START, "t", &["a@x.example"]) };
     let lsn = world.log(QueueEntry::Queued(queued));
-    let key = Key { message: lsn, number: 0 };
-    for (action, changes) in
-        [(Action::Flush, false), (Action::Requeue, false), (Action::Hold(None), true), (Action::Release, true)]
-    {
+    let key = RecipientKey { message: lsn, number: 0 };
+    for (action, changes) in [
+        (QueueAction::Flush, false),
+        (QueueAction::Requeue, false),
+        (QueueAction::Hold(None), true),
+        (QueueAction::Release, true),
+    ] {
         let change = world.queue.act(key, action);
         assert_eq!(change.is_some(), changes, "{action:?}: what stays as it is does not count");
         change.into_iter().for_each(|change| world.change(change));
-        if action != Action::Hold(None) {
+        if action != QueueAction::Hold(None) {
             assert_eq!(world.waits(lsn, 0), Some(Waits::Until(not_before)), "{action:?}");
         }
     }
@@ -246,8 +254,8 @@ fn no_action_has_a_message_leave_before_its_time() {
     // From then on they are like any message.
     let ready = world.route()[0];
     world.queue.next(ready, TAKE).expect("one");
-    world.finish(lsn, 0, Outcome::Deferred(status(450)));
-    let change = world.queue.act(key, Action::Flush).expect("a change");
+    world.finish(lsn, 0, AttemptOutcome::Deferred(status(450)));
+    let change = world.queue.act(key, QueueAction::Flush).expect("a change");
     world.change(change);
     assert_eq!(world.waits(lsn, 0), Some(Waits::Due));
 }
@@ -256,15 +264,15 @@ fn no_action_has_a_message_leave_before_its_time() {
 fn a_flush_changes_what_is_tried_earlier_and_nothing_else() {
     let mut world = World::new();
     let message = world.queued("t", &["due@x.example", "later@x.example", "held@x.example"]);
-    let [due, later, held] = [0, 1, 2].map(|number| Key { message, number });
-    let hold = world.queue.act(held, Action::Hold(None)).expect("a change");
+    let [due, later, held] = [0, 1, 2].map(|number| RecipientKey { message, number });
+    let hold = world.queue.act(held, QueueAction::Hold(None)).expect("a change");
     world.change(hold);
     let ready = world.route()[0];
     world.queue.next(ready, TAKE).expect("both");
-    assert_eq!(world.queue.finish(due, Outcome::Untried), None);
-    world.finish(message, 1, Outcome::Deferred(status(450)));
+    assert_eq!(world.queue.finish(due, AttemptOutcome::Untried), None);
+    world.finish(message, 1, AttemptOutcome::Deferred(status(450)));
     let flushed = |world: &mut World| {
-        let changes = [due, later, held].map(|key| world.queue.act(key, Action::Flush));
+        let changes = [due, later, held].map(|key| world.queue.act(key, QueueAction::Flush));
         changes.into_iter().flatten().for_each(|change| world.queue.abandon(change.key));
         changes.map(|change| change.is_some())
     };
@@ -272,7 +280,7 @@ fn a_flush_changes_what_is_tried_earlier_and_nothing_else() {
     let scope = Scope::Domain("x.example".into());
     world.log(QueueEntry::Suspended { scope: scope.clone(), until: Secs::MAX, reason: "".into() });
     assert_eq!(flushed(&mut world), [false, true, false], "what is due waits for the end of the suspension alone");
-    let requeued = [due, later, held].map(|key| world.queue.act(key, Action::Requeue).is_some());
+    let requeued = [due, later, held].map(|key| world.queue.act(key, QueueAction::Requeue).is_some());
     assert_eq!(requeued, [false, true, false], "its attempts count anew");
     world.queue.abandon(later);
     world.log(QueueEntry::Resumed(scope));
@@ -285,7 +293,7 @@ fn first_and_later_attempts_are_taken_as_preferred() {
     let old = world.queued("t", &["a@x.example"]);
     let ready = world.route()[0];
     world.queue.next(ready, TAKE).expect("one");
-    world.finish(old, 0, Outcome::Deferred(status(450)));
+    world.finish(old, 0, AttemptOutcome::Deferred(status(450)));
     world.queue.tick(START + 400);
     let new = world.queued("t", &["a@x.example"]);
     let later = Take { prefer: Prefer::Later, ..TAKE };
@@ -293,7 +301,7 @@ fn first_and_later_attempts_are_taken_as_preferred() {
         let taken = [world.queue.next(ready, take), world.queue.next(ready, take)].map(|one| one.expect("one").message);
         assert_eq!(taken, [first, second]);
         for message in taken {
-            assert_eq!(world.queue.finish(Key { message, number: 0 }, Outcome::Untried), None);
+            assert_eq!(world.queue.finish(RecipientKey { message, number: 0 }, AttemptOutcome::Untried), None);
         }
     }
 }

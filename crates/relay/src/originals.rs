@@ -15,7 +15,7 @@ use redb::{ReadableDatabase, TableDefinition, TableError};
 
 use crate::database::DatabaseFile;
 use crate::return_path::AGE_DAYS;
-use posthaste_queue::Key;
+use posthaste_queue::RecipientKey;
 
 /// A recipient of sent mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Originals {
     }
 
     /// Notes a sent recipient. Does not block. `now` in Unix seconds, here and below.
-    pub fn feed(&self, key: Key, original: &Original, now: u64) {
+    pub fn feed(&self, key: RecipientKey, original: &Original, now: u64) {
         let Original { tenant, sender, recipient } = original;
         let mut value = vec![VERSION];
         value.extend(u32::try_from(now / 60).unwrap_or(u32::MAX).to_le_bytes());
@@ -116,7 +116,7 @@ impl Originals {
     ///
     /// # Errors
     /// [`OriginalsError`].
-    pub fn find(&self, key: Key) -> Result<Option<Original>, OriginalsError> {
+    pub fn find(&self, key: RecipientKey) -> Result<Option<Original>, OriginalsError> {
         let key = octets(key);
         if let Some(value) = self.fed().get(&key) {
             return Ok(decode(value));
@@ -137,7 +137,7 @@ impl Originals {
     }
 }
 
-fn octets(key: Key) -> [u8; 10] {
+fn octets(key: RecipientKey) -> [u8; 10] {
     let mut octets = [0; 10];
     octets[..8].copy_from_slice(&key.message.get().to_be_bytes());
     octets[8..].copy_from_slice(&key.number.to_be_bytes());
@@ -164,8 +164,8 @@ mod tests {
 
     use super::*;
 
-    fn key(message: u64, number: u16) -> Key {
-        Key { message: Lsn::new(message), number }
+    fn key(message: u64, number: u16) -> RecipientKey {
+        RecipientKey { message: Lsn::new(message), number }
     }
 
     fn original(recipient: &str) -> Original {

@@ -8,13 +8,13 @@
 //!
 //! ```
 //! use posthaste_message::DateTime;
-//! use posthaste_queue::Key;
+//! use posthaste_queue::RecipientKey;
 //! use posthaste_relay::return_path::ReturnPaths;
 //! use posthaste_relay::secrets::Secrets;
 //! use posthaste_spool::Lsn;
 //!
 //! let paths = ReturnPaths::new(&Secrets::new(["twenty-four random octets"]).unwrap(), "bounce").unwrap();
-//! let key = Key { message: Lsn::new(12_345), number: 2 };
+//! let key = RecipientKey { message: Lsn::new(12_345), number: 2 };
 //! let local_part = paths.sign(key, DateTime::from_unix(1_793_000_000));
 //! assert!(local_part.starts_with("bounce+"));
 //! let bounced = paths.verify(&local_part, DateTime::from_unix(1_793_086_400)).unwrap();
@@ -26,7 +26,7 @@ use posthaste_message::DateTime;
 use posthaste_spool::Lsn;
 
 use crate::secrets::{Keys, Secrets, base32, from_base32, is_same};
-use posthaste_queue::Key;
+use posthaste_queue::RecipientKey;
 
 /// Signs local parts of return paths, and verifies them.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub struct ReturnPaths {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounced {
     /// The recipient's key. The queue may have settled it long ago; the event log knows it.
-    pub key: Key,
+    pub key: RecipientKey,
     /// When the path was signed, in whole minutes.
     pub sent: DateTime,
 }
@@ -87,7 +87,7 @@ impl ReturnPaths {
     }
 
     /// The local part for a recipient. It needs no quotes.
-    pub fn sign(&self, key: Key, now: DateTime) -> String {
+    pub fn sign(&self, key: RecipientKey, now: DateTime) -> String {
         let mut octets = Vec::with_capacity(TOKEN_BYTES);
         octets.extend(key.message.get().to_be_bytes());
         octets.extend(key.number.to_be_bytes());
@@ -120,7 +120,7 @@ impl ReturnPaths {
         if !(-HOUR..=i64::from(self.age_days_max) * 24 * HOUR).contains(&age) {
             return Err(VerifyError::Expired);
         }
-        let key = Key { message: Lsn::new(message), number: recipient as u16 };
+        let key = RecipientKey { message: Lsn::new(message), number: recipient as u16 };
         Ok(Bounced { key, sent: DateTime::from_unix(sent as i64 * 60) })
     }
 }
@@ -163,7 +163,7 @@ mod tests {
         let paths = paths(&["a secret"]);
         for seed in 0..500 {
             let mut random = Random::new(seed);
-            let key = Key { message: Lsn::new(random.next()), number: random.next() as u16 };
+            let key = RecipientKey { message: Lsn::new(random.next()), number: random.next() as u16 };
             let signed = paths.sign(key, at(0));
             assert_eq!(signed.len(), 47);
             for local_part in [signed.clone(), signed.to_ascii_uppercase()] {
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn nothing_altered_is_taken() {
         let paths = paths(&["a secret"]);
-        let signed = paths.sign(Key { message: Lsn::new(77), number: 1 }, at(0));
+        let signed = paths.sign(RecipientKey { message: Lsn::new(77), number: 1 }, at(0));
         for at_byte in 0..signed.len() {
             for digit in "abz27+1=".bytes().filter(|digit| *digit != signed.as_bytes()[at_byte]) {
                 let mut altered = signed.clone().into_bytes();
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn a_path_is_valid_for_its_days() {
         let paths = paths(&["a secret"]).with_age_days_max(2);
-        let signed = paths.sign(Key { message: Lsn::new(77), number: 1 }, at(0));
+        let signed = paths.sign(RecipientKey { message: Lsn::new(77), number: 1 }, at(0));
         for (secs, is_valid) in
             [(-3700, false), (-3500, true), (0, true), (2 * 86_400, true), (2 * 86_400 + 61, false), (-NOW, false)]
         {
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn secrets_are_replaced_one_after_the_other() {
-        let key = Key { message: Lsn::new(77), number: 1 };
+        let key = RecipientKey { message: Lsn::new(77), number: 1 };
         let [old, new, both] = [&["the old one"][..], &["the new one"], &["the new one", "the old one"]].map(paths);
         let of_old = old.sign(key, at(0));
         assert_eq!(both.verify(&of_old, at(0)).map(|bounced| bounced.key), Ok(key));
@@ -220,7 +220,7 @@ mod tests {
         let secrets = Secrets::new(["a secret"]).unwrap();
         let longest = "b".repeat(PREFIX_BYTES_MAX);
         let paths = ReturnPaths::new(&secrets, &longest).unwrap();
-        assert_eq!(paths.sign(Key { message: Lsn::new(1), number: 1 }, at(0)).len(), 64);
+        assert_eq!(paths.sign(RecipientKey { message: Lsn::new(1), number: 1 }, at(0)).len(), 64);
         for bad in ["", "a b", "a+b", "ä", &"b".repeat(PREFIX_BYTES_MAX + 1)] {
             assert!(ReturnPaths::new(&secrets, bad).is_err(), "{bad}");
         }

@@ -37,7 +37,7 @@ fn starts_and_snapshots_change_no_digest() {
                     let taken = world.route().first().and_then(|ready| world.queue.next(*ready, TAKE));
                     for key in taken.iter().flat_map(|it| it.recipients.iter().map(|one| (it.message, one.number))) {
                         let (message, number) = key;
-                        let change = world.queue.finish(Key { message, number }, Outcome::Untried);
+                        let change = world.queue.finish(RecipientKey { message, number }, AttemptOutcome::Untried);
                         change.into_iter().for_each(|change| world.change(change));
                     }
                 }
@@ -48,7 +48,7 @@ fn starts_and_snapshots_change_no_digest() {
                 }
                 3 => world.queue.tick(now + random.below(600) as Secs),
                 4 => {
-                    let mut snapshot = Snapshot::begin(&world.queue);
+                    let mut snapshot = QueueSnapshot::begin(&world.queue);
                     let mut whole = Vec::new();
                     while snapshot.write(&world.queue, &mut whole) {}
                     let restored = Queue::restore(&whole[..], Schedules::default(), 3).expect("a snapshot");
@@ -57,7 +57,7 @@ fn starts_and_snapshots_change_no_digest() {
                 _ if world.lsn == 0 => {}
                 _ => {
                     let message = Lsn::new(1 + random.below(world.lsn));
-                    let key = Key { message, number: random.below(2) as u16 };
+                    let key = RecipientKey { message, number: random.below(2) as u16 };
                     let what = some_change(&mut random, now);
                     world.change(Change { key, what });
                 }
@@ -77,7 +77,7 @@ fn a_member_that_lacks_a_change_has_another_digest() {
         let mut world = World::new();
         let lsns = [world.queued("t", &["a@x.example", "b@y.example"]), world.queued("t", &["c@x.example"])];
         for (nth, number, what) in changes {
-            world.change(Change { key: Key { message: lsns[*nth as usize], number: *number }, what: *what });
+            world.change(Change { key: RecipientKey { message: lsns[*nth as usize], number: *number }, what: *what });
         }
         world.queue.digest()
     };

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn hold(world: &mut World, key: Key, until: Option<Secs>) -> bool {
-    let change = world.queue.act(key, Action::Hold(until));
+fn hold(world: &mut World, key: RecipientKey, until: Option<Secs>) -> bool {
+    let change = world.queue.act(key, QueueAction::Hold(until));
     let is_changed = change.is_some();
     change.into_iter().for_each(|change| world.change(change));
     is_changed
@@ -20,7 +20,7 @@ fn a_hold_ends_by_itself_and_expired_mail_gets_its_age_again() {
     let mut world = World::new();
     let age = 5 * 86_400;
     for (until, expires) in [(START + 7200, 0), (START + 2 * age, START + 3 * age)] {
-        let key = Key { message: world.queued("t", &["a@x.example"]), number: 0 };
+        let key = RecipientKey { message: world.queued("t", &["a@x.example"]), number: 0 };
         let received = world.queue.now();
         assert!(hold(&mut world, key, Some(until)));
         world.queue.tick(until - 1);
@@ -35,7 +35,7 @@ fn a_hold_ends_by_itself_and_expired_mail_gets_its_age_again() {
         assert_eq!((state.waits, state.expires), (Waits::Due, Some(expected)));
         world.queue.tick(until + 3600);
         assert_eq!((end_holds(&mut world), world.waits(key.message, 0)), (vec![], Some(Waits::Due)), "once");
-        let change = world.queue.act(key, Action::Delete).expect("a change");
+        let change = world.queue.act(key, QueueAction::Delete).expect("a change");
         world.change(change);
     }
 }
@@ -43,10 +43,10 @@ fn a_hold_ends_by_itself_and_expired_mail_gets_its_age_again() {
 #[test]
 fn the_end_of_a_hold_is_there_behind_a_replay_and_in_a_snapshot() {
     let mut world = World::new();
-    let key = Key { message: world.queued("t", &["a@x.example"]), number: 0 };
+    let key = RecipientKey { message: world.queued("t", &["a@x.example"]), number: 0 };
     let until = START + 7200;
     hold(&mut world, key, Some(until));
-    let mut snapshot = Snapshot::begin(&world.queue);
+    let mut snapshot = QueueSnapshot::begin(&world.queue);
     let mut whole = Vec::new();
     while snapshot.write(&world.queue, &mut whole) {}
     let restored = || Queue::restore(&whole[..], Schedules::default(), 1).expect("a snapshot");
@@ -68,7 +68,7 @@ fn the_end_of_a_hold_is_there_behind_a_replay_and_in_a_snapshot() {
 fn an_operator_changes_the_end_of_their_own_hold_alone() {
     let mut world = World::new();
     let message = world.queued("t", &["a@x.example", "b@x.example"]);
-    let [key, other] = [0, 1].map(|number| Key { message, number });
+    let [key, other] = [0, 1].map(|number| RecipientKey { message, number });
     world.change(Change { key: other, what: What::Held(HoldReason::Quarantine) });
     assert!(!hold(&mut world, other, Some(START + 5)), "its release is no matter of time");
     assert!(!hold(&mut world, key, Some(START)), "it would be over at once");
@@ -81,7 +81,7 @@ fn an_operator_changes_the_end_of_their_own_hold_alone() {
     world.queue.tick(START + 9000);
     assert_eq!((end_holds(&mut world), world.waits(message, 0)), (vec![], Some(Waits::Held(HoldReason::Operator))));
     assert!(!hold(&mut world, key, Some(START + 9100)), "a hold without an end is ended by a release");
-    let change = world.queue.act(key, Action::Release).expect("an operator may be earlier");
+    let change = world.queue.act(key, QueueAction::Release).expect("an operator may be earlier");
     world.change(change);
     world.queue.tick(START + 10_000);
     assert_eq!((end_holds(&mut world), world.waits(message, 0)), (vec![], Some(Waits::Due)));
@@ -92,8 +92,9 @@ fn holds_that_end_together_are_released_in_parts_on_time() {
     let mut world = World::new();
     let not_before = START + 3600;
     let queued = Queued { not_before, ..message(START, "t", &["a@x.example"]) };
-    let later = Key { message: world.log(QueueEntry::Queued(queued)), number: 0 };
-    let mut keys: Vec<Key> = (0..5).map(|_| Key { message: world.queued("t", &["a@x.example"]), number: 0 }).collect();
+    let later = RecipientKey { message: world.log(QueueEntry::Queued(queued)), number: 0 };
+    let mut keys: Vec<RecipientKey> =
+        (0..5).map(|_| RecipientKey { message: world.queued("t", &["a@x.example"]), number: 0 }).collect();
     keys.insert(0, later);
     keys.iter().for_each(|key| assert!(hold(&mut world, *key, Some(START + 60))));
     world.queue.tick(START + 60);
@@ -120,9 +121,9 @@ fn a_hold_of_a_recipient_in_flight_follows_unless_over() {
         let message = world.queued("t", &["a@x.example"]);
         let ready = world.route()[0];
         world.queue.next(ready, TAKE).expect("one");
-        assert!(!hold(&mut world, Key { message, number: 0 }, Some(until)));
+        assert!(!hold(&mut world, RecipientKey { message, number: 0 }, Some(until)));
         world.queue.tick(START + 50);
-        world.finish(message, 0, Outcome::Deferred(status(450)));
+        world.finish(message, 0, AttemptOutcome::Deferred(status(450)));
         world.queue.take_actions().into_iter().for_each(|change| world.change(change));
         let waits = world.waits(message, 0).expect("it waits");
         if held {

@@ -13,7 +13,7 @@ fn a_message_at_work_in_three_crashes_is_held() {
         let taken = world.queue.next(ready, TAKE).expect("one").recipients[0];
         assert_eq!(taken.crashes, crash);
         let begun = What::Begun { crashes: taken.crashes };
-        world.change(Change { key: Key { message: lsn, number: 0 }, what: begun });
+        world.change(Change { key: RecipientKey { message: lsn, number: 0 }, what: begun });
         // A second start without an attempt in between counts nothing.
         for _ in 0..2 {
             world.queue = world.restarted();
@@ -32,13 +32,13 @@ fn an_attempt_that_was_given_back_is_no_crash() {
     let mut world = World::new();
     let lsn = world.queued("t", &["a@x.example"]);
     world.queued("t", &["b@x.example"]);
-    let key = Key { message: lsn, number: 0 };
+    let key = RecipientKey { message: lsn, number: 0 };
     for _ in 0..4 {
         let ready = world.route()[0];
         let one = world.queue.next(ready, TAKE).expect("one");
         assert_eq!((one.message, one.recipients[0].crashes), (lsn, 0), "it is in front of the other");
         world.change(Change { key, what: What::Begun { crashes: 0 } });
-        let given_back = world.queue.finish(key, Outcome::Untried).expect("a change");
+        let given_back = world.queue.finish(key, AttemptOutcome::Untried).expect("a change");
         assert_eq!(world.waits(lsn, 0), Some(Waits::Busy), "until it is recorded");
         world.change(given_back);
         assert_eq!(world.queue.next(ready, TAKE).map(|one| one.message), Some(lsn), "it is in front again");
@@ -48,7 +48,7 @@ fn an_attempt_that_was_given_back_is_no_crash() {
     // One that was not recorded as begun needs no record.
     let ready = world.route()[0];
     assert_eq!(world.queue.next(ready, TAKE).map(|one| one.message), Some(lsn));
-    assert_eq!(world.queue.finish(key, Outcome::Untried), None);
+    assert_eq!(world.queue.finish(key, AttemptOutcome::Untried), None);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_success_here_is_owed_over_restarts_until_it_is_told() {
     let mixed = world.log(QueueEntry::Queued(queued.clone()));
     queued.recipients[0].notify = notify::SUCCESS | notify::HANDED_ON;
     let here = world.log(QueueEntry::Queued(Queued { expires: START + 9, ..queued }));
-    let mut snapshot = Snapshot::begin(&world.queue);
+    let mut snapshot = QueueSnapshot::begin(&world.queue);
     let mut whole = Vec::new();
     while snapshot.write(&world.queue, &mut whole) {}
     let mut restored = Queue::restore(&*whole, Schedules::default(), 1).expect("a snapshot");
@@ -76,10 +76,10 @@ fn a_success_here_is_owed_over_restarts_until_it_is_told() {
     assert_eq!(world.queue.take_owing(), [mixed, here]);
     for number in 0..2 {
         assert!(world.queue.take_released().is_empty());
-        world.change(Change { key: Key { message: here, number }, what: What::Told });
+        world.change(Change { key: RecipientKey { message: here, number }, what: What::Told });
     }
     assert_eq!(world.queue.take_released(), [here]);
-    world.change(Change { key: Key { message: mixed, number: 1 }, what: What::Told });
+    world.change(Change { key: RecipientKey { message: mixed, number: 1 }, what: What::Told });
     assert_eq!((world.queue.take_released(), world.queue.recipients()), (vec![], 1));
 }
 
@@ -92,8 +92,8 @@ fn a_sparse_table_is_compacted() {
     let pages = world.queue.table.pages();
     for (at, message) in messages.iter().enumerate().filter(|(at, _)| at % 100 != 7) {
         for number in 0..2 {
-            let key = Key { message: *message, number };
-            let change = world.queue.act(key, Action::Delete).unwrap_or_else(|| panic!("message {at}"));
+            let key = RecipientKey { message: *message, number };
+            let change = world.queue.act(key, QueueAction::Delete).unwrap_or_else(|| panic!("message {at}"));
             world.change(change);
         }
     }
@@ -116,7 +116,7 @@ fn a_damaged_snapshot_is_an_error() {
     let message_rate = "1/minute".into();
     let reason = "why".into();
     world.log(QueueEntry::Slowed { scope, until: Secs::MAX, message_rate, connections: 2, reason });
-    let mut snapshot = Snapshot::begin(&world.queue);
+    let mut snapshot = QueueSnapshot::begin(&world.queue);
     let mut whole = Vec::new();
     while snapshot.write(&world.queue, &mut whole) {}
     let restore = |bytes: &[u8]| Queue::restore(bytes, Schedules::default(), 1);
@@ -127,7 +127,7 @@ fn a_damaged_snapshot_is_an_error() {
     assert!(restored.slowed().eq(world.queue.slowed()) && restored.slowed().count() == 1);
     for len in 0..whole.len() {
         match restore(&whole[..len]) {
-            Err(RestoreError::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof),
+            Err(QueueRestoreError::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof),
             other => panic!("length {len}: {other:?}"),
         }
     }

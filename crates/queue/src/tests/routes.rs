@@ -7,7 +7,7 @@ fn a_message_keeps_its_source_and_sources_get_their_weights() {
     let mut world = World::new();
     let messages: Vec<Lsn> = (0..3000).map(|_| world.queued("t", &["a@x.example"])).collect();
     let id = world.queue.next_unrouted().expect("a queue");
-    let sources = [("one", 1), ("two", 2)].map(|(name, weight)| Source { name: name.into(), weight });
+    let sources = [("one", 1), ("two", 2)].map(|(name, weight)| RouteSource { name: name.into(), weight });
     let ready = world.queue.route(id, "mx", &sources, Secs::MAX);
     let drain = |world: &mut World, ready| {
         let one = |world: &mut World| world.queue.next(ready, TAKE).map(|one| one.message);
@@ -20,7 +20,7 @@ fn a_message_keeps_its_source_and_sources_get_their_weights() {
     assert_eq!(one.len() + two.len(), messages.len());
     assert!((850..1150).contains(&one.len()), "{}", one.len());
     for message in messages {
-        world.finish(message, 0, Outcome::Deferred(status(450)));
+        world.finish(message, 0, AttemptOutcome::Deferred(status(450)));
     }
     world.queue.tick(START + 400);
     assert_eq!((drain(&mut world, ready[0]), drain(&mut world, ready[1])), (one, two));
@@ -33,8 +33,8 @@ fn shared_out(count: usize, weights: &[(&str, u32)]) -> Vec<Vec<Lsn>> {
         world.queued("t", &["a@x.example"]);
     }
     let id = world.queue.next_unrouted().expect("a queue");
-    let sources: Vec<Source> =
-        weights.iter().map(|(name, weight)| Source { name: (*name).into(), weight: *weight }).collect();
+    let sources: Vec<RouteSource> =
+        weights.iter().map(|(name, weight)| RouteSource { name: (*name).into(), weight: *weight }).collect();
     let ready = world.queue.route(id, "mx", &sources, Secs::MAX);
     let drain = |ready| std::iter::from_fn(|| world.queue.next(ready, TAKE).map(|one| one.message)).collect();
     ready.into_iter().map(drain).collect()
@@ -100,7 +100,7 @@ fn all_routes_can_end_before_their_time() {
     let ready = world.route();
     world.queue.reroute_all();
     assert_eq!(world.queue.next(ready[0], TAKE), None, "not by the old route");
-    let place = |world: &World, message| world.queue.route_of(Key { message, number: 0 });
+    let place = |world: &World, message| world.queue.route_of(RecipientKey { message, number: 0 });
     assert_eq!(place(&world, one), Some(("a".into(), "example".into())), "until it has another");
     let again = world.route();
     assert_eq!(again, ready);
@@ -113,7 +113,7 @@ fn all_routes_can_end_before_their_time() {
     assert_eq!(world.queue.next_unrouted(), None);
     world.queue.reroute_site("example");
     assert_eq!(world.queue.next_unrouted(), None, "nothing is due");
-    world.finish(one, 0, Outcome::Deferred(status(450)));
+    world.finish(one, 0, AttemptOutcome::Deferred(status(450)));
     world.queue.tick(START + 400);
     assert!(world.queue.next_unrouted().is_some());
 }
@@ -127,7 +127,7 @@ fn nothing_leaves_by_a_route_that_is_older_than_a_diversion() {
     let scope = Scope::Domain("x.example".into());
     world.log(QueueEntry::Diverted { scope: scope.clone(), until: Secs::MAX, to: "h".into(), reason: "".into() });
     assert_eq!(world.queue.next(ready, TAKE), None, "the route that it has");
-    let source = Source { name: "a".into(), weight: 1 };
+    let source = RouteSource { name: "a".into(), weight: 1 };
     assert_eq!(world.queue.route(late, "example", std::slice::from_ref(&source), Secs::MAX), [], "one under way");
     assert_eq!(world.queue.next_unrouted(), None, "no new one");
     world.queue.take_diversions();
@@ -143,7 +143,7 @@ fn a_ready_queue_goes_with_the_last_route_to_it() {
     let mut world = World::new();
     let lsn = world.queued("t", &["a@x.example"]);
     let id = world.queue.next_unrouted().expect("a queue");
-    let source = Source { name: "a".into(), weight: 1 };
+    let source = RouteSource { name: "a".into(), weight: 1 };
     let old = world.queue.route(id, "old", std::slice::from_ref(&source), START + 10)[0];
     world.queue.tick(START + 10);
     assert_eq!((world.queue.next(old, TAKE), world.queue.next_unrouted()), (None, Some(id)), "the route is too old");
@@ -152,7 +152,7 @@ fn a_ready_queue_goes_with_the_last_route_to_it() {
     assert_eq!(world.queue.ready(new), Some(("a".into(), "new".into())));
     assert_eq!(world.queue.next_woken(), Some(new));
     assert_eq!(world.queue.next(new, TAKE).expect("one").message, lsn);
-    world.finish(lsn, 0, Outcome::Delivered(status(250)));
+    world.finish(lsn, 0, AttemptOutcome::Delivered(status(250)));
     assert_eq!(world.queue.ready(new), None, "nothing is left");
 }
 
@@ -175,7 +175,7 @@ fn recipients_with_some_attempts_wait_for_another_site() {
     let mut world = World::new();
     let lsn = world.queued("t", &["a@x.example", "b@x.example"]);
     let id = world.queue.next_unrouted().expect("it has no route");
-    let source = |name: &str| [Source { name: name.into(), weight: 1 }];
+    let source = |name: &str| [RouteSource { name: name.into(), weight: 1 }];
     let one = source("one");
     let two = source("two");
     let late = |site| LateHop { after: 1, hop: Hop { site, sources: &two } };
@@ -185,11 +185,12 @@ fn recipients_with_some_attempts_wait_for_another_site() {
     let ready = route(&mut world, Some(late("late")));
     assert_eq!(world.queue.sites(id), ["usual".into(), "late".into()] as [Arc<str>; 2]);
     let taken = world.queue.next(ready[0], Take { recipients_max: 1, ..TAKE }).expect("a first attempt");
-    let key = Key { message: lsn, number: taken.recipients[0].number };
-    let change = world.queue.finish(key, Outcome::Deferred(status(450))).expect("a change");
+    let key = RecipientKey { message: lsn, number: taken.recipients[0].number };
+    let change = world.queue.finish(key, AttemptOutcome::Deferred(status(450))).expect("a change");
     world.change(change);
     world.queue.tick(world.queue.now() + 4000);
-    let site = |world: &World, number| world.queue.route_of(Key { message: lsn, number }).map(|(_, site)| site);
+    let site =
+        |world: &World, number| world.queue.route_of(RecipientKey { message: lsn, number }).map(|(_, site)| site);
     assert_eq!((site(&world, 0), site(&world, 1)), (Some("late".into()), Some("usual".into())));
     // A suspension of the usual site does not suspend the other.
     let scope = Scope::Site("usual".into());
@@ -198,12 +199,12 @@ fn recipients_with_some_attempts_wait_for_another_site() {
     assert_eq!(world.queue.next(ready[0], TAKE), None);
     let late_one = world.queue.next(ready[1], TAKE).expect("its turn");
     assert_eq!((late_one.recipients.len(), late_one.recipients[0].attempts), (1, 1), "the other has another site");
-    world.queue.finish(Key { message: lsn, number: 0 }, Outcome::Untried);
+    world.queue.finish(RecipientKey { message: lsn, number: 0 }, AttemptOutcome::Untried);
     world.log(QueueEntry::Resumed(scope));
     // Another route for the late ones moves their mail.
     let other = route(&mut world, Some(late("elsewhere")));
     assert!(world.queue.next(ready[1], TAKE).is_none() && world.queue.next(other[1], TAKE).is_some());
-    world.queue.finish(Key { message: lsn, number: 0 }, Outcome::Untried);
+    world.queue.finish(RecipientKey { message: lsn, number: 0 }, AttemptOutcome::Untried);
     let alone = route(&mut world, None);
     assert_eq!((alone.len(), world.queue.sites(id).len()), (1, 1));
     assert_eq!(world.queue.next(alone[0], TAKE).expect("both").recipients.len(), 2);

@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_fsops::{Choice, Cut, FsEvent, Machine, Recording, SyncScope, Tree};
 use posthaste_queue::{
-    Action, Change, Key, Outcome, Prefer, Queue, QueueEntry, ReadyId, Schedules, Selection, Snapshot, Source, Status,
-    Take, What,
+    AttemptOutcome, Change, Prefer, Queue, QueueAction, QueueEntry, QueueSnapshot, ReadyId, RecipientKey, RouteSource,
+    Schedules, Selection, Status, Take, What,
 };
 use posthaste_spool::{
     AppendError, Batch, Body, Config, Consumer, Entry, FileSpool, Lsn, Published, Released, Replayed, SnapshotName,
@@ -155,7 +155,8 @@ fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> 
             10 => {
                 let mut queue = engine.queue.lock().unwrap();
                 let (keys, ..) = queue.select(&Selection::default(), None);
-                let action = [Action::Hold(None), Action::Release, Action::Delete][random.below(3) as usize];
+                let action =
+                    [QueueAction::Hold(None), QueueAction::Release, QueueAction::Delete][random.below(3) as usize];
                 let changes: Vec<Change> = keys.into_iter().take(5).filter_map(|key| queue.act(key, action)).collect();
                 drop(queue);
                 record(changes, now);
@@ -164,7 +165,7 @@ fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> 
                 let mut queue = engine.queue.lock().unwrap();
                 let mut changes = Vec::new();
                 for message in queue.take_owing() {
-                    let keys = queue.owed(message).into_iter().map(|of| Key { message, number: of.number });
+                    let keys = queue.owed(message).into_iter().map(|of| RecipientKey { message, number: of.number });
                     let new = keys.filter(|key| told.insert(*key));
                     changes.extend(new.map(|key| Change { key, what: What::Told }));
                 }
@@ -195,7 +196,7 @@ fn live(machine: &Arc<Machine>, log: Log, random: &mut Random, steps: usize) -> 
 fn attempt(queue: &mut Queue, ready: &mut Vec<ReadyId>, random: &mut Random) -> Vec<Change> {
     queue.take_diversions();
     while let Some(id) = queue.next_unrouted() {
-        let source = Source { name: "a".into(), weight: 1 };
+        let source = RouteSource { name: "a".into(), weight: 1 };
         ready.extend(queue.route(id, "mx", &[source], u32::MAX));
     }
     ready.sort_unstable();
@@ -206,11 +207,11 @@ fn attempt(queue: &mut Queue, ready: &mut Vec<ReadyId>, random: &mut Random) -> 
     let mut changes = Vec::new();
     for taken in one.recipients {
         let outcome = match random.below(4) {
-            0 | 1 => Outcome::Delivered(status),
-            2 => Outcome::Deferred(status),
-            _ => Outcome::Failed(status),
+            0 | 1 => AttemptOutcome::Delivered(status),
+            2 => AttemptOutcome::Deferred(status),
+            _ => AttemptOutcome::Failed(status),
         };
-        let change = queue.finish(Key { message: one.message, number: taken.number }, outcome);
+        let change = queue.finish(RecipientKey { message: one.message, number: taken.number }, outcome);
         changes.extend(change.map(|change| if random.one_in(2) { change.with_notice() } else { change }));
     }
     changes
@@ -221,7 +222,7 @@ fn attempt(queue: &mut Queue, ready: &mut Vec<ReadyId>, random: &mut Random) -> 
 fn advance(spool: &FileSpool, stream: StreamId, engine: &Engine) {
     let (mut snapshot, settled, first) = {
         let mut queue = engine.queue.lock().unwrap();
-        (Snapshot::begin(&queue), queue.take_released(), queue.first_message())
+        (QueueSnapshot::begin(&queue), queue.take_released(), queue.first_message())
     };
     let position = snapshot.position();
     if position == spool.position(stream).0 && settled.is_empty() {

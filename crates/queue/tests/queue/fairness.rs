@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use posthaste_queue::{
-    Change, Key, Outcome, Prefer, QueueEntry, QueuedRecipient, ReadyId, Secs, Source, Status, Take, What,
+    AttemptOutcome, Change, Prefer, QueueEntry, QueuedRecipient, ReadyId, RecipientKey, RouteSource, Secs, Status,
+    Take, What,
 };
 use posthaste_random::Random;
 use posthaste_spool::Lsn;
@@ -80,7 +81,7 @@ fn nobody_waits_longer_than_a_turn_of_all_tenants_and_domains() {
                 }
             }
             while let Some(id) = world.queue.next_unrouted() {
-                let source = Source { name: "a".into(), weight: 1 };
+                let source = RouteSource { name: "a".into(), weight: 1 };
                 ready = world.queue.route(id, "mx", &[source], Secs::MAX).pop();
             }
             let Some(one) = ready.and_then(|ready| world.queue.next(ready, take)) else {
@@ -98,13 +99,13 @@ fn nobody_waits_longer_than_a_turn_of_all_tenants_and_domains() {
                 longest.1 = longest.1.max(*waited);
                 assert!(*waited < tenants as usize, "seed {seed}: {other} has waited for {waited}");
             }
-            let key = Key { message: one.message, number: 0 };
+            let key = RecipientKey { message: one.message, number: 0 };
             if random.one_in(8) {
-                assert_eq!(world.queue.finish(key, Outcome::Untried), None);
+                assert_eq!(world.queue.finish(key, AttemptOutcome::Untried), None);
                 waiting.comes(lane);
                 continue;
             }
-            let change = world.queue.finish(key, Outcome::Delivered(Status::default()));
+            let change = world.queue.finish(key, AttemptOutcome::Delivered(Status::default()));
             assert_eq!(change, Some(Change { key, what: What::Delivered(Status::default()) }));
             lsn += 1;
             let changes = QueueEntry::Changes { at: world.queue.now(), changes: change.into_iter().collect() };

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use model::Model;
 use posthaste_queue::entry::QueuedRecipient;
 use posthaste_queue::{
-    Change, Key, Notice, Outcome, Prefer, Queue, QueueEntry, QueueId, QueueTally, Schedule, Secs, Selection, Source,
-    Status, SuspendedPart, Take, Waits, What,
+    AttemptOutcome, Change, DueNotice, Prefer, Queue, QueueEntry, QueueId, QueueTally, RecipientKey, RetrySchedule,
+    RouteSource, Secs, Selection, Status, SuspendedPart, Take, Waits, What,
 };
 use posthaste_random::Random;
 use posthaste_spool::Lsn;
@@ -146,7 +146,7 @@ fn no_tenant_waits_longer_than_its_turn() {
         }
         let mut ready = None;
         while let Some(id) = world.queue.next_unrouted() {
-            let source = Source { name: "a".into(), weight: 1 };
+            let source = RouteSource { name: "a".into(), weight: 1 };
             ready = world.queue.route(id, "mx", &[source], Secs::MAX).first().copied();
         }
         let take = Take { prefer: Prefer::First, recipients_max: 1, across_domains: true };
@@ -174,8 +174,8 @@ fn a_delay_is_noticed_once_after_four_hours() {
     let mut world = World::new(7);
     let mut random = Random::new(7);
     let mut lsn = 0;
-    let mut received = HashMap::<Key, Secs>::new();
-    let mut noticed = HashMap::<Key, Secs>::new();
+    let mut received = HashMap::<RecipientKey, Secs>::new();
+    let mut noticed = HashMap::<RecipientKey, Secs>::new();
     let end = START + 3 * 86_400;
     while world.queue.now() < end {
         let step = 1 + random.below(30) as Secs;
@@ -187,22 +187,23 @@ fn a_delay_is_noticed_once_after_four_hours() {
             (queued.not_before, queued.expires) = (0, 0);
             queued.recipients.truncate(3);
             for recipient in &queued.recipients {
-                received.insert(Key { message: Lsn::new(lsn), number: recipient.number }, now);
+                received.insert(RecipientKey { message: Lsn::new(lsn), number: recipient.number }, now);
             }
             world.queue.apply(Lsn::new(lsn), &QueueEntry::Queued(queued));
         }
         let mut changes = Vec::new();
         while let Some(id) = world.queue.next_unrouted() {
             while let Some(one) = world.queue.take(id, 10) {
-                let keys = one.recipients.iter().map(|taken| Key { message: one.message, number: taken.number });
-                let outcome = Outcome::Deferred(Status::default());
+                let keys =
+                    one.recipients.iter().map(|taken| RecipientKey { message: one.message, number: taken.number });
+                let outcome = AttemptOutcome::Deferred(Status::default());
                 changes.extend(keys.filter_map(|key| world.queue.finish(key, outcome)));
             }
         }
         for notice in world.queue.take_notices() {
             match notice {
-                Notice::Expired(key) => changes.push(Change { key, what: What::Failed(Status::default()) }),
-                Notice::Delayed(key) => {
+                DueNotice::Expired(key) => changes.push(Change { key, what: What::Failed(Status::default()) }),
+                DueNotice::Delayed(key) => {
                     assert_eq!(noticed.insert(key, now), None, "{key:?} for the second time");
                     let age = now - received[&key];
                     assert!((4 * 3600..=4 * 3600 + 120).contains(&age), "{key:?}: {age}");
@@ -222,11 +223,11 @@ fn a_delay_is_noticed_once_after_four_hours() {
 /// Over two years: each attempt is at its time, each recipient ends in time.
 #[test]
 fn the_schedule_holds_for_years() {
-    let schedule = Schedule::default();
+    let schedule = RetrySchedule::default();
     let mut world = World::new(5);
     let mut random = Random::new(5);
     let mut lsn = 0;
-    let mut next_at = HashMap::<Key, (Secs, u8)>::new();
+    let mut next_at = HashMap::<RecipientKey, (Secs, u8)>::new();
     let mut attempts = 0u64;
     let mut expired = 0;
     let end = START + 2 * 365 * 86_400;
@@ -242,7 +243,7 @@ fn the_schedule_holds_for_years() {
             queued.recipients.truncate(3);
             let numbers = queued.recipients.iter().map(|recipient| recipient.number);
             numbers.for_each(|number| {
-                let key = Key { message: Lsn::new(lsn), number };
+                let key = RecipientKey { message: Lsn::new(lsn), number };
                 next_at.insert(key, (now, 0));
                 received.insert(key, now);
             });
@@ -252,10 +253,11 @@ fn the_schedule_holds_for_years() {
         while let Some(id) = world.queue.next_unrouted() {
             while let Some(one) = world.queue.take(id, 10) {
                 for taken in one.recipients {
-                    let key = Key { message: one.message, number: taken.number };
+                    let key = RecipientKey { message: one.message, number: taken.number };
                     let (due, before) = next_at[&key];
                     assert!(now >= due && now - due <= step, "{key:?}: due at {due}, tried at {now}");
-                    let change = world.queue.finish(key, Outcome::Deferred(Status::default())).expect("a change");
+                    let change =
+                        world.queue.finish(key, AttemptOutcome::Deferred(Status::default())).expect("a change");
                     let What::Deferred { attempts: number, next, .. } = change.what else { panic!("{change:?}") };
                     assert_eq!((number, next), (before + 1, now + schedule.pause(number, key, SEED)));
                     next_at.insert(key, (next, number));
@@ -265,7 +267,7 @@ fn the_schedule_holds_for_years() {
             }
         }
         for notice in world.queue.take_notices() {
-            let Notice::Expired(key) = notice else { continue };
+            let DueNotice::Expired(key) = notice else { continue };
             let age = now - received[&key];
             assert!((5 * 86_400..=5 * 86_400 + 60 + 2 * 900).contains(&age), "{key:?}: {age}");
             changes.push(Change { key, what: What::Failed(Status::default()) });

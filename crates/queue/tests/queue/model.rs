@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use posthaste_queue::entry::HoldReason;
-use posthaste_queue::{Change, Key, OwedNotice, Queue, QueueEntry, Secs, Selection, Status, Waits, What};
+use posthaste_queue::{Change, OwedNotice, Queue, QueueEntry, RecipientKey, Secs, Selection, Status, Waits, What};
 use posthaste_shaping::{Label, Place, Scope};
 use posthaste_spool::Lsn;
 
 /// The state by the entries, in the simplest form.
 #[derive(Debug, Default)]
 pub struct Model {
-    pub recipients: BTreeMap<Key, Expected>,
-    pub owed: BTreeMap<Key, (OwedNotice, Status)>,
+    pub recipients: BTreeMap<RecipientKey, Expected>,
+    pub owed: BTreeMap<RecipientKey, (OwedNotice, Status)>,
     suspended: BTreeMap<Scope, Secs>,
     diverted: BTreeMap<Scope, Arc<str>>,
 }
@@ -42,13 +42,13 @@ impl Model {
                         due: queued.received.max(queued.not_before),
                         held: None,
                     };
-                    self.recipients.insert(Key { message: lsn, number: recipient.number }, expected);
+                    self.recipients.insert(RecipientKey { message: lsn, number: recipient.number }, expected);
                 }
             }
             QueueEntry::Imported(imported) => {
                 self.apply(lsn, &QueueEntry::Queued(imported.queued.clone()));
                 for (recipient, state) in imported.queued.recipients.iter().zip(&imported.states) {
-                    let key = Key { message: lsn, number: recipient.number };
+                    let key = RecipientKey { message: lsn, number: recipient.number };
                     let expected = self.recipients.get_mut(&key).expect("it has just come");
                     (expected.attempts, expected.status) = (state.attempts, state.status);
                     (expected.due, expected.held) = (state.next, state.held);
@@ -107,7 +107,7 @@ impl Model {
         assert_eq!((first, keys.len()), (None, self.recipients.len()), "seed {seed}");
         assert_eq!(queue.recipients(), keys.len() as u64, "seed {seed}");
         let owed = |message: Lsn| {
-            let key = move |number| Key { message, number };
+            let key = move |number| RecipientKey { message, number };
             queue.owed(message).into_iter().map(move |of| (key(of.number), (of.notice, of.status)))
         };
         let mut messages: Vec<Lsn> = self.owed.keys().map(|key| key.message).collect();

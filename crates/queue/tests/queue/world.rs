@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use posthaste_queue::entry::{HoldReason, QueuedRecipient};
 use posthaste_queue::{
-    Action, Change, Imported, ImportedState, Key, Notice, Origin, Outcome, Prefer, Queue, QueueEntry, Queued, ReadyId,
-    Schedules, Secs, Selection, Snapshot, Source, Status, Take, Transaction, What,
+    AttemptOutcome, Change, DueNotice, Imported, ImportedState, Origin, Prefer, Queue, QueueAction, QueueEntry,
+    QueueSnapshot, Queued, ReadyId, RecipientKey, RouteSource, Schedules, Secs, Selection, Status, Take, Transaction,
+    What,
 };
 use posthaste_random::Random;
 use posthaste_shaping::{Label, Place, Scope};
@@ -23,7 +24,7 @@ pub struct World {
     /// Decided, not durable yet.
     appending: VecDeque<QueueEntry>,
     pub log: Vec<(Lsn, QueueEntry)>,
-    snapshot: Option<(Snapshot, Vec<u8>)>,
+    snapshot: Option<(QueueSnapshot, Vec<u8>)>,
     restorable: Option<(Lsn, Vec<u8>)>,
     ready: Vec<ReadyId>,
     at_work: Vec<Transaction>,
@@ -61,8 +62,8 @@ impl World {
                 self.queue.tick(self.queue.now() + self.random.below(secs) as Secs);
                 let notices = self.queue.take_notices();
                 let changes = notices.into_iter().map(|notice| match notice {
-                    Notice::Expired(key) => Change { key, what: What::Failed(Status::default()) },
-                    Notice::Delayed(key) => Change { key, what: What::DelayTold },
+                    DueNotice::Expired(key) => Change { key, what: What::Failed(Status::default()) },
+                    DueNotice::Delayed(key) => Change { key, what: What::DelayTold },
                 });
                 let changes = changes.collect();
                 self.record_owing(changes);
@@ -139,7 +140,7 @@ impl World {
         let count = self.random.below(self.owing.len() as u64 + 1) as usize;
         let mut told = Vec::new();
         for message in self.owing.split_off(self.owing.len() - count) {
-            let key = |number| Key { message, number };
+            let key = |number| RecipientKey { message, number };
             told.extend(
                 self.queue.owed(message).into_iter().map(|of| Change { key: key(of.number), what: What::Told }),
             );
@@ -166,7 +167,7 @@ impl World {
         while let Some(id) = self.queue.next_unrouted() {
             let domain = self.queue.queue(id).expect("it has recipients").0.domain;
             let site = if domain.contains(['0', '1', '2']) { "low" } else { "high" };
-            let source = |name: &str| Source { name: name.into(), weight: 1 };
+            let source = |name: &str| RouteSource { name: name.into(), weight: 1 };
             let until = self.queue.now() + 1 + self.random.below(7200) as Secs;
             let ready = self.queue.route(id, site, &[source("a"), source("b")], until);
             self.ready.extend(ready);
@@ -183,7 +184,7 @@ impl World {
             assert!((1..=take.recipients_max).contains(&one.recipients.len()), "seed {}", self.seed);
             let taken = one.recipients.iter();
             let begun = taken.map(|taken| Change {
-                key: Key { message: one.message, number: taken.number },
+                key: RecipientKey { message: one.message, number: taken.number },
                 what: What::Begun { crashes: taken.crashes },
             });
             let begun: Vec<Change> = begun.collect();
@@ -202,32 +203,32 @@ impl World {
         for taken in one.recipients {
             let status = Status { code: 450, enhanced: 7 };
             let outcome = match self.random.below(10) {
-                0..3 => Outcome::Delivered(status),
-                3 => Outcome::Failed(status),
-                4..8 => Outcome::Deferred(status),
-                8 => Outcome::Suppressed,
-                _ => Outcome::Untried,
+                0..3 => AttemptOutcome::Delivered(status),
+                3 => AttemptOutcome::Failed(status),
+                4..8 => AttemptOutcome::Deferred(status),
+                8 => AttemptOutcome::Suppressed,
+                _ => AttemptOutcome::Untried,
             };
-            changes.extend(self.queue.finish(Key { message: one.message, number: taken.number }, outcome));
+            changes.extend(self.queue.finish(RecipientKey { message: one.message, number: taken.number }, outcome));
         }
         self.record_owing(changes);
     }
 
     pub fn act(&mut self) {
         let last = self.log.last().map_or(0, |(lsn, _)| lsn.get());
-        let from = Key { message: Lsn::new(self.random.below(last + 1)), number: 0 };
+        let from = RecipientKey { message: Lsn::new(self.random.below(last + 1)), number: 0 };
         let (keys, ..) = self.queue.select(&Selection::default(), Some(from));
         let count = if self.random.one_in(10) { 500 } else { 5 };
         let mut changes = Vec::new();
         for key in keys.into_iter().take(count) {
             let action = match self.random.below(8) {
-                0 => Action::Hold(None),
-                1 => Action::Hold(Some(self.queue.now() + self.random.below(90_000) as Secs)),
-                2 | 3 => Action::Release,
-                4 => Action::Flush,
-                5 => Action::Requeue,
-                6 => Action::Delete,
-                _ => Action::Bounce(Status::default()),
+                0 => QueueAction::Hold(None),
+                1 => QueueAction::Hold(Some(self.queue.now() + self.random.below(90_000) as Secs)),
+                2 | 3 => QueueAction::Release,
+                4 => QueueAction::Flush,
+                5 => QueueAction::Requeue,
+                6 => QueueAction::Delete,
+                _ => QueueAction::Bounce(Status::default()),
             };
             let change = self.queue.act(key, action);
             match change {
@@ -263,7 +264,7 @@ impl World {
     /// Writes one more part, with other operations in between.
     pub fn write_snapshot(&mut self) {
         let (mut snapshot, mut out) =
-            self.snapshot.take().unwrap_or_else(|| (Snapshot::begin(&self.queue), Vec::new()));
+            self.snapshot.take().unwrap_or_else(|| (QueueSnapshot::begin(&self.queue), Vec::new()));
         if snapshot.write(&self.queue, &mut out) {
             self.snapshot = Some((snapshot, out))
         } else {

@@ -21,7 +21,7 @@ use crate::return_path::{Bounced, PrefixError, ReturnPaths, VerifyError};
 use crate::secrets::{SecretFileError, Secrets};
 use crate::session::Scope;
 use crate::suppression::{Source, Suppressed, SuppressionError, Suppressions};
-use posthaste_queue::{Key, Transaction};
+use posthaste_queue::{RecipientKey, Transaction};
 
 /// `[relay.bounces]` of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -186,7 +186,7 @@ impl SignedPaths {
     }
 
     /// The signed sender for a recipient; notes the original for reports.
-    pub fn sign(&self, key: Key, original: &Original) -> String {
+    pub fn sign(&self, key: RecipientKey, original: &Original) -> String {
         self.originals.feed(key, original, wall_secs());
         format!("{}@{}", self.paths.sign(key, wall_time()), self.domain)
     }
@@ -195,7 +195,7 @@ impl SignedPaths {
     ///
     /// # Errors
     /// [`OriginalsError`].
-    pub fn original(&self, key: Key) -> Result<Option<Original>, OriginalsError> {
+    pub fn original(&self, key: RecipientKey) -> Result<Option<Original>, OriginalsError> {
         self.originals.find(key)
     }
 
@@ -404,7 +404,7 @@ mod tests {
         let signed = SignedPaths::open(&section, &dir.path().join("originals")).unwrap();
         let text = |text: &str| text.to_owned();
         let original = Original { tenant: text(""), sender: text("ann@b.example"), recipient: text("bob@c.example") };
-        let key = Key { message: Lsn::new(4711), number: 3 };
+        let key = RecipientKey { message: Lsn::new(4711), number: 3 };
         let sender = signed.sign(key, &original);
         assert_eq!(signed.original(key).unwrap(), Some(original));
         let (local_part, domain) = sender.split_once('@').unwrap();

@@ -9,13 +9,13 @@ use posthaste_consumer::append_within;
 
 use super::messages::{LoadError, Loaded, Unloaded};
 use super::shared::Shared;
-use posthaste_queue::{Change, Key, Transaction, What};
+use posthaste_queue::{Change, RecipientKey, Transaction, What};
 
 /// Makes the start of an attempt durable, and loads the message. Blocks.
 pub(super) fn begin(shared: &Arc<Shared>, transaction: &Transaction) -> Result<Loaded, Unloaded> {
     let message = transaction.message;
     let begun = transaction.recipients.iter().map(|taken| {
-        let key = Key { message, number: taken.number };
+        let key = RecipientKey { message, number: taken.number };
         Change { key, what: What::Begun { crashes: taken.crashes } }
     });
     let begun: Vec<Change> = begun.collect();

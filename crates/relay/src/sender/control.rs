@@ -18,7 +18,8 @@ use super::site::SiteKey;
 use super::status::ReplyPlace;
 use posthaste_queue::entry::HoldReason;
 use posthaste_queue::{
-    Action, Change, Diversion, Key, QueueEntry, QueueId, QueueName, RecipientState, Secs, Selection, Waits, What,
+    Change, Diversion, QueueAction, QueueEntry, QueueId, QueueName, RecipientKey, RecipientState, Secs, Selection,
+    Waits, What,
 };
 use posthaste_shaping::Scope;
 
@@ -36,7 +37,7 @@ pub struct Filter {
     /// To this address, whatever the case of letters.
     pub recipient: Option<String>,
     /// After this recipient, in the order of messages: continues a list.
-    pub after: Option<Key>,
+    pub after: Option<RecipientKey>,
     /// Pages of about a thousand recipients to scan at most; `None`: all.
     pub pages_max: Option<u32>,
 }
@@ -102,7 +103,7 @@ pub enum ControlError {
 impl Relay {
     /// Passes matching recipients to `show`, in the order of messages, until it returns false. Blocks: envelopes may be
     /// on the disk. Returns the last key scanned if [`Filter::pages_max`] is used up.
-    pub fn waiting(&self, filter: &Filter, show: &mut dyn FnMut(Waiting) -> bool) -> Option<Key> {
+    pub fn waiting(&self, filter: &Filter, show: &mut dyn FnMut(Waiting) -> bool) -> Option<RecipientKey> {
         let shared = &self.0.shared;
         let mut size = (Lsn::ZERO, 0);
         each(shared, filter, true, &mut |keys| {
@@ -151,7 +152,7 @@ impl Relay {
     ///
     /// # Errors
     /// The spool refuses; earlier changes of the call stay.
-    pub fn act(&self, filter: &Filter, action: Action, reply: &Reply, by: &By) -> Result<Acted, ControlError> {
+    pub fn act(&self, filter: &Filter, action: QueueAction, reply: &Reply, by: &By) -> Result<Acted, ControlError> {
         let shared = &self.0.shared;
         let mut acted = Acted::default();
         let mut failed = None;
@@ -178,7 +179,7 @@ impl Relay {
                         }
                         None if state.waits == Waits::Busy => {
                             acted.follows += 1;
-                            if matches!(action, Action::Bounce(_)) {
+                            if matches!(action, QueueAction::Bounce(_)) {
                                 shared.outcomes.bounces_to_follow.add(*key, reply.clone());
                             }
                         }
@@ -237,7 +238,7 @@ impl Relay {
         count
     }
 
-    /// End of an [`Action::Hold`] of `secs` seconds.
+    /// End of an [`QueueAction::Hold`] of `secs` seconds.
     pub fn after(&self, secs: Secs) -> Secs {
         self.0.shared.time.now().saturating_add(secs)
     }
@@ -318,7 +319,7 @@ impl Relay {
 }
 
 /// A matching recipient, and its envelope if asked for.
-type Found = (Key, Option<Arc<Envelope>>);
+type Found = (RecipientKey, Option<Arc<Envelope>>);
 
 /// Passes matching recipients to `use_keys`, in parts, until it returns false. Envelopes are there if
 /// `with_envelopes` is set or the filter needs them. Returns the last key scanned if the pages are used up.
@@ -327,19 +328,19 @@ pub(super) fn each(
     filter: &Filter,
     with_envelopes: bool,
     use_keys: &mut dyn FnMut(&[Found]) -> bool,
-) -> Option<Key> {
+) -> Option<RecipientKey> {
     let needs = with_envelopes || filter.sender.is_some() || filter.recipient.is_some();
-    let of_message = filter.message.map(|message| Key { message, number: 0 });
+    let of_message = filter.message.map(|message| RecipientKey { message, number: 0 });
     let mut from = of_message.max(filter.after);
     let mut last: Option<(Lsn, Option<Arc<Envelope>>)> = None;
     let mut pages = 0..filter.pages_max.unwrap_or(u32::MAX);
     loop {
         if pages.next().is_none() {
-            return from.and_then(Key::before);
+            return from.and_then(RecipientKey::before);
         }
         let (mut keys, next, looked_at) = shared.queue().select(&filter.selection, from);
         shared.operator.note_looked_at(looked_at);
-        let is_beyond = |key: &Key| filter.message.is_some_and(|message| key.message > message);
+        let is_beyond = |key: &RecipientKey| filter.message.is_some_and(|message| key.message > message);
         let is_end = next.is_none() || keys.iter().any(is_beyond) || next.as_ref().is_some_and(is_beyond);
         keys.retain(|key| filter.message.is_none_or(|message| key.message == message));
         keys.retain(|key| filter.number.is_none_or(|number| key.number == number));
@@ -371,7 +372,7 @@ fn resume_sites(shared: &Arc<Shared>, places: &HashSet<SiteKey>) {
 }
 
 /// The reason why the source or the site of a recipient cannot be used.
-pub(super) fn at_site(shared: &Shared, key: Key) -> (Option<Arc<str>>, bool) {
+pub(super) fn at_site(shared: &Shared, key: RecipientKey) -> (Option<Arc<str>>, bool) {
     let place = shared.queue().route_of(key);
     let site = place.and_then(|place| shared.sites.find(&place));
     let Some(site) = site else { return (None, false) };
@@ -392,8 +393,13 @@ fn append_entry(shared: &Shared, entry: &QueueEntry, by: &By) -> Result<(), Cont
 }
 
 /// Notes an operator's reason for a hold; does nothing for other actions. Blocks until it is durable.
-pub(super) fn note_hold(shared: &Shared, action: Action, keys: &[Key], by: &By) -> Result<(), ControlError> {
-    let is_hold = matches!(action, Action::Hold(_));
+pub(super) fn note_hold(
+    shared: &Shared,
+    action: QueueAction,
+    keys: &[RecipientKey],
+    by: &By,
+) -> Result<(), ControlError> {
+    let is_hold = matches!(action, QueueAction::Hold(_));
     let entries = if is_hold { shared.outcomes.replies.entries_of_hold(keys, &by.reason) } else { Vec::new() };
     if entries.is_empty() {
         return Ok(());
@@ -403,7 +409,7 @@ pub(super) fn note_hold(shared: &Shared, action: Action, keys: &[Key], by: &By) 
     append(shared, entries.into_iter().map(of_queue).collect())
 }
 
-fn event_of(shared: &Shared, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry> {
+fn event_of(shared: &Shared, by: &By, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry> {
     shared.config.observer.as_ref()?.acted(by, action, recipients)
 }
 
@@ -428,7 +434,7 @@ fn tried_with(change: &Change, attempts: u8, now: Secs) -> Option<u8> {
 const TOLD_MAX: usize = 1000;
 
 impl Filter {
-    fn fits(&self, key: Key, envelope: Option<&Envelope>) -> bool {
+    fn fits(&self, key: RecipientKey, envelope: Option<&Envelope>) -> bool {
         let is = |wanted: &Option<String>, found: Option<&str>| {
             wanted.as_ref().is_none_or(|wanted| found.is_some_and(|found| found.eq_ignore_ascii_case(wanted)))
         };

@@ -1,6 +1,6 @@
 //! Counts of waiting recipients: of one, from running counters, and their sum.
 
-use posthaste_queue::{Key, QueueTally, RecipientState, Secs, SuspendedPart, Waits};
+use posthaste_queue::{QueueTally, RecipientKey, RecipientState, Secs, SuspendedPart, Waits};
 
 /// Counts of waiting recipients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Count {
     /// When the next is tried; [`Secs::MAX`] if none is before an operator acts.
     pub next: Secs,
     /// The youngest recipient that had an attempt or waits for a host: its reply and limit represent the group.
-    pub(super) sample: Option<Key>,
+    pub(super) sample: Option<RecipientKey>,
 }
 
 impl Count {

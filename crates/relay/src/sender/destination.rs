@@ -13,7 +13,7 @@ use posthaste_watch::StuckWorker;
 use super::outgoing::Outgoing;
 use super::relay::Relay;
 use posthaste_queue::entry::Forwarded;
-use posthaste_queue::{QueuedRecipient, Ret};
+use posthaste_queue::{QueuedRecipient, QueuedRet};
 
 impl Destination for Relay {
     fn figures(&self) -> DestinationFigures {
@@ -109,8 +109,8 @@ fn outgoing(mail: &Mail<'_>) -> Option<Outgoing> {
         is_8bit: mail.is_8bit,
         smtputf8: mail.smtputf8,
         ret: mail.ret.map(|ret| match ret {
-            ReturnedPart::Full => Ret::Full,
-            ReturnedPart::Headers => Ret::Headers,
+            ReturnedPart::Full => QueuedRet::Full,
+            ReturnedPart::Headers => QueuedRet::Headers,
         }),
         envid: mail.envid.clone(),
         tenant: mail.tenant.clone(),
@@ -146,7 +146,7 @@ mod tests {
         let outgoing = outgoing(&mail).expect("for other hosts");
         assert_eq!(
             (&*outgoing.sender, &*outgoing.envid, outgoing.ret),
-            ("s@example.net", "QQ314159", Some(Ret::Headers))
+            ("s@example.net", "QQ314159", Some(QueuedRet::Headers))
         );
         let recipients = outgoing.recipients.iter().map(|to| (to.number, &*to.address, &*to.orcpt, to.notify));
         let expected = [("a", notify::SUCCESS | notify::DELAY), ("b", notify::NEVER), ("c", 0)];

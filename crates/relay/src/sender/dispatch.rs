@@ -17,7 +17,7 @@ use super::site::Site;
 use super::sites::Thinner;
 use super::status::ReplyPlace;
 use super::suppress::flush_bounces;
-use posthaste_queue::{Notice, Outcome, Secs, Status, What};
+use posthaste_queue::{AttemptOutcome, DueNotice, Secs, Status, What};
 use posthaste_smtp::Reply;
 
 /// Runs until the relay ends.
@@ -88,23 +88,23 @@ fn each_second(shared: &Arc<Shared>, now: Secs) {
 }
 
 /// Notices of one kind and one message.
-fn settle_notices(shared: &Arc<Shared>, notices: &[Notice]) {
+fn settle_notices(shared: &Arc<Shared>, notices: &[DueNotice]) {
     let Some(first) = notices.first() else { return };
     let reply = match first {
-        Notice::Expired(_) => Reply::new(554, "5.4.7", "it could not be delivered in time"),
-        Notice::Delayed(_) => Reply::new(451, "4.4.7", "it has not been delivered yet"),
+        DueNotice::Expired(_) => Reply::new(554, "5.4.7", "it could not be delivered in time"),
+        DueNotice::Delayed(_) => Reply::new(451, "4.4.7", "it has not been delivered yet"),
     };
     let mut queue = shared.queue();
     let changes = notices.iter().filter_map(|notice| {
         let key = notice.key();
         let state = queue.show(key)?;
         match notice {
-            Notice::Expired(_) => {
+            DueNotice::Expired(_) => {
                 let is_untried = state.status == Status::default();
                 let status = if is_untried { Status { code: 0, enhanced: 4007 } } else { state.status };
-                queue.finish(key, Outcome::Failed(status))
+                queue.finish(key, AttemptOutcome::Failed(status))
             }
-            Notice::Delayed(_) => Some(posthaste_queue::Change { key, what: What::DelayTold }),
+            DueNotice::Delayed(_) => Some(posthaste_queue::Change { key, what: What::DelayTold }),
         }
     });
     let changes: Vec<_> = changes.collect();

@@ -18,7 +18,7 @@ use super::status::{ReplyPlace, keys_of, outcome_for, reply_for, status_of};
 use super::tell::{is_double_bounce, is_told};
 use crate::session::Fate;
 use posthaste_dns::DnsError;
-use posthaste_queue::{Change, Key, Outcome, Prefer, Status, Take, Taken, Transaction, What};
+use posthaste_queue::{AttemptOutcome, Change, Prefer, RecipientKey, Status, Take, Taken, Transaction, What};
 
 /// Recipients of a transaction whose outcomes are not yet handed to the record. If the task panics, delivered ones are
 /// recorded and the others given back: untried the first time, as deferred if the message causes it again.
@@ -27,7 +27,7 @@ struct Owed<'a> {
     site: &'a Site,
     message: Lsn,
     /// Each recipient with its outcome, if decided; `None`: settled.
-    recipients: Vec<Option<(Key, Option<Change>)>>,
+    recipients: Vec<Option<(RecipientKey, Option<Change>)>>,
 }
 
 impl Drop for Owed<'_> {
@@ -36,7 +36,7 @@ impl Drop for Owed<'_> {
             return;
         }
         let is_first = self.site.state().panicked(self.message);
-        let outcome = if is_first { Outcome::Untried } else { Outcome::Deferred(PANICKED) };
+        let outcome = if is_first { AttemptOutcome::Untried } else { AttemptOutcome::Deferred(PANICKED) };
         let mut delivered = Vec::new();
         let mut back = Vec::new();
         for (key, change) in self.recipients.drain(..).flatten() {
@@ -132,7 +132,7 @@ fn leave_memory<'a>(shared: &Shared, message: Lsn, mut changes: impl Iterator<It
 }
 
 /// Keeps the reply about a recipient, and writes it with the next batch.
-fn keep_reply(shared: &Shared, key: Key, place: ReplyPlace<'_>, reply: &Reply, class: &Arc<str>) {
+fn keep_reply(shared: &Shared, key: RecipientKey, place: ReplyPlace<'_>, reply: &Reply, class: &Arc<str>) {
     let said = shortened(&place.said(reply));
     shared.outcomes.replies.keep(key, said.clone(), class.clone());
     shared.outcomes.recorder.reply(key, said);
@@ -142,7 +142,7 @@ fn keep_reply(shared: &Shared, key: Key, place: ReplyPlace<'_>, reply: &Reply, c
 /// read.
 pub(super) fn attempted(
     shared: &Shared,
-    key: Key,
+    key: RecipientKey,
     envelope: Option<&Envelope>,
     attempts: u8,
     result: AttemptResult,
@@ -201,7 +201,7 @@ fn last_words(
     site: &Site,
     place: ReplyPlace<'_>,
     reply: &Reply,
-    behind: Option<(&Envelope, &[(Key, u8)])>,
+    behind: Option<(&Envelope, &[(RecipientKey, u8)])>,
 ) {
     let said = shortened(&place.said(reply));
     let class: Arc<str> = shared.config.bounces.classes.now().classify_reply(reply).name().into();
@@ -248,7 +248,7 @@ pub(super) fn ended_early(shared: &Arc<Shared>, site: &Arc<Site>, host: &Arc<str
     shared.spawn_blocking(move |shared| {
         let place = ReplyPlace { host: &host, stage: step.name() };
         let envelope = next.as_ref().and_then(|next| shared.messages.envelope(next.message).ok());
-        let of = |(key, taken): (Key, &Taken)| (key, taken.attempts);
+        let of = |(key, taken): (RecipientKey, &Taken)| (key, taken.attempts);
         let keys: Vec<_> = next.iter().flat_map(|next| keys_of(next).zip(&next.recipients)).map(of).collect();
         last_words(shared, &site, place, &reply, envelope.as_deref().map(|envelope| (envelope, &keys[..])));
     });
@@ -265,7 +265,7 @@ pub(super) fn end_without_host(shared: &Arc<Shared>, transaction: &Transaction, 
 }
 
 /// Ends attempts before any session, with a reply of our own.
-pub(super) fn end_unsent(shared: &Arc<Shared>, transaction: &Transaction, outcome: Outcome, reply: Reply) {
+pub(super) fn end_unsent(shared: &Arc<Shared>, transaction: &Transaction, outcome: AttemptOutcome, reply: Reply) {
     end_refused(shared, transaction, outcome, reply, ReplyPlace::of(&Arc::default()));
 }
 
@@ -273,7 +273,7 @@ pub(super) fn end_unsent(shared: &Arc<Shared>, transaction: &Transaction, outcom
 pub(super) fn end_refused(
     shared: &Arc<Shared>,
     transaction: &Transaction,
-    outcome: Outcome,
+    outcome: AttemptOutcome,
     reply: Reply,
     ReplyPlace { host, stage }: ReplyPlace<'_>,
 ) {
@@ -359,15 +359,15 @@ fn note_at_site(site: &Site, message: Lsn, fates: &[Fate]) -> bool {
     false
 }
 
-fn outcome_of(fate: &Fate, is_hopeless: bool) -> Outcome {
+fn outcome_of(fate: &Fate, is_hopeless: bool) -> AttemptOutcome {
     let status = status_of(fate.reply());
     match fate {
-        Fate::Delivered(_) => Outcome::Delivered(status),
-        Fate::Refused(..) => Outcome::Failed(status),
-        Fate::Deferred(..) | Fate::Unknown(_) => Outcome::Deferred(status),
+        Fate::Delivered(_) => AttemptOutcome::Delivered(status),
+        Fate::Refused(..) => AttemptOutcome::Failed(status),
+        Fate::Deferred(..) | Fate::Unknown(_) => AttemptOutcome::Deferred(status),
         // The message itself may be what the hosts do not survive.
-        Fate::NotSent(_) if is_hopeless => Outcome::Deferred(status),
-        Fate::NotSent(_) | Fate::TooMany(_) => Outcome::Untried,
+        Fate::NotSent(_) if is_hopeless => AttemptOutcome::Deferred(status),
+        Fate::NotSent(_) | Fate::TooMany(_) => AttemptOutcome::Untried,
     }
 }
 

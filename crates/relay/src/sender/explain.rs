@@ -7,7 +7,7 @@ use super::relay::Relay;
 use super::route_table::Plan;
 use super::shared::Shared;
 use super::site::{OpenLimit, RateLimit, Site};
-use posthaste_queue::{Key, QueueEntry, QueueName, Secs};
+use posthaste_queue::{QueueEntry, QueueName, RecipientKey, Secs};
 use posthaste_shaping::explain::{Explained, Now};
 use posthaste_shaping::{Label, Place, Scope};
 
@@ -135,7 +135,7 @@ fn now(shared: &Shared, explained: &Explained) -> Vec<Now> {
 }
 
 /// The limit that a recipient's site waits for now.
-pub(super) fn limit_of(shared: &Shared, key: Key) -> Option<String> {
+pub(super) fn limit_of(shared: &Shared, key: RecipientKey) -> Option<String> {
     let place = shared.queue().route_of(key)?;
     let site = shared.sites.find(&place)?;
     // Trouble with the hosts is no limit: their last reply says it.
@@ -144,7 +144,7 @@ pub(super) fn limit_of(shared: &Shared, key: Key) -> Option<String> {
 }
 
 /// Time until the mail hosts of a recipient are tried again, if they cannot be reached now.
-pub(super) fn hosts_paused_for(shared: &Shared, key: Key) -> Option<Duration> {
+pub(super) fn hosts_paused_for(shared: &Shared, key: RecipientKey) -> Option<Duration> {
     let place = shared.queue().route_of(key)?;
     let site = shared.sites.find(&place)?;
     let until = site.state().standing.paused_until()?;

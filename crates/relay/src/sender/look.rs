@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::count::Count;
-use posthaste_queue::{Key, QueueId, Secs};
+use posthaste_queue::{QueueId, RecipientKey, Secs};
 
 /// Recipients of one part; its last page may exceed it.
 pub(super) const PART: usize = 16_384;
@@ -26,7 +26,7 @@ pub(super) struct Rounds {
     /// Start of the last part.
     at: Option<Instant>,
     /// Where the next part begins; `None`: at the beginning of the queue.
-    from: Option<Key>,
+    from: Option<RecipientKey>,
     round: u32,
     /// Glances by queue: at recipients not held, and at held ones.
     seen: [HashMap<QueueId, Glance>; 2],
@@ -39,7 +39,7 @@ struct Glance {
     round: u32,
     oldest: Secs,
     next: Secs,
-    sample: Option<Key>,
+    sample: Option<RecipientKey>,
     /// Suspended recipients of this round so far, and of the round before.
     suspended: u64,
     suspended_before: u64,
@@ -78,7 +78,7 @@ impl RollingLook {
         &self,
         at: Instant,
         now: Secs,
-        mut page: impl FnMut(Option<Key>) -> (Vec<(QueueId, Count)>, Option<Key>),
+        mut page: impl FnMut(Option<RecipientKey>) -> (Vec<(QueueId, Count)>, Option<RecipientKey>),
     ) -> MutexGuard<'_, Rounds> {
         // One request scans at a time; others wait for its part.
         let mut rounds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,15 +155,15 @@ mod tests {
         queue.queues()
     });
 
-    fn key(number: u64) -> Key {
-        Key { message: Lsn::new(number), number: 0 }
+    fn key(number: u64) -> RecipientKey {
+        RecipientKey { message: Lsn::new(number), number: 0 }
     }
 
     /// Scans pages of 1000 of a queue of `len` recipients, each a second younger than the one before. Returns how many
     /// were scanned.
     fn look_at(look: &RollingLook, at: Instant, len: u64) -> usize {
         let mut given = 0;
-        let page = |from: Option<Key>| {
+        let page = |from: Option<RecipientKey>| {
             let from = from.map_or(0, |from| from.message.get());
             let to = len.min(from + 1000);
             given += (to - from) as usize;
@@ -190,10 +190,11 @@ mod tests {
         let oldest = || look.0.lock().unwrap().of(QUEUES[0], None).unwrap().oldest;
         assert_eq!(oldest(), 100);
         // The oldest have left: the next round shows it with its first part.
-        let page = |_: Option<Key>| (vec![(QUEUES[0], Count { oldest: 50_100, ..Count::NONE }); PART], Some(key(1)));
+        let page =
+            |_: Option<RecipientKey>| (vec![(QUEUES[0], Count { oldest: 50_100, ..Count::NONE }); PART], Some(key(1)));
         drop(look.advance(begun + PAUSE * 12, 0, page));
         assert_eq!(oldest(), 50_100);
-        let nothing = |_: Option<Key>| (Vec::new(), None);
+        let nothing = |_: Option<RecipientKey>| (Vec::new(), None);
         drop(look.advance(begun + PAUSE * 13, 0, nothing));
         drop(look.advance(begun + PAUSE * 14, 0, nothing));
         assert_eq!(look.0.lock().unwrap().of(QUEUES[0], None), None, "a queue that is gone is forgotten");
@@ -203,7 +204,7 @@ mod tests {
     fn held_recipients_are_told_apart_and_past_times_ignored() {
         let look = RollingLook::default();
         let one = |held, oldest, next| (QUEUES[0], Count { held, oldest, next, ..Count::NONE });
-        let page = |_: Option<Key>| (vec![one(0, 7, 90), one(1, 5, Secs::MAX), one(0, 9, 80)], None);
+        let page = |_: Option<RecipientKey>| (vec![one(0, 7, 90), one(1, 5, Secs::MAX), one(0, 9, 80)], None);
         let begun = Instant::now();
         let rounds = look.advance(begun, 50, page);
         let of = |rounds: &Rounds, is_held| rounds.of(QUEUES[0], is_held).map(|of| (of.oldest, of.next));
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(of(&rounds, None), Some((5, 80)));
         assert_eq!(rounds.of(QUEUES[1], None), None);
         drop(rounds);
-        let later = |_: Option<Key>| (vec![one(0, 7, 300)], None);
+        let later = |_: Option<RecipientKey>| (vec![one(0, 7, 300)], None);
         assert_eq!(of(&look.advance(begun + PAUSE, 85, later), Some(false)), Some((7, 300)));
     }
 }

@@ -4,7 +4,7 @@ use posthaste_smtp::Reply;
 use posthaste_spool::{Entry, Lsn};
 
 use super::status::ReplyPlace;
-use posthaste_queue::{Action, Imported, Key, QueueEntry, Secs};
+use posthaste_queue::{Imported, QueueAction, QueueEntry, RecipientKey, Secs};
 
 /// Receives events, for a log. Its methods must not block.
 pub trait Observer: Send + Sync {
@@ -13,7 +13,7 @@ pub trait Observer: Send + Sync {
 
     /// An operator's change of recipients, just before it is recorded. The returned entry goes into the batch of the
     /// record.
-    fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry>;
+    fn acted(&self, by: &By, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry>;
 
     /// True if [`acted`](Self::acted) uses its recipients. If not, it is not called, and addresses are not read.
     fn wants_acted(&self) -> bool;
@@ -68,7 +68,7 @@ pub struct TlsFailure<'a> {
 pub struct Attempt {
     /// The recipient. The message is [`Lsn::ZERO`] if a session was [interrupted](AttemptResult::Interrupted) while
     /// nothing waited for it.
-    pub key: Key,
+    pub key: RecipientKey,
     /// The sender; empty for none.
     pub sender: Arc<str>,
     /// The recipient's address.
@@ -104,7 +104,7 @@ impl Attempt {
     /// An interruption while nothing waited.
     pub(super) fn of_no_message(at: Secs, place: ReplyPlace<'_>, class: Arc<str>, reply: Reply) -> Self {
         Attempt {
-            key: Key { message: Lsn::ZERO, number: 0 },
+            key: RecipientKey { message: Lsn::ZERO, number: 0 },
             sender: Arc::default(),
             recipient: Arc::default(),
             tenant: Arc::default(),
@@ -164,7 +164,7 @@ pub struct By {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActedOn {
     /// The recipient.
-    pub key: Key,
+    pub key: RecipientKey,
     /// Its address; empty if it cannot be read.
     pub recipient: Arc<str>,
 }

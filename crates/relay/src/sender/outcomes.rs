@@ -10,7 +10,7 @@ use super::notices::NoticesInForce;
 use super::notices_to_make::NoticesToMake;
 use super::record::OutcomeRecorder;
 use super::replies::Replies;
-use posthaste_queue::{Change, Key, Queue, Waits};
+use posthaste_queue::{Change, Queue, RecipientKey, Waits};
 
 /// Owner of outcomes, from a host's reply to the notice of it.
 pub(super) struct Outcomes {
@@ -46,11 +46,11 @@ impl Outcomes {
 /// Bounces that an operator orders for recipients in flight: they apply after the reply of the host. Locked after the
 /// queue.
 #[derive(Default)]
-pub(super) struct BouncesToFollow(Mutex<HashMap<Key, Reply>>);
+pub(super) struct BouncesToFollow(Mutex<HashMap<RecipientKey, Reply>>);
 
 impl BouncesToFollow {
     /// Notes a bounce. The caller holds the queue's lock, and the recipient is in flight.
-    pub fn add(&self, key: Key, reply: Reply) {
+    pub fn add(&self, key: RecipientKey, reply: Reply) {
         self.0.lock().expect("replies to follow").insert(key, reply);
     }
 

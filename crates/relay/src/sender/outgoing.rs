@@ -5,7 +5,7 @@ use std::sync::Arc;
 use posthaste_spool::{Entry, StreamId};
 
 use posthaste_queue::entry::Forwarded;
-use posthaste_queue::{QueueEntry, Queued, QueuedRecipient, Ret, Secs};
+use posthaste_queue::{QueueEntry, Queued, QueuedRecipient, QueuedRet, Secs};
 
 /// A message for the relay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Outgoing {
     /// True if its header needs SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
     /// RET (RFC 3461 section 4.3).
-    pub ret: Option<Ret>,
+    pub ret: Option<QueuedRet>,
     /// ENVID as received; empty for none.
     pub envid: Arc<str>,
     /// The tenant; empty for none.

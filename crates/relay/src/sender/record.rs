@@ -10,7 +10,7 @@ use posthaste_watch::{Watch, Worker};
 
 use super::observer::{Attempt, Observer, RecordingState};
 use super::replies;
-use posthaste_queue::{Change, Clock, Key, QueueEntry, Secs, What};
+use posthaste_queue::{Change, QueueClock, QueueEntry, RecipientKey, Secs, What};
 
 /// Appends the queue's changes to the spool. A failed append is repeated, so no outcome is forgotten.
 pub(super) struct OutcomeRecorder {
@@ -29,7 +29,7 @@ pub(super) struct OutcomeRecorder {
 struct State {
     changes: Vec<(Change, Option<Attempt>)>,
     /// Replies about recipients to be retried.
-    replies: VecDeque<(Key, Arc<str>)>,
+    replies: VecDeque<(RecipientKey, Arc<str>)>,
     /// The batch that the spool refused: it is next.
     refused: Option<MadeBatch>,
     joined_under_way: bool,
@@ -76,7 +76,7 @@ impl OutcomeRecorder {
 
     /// Adds the reason of a retry to the next batch. A batch begins only with [`record`](Self::record), even without
     /// changes, or within a second.
-    pub fn reply(&self, key: Key, said: Arc<str>) {
+    pub fn reply(&self, key: RecipientKey, said: Arc<str>) {
         let mut state = self.state();
         if state.replies.len() >= REPLIES_MAX {
             state.replies.pop_front();
@@ -160,7 +160,12 @@ impl OutcomeRecorder {
         }
     }
 
-    fn entries(&self, joined: Vec<(Change, Option<Attempt>)>, replies: Vec<(Key, Arc<str>)>, now: Secs) -> Vec<Entry> {
+    fn entries(
+        &self,
+        joined: Vec<(Change, Option<Attempt>)>,
+        replies: Vec<(RecipientKey, Arc<str>)>,
+        now: Secs,
+    ) -> Vec<Entry> {
         let changes: Vec<Change> = joined.iter().map(|(change, _)| *change).collect();
         let mut entries = Vec::new();
         if !changes.is_empty() {
@@ -240,7 +245,7 @@ const REPLIES_MAX: usize = 10_000;
 /// The queue's clock, driven by the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Time {
-    clock: Clock,
+    clock: QueueClock,
     begun: std::time::Instant,
 }
 
@@ -248,7 +253,7 @@ impl Time {
     /// The clock at an opening.
     pub fn start(recorded: Secs) -> Self {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Time { clock: Clock::start(recorded, wall, std::time::Duration::ZERO), begun: std::time::Instant::now() }
+        Time { clock: QueueClock::start(recorded, wall, std::time::Duration::ZERO), begun: std::time::Instant::now() }
     }
 
     pub fn now(&self) -> Secs {

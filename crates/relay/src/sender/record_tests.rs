@@ -73,8 +73,8 @@ fn delivered(number: u16) -> Change {
     Change { key: key(number), what: What::Delivered(Status::default()) }
 }
 
-fn key(number: u16) -> Key {
-    Key { message: Lsn::new(1), number }
+fn key(number: u16) -> RecipientKey {
+    RecipientKey { message: Lsn::new(1), number }
 }
 
 fn changes(numbers: std::ops::Range<u16>) -> QueueEntry {

@@ -30,7 +30,7 @@ use super::snapshots::{self, advance};
 use super::suppress::flush_bounces;
 use super::{dispatch, gather, round};
 use posthaste_dns::Resolver;
-use posthaste_queue::{Queue, QueueEntry, RestoreError, Schedules, Secs};
+use posthaste_queue::{Queue, QueueEntry, QueueRestoreError, Schedules, Secs};
 use posthaste_shaping::Rules;
 
 /// The name of the queue's stream.
@@ -373,8 +373,10 @@ fn read_snapshot(
     schedules: Schedules,
     seed: u64,
 ) -> Result<(Queue, Replies), StreamOpenError> {
-    let unknown =
-        |error: RestoreError| StreamOpenError::State { what: "the snapshot of the queue".into(), error: error.into() };
+    let unknown = |error: QueueRestoreError| StreamOpenError::State {
+        what: "the snapshot of the queue".into(),
+        error: error.into(),
+    };
     let queue = Queue::restore(&mut from, schedules, seed).map_err(unknown)?;
     Ok((queue, Replies::read(from).map_err(unknown)?))
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use posthaste_spool::Lsn;
 
-use posthaste_queue::{DecodeError, EntryText, Key, QueueEntry, RestoreError};
+use posthaste_queue::{EntryText, QueueDecodeError, QueueEntry, QueueRestoreError, RecipientKey};
 
 /// The last reply about a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub(super) struct Replies(Mutex<Kept>);
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Kept {
-    said: BTreeMap<Key, LastReply>,
-    why_held: BTreeMap<Key, Arc<str>>,
+    said: BTreeMap<RecipientKey, LastReply>,
+    why_held: BTreeMap<RecipientKey, Arc<str>>,
 }
 
 impl Replies {
@@ -40,7 +40,7 @@ impl Replies {
     }
 
     /// Keeps the reply about a recipient to be retried.
-    pub fn keep(&self, key: Key, text: Arc<str>, class: Arc<str>) {
+    pub fn keep(&self, key: RecipientKey, text: Arc<str>, class: Arc<str>) {
         let said = &mut self.lock().said;
         said.insert(key, LastReply { text, class });
         if said.len() > REPLIES_MAX {
@@ -49,7 +49,7 @@ impl Replies {
     }
 
     /// Keeps an operator's reason for a hold; an empty one replaces an earlier one.
-    fn keep_reason(&self, key: Key, reason: &Arc<str>) {
+    fn keep_reason(&self, key: RecipientKey, reason: &Arc<str>) {
         let why_held = &mut self.lock().why_held;
         if reason.is_empty() {
             why_held.remove(&key);
@@ -62,14 +62,14 @@ impl Replies {
     }
 
     /// An operator's last reason for a hold, which may have ended.
-    pub fn why_held(&self, key: Key) -> Option<Arc<str>> {
+    pub fn why_held(&self, key: RecipientKey) -> Option<Arc<str>> {
         self.lock().why_held.get(&key).cloned()
     }
 
     /// Entries for a hold of these recipients; none if there is no reason now and was none before.
-    pub fn entries_of_hold(&self, keys: &[Key], reason: &str) -> Vec<QueueEntry> {
+    pub fn entries_of_hold(&self, keys: &[RecipientKey], reason: &str) -> Vec<QueueEntry> {
         let reason = shortened(reason);
-        let is_noted = |key: &Key| !reason.is_empty() || self.why_held(*key).is_some();
+        let is_noted = |key: &RecipientKey| !reason.is_empty() || self.why_held(*key).is_some();
         let noted = keys.iter().copied().filter(is_noted).map(|key| (key, reason.clone())).collect();
         entries(noted, |reason, keys| QueueEntry::WhyHeld { reason, keys })
     }
@@ -87,7 +87,7 @@ impl Replies {
             QueueEntry::Imported(imported) => {
                 for (recipient, state) in imported.queued.recipients.iter().zip(&imported.states) {
                     if !state.reply.is_empty() {
-                        let key = Key { message: lsn, number: recipient.number };
+                        let key = RecipientKey { message: lsn, number: recipient.number };
                         self.keep(key, state.reply.clone().into(), Arc::default());
                     }
                 }
@@ -97,7 +97,7 @@ impl Replies {
     }
 
     /// Drops those of recipients that no longer wait.
-    pub fn retain(&self, waits: impl Fn(Key) -> bool) {
+    pub fn retain(&self, waits: impl Fn(RecipientKey) -> bool) {
         let kept = &mut *self.lock();
         kept.said.retain(|key, _| waits(*key));
         kept.why_held.retain(|key, _| waits(*key));
@@ -123,7 +123,7 @@ impl Replies {
     }
 
     /// Reads them from the end of a snapshot.
-    pub fn read(mut from: impl Read) -> Result<Self, RestoreError> {
+    pub fn read(mut from: impl Read) -> Result<Self, QueueRestoreError> {
         let replies = Self::default();
         let mut magic = Vec::new();
         from.by_ref().take(MAGIC.len() as u64).read_to_end(&mut magic)?;
@@ -132,25 +132,25 @@ impl Replies {
             return Ok(replies);
         }
         if magic != MAGIC {
-            return Err(DecodeError::Unknown("version of replies").into());
+            return Err(QueueDecodeError::Unknown("version of replies").into());
         }
         for _ in 0..number(&mut from)? {
             let len = number(&mut from)?;
             if len > ENTRY_BYTES_MAX {
-                return Err(DecodeError::Bound("bytes of a reply").into());
+                return Err(QueueDecodeError::Bound("bytes of a reply").into());
             }
             let mut entry = vec![0; len as usize];
             from.read_exact(&mut entry)?;
             match QueueEntry::decode(&entry)? {
                 entry @ (QueueEntry::Replies { .. } | QueueEntry::WhyHeld { .. }) => replies.apply(Lsn::ZERO, &entry),
-                _ => return Err(DecodeError::Unknown("reply").into()),
+                _ => return Err(QueueDecodeError::Unknown("reply").into()),
             }
         }
         Ok(replies)
     }
 
     /// The last reply.
-    pub fn of(&self, key: Key) -> Option<LastReply> {
+    pub fn of(&self, key: RecipientKey) -> Option<LastReply> {
         self.lock().said.get(&key).cloned()
     }
 
@@ -162,13 +162,13 @@ impl Replies {
     }
 }
 
-fn forget<T>(texts: &mut BTreeMap<Key, T>, messages: &[Lsn]) {
+fn forget<T>(texts: &mut BTreeMap<RecipientKey, T>, messages: &[Lsn]) {
     if texts.is_empty() {
         return;
     }
     for message in messages.iter().copied() {
-        let of_it = Key { message, number: 0 }..=Key { message, number: u16::MAX };
-        let keys: Vec<Key> = texts.range(of_it).map(|(key, _)| *key).collect();
+        let of_it = RecipientKey { message, number: 0 }..=RecipientKey { message, number: u16::MAX };
+        let keys: Vec<RecipientKey> = texts.range(of_it).map(|(key, _)| *key).collect();
         keys.iter().for_each(|key| drop(texts.remove(key)));
     }
 }
@@ -179,13 +179,16 @@ fn number(from: &mut impl Read) -> std::io::Result<u32> {
 }
 
 /// Replies as entries.
-pub(super) fn of_replies(replies: Vec<(Key, Arc<str>)>) -> Vec<QueueEntry> {
+pub(super) fn of_replies(replies: Vec<(RecipientKey, Arc<str>)>) -> Vec<QueueEntry> {
     entries(replies, |text, keys| QueueEntry::Replies { text, keys })
 }
 
 /// Texts as entries: equal ones share an entry.
-fn entries(texts: Vec<(Key, Arc<str>)>, entry: impl Fn(EntryText, Vec<Key>) -> QueueEntry) -> Vec<QueueEntry> {
-    let mut by_text: HashMap<Arc<str>, Vec<Key>> = HashMap::new();
+fn entries(
+    texts: Vec<(RecipientKey, Arc<str>)>,
+    entry: impl Fn(EntryText, Vec<RecipientKey>) -> QueueEntry,
+) -> Vec<QueueEntry> {
+    let mut by_text: HashMap<Arc<str>, Vec<RecipientKey>> = HashMap::new();
     for (key, text) in texts {
         by_text.entry(text).or_default().push(key);
     }
@@ -215,7 +218,7 @@ mod tests {
     #[test]
     fn the_youngest_are_kept_until_their_message_is_settled() {
         let replies = Replies::default();
-        let key = |message: usize, number| Key { message: Lsn::new(message as u64), number };
+        let key = |message: usize, number| RecipientKey { message: Lsn::new(message as u64), number };
         for message in 0..REPLIES_MAX + 2 {
             replies.keep(key(message, 1), format!("{message}").into(), "other".into());
         }
@@ -230,8 +233,8 @@ mod tests {
     #[test]
     fn a_hold_without_a_reason_forgets_the_one_before() {
         let replies = Replies::default();
-        let keys = [1, 2].map(|message| Key { message: Lsn::new(message), number: 0 });
-        let hold = |keys: &[Key], reason: &str| {
+        let keys = [1, 2].map(|message| RecipientKey { message: Lsn::new(message), number: 0 });
+        let hold = |keys: &[RecipientKey], reason: &str| {
             let entries = replies.entries_of_hold(keys, reason);
             entries.iter().for_each(|entry| replies.apply(Lsn::new(9), entry));
             (entries.len(), keys.iter().map(|key| replies.why_held(*key)).collect::<Vec<_>>())
@@ -253,7 +256,7 @@ mod tests {
         for message in 1..=3000 {
             let said = shortened(&if message % 3 == 0 { format!("own {message}") } else { "é".repeat(600) });
             assert!(said.len() <= EntryText::BYTES_MAX);
-            let key = Key { message: Lsn::new(message), number: 1 };
+            let key = RecipientKey { message: Lsn::new(message), number: 1 };
             replies.keep(key, said, Arc::default());
             if message % 100 == 0 {
                 replies.keep_reason(key, &format!("reason {message}").into());

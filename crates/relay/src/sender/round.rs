@@ -26,7 +26,7 @@ use super::status::{ReplyPlace, reply_for, status_of};
 use super::suppress::has_unsuppressed;
 use crate::session::{Endpoint, OpenError, STEPS, steps};
 use posthaste_dns::{Addresses, Attempt, DnsError, MailHost, Resolver};
-use posthaste_queue::{Outcome, Prefer, Take};
+use posthaste_queue::{AttemptOutcome, Prefer, Take};
 
 /// Starts the task of a connection that its site has counted. See [`Shared::start_connection`].
 pub(super) fn start(shared: &Arc<Shared>, site: &Arc<Site>, admitted: Admitted, seed: u64) {
@@ -274,7 +274,7 @@ fn give_up(shared: &Arc<Shared>, site: &Site, place: ReplyPlace<'_>, reply: &Rep
     while shared.outcomes.recorder.budget.may_begin() {
         let next = shared.queue().next(ready, take);
         let Some(transaction) = next else { return };
-        let outcome = Outcome::Failed(status_of(reply));
+        let outcome = AttemptOutcome::Failed(status_of(reply));
         end_refused(shared, &transaction, outcome, reply.clone(), place);
     }
 }

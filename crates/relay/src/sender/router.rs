@@ -18,7 +18,7 @@ use super::site::Site;
 use super::source::Egress;
 use super::status::status_of;
 use posthaste_dns::{DnsError, Slot};
-use posthaste_queue::{Hop, LateHop, Outcome, QueueId, QueueName, ReadyId, Secs, Source, Transaction};
+use posthaste_queue::{AttemptOutcome, Hop, LateHop, QueueId, QueueName, ReadyId, RouteSource, Secs, Transaction};
 
 /// Finds the sites of a queue. Without any, its waiting mail counts as attempted.
 pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
@@ -29,7 +29,7 @@ pub(super) async fn route(shared: Arc<Shared>, id: QueueId) {
         let routes = shared.routes.in_force();
         if let Some(bounced) = routes.bounced(&name) {
             let reply = Reply::new(550, "5.7.0", format!("given up: {}", bounced.reason));
-            let outcome = Outcome::Failed(status_of(&reply));
+            let outcome = AttemptOutcome::Failed(status_of(&reply));
             worker.pulse().step(0);
             return end_all(&shared, id, |transaction| end_unsent(&shared, transaction, outcome, reply.clone())).await;
         }
@@ -116,8 +116,8 @@ fn route_to(shared: &Arc<Shared>, id: QueueId, routes: &Arc<Routes>, usual: &Pla
     let until = until.saturating_duration_since(Instant::now()).as_secs();
     let now = shared.time.now();
     let until = now.saturating_add(Secs::try_from(until).unwrap_or(Secs::MAX).clamp(1, ROUTE_SECS_MAX));
-    let source = |(egress, weight): &Member| Source { name: egress.name().clone(), weight: *weight };
-    let sources = |plan: &Plan| plan.members.iter().map(source).collect::<Vec<Source>>();
+    let source = |(egress, weight): &Member| RouteSource { name: egress.name().clone(), weight: *weight };
+    let sources = |plan: &Plan| plan.members.iter().map(source).collect::<Vec<RouteSource>>();
     let usual_sources = sources(usual);
     let late_sources = late.map_or_else(Vec::new, |(_, plan)| sources(plan));
     let hop = Hop { site: &usual.name, sources: &usual_sources };

@@ -26,7 +26,7 @@ use super::route_table::RouteTable;
 use super::site::{Admitted, Alarm, Shaper, Site};
 use super::sites::Sites;
 use super::status::keys_of;
-use posthaste_queue::{Change, Key, Outcome, Queue, QueueEntry, Transaction};
+use posthaste_queue::{AttemptOutcome, Change, Queue, QueueEntry, RecipientKey, Transaction};
 use posthaste_shaping::explain::Defaults;
 
 pub(super) struct Shared {
@@ -182,7 +182,7 @@ impl Shared {
     }
 
     /// Ends attempts without a report.
-    pub fn finish(self: &Arc<Self>, outcomes: Vec<(Key, Outcome)>) {
+    pub fn finish(self: &Arc<Self>, outcomes: Vec<(RecipientKey, AttemptOutcome)>) {
         let changes: Vec<Change> = {
             let mut queue = self.queue();
             outcomes.into_iter().filter_map(|(key, outcome)| queue.finish(key, outcome)).collect()
@@ -192,7 +192,7 @@ impl Shared {
 
     /// Puts back a transaction that nobody was told of.
     pub fn untried(self: &Arc<Self>, transaction: &Transaction) {
-        self.finish(keys_of(transaction).map(|key| (key, Outcome::Untried)).collect());
+        self.finish(keys_of(transaction).map(|key| (key, AttemptOutcome::Untried)).collect());
     }
 
     pub fn record(self: &Arc<Self>, changes: Vec<Change>) {

@@ -9,7 +9,7 @@ use posthaste_spool::{Lsn, Released, SnapshotName};
 use tokio::time::{Instant, timeout};
 
 use super::shared::Shared;
-use posthaste_queue::Snapshot;
+use posthaste_queue::QueueSnapshot;
 
 /// Writes snapshots until the relay ends. Runs beside the dispatcher: a large queue takes seconds.
 pub(super) async fn run(shared: Arc<Shared>) {
@@ -60,7 +60,7 @@ pub(super) fn advance(shared: &Arc<Shared>) -> io::Result<bool> {
     shared.is_snapshot_wanted.store(false, Ordering::Release);
     let (mut snapshot, settled, first) = {
         let mut queue = shared.queue();
-        (Snapshot::begin(&queue), queue.take_released(), queue.first_message())
+        (QueueSnapshot::begin(&queue), queue.take_released(), queue.first_message())
     };
     let position = snapshot.position();
     // An idle queue is written twice: if one copy is lost, the other has the same content.

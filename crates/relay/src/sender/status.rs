@@ -5,7 +5,7 @@ use std::sync::Arc;
 use posthaste_smtp::Reply;
 
 use posthaste_dns::DnsError;
-use posthaste_queue::{Key, Outcome, Status, Transaction};
+use posthaste_queue::{AttemptOutcome, RecipientKey, Status, Transaction};
 
 /// The host that gave a reply, and the step of the session. An empty host: we ourselves.
 #[derive(Clone, Copy)]
@@ -44,12 +44,12 @@ pub(super) fn reply_for(error: &DnsError) -> Reply {
 }
 
 /// The outcome of a failed look-up for recipients.
-pub(super) fn outcome_for(error: &DnsError) -> Outcome {
+pub(super) fn outcome_for(error: &DnsError) -> AttemptOutcome {
     let status = status_of(&reply_for(error));
-    if error.is_final() { Outcome::Failed(status) } else { Outcome::Deferred(status) }
+    if error.is_final() { AttemptOutcome::Failed(status) } else { AttemptOutcome::Deferred(status) }
 }
 
 /// The recipients of a transaction.
-pub(super) fn keys_of(transaction: &Transaction) -> impl Iterator<Item = Key> + '_ {
-    transaction.recipients.iter().map(|taken| Key { message: transaction.message, number: taken.number })
+pub(super) fn keys_of(transaction: &Transaction) -> impl Iterator<Item = RecipientKey> + '_ {
+    transaction.recipients.iter().map(|taken| RecipientKey { message: transaction.message, number: taken.number })
 }

@@ -13,7 +13,7 @@ use super::explain::{hosts_paused_for, limit_of};
 use super::ranking::Ranking;
 use super::relay::Relay;
 use super::shared::Shared;
-use posthaste_queue::{Key, Queue, QueueId, QueueName, Selection};
+use posthaste_queue::{Queue, QueueId, QueueName, RecipientKey, Selection};
 
 /// The name to count recipients by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +144,7 @@ fn counted<const N: usize>(shared: &Shared, filter: &Filter, by: [CountBy; N]) -
 }
 
 /// A page of recipients from a key on, each counted by itself, and the key to continue from.
-fn part(shared: &Shared, from: Option<Key>) -> (Vec<(QueueId, Count)>, Option<Key>) {
+fn part(shared: &Shared, from: Option<RecipientKey>) -> (Vec<(QueueId, Count)>, Option<RecipientKey>) {
     // Locked for one page at most: mail goes on meanwhile.
     let queue = shared.queue();
     let (keys, next, looked_at) = queue.select(&Selection::default(), from);

@@ -12,7 +12,7 @@ use super::shared::Shared;
 use super::site::Site;
 use super::status::{ReplyPlace, keys_of};
 use crate::suppression::{Source, Suppressed, SuppressionError};
-use posthaste_queue::{Outcome, Prefer, Take, Taken, Transaction};
+use posthaste_queue::{AttemptOutcome, Prefer, Take, Taken, Transaction};
 
 /// Ends the recipients of a transaction that are on the list, and leaves the others. Without a list this costs
 /// nothing; with one it may read from the disk.
@@ -38,7 +38,7 @@ pub(super) fn end_suppressed(
             left.push(*taken);
             continue;
         };
-        let Some(change) = shared.queue().finish(key, Outcome::Suppressed) else { continue };
+        let Some(change) = shared.queue().finish(key, AttemptOutcome::Suppressed) else { continue };
         let result = AttemptResult::Suppressed;
         let reply = reply_for(&entry);
         let host = Arc::from("");
@@ -67,7 +67,7 @@ pub(super) fn has_unsuppressed(shared: &Arc<Shared>, site: &Site) -> bool {
         };
         if !is_asked || !transaction.recipients.is_empty() {
             // Back to the front. The attempt reports any error.
-            let keys: Vec<_> = keys_of(&transaction).map(|key| (key, Outcome::Untried)).collect();
+            let keys: Vec<_> = keys_of(&transaction).map(|key| (key, AttemptOutcome::Untried)).collect();
             shared.finish(keys);
             return true;
         }

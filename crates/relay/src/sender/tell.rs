@@ -13,8 +13,8 @@ use super::messages::{Envelope, LoadError};
 use super::notices_to_make::Tell;
 use super::outgoing::Outgoing;
 use super::shared::Shared;
-use posthaste_queue::entry::Ret;
-use posthaste_queue::{Change, Key, QueuedRecipient, Status, What};
+use posthaste_queue::entry::QueuedRet;
+use posthaste_queue::{Change, QueuedRecipient, RecipientKey, Status, What};
 
 /// The recipient of a notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,13 +74,13 @@ fn prepare(shared: &Shared, message: Lsn, tell: Tell) -> Result<Prepared, LoadEr
                 owed.map(|owed| (owed.number, owed.status)).collect()
             }
             None => {
-                let status = |number| queue.show(Key { message, number }).map(|state| (number, state.status));
+                let status = |number| queue.show(RecipientKey { message, number }).map(|state| (number, state.status));
                 queue.delayed(message).into_iter().filter_map(status).collect()
             }
         }
     };
     let what = if tell == Tell::Delayed { What::DelayTold } else { What::Told };
-    let change = |number: u16| Change { key: Key { message, number }, what };
+    let change = |number: u16| Change { key: RecipientKey { message, number }, what };
     let changes = statuses.iter().map(|(number, _)| change(*number)).collect();
     let mut prepared = Prepared { changes, tenant: Arc::default(), written: None };
     if statuses.is_empty() {
@@ -98,7 +98,7 @@ fn prepare(shared: &Shared, message: Lsn, tell: Tell) -> Result<Prepared, LoadEr
     let mut to = None;
     for (number, status) in statuses {
         if let Some(addressee) = addressee(shared, tell, &envelope, number) {
-            told.push(what_was_said(shared, Key { message, number }, tell, status));
+            told.push(what_was_said(shared, RecipientKey { message, number }, tell, status));
             to = Some(addressee);
         }
     }
@@ -108,7 +108,7 @@ fn prepare(shared: &Shared, message: Lsn, tell: Tell) -> Result<Prepared, LoadEr
 }
 
 /// The last reply about a recipient.
-fn what_was_said(shared: &Shared, key: Key, tell: Tell, status: Status) -> PendingNotice {
+fn what_was_said(shared: &Shared, key: RecipientKey, tell: Tell, status: Status) -> PendingNotice {
     if tell == Tell::Delayed {
         let reply = "451 4.4.7 it has not been delivered yet".to_owned();
         return PendingNotice { number: key.number, status: (4, 4, 7), reply, host: String::new() };
@@ -135,7 +135,7 @@ fn written(
     let date = |secs| DateTime::from_unix(to_wall(secs));
     let returned_max = shared.config.returned_bytes_max;
     // For a success or a delay the header is enough (RFC 3461 section 4.3).
-    let wants_all = tell == Tell::Failed && queued.ret != Some(Ret::Headers);
+    let wants_all = tell == Tell::Failed && queued.ret != Some(QueuedRet::Headers);
     let is_short = || shared.messages.body_len(message).is_ok_and(|len| len <= returned_max);
     let is_whole = wants_all && is_short();
     let body = shared.messages.body(message, if is_whole { returned_max } else { HEADER_BYTES_MAX });
@@ -146,7 +146,7 @@ fn written(
         return None;
     }
     let until = |told: &PendingNotice| {
-        let state = shared.queue().show(Key { message, number: told.number });
+        let state = shared.queue().show(RecipientKey { message, number: told.number });
         date(state.and_then(|state| state.expires).unwrap_or(now))
     };
     let recipients = told.iter().filter_map(|told| {

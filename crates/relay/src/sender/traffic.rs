@@ -29,7 +29,7 @@ use super::status::keys_of;
 use super::suppress::end_suppressed;
 use crate::session::{Fate, Message, Session, Traffic, steps};
 use posthaste_queue::entry::{self, QueuedRecipient};
-use posthaste_queue::{Key, Outcome, Prefer, Queued, Status, Take, Transaction};
+use posthaste_queue::{AttemptOutcome, Prefer, Queued, RecipientKey, Status, Take, Transaction};
 
 /// Mail of one session.
 pub(super) struct Mail {
@@ -86,7 +86,8 @@ pub(super) struct UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         if !self.is_ended {
-            let outcome = if self.envelope.is_some() { Outcome::Deferred(UNKNOWN) } else { Outcome::Untried };
+            let outcome =
+                if self.envelope.is_some() { AttemptOutcome::Deferred(UNKNOWN) } else { AttemptOutcome::Untried };
             let outcomes: Vec<_> = self.keys().map(|key| (key, outcome)).collect();
             self.shared.finish(outcomes);
         }
@@ -94,7 +95,7 @@ impl Drop for UnderWay {
 }
 
 impl UnderWay {
-    fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+    fn keys(&self) -> impl Iterator<Item = RecipientKey> + '_ {
         keys_of(&self.transaction)
     }
 }
@@ -458,7 +459,8 @@ fn keep_one_sender(shared: &Arc<Shared>, transaction: &mut Transaction, queued: 
     };
     let message = transaction.message;
     let others = transaction.recipients.extract_if(.., |taken| forwarded.has(taken.number) != is_forwarded);
-    let others: Vec<_> = others.map(|taken| (Key { message, number: taken.number }, Outcome::Untried)).collect();
+    let others: Vec<_> =
+        others.map(|taken| (RecipientKey { message, number: taken.number }, AttemptOutcome::Untried)).collect();
     if !others.is_empty() {
         shared.finish(others);
     }
@@ -474,8 +476,8 @@ fn mail_from(queued: &Queued, transaction: &Transaction) -> Option<MailFrom> {
     mail.body = if queued.is_8bit { BodyType::EightBitMime } else { BodyType::SevenBit };
     mail.smtputf8 = queued.smtputf8;
     mail.ret = queued.ret.map(|ret| match ret {
-        entry::Ret::Full => Ret::Full,
-        entry::Ret::Headers => Ret::Headers,
+        entry::QueuedRet::Full => Ret::Full,
+        entry::QueuedRet::Headers => Ret::Headers,
     });
     mail.envid = (!queued.envid.is_empty()).then(|| queued.envid.to_string());
     Some(mail)

@@ -15,7 +15,8 @@ use super::relay::Relay;
 use super::shared::Shared;
 use posthaste_queue::entry::{Forwarded, HoldReason};
 use posthaste_queue::{
-    Action, ImportNoted, Imported, ImportedState, Key, Origin, QueueEntry, Queued, QueuedRecipient, Secs, Status, Waits,
+    ImportNoted, Imported, ImportedState, Origin, QueueAction, QueueEntry, Queued, QueuedRecipient, RecipientKey, Secs,
+    Status, Waits,
 };
 
 /// A message with the state of its recipients. Times are Unix seconds, as queues differ in their clocks.
@@ -189,7 +190,7 @@ impl Relay {
         {
             let queue = shared.queue();
             message.recipients.retain(|recipient| {
-                let key = Key { message: message.message, number: recipient.to.number };
+                let key = RecipientKey { message: message.message, number: recipient.to.number };
                 !(queue.was_imported(origin, recipient.to.number) || is_from_here && queue.show(key).is_some())
             });
             let new = message.recipients.len();
@@ -252,7 +253,7 @@ fn exported(
     shared: &Shared,
     message: Lsn,
     envelope: &Envelope,
-    keys: impl Iterator<Item = Key>,
+    keys: impl Iterator<Item = RecipientKey>,
     hold: Option<&By>,
     count: &mut ExportedCount,
 ) -> Result<Exported, ControlError> {
@@ -295,7 +296,7 @@ fn exported(
         queue.own_expiry(message)
     };
     for recipient in recipients.iter_mut().take(REPLIES_MAX) {
-        let said = shared.outcomes.replies.of(Key { message, number: recipient.to.number });
+        let said = shared.outcomes.replies.of(RecipientKey { message, number: recipient.to.number });
         recipient.reply = said.map_or_else(Arc::default, |said| said.text);
     }
     if let (Some(by), false) = (hold, changes.is_empty()) {
@@ -307,7 +308,7 @@ fn exported(
             changes.iter().for_each(|change| queue.abandon(change.key));
             return Err(error);
         }
-        let keys: Vec<Key> = changes.iter().map(|change| change.key).collect();
+        let keys: Vec<RecipientKey> = changes.iter().map(|change| change.key).collect();
         note_hold(shared, HOLD, &keys, by)?;
     }
     count.recipients += recipients.len() as u64;
@@ -365,7 +366,7 @@ fn wall_secs() -> u64 {
 }
 
 /// The hold of exported mail, until an operator changes it.
-const HOLD: Action = Action::Hold(None);
+const HOLD: QueueAction = QueueAction::Hold(None);
 /// Bytes of one read.
 const PIECE_BYTES: u64 = 1 << 20;
 /// Recipients of one message whose replies are exported.

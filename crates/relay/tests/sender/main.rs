@@ -43,7 +43,7 @@ use posthaste_dns::{Resolver, Settings};
 use posthaste_dns_stub::{Server, Zone};
 use posthaste_intake::Destination as _;
 use posthaste_intake::notify;
-use posthaste_queue::{Action, Imported, QueueEntry, QueuedRecipient, Schedule, Schedules};
+use posthaste_queue::{Imported, QueueAction, QueueEntry, QueuedRecipient, RetrySchedule, Schedules};
 use posthaste_relay::sender::{
     ActedOn, Attempt, AttemptResult, By, Config, Delivering, Filter, Notice, Notifier, Observer, Outgoing,
     QueueLimitState, RecordingState, Relay, Route, RouteTls, SiteState, TlsFailure, opportunistic_tls,
@@ -119,7 +119,7 @@ impl Observer for Log {
         None
     }
 
-    fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry> {
+    fn acted(&self, by: &By, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry> {
         let lines = recipients.iter().map(|of| format!("{} {action:?} by {}: {}", of.recipient, by.uid, by.reason));
         self.lines.lock().unwrap().extend(lines);
         None
@@ -180,8 +180,13 @@ struct Rig {
 }
 
 fn schedules(first_secs: u64, max_age_secs: u64) -> Schedules {
-    let schedule =
-        Schedule { first_secs, longest_secs: first_secs, jitter_percent: 0, max_age_secs, delay_notice_secs: 3600 };
+    let schedule = RetrySchedule {
+        first_secs,
+        longest_secs: first_secs,
+        jitter_percent: 0,
+        max_age_secs,
+        delay_notice_secs: 3600,
+    };
     Schedules { default: schedule, rules: Vec::new() }
 }
 
@@ -290,7 +295,7 @@ impl Rig {
 
     /// Has all waiting mail tried now.
     fn flush(&self) {
-        self.relay.act(&Filter::default(), Action::Flush, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+        self.relay.act(&Filter::default(), QueueAction::Flush, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
     }
 
     /// Waits until nothing is left to send or to report.

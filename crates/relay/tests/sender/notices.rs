@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use posthaste_queue::Ret;
+use posthaste_queue::QueuedRet;
 use posthaste_relay::sender::Notices;
 
 use super::*;
@@ -112,7 +112,7 @@ fn a_sender_that_does_not_exist_is_a_double_bounce_as_well() {
 }
 
 /// A message to one recipient with NOTIFY and ORCPT; the message has ENVID.
-fn asking(to: &str, notify: u8, ret: Option<Ret>) -> Outgoing {
+fn asking(to: &str, notify: u8, ret: Option<QueuedRet>) -> Outgoing {
     let mut message = outgoing("ann@a.example", &[to], notify);
     (message.ret, message.envid) = (ret, "QQ+2B314".into());
     message.recipients[0].orcpt = "rfc822;Bob+2Bx@old.example".into();
@@ -154,9 +154,9 @@ fn a_failure_obeys_ret_and_names_the_original_recipient() {
     let body = |subject: &str, bytes: usize| format!("Subject: {subject}\r\n\r\nsecret{}\r\n", "x".repeat(bytes));
     for (subject, ret, bytes) in [
         ("none", None, 0),
-        ("full", Some(Ret::Full), 0),
-        ("header", Some(Ret::Headers), 0),
-        ("long", Some(Ret::Full), 300),
+        ("full", Some(QueuedRet::Full), 0),
+        ("header", Some(QueuedRet::Headers), 0),
+        ("long", Some(QueuedRet::Full), 300),
     ] {
         rig.append(asking("no1@a.example", notify::FAILURE, ret), &body(subject, bytes));
     }
@@ -181,7 +181,7 @@ fn a_failure_obeys_ret_and_names_the_original_recipient() {
 fn a_host_that_tells_of_success_itself_gets_all_that_was_asked() {
     let sink = Sink::offering(&["PIPELINING", "8BITMIME", "DSN"]);
     let rig = rig_with(zone(), sink.port(), |_| ());
-    rig.append(asking("bob@a.example", notify::SUCCESS | notify::DELAY, Some(Ret::Headers)), "x\r\n");
+    rig.append(asking("bob@a.example", notify::SUCCESS | notify::DELAY, Some(QueuedRet::Headers)), "x\r\n");
     rig.append(asking("bob@a.example", notify::NEVER, None), "y\r\n");
     let taken = sink.wait_taken(2);
     rig.wait_empty();
@@ -200,7 +200,7 @@ fn a_host_without_dsn_gets_no_parameters_and_notify_decides() {
     let sink = Sink::start();
     let rig = rig_with(zone(), sink.port(), |_| ());
     for (notify, body) in [(notify::NEVER, "1\r\n"), (notify::FAILURE | notify::DELAY, "2\r\n"), (0, "3\r\n")] {
-        rig.append(asking("bob@a.example", notify, Some(Ret::Full)), body);
+        rig.append(asking("bob@a.example", notify, Some(QueuedRet::Full)), body);
     }
     rig.append(asking("no1@a.example", notify::NEVER, None), "4\r\n");
     rig.append(asking("no1@a.example", notify::SUCCESS | notify::DELAY, None), "5\r\n");

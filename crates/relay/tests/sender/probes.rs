@@ -84,7 +84,7 @@ fn a_flush_after_a_new_route_ends_the_pause_of_its_sites() {
     rig.relay.set_routing(&Routing { routes: vec![route.into()], ..Routing::default() });
     let selection = Selection { domain: Some("b.example".into()), ..Selection::default() };
     let filter = Filter { selection, ..Filter::default() };
-    let done = rig.relay.act(&filter, Action::Flush, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+    let done = rig.relay.act(&filter, QueueAction::Flush, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
     assert_eq!(done.changed, 1);
     rig.dns.release();
     sink.wait_taken(2);
@@ -128,7 +128,7 @@ fn a_paused_site_is_probed_with_one_connection() {
         more_waits(3);
     }
     // A flush of held mail tries nothing.
-    rig.relay.act(&Filter::default(), Action::Hold(None), &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+    rig.relay.act(&Filter::default(), QueueAction::Hold(None), &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
     rig.flush();
     more_waits(3);
     assert_eq!(mute.connections(), probes, "none during a pause");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_queue::{Action, Selection};
+use posthaste_queue::{QueueAction, Selection};
 use posthaste_relay::sender::{By, Filter, QueueLimitNow, QueueLimits};
 use posthaste_smtp::Reply;
 
@@ -41,7 +41,7 @@ fn a_full_queue_refuses_until_recipients_leave_and_says_so_once() {
     let by = By::default();
     let selection = Selection { tenant: Some("news".into()), ..Selection::default() };
     let reply = Reply::new(554, "5.0.0", "");
-    rig.relay.act(&Filter { selection, ..Filter::default() }, Action::Delete, &reply, &by).unwrap();
+    rig.relay.act(&Filter { selection, ..Filter::default() }, QueueAction::Delete, &reply, &by).unwrap();
     wait("both have room again", || rig.log().iter().filter(|line| line.starts_with("Again")).count() == 2);
     assert!(rig.relay.has_room(3) && rig.relay.has_room_for("news", 2));
     let told: Vec<String> = rig.log().into_iter().filter(|line| line.contains(" tenant: ")).collect();

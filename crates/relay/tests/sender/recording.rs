@@ -306,7 +306,7 @@ fn a_refusal_is_recorded_while_others_are_under_way() {
     assert_eq!((rig.relay.stats().recipients, rig.relay.stats().owed_notices), (1, 1));
     // Its notice waits for that one.
     let never = Filter { recipient: Some("never@a.example".to_owned()), ..Filter::default() };
-    rig.relay.act(&never, Action::Delete, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+    rig.relay.act(&never, QueueAction::Delete, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
     rig.flush();
     // The queue is empty for a moment while the notice that is owed becomes a message.
     wait("the notice is sent", || notices(&sink) == 1);

@@ -70,7 +70,7 @@ impl Idle {
         told.recv().unwrap().unwrap();
     }
 
-    fn act(&self, domain: &str, action: Action) {
+    fn act(&self, domain: &str, action: QueueAction) {
         let selection = Selection { domain: Some(domain.into()), ..Selection::default() };
         let filter = Filter { selection, ..Filter::default() };
         self.relay.act(&filter, action, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
@@ -140,8 +140,8 @@ fn queue_of_two(dir: &Path, dns: &Server) -> (PathBuf, Vec<(String, String)>) {
     it.end();
     let before = snapshots(dir);
     let it = Idle::open(dir, dns);
-    it.act("b.example", Action::Hold(None));
-    it.act("c.example", Action::Delete);
+    it.act("b.example", QueueAction::Hold(None));
+    it.act("c.example", QueueAction::Delete);
     it.append(outgoing("ann@here.example", &["sue@d.example"], 0));
     let waiting = it.waiting();
     it.end();
@@ -210,7 +210,7 @@ fn the_older_snapshot_knows_later_imports() {
     let it = Idle::open(dir.path(), &dns);
     assert_eq!(import(&it), (1, 0));
     // It is settled, and its body released.
-    it.act("b.example", Action::Delete);
+    it.act("b.example", QueueAction::Delete);
     it.end();
     let last = snapshots(dir.path()).into_iter().find(|path| !before.contains(path)).expect("a newer one");
     std::fs::write(last, "").unwrap();
@@ -277,8 +277,8 @@ fn without_a_snapshot_what_may_have_been_sent_is_held() {
         let it = Idle::open(&dir, &dns);
         assert_eq!((it.report.unreadable.len(), it.report.uncertain), (0, None), "a new one says so");
         check(&it);
-        it.act("a.example", Action::Release);
-        it.act("c.example", Action::Delete);
+        it.act("a.example", QueueAction::Release);
+        it.act("c.example", QueueAction::Delete);
         let waits = |it: &Idle, domain: &str| {
             let all = it.waiting();
             all.iter()
@@ -325,7 +325,7 @@ fn with_an_older_snapshot_what_is_done_with_stays_so() {
     it.end();
     let before = snapshots(&spool);
     let it = Idle::open(&spool, &dns);
-    it.act("a.example", Action::Delete);
+    it.act("a.example", QueueAction::Delete);
     it.end();
     let last = snapshots(&spool).into_iter().find(|path| !before.contains(path)).expect("a newer one");
     let it = Idle::open(&spool, &dns);

@@ -52,7 +52,7 @@ mod tests {
     use std::path::Path;
 
     use posthaste_config::Config;
-    use posthaste_queue::Key;
+    use posthaste_queue::RecipientKey;
     use posthaste_queue::entry::{Change, HoldReason, QueueEntry, Status, What};
 
     use super::*;
@@ -70,7 +70,8 @@ mod tests {
             let status = Status { code: 450, enhanced: 4201 };
             let deferred = What::Deferred { attempts: 1, next: 2_000_000, status };
             for what in [deferred, What::Held(HoldReason::Operator)] {
-                let changes = (0..100).map(|number| Change { key: Key { message: held, number }, what }).collect();
+                let changes =
+                    (0..100).map(|number| Change { key: RecipientKey { message: held, number }, what }).collect();
                 append(QueueEntry::Changes { at: received, changes });
             }
             // A mailing that has just begun.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_events::{Event, EventKind, Feedback};
 use posthaste_intake::GatheredBody;
-use posthaste_queue::Key;
+use posthaste_queue::RecipientKey;
 use posthaste_relay::originals::Original;
 use posthaste_relay::report::{Action, FeedbackReport, RecipientReport, Report};
 use posthaste_relay::return_path::VerifyError;
@@ -22,7 +22,7 @@ use crate::receive::success::HEADER_BYTES_MAX;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Returned {
     /// The recipient of the sent message.
-    pub key: Key,
+    pub key: RecipientKey,
     /// Sender, recipient and tenant of the original; `None` if no longer known.
     pub original: Option<Original>,
 }

@@ -6,7 +6,7 @@ use posthaste_events::{
     Admin, AdminTarget, Event, EventKind, EventRecorder, LIST_MAX, OfRelay, ReceivedEvent, RelayFate, TlsFailed,
 };
 use posthaste_intake::ArrivalFacts;
-use posthaste_queue::{Action, Imported, QueueEntry, Secs};
+use posthaste_queue::{Imported, QueueAction, QueueEntry, Secs};
 use posthaste_relay::sender::{
     ActedOn, Attempt, AttemptResult, By, Observer, QueueLimitState, RecordingState, SiteState, TlsFailure,
 };
@@ -49,7 +49,7 @@ impl Observer for RelayLog {
         recorder.entries(&events)
     }
 
-    fn acted(&self, by: &By, action: Action, recipients: Vec<ActedOn>) -> Option<Entry> {
+    fn acted(&self, by: &By, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry> {
         let target =
             |of: ActedOn| AdminTarget { message: of.key.message, number: of.key.number, recipient: of.recipient };
         self.recorder.as_ref()?.entry(&Event::now(EventKind::Admin(Admin {
@@ -57,7 +57,7 @@ impl Observer for RelayLog {
             uid: by.uid,
             token: by.token.as_str().into(),
             reason: by.reason.as_str().into(),
-            until: if let Action::Hold(Some(until)) = action { until } else { 0 },
+            until: if let QueueAction::Hold(Some(until)) = action { until } else { 0 },
             targets: recipients.into_iter().map(target).collect(),
             ..Admin::default()
         })))
@@ -276,13 +276,13 @@ fn event(attempt: Attempt) -> OfRelay {
     }
 }
 
-fn name(action: Action) -> &'static str {
+fn name(action: QueueAction) -> &'static str {
     match action {
-        Action::Hold(_) => "hold",
-        Action::Release => "release",
-        Action::Flush => "flush",
-        Action::Requeue => "requeue",
-        Action::Delete => "delete",
-        Action::Bounce(_) => "bounce",
+        QueueAction::Hold(_) => "hold",
+        QueueAction::Release => "release",
+        QueueAction::Flush => "flush",
+        QueueAction::Requeue => "requeue",
+        QueueAction::Delete => "delete",
+        QueueAction::Bounce(_) => "bounce",
     }
 }

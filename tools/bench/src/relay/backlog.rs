@@ -6,7 +6,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use posthaste_queue::{Change, Key, Queue, QueueEntry, Queued, Schedules, Secs, Snapshot, Status, What};
+use posthaste_queue::{Change, Queue, QueueEntry, QueueSnapshot, Queued, RecipientKey, Schedules, Secs, Status, What};
 use posthaste_random::Random;
 use posthaste_relay::sender::STREAM;
 use posthaste_spool::{Batch, Body, Config, Entry, FileSpool, Lsn, Released, Replayed, SnapshotName, Spool as _};
@@ -42,7 +42,7 @@ pub fn write(dir: &Path, count: u64, domains: u64) -> Result<(), SideError> {
         queue.apply(lsn, &QueueEntry::Queued(message(number, domains, now)));
         let next = now + NEXT_SECS_LEAST + random.below(NEXT_SECS_SPREAD) as Secs;
         let what = What::Deferred { attempts: 1, next, status: Status { code: 450, enhanced: 2001 } };
-        let changes = vec![Change { key: Key { message: lsn, number: 0 }, what }];
+        let changes = vec![Change { key: RecipientKey { message: lsn, number: 0 }, what }];
         queue.apply(lsn, &QueueEntry::Changes { at: now, changes });
     };
     let (mut sent, mut done) = (0, 0);
@@ -63,7 +63,7 @@ pub fn write(dir: &Path, count: u64, domains: u64) -> Result<(), SideError> {
         kept(done, lsn);
         done += 1;
     }
-    let mut snapshot = Snapshot::begin(&queue);
+    let mut snapshot = QueueSnapshot::begin(&queue);
     let position = snapshot.position();
     let name = SnapshotName::new(&format!("queue-{position}")).expect("letters and digits are a name");
     let written = spool.write_snapshot(&name, &mut |out| {

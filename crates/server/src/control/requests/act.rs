@@ -1,7 +1,7 @@
 //! Acts of an operator on recipients.
 
 use posthaste_control::{Doing, Request, Which};
-use posthaste_queue::{Action, Secs, Status};
+use posthaste_queue::{QueueAction, Secs, Status};
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::Reply;
 use serde_json::json;
@@ -11,14 +11,14 @@ use super::{Asker, Outcome};
 use crate::receive::handler::Receiver;
 
 /// `until`: when a hold ends.
-fn of_queue(action: Doing, until: Option<Secs>) -> Action {
+fn of_queue(action: Doing, until: Option<Secs>) -> QueueAction {
     match action {
-        Doing::Hold => Action::Hold(until),
-        Doing::Release => Action::Release,
-        Doing::Flush => Action::Flush,
-        Doing::Requeue => Action::Requeue,
-        Doing::Delete => Action::Delete,
-        Doing::Bounce => Action::Bounce(Status { code: 554, enhanced: 0 }),
+        Doing::Hold => QueueAction::Hold(until),
+        Doing::Release => QueueAction::Release,
+        Doing::Flush => QueueAction::Flush,
+        Doing::Requeue => QueueAction::Requeue,
+        Doing::Delete => QueueAction::Delete,
+        Doing::Bounce => QueueAction::Bounce(Status { code: 554, enhanced: 0 }),
     }
 }
 

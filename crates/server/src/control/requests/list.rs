@@ -7,7 +7,7 @@ use std::sync::Arc;
 use posthaste_control::{HeldBy, WaitState, WaitingLine, Which};
 use posthaste_events::last::{Deferral, last_deferrals};
 use posthaste_queue::entry::HoldReason;
-use posthaste_queue::{Key, Secs, Status, Waits};
+use posthaste_queue::{RecipientKey, Secs, Status, Waits};
 use posthaste_relay::sender::{Filter, Relay, Waiting};
 use posthaste_spool::Lsn;
 
@@ -20,7 +20,7 @@ pub(super) struct Page<'a> {
     /// Recipients to list.
     pub of: &'a Which,
     /// Start after this one.
-    pub after: Option<Key>,
+    pub after: Option<RecipientKey>,
     /// Maximum number of recipients.
     pub most: u64,
     /// Reads only a part of a long queue; the client continues after it.
@@ -38,10 +38,10 @@ pub(super) struct Listed {
 }
 
 /// A recipient by its id, such as `4711.0`.
-pub(super) fn key(id: &str) -> Result<Key, String> {
-    let parsed = id
-        .split_once('.')
-        .and_then(|(message, number)| Some(Key { message: message.parse().ok()?, number: number.parse().ok()? }));
+pub(super) fn key(id: &str) -> Result<RecipientKey, String> {
+    let parsed = id.split_once('.').and_then(|(message, number)| {
+        Some(RecipientKey { message: message.parse().ok()?, number: number.parse().ok()? })
+    });
     parsed.ok_or_else(|| "`after` is the id of a recipient, such as 4711.0".to_owned())
 }
 
@@ -77,7 +77,7 @@ fn list(relay: &Relay, page: &Page<'_>, answer: Answer<'_>) -> Listed {
             }
             answer(as_json(&line)) && listed.count < most
         });
-        if let Some(Key { message, number }) = looked_at {
+        if let Some(RecipientKey { message, number }) = looked_at {
             listed.next = Some(format!("{message}.{number}"));
         }
     }
@@ -210,7 +210,7 @@ mod tests {
             let message = append(QueueEntry::Queued(queued(1_000_000, 3)));
             let status = Status { code: 450, enhanced: 2001 };
             let deferred = What::Deferred { attempts: 1, next: 2_000_000, status };
-            let changes = [0, 1].map(|number| Change { key: Key { message, number }, what: deferred }).into();
+            let changes = [0, 1].map(|number| Change { key: RecipientKey { message, number }, what: deferred }).into();
             append(QueueEntry::Changes { at: 1_000_000, changes });
             message
         })

@@ -117,7 +117,7 @@ mod tests {
     use std::path::Path;
 
     use posthaste_config::Config;
-    use posthaste_queue::Key;
+    use posthaste_queue::RecipientKey;
     use posthaste_queue::entry::{Change, QueueEntry, Queued, Status, What};
 
     use super::*;
@@ -130,7 +130,7 @@ mod tests {
             let message = append(QueueEntry::Queued(Queued::plain(received, "ann@here.example", addresses)));
             let status = Status { code: 450, enhanced: 2001 };
             let what = What::Deferred { attempts: 1, next: received + 900, status };
-            let changes = [Change { key: Key { message, number: 0 }, what }].into();
+            let changes = [Change { key: RecipientKey { message, number: 0 }, what }].into();
             append(QueueEntry::Changes { at: received, changes });
         });
         queue

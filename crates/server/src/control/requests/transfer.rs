@@ -2,7 +2,7 @@
 
 use posthaste_intake::notify;
 use posthaste_queue::entry::{Forwarded, HoldReason};
-use posthaste_queue::{Queued, QueuedRecipient, Ret, Status};
+use posthaste_queue::{Queued, QueuedRecipient, QueuedRet, Status};
 use posthaste_relay::sender::{Exported, ExportedRecipient};
 use posthaste_smtp::{ForwardPath, ReversePath};
 use posthaste_spool::Lsn;
@@ -169,7 +169,7 @@ impl Head {
             expires: message.expires,
             eight_bit: queued.is_8bit,
             smtputf8: queued.smtputf8,
-            ret: queued.ret.map(|ret| if ret == Ret::Full { Returns::Full } else { Returns::Headers }),
+            ret: queued.ret.map(|ret| if ret == QueuedRet::Full { Returns::Full } else { Returns::Headers }),
             envid: queued.envid.to_string(),
             tenant: queued.tenant.to_string(),
             campaign: queued.campaign.to_string(),
@@ -200,7 +200,7 @@ impl Head {
             forwarded: (!other.is_empty()).then(|| Box::new(Forwarded { sender: other.into(), numbers: Vec::new() })),
             is_8bit: self.eight_bit,
             smtputf8: self.smtputf8,
-            ret: self.ret.map(|ret| if ret == Returns::Full { Ret::Full } else { Ret::Headers }),
+            ret: self.ret.map(|ret| if ret == Returns::Full { QueuedRet::Full } else { QueuedRet::Headers }),
             envid: envid.into(),
             tenant: tenant.into(),
             campaign: campaign.into(),
@@ -308,7 +308,7 @@ mod tests {
             forwarded: Some(Box::new(Forwarded { sender: "SRS0=x@here.example".into(), numbers: Vec::new() })),
             is_8bit: true,
             smtputf8: true,
-            ret: Some(Ret::Headers),
+            ret: Some(QueuedRet::Headers),
             envid: "QQ".into(),
             tenant: "acme".into(),
             campaign: "spring".into(),
