@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use posthaste_message::DateTime;
-use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Template, Wording};
+use posthaste_notify::dsn::{DsnAction, Notification, Recipient, Returned, Template, Wording};
 use posthaste_relay::report::{self, Report};
 
 fuzz_target!(|data: &[u8]| {
@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     // A recipient has an address: a group without one says nothing of anybody.
     let texts: Vec<_> = (0..7).map(|at| format!("{}{}", if at < 2 { "a" } else { "" }, text(at))).collect();
     let (time, until) = (DateTime::from_unix(1_793_000_000), DateTime::from_unix(1_793_400_000));
-    let actions = [Action::Failed, Action::Delayed { until }, Action::Relayed, Action::Delivered];
+    let actions = [DsnAction::Failed, DsnAction::Delayed { until }, DsnAction::Relayed, DsnAction::Delivered];
     let recipient = |at: usize| Recipient {
         address: &texts[at],
         orcpt: &texts[2],
@@ -53,10 +53,10 @@ fuzz_target!(|data: &[u8]| {
     };
     let mut found: Vec<_> = report.recipients.iter().map(|recipient| recipient.action).collect();
     let kind = |recipient: &Recipient<'_>| match recipient.action {
-        Action::Failed => report::Action::Failed,
-        Action::Delayed { .. } => report::Action::Delayed,
-        Action::Relayed => report::Action::Relayed,
-        Action::Delivered => report::Action::Delivered,
+        DsnAction::Failed => report::Action::Failed,
+        DsnAction::Delayed { .. } => report::Action::Delayed,
+        DsnAction::Relayed => report::Action::Relayed,
+        DsnAction::Delivered => report::Action::Delivered,
     };
     let mut expected: Vec<_> = recipients.iter().map(kind).collect();
     found.sort_by_key(|action| format!("{action:?}"));

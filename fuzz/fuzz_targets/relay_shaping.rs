@@ -4,16 +4,16 @@
 
 use libfuzzer_sys::fuzz_target;
 use posthaste_shaping::explain::Defaults;
-use posthaste_shaping::{Rules, kumo};
+use posthaste_shaping::{ShapingRules, kumo};
 
 const DEFAULTS: Defaults = Defaults { connections: 20, messages_per_connection: 100, recipients_per_message: 100 };
 
 fuzz_target!(|text: &str| {
     if let Ok(converted) = kumo::convert(text) {
-        Rules::parse("converted.toml", &converted.shaping).expect("what was converted is a file of ours");
+        ShapingRules::parse("converted.toml", &converted.shaping).expect("what was converted is a file of ours");
     }
     let (text, asked) = text.split_once('\0').unwrap_or((text, "a.example"));
-    let rules = match Rules::parse("shaping.toml", text) {
+    let rules = match ShapingRules::parse("shaping.toml", text) {
         Ok(rules) => rules,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };

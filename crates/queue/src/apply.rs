@@ -8,7 +8,7 @@ use super::entry::{Change, HoldReason, QueueEntry, Queued, RecipientKey, What};
 use super::imported::ImportedState;
 use super::slow::Slow;
 use super::table::{BEGUN, BUSY, DUE, HELD, Id, Recipient};
-use super::{FIRST, Queue, Scope};
+use super::{FIRST, MailScope, Queue};
 
 impl Queue {
     /// Applies a durable entry. Entries come in the order of their LSNs; content that a [`QueueSnapshot`](super::QueueSnapshot)
@@ -205,7 +205,7 @@ impl Queue {
         }
     }
 
-    fn resume(&mut self, scope: &Scope) {
+    fn resume(&mut self, scope: &MailScope) {
         if self.suspended.remove(scope).is_some() {
             self.wake_all();
         }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::entry::{EntryText, QueueEntry};
 use super::temporary::Until;
-use super::{Queue, QueueName, Scope, Secs};
+use super::{MailScope, Queue, QueueName, Secs};
 
 /// An operator's diversion of mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diversion {
     /// The scope; never a site.
-    pub scope: Scope,
+    pub scope: MailScope,
     /// Its end; [`Secs::MAX`] without one.
     pub until: Secs,
     /// The next hop, as in [`QueueEntry::Diverted`].

@@ -22,7 +22,7 @@
 
 use std::sync::Arc;
 
-use posthaste_shaping::Scope;
+use posthaste_shaping::MailScope;
 use posthaste_spool::put_text;
 
 use super::Secs;
@@ -55,18 +55,18 @@ pub enum QueueEntry {
     /// A suspended scope: no attempts.
     Suspended {
         /// The scope.
-        scope: Scope,
+        scope: MailScope,
         /// Its end; [`Secs::MAX`] without one.
         until: Secs,
         /// The reason, for people.
         reason: EntryText,
     },
     /// A scope resumed, at full speed.
-    Resumed(Scope),
+    Resumed(MailScope),
     /// A diverted scope: its mail, waiting or to come, goes to another next hop.
     Diverted {
         /// The scope; never a site.
-        scope: Scope,
+        scope: MailScope,
         /// Its end; [`Secs::MAX`] without one.
         until: Secs,
         /// A host or an address literal, and a port after a colon if it is not 25.
@@ -75,11 +75,11 @@ pub enum QueueEntry {
         reason: EntryText,
     },
     /// The end of a diversion.
-    NotDiverted(Scope),
+    NotDiverted(MailScope),
     /// A scope slowed down until it is resumed.
     Slowed {
         /// The scope: a site or a domain.
-        scope: Scope,
+        scope: MailScope,
         /// Its end.
         until: Secs,
         /// A rate of messages as text; empty for none.

@@ -5,7 +5,7 @@ use posthaste_spool::Lsn;
 use super::super::imported::{ImportNoted, ImportedState, Origin};
 use super::super::owed::OwedNotice;
 use super::*;
-use posthaste_shaping::{Label, Place};
+use posthaste_shaping::{DomainOrSite, Label};
 
 fn key(message: u64, number: u16) -> RecipientKey {
     RecipientKey { message: Lsn::new(message), number }
@@ -81,11 +81,15 @@ fn samples() -> Vec<QueueEntry> {
         What::Told,
     ];
     let labels = [Label::Tenant("t".into()), Label::Campaign("".into())];
-    let places = [Place::Domain("d".into()), Place::Site("s".into())];
-    let both = labels.iter().flat_map(|label| places.clone().map(|place| Scope::At(label.clone(), place)));
-    let alone =
-        [Scope::Tenant("t".into()), Scope::Campaign("c".into()), Scope::Domain("d".into()), Scope::Site("s".into())];
-    let scopes: Vec<Scope> = alone.into_iter().chain(both).collect();
+    let places = [DomainOrSite::Domain("d".into()), DomainOrSite::Site("s".into())];
+    let both = labels.iter().flat_map(|label| places.clone().map(|place| MailScope::At(label.clone(), place)));
+    let alone = [
+        MailScope::Tenant("t".into()),
+        MailScope::Campaign("c".into()),
+        MailScope::Domain("d".into()),
+        MailScope::Site("s".into()),
+    ];
+    let scopes: Vec<MailScope> = alone.into_iter().chain(both).collect();
     let mut all =
         vec![queued(), imported(), noted(), QueueEntry::Replies { text: "try later".into(), keys: vec![key(5, 6)] }];
     all.push(QueueEntry::WhyHeld { reason: "a closer look".into(), keys: vec![key(5, 6)] });

@@ -61,7 +61,7 @@ mod wheel;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use posthaste_shaping::Scope;
+use posthaste_shaping::MailScope;
 use posthaste_spool::Lsn;
 
 pub use admin::{QueueAction, RecipientState, Selection, Waits};
@@ -112,7 +112,7 @@ pub struct Queue {
     recorded: Secs,
     /// Messages with a time of expiry of their own.
     expires: HashMap<Lsn, Secs>,
-    suspended: BTreeMap<Scope, (Secs, EntryText)>,
+    suspended: BTreeMap<MailScope, (Secs, EntryText)>,
     diverted: Temporary<Diversion>,
     slowed: Temporary<Slow>,
     imports: Imports,

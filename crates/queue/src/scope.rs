@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_shaping::{Label, Place, Scope};
+use posthaste_shaping::{DomainOrSite, Label, MailScope};
 use posthaste_spool::put_text;
 
 use super::QueueName;
@@ -10,49 +10,49 @@ use super::codec::{Fields, QueueDecodeError};
 
 impl QueueName {
     /// All scopes that cover its mail, if it goes to this site.
-    pub(super) fn scopes(&self, site: Option<Arc<str>>) -> impl Iterator<Item = Scope> {
+    pub(super) fn scopes(&self, site: Option<Arc<str>>) -> impl Iterator<Item = MailScope> {
         let QueueName { tenant, campaign, domain, .. } = self.clone();
         let labels = [Label::Tenant(tenant.clone()), Label::Campaign(campaign.clone())];
-        let places = std::iter::once(Place::Domain(domain.clone())).chain(site.clone().map(Place::Site));
-        let both = places.flat_map(move |place| labels.clone().map(|label| Scope::At(label, place.clone())));
-        let alone = [Scope::Tenant(tenant), Scope::Campaign(campaign), Scope::Domain(domain)];
-        alone.into_iter().chain(site.map(Scope::Site)).chain(both)
+        let places = std::iter::once(DomainOrSite::Domain(domain.clone())).chain(site.clone().map(DomainOrSite::Site));
+        let both = places.flat_map(move |place| labels.clone().map(|label| MailScope::At(label, place.clone())));
+        let alone = [MailScope::Tenant(tenant), MailScope::Campaign(campaign), MailScope::Domain(domain)];
+        alone.into_iter().chain(site.map(MailScope::Site)).chain(both)
     }
 
     /// True if the scope covers its mail, wherever its domain is routed. Sites are not known here.
-    pub(super) fn is_in(&self, scope: &Scope) -> bool {
+    pub(super) fn is_in(&self, scope: &MailScope) -> bool {
         self.scopes(None).any(|covering| covering == *scope)
     }
 }
 
-pub(super) fn put_scope(out: &mut Vec<u8>, scope: &Scope) {
+pub(super) fn put_scope(out: &mut Vec<u8>, scope: &MailScope) {
     let (kind, name, place) = match scope {
-        Scope::Tenant(name) => (0, name, None),
-        Scope::Campaign(name) => (1, name, None),
-        Scope::Domain(name) => (2, name, None),
-        Scope::Site(name) => (3, name, None),
-        Scope::At(Label::Tenant(name), Place::Domain(place)) => (4, name, Some(place)),
-        Scope::At(Label::Tenant(name), Place::Site(place)) => (5, name, Some(place)),
-        Scope::At(Label::Campaign(name), Place::Domain(place)) => (6, name, Some(place)),
-        Scope::At(Label::Campaign(name), Place::Site(place)) => (7, name, Some(place)),
+        MailScope::Tenant(name) => (0, name, None),
+        MailScope::Campaign(name) => (1, name, None),
+        MailScope::Domain(name) => (2, name, None),
+        MailScope::Site(name) => (3, name, None),
+        MailScope::At(Label::Tenant(name), DomainOrSite::Domain(place)) => (4, name, Some(place)),
+        MailScope::At(Label::Tenant(name), DomainOrSite::Site(place)) => (5, name, Some(place)),
+        MailScope::At(Label::Campaign(name), DomainOrSite::Domain(place)) => (6, name, Some(place)),
+        MailScope::At(Label::Campaign(name), DomainOrSite::Site(place)) => (7, name, Some(place)),
     };
     out.push(kind);
     put_text(out, name);
     place.into_iter().for_each(|place| put_text(out, place));
 }
 
-pub(super) fn take_scope(rest: &mut Fields<'_>) -> Result<Scope, QueueDecodeError> {
+pub(super) fn take_scope(rest: &mut Fields<'_>) -> Result<MailScope, QueueDecodeError> {
     let kind = rest.u8()?;
     let name = rest.text()?;
     match kind {
-        0 => Ok(Scope::Tenant(name)),
-        1 => Ok(Scope::Campaign(name)),
-        2 => Ok(Scope::Domain(name)),
-        3 => Ok(Scope::Site(name)),
-        4 => Ok(Scope::At(Label::Tenant(name), Place::Domain(rest.text()?))),
-        5 => Ok(Scope::At(Label::Tenant(name), Place::Site(rest.text()?))),
-        6 => Ok(Scope::At(Label::Campaign(name), Place::Domain(rest.text()?))),
-        7 => Ok(Scope::At(Label::Campaign(name), Place::Site(rest.text()?))),
+        0 => Ok(MailScope::Tenant(name)),
+        1 => Ok(MailScope::Campaign(name)),
+        2 => Ok(MailScope::Domain(name)),
+        3 => Ok(MailScope::Site(name)),
+        4 => Ok(MailScope::At(Label::Tenant(name), DomainOrSite::Domain(rest.text()?))),
+        5 => Ok(MailScope::At(Label::Tenant(name), DomainOrSite::Site(rest.text()?))),
+        6 => Ok(MailScope::At(Label::Campaign(name), DomainOrSite::Domain(rest.text()?))),
+        7 => Ok(MailScope::At(Label::Campaign(name), DomainOrSite::Site(rest.text()?))),
         _ => Err(QueueDecodeError::Unknown("scope")),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::entry::{EntryText, QueueEntry};
 use super::temporary::Until;
-use super::{Queue, Scope, Secs};
+use super::{MailScope, Queue, Secs};
 
 /// Temporary limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Until for Slow {
 
 impl Queue {
     /// The slow-downs. To change them, record and apply [`QueueEntry::Slowed`] or [`QueueEntry::Resumed`].
-    pub fn slowed(&self) -> impl Iterator<Item = (&Scope, &Slow)> {
+    pub fn slowed(&self) -> impl Iterator<Item = (&MailScope, &Slow)> {
         self.slowed.by_scope.iter()
     }
 

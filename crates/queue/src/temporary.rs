@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Scope, Secs};
+use super::{MailScope, Secs};
 
 /// An entry with an end.
 pub(super) trait Until {
@@ -12,7 +12,7 @@ pub(super) trait Until {
 
 #[derive(Debug)]
 pub(super) struct Temporary<T> {
-    pub by_scope: BTreeMap<Scope, T>,
+    pub by_scope: BTreeMap<MailScope, T>,
     has_changed: bool,
 }
 
@@ -23,12 +23,12 @@ impl<T> Default for Temporary<T> {
 }
 
 impl<T: Until> Temporary<T> {
-    pub fn insert(&mut self, scope: Scope, value: T) {
+    pub fn insert(&mut self, scope: MailScope, value: T) {
         self.by_scope.insert(scope, value);
         self.has_changed = true;
     }
 
-    pub fn remove(&mut self, scope: &Scope) {
+    pub fn remove(&mut self, scope: &MailScope) {
         self.has_changed |= self.by_scope.remove(scope).is_some();
     }
 

@@ -8,7 +8,7 @@ mod routes;
 
 use super::entry::HoldReason;
 use super::*;
-use posthaste_shaping::{Label, Place};
+use posthaste_shaping::{DomainOrSite, Label};
 
 const START: Secs = 1_000_000;
 
@@ -125,19 +125,19 @@ fn limits_and_suspensions_count_no_attempt() {
         assert_eq!(world.queue.finish(RecipientKey { message: lsn, number: 0 }, AttemptOutcome::Untried), None);
     }
     let scopes = [
-        Scope::Tenant("t".into()),
-        Scope::Domain("x.example".into()),
-        Scope::Site("example".into()),
-        Scope::Campaign("".into()),
-        Scope::At(Label::Tenant("t".into()), Place::Site("example".into())),
-        Scope::At(Label::Tenant("t".into()), Place::Domain("x.example".into())),
-        Scope::At(Label::Campaign("".into()), Place::Site("example".into())),
+        MailScope::Tenant("t".into()),
+        MailScope::Domain("x.example".into()),
+        MailScope::Site("example".into()),
+        MailScope::Campaign("".into()),
+        MailScope::At(Label::Tenant("t".into()), DomainOrSite::Site("example".into())),
+        MailScope::At(Label::Tenant("t".into()), DomainOrSite::Domain("x.example".into())),
+        MailScope::At(Label::Campaign("".into()), DomainOrSite::Site("example".into())),
     ];
     let others = [
-        Scope::At(Label::Tenant("u".into()), Place::Site("example".into())),
-        Scope::At(Label::Tenant("t".into()), Place::Site("other".into())),
-        Scope::At(Label::Tenant("".into()), Place::Domain("x.example".into())),
-        Scope::At(Label::Campaign("c".into()), Place::Domain("x.example".into())),
+        MailScope::At(Label::Tenant("u".into()), DomainOrSite::Site("example".into())),
+        MailScope::At(Label::Tenant("t".into()), DomainOrSite::Site("other".into())),
+        MailScope::At(Label::Tenant("".into()), DomainOrSite::Domain("x.example".into())),
+        MailScope::At(Label::Campaign("c".into()), DomainOrSite::Domain("x.example".into())),
     ];
     for scope in others {
         world.log(QueueEntry::Suspended { scope, until: Secs::MAX, reason: "".into() });
@@ -173,7 +173,7 @@ fn suspended_mail_expires_and_held_mail_does_not() {
     let suspended = world.queued("t", &["a@y.example"]);
     let change = world.queue.act(RecipientKey { message: held, number: 0 }, QueueAction::Hold(None)).expect("a change");
     world.change(change);
-    world.log(QueueEntry::Suspended { scope: Scope::Tenant("t".into()), until: Secs::MAX, reason: "".into() });
+    world.log(QueueEntry::Suspended { scope: MailScope::Tenant("t".into()), until: Secs::MAX, reason: "".into() });
     let age = 5 * 86_400;
     world.queue.tick(START + 4 * 3600 + 60);
     let key = RecipientKey { message: suspended, number: 0 };
@@ -277,7 +277,7 @@ fn a_flush_changes_what_is_tried_earlier_and_nothing_else() {
         changes.map(|change| change.is_some())
     };
     assert_eq!(flushed(&mut world), [true, true, false]);
-    let scope = Scope::Domain("x.example".into());
+    let scope = MailScope::Domain("x.example".into());
     world.log(QueueEntry::Suspended { scope: scope.clone(), until: Secs::MAX, reason: "".into() });
     assert_eq!(flushed(&mut world), [false, true, false], "what is due waits for the end of the suspension alone");
     let requeued = [due, later, held].map(|key| world.queue.act(key, QueueAction::Requeue).is_some());

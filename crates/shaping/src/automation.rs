@@ -6,12 +6,12 @@ use std::sync::Arc;
 use posthaste_units::Rate;
 use regex::{RegexBuilder, RegexSet, RegexSetBuilder};
 
-use super::file::{self, Action, Target};
-use super::{Scope, Sections, ShapingError};
+use super::file::{self, AutomationAction, AutomationTarget};
+use super::{MailScope, Sections, ShapingError};
 
 /// A rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub struct AutomationRule {
     /// The number of its section.
     pub section: u32,
     /// The file and the section.
@@ -21,9 +21,9 @@ pub struct Rule {
     /// Replies, and the seconds within which they count.
     pub after: (u32, u32),
     /// The action.
-    pub action: Action,
+    pub action: AutomationAction,
     /// The scope of the action.
-    pub target: Target,
+    pub target: AutomationTarget,
     /// Duration of the action, in seconds.
     pub secs: u32,
     /// Rate of messages, for slowing down.
@@ -35,7 +35,7 @@ pub struct Rule {
 /// All rules.
 #[derive(Debug, Default)]
 pub struct Automation {
-    rules: Vec<Rule>,
+    rules: Vec<AutomationRule>,
     patterns: RegexSet,
     /// The rule of each pattern.
     owners: Vec<u32>,
@@ -44,7 +44,7 @@ pub struct Automation {
 /// Collects rules.
 #[derive(Debug, Default)]
 pub(super) struct Builder {
-    rules: Vec<(Rule, Vec<String>)>,
+    rules: Vec<(AutomationRule, Vec<String>)>,
 }
 
 impl Builder {
@@ -75,19 +75,21 @@ impl Builder {
         };
         let is_slow = said.message_rate.is_some() || said.connections.is_some();
         match said.action {
-            Action::Slow if !is_slow => return wrong("`slow` needs `message_rate` or `connections`".to_owned()),
-            Action::Slow if said.connections == Some(0) => return wrong("a count is at least 1".to_owned()),
-            Action::Slow if said.connections.is_some() && said.of != Target::Site => {
+            AutomationAction::Slow if !is_slow => {
+                return wrong("`slow` needs `message_rate` or `connections`".to_owned());
+            }
+            AutomationAction::Slow if said.connections == Some(0) => return wrong("a count is at least 1".to_owned()),
+            AutomationAction::Slow if said.connections.is_some() && said.of != AutomationTarget::Site => {
                 return wrong("`connections` are those of a site".to_owned());
             }
-            Action::Slow => {}
+            AutomationAction::Slow => {}
             _ if is_slow => return wrong("`message_rate` and `connections` are for `slow`".to_owned()),
-            Action::Bounce if said.of == Target::Site => {
+            AutomationAction::Bounce if said.of == AutomationTarget::Site => {
                 return wrong("mail is bounced by domain: set `of` to `domain`, `tenant` or `campaign`".to_owned());
             }
             _ => {}
         }
-        let rule = Rule {
+        let rule = AutomationRule {
             section,
             from,
             classes: said.classes,
@@ -120,7 +122,7 @@ impl Builder {
 }
 
 impl Automation {
-    /// See [`Rules::share`](super::Rules::share).
+    /// See [`ShapingRules::share`](super::ShapingRules::share).
     pub(super) fn share(&mut self, parts: u32) {
         for rule in &mut self.rules {
             rule.message_rate = rule.message_rate.map(|rate| rate.share(parts));
@@ -129,7 +131,7 @@ impl Automation {
     }
 
     /// The rules.
-    pub fn rules(&self) -> &[Rule] {
+    pub fn rules(&self) -> &[AutomationRule] {
         &self.rules
     }
 
@@ -143,7 +145,7 @@ impl Automation {
         let mut found: Vec<u32> = self.patterns.matches(line).iter().map(|pattern| self.owners[pattern]).collect();
         if self.rules.iter().any(|rule| !rule.classes.is_empty()) {
             let class = class();
-            let is_it = |rule: &Rule| rule.classes.contains(&class);
+            let is_it = |rule: &AutomationRule| rule.classes.contains(&class);
             found.extend((0..).zip(&self.rules).filter(|(_, rule)| is_it(rule)).map(|(number, _)| number));
         }
         found.retain(|number| sections.contains(&self.rules[*number as usize].section));
@@ -156,12 +158,12 @@ impl Automation {
 /// Recent replies, by rule and scope. In memory only.
 #[derive(Debug, Default)]
 pub struct Counts {
-    seen: HashMap<(u32, Scope), VecDeque<u64>>,
+    seen: HashMap<(u32, MailScope), VecDeque<u64>>,
 }
 
 impl Counts {
     /// Counts a reply at a time in seconds. True if the rule applies now; the count then starts anew.
-    pub fn is_enough(&mut self, number: u32, rule: &Rule, of: &Scope, now: u64) -> bool {
+    pub fn is_enough(&mut self, number: u32, rule: &AutomationRule, of: &MailScope, now: u64) -> bool {
         let (count, secs) = rule.after;
         if count <= 1 {
             return true;

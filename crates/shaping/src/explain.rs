@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Named, OfSite, Rules, Sections, Sourced};
+use super::{NamedLimit, OfSite, Sections, ShapingRules, Sourced};
 
 /// The rules for mail to a domain.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ pub struct Defaults {
     pub recipients_per_message: usize,
 }
 
-impl Rules {
+impl ShapingRules {
     /// The rules for a tenant's mail to a domain with known mail hosts, by source.
     pub fn explain(
         &self,
@@ -144,8 +144,8 @@ impl Values {
         self.named(&site.limits, "");
     }
 
-    fn named(&mut self, limits: &[Named], what: &str) {
-        for Named { name, limit } in limits {
+    fn named(&mut self, limits: &[NamedLimit], what: &str) {
+        for NamedLimit { name, limit } in limits {
             let of = if what.is_empty() { format!("limit {name}") } else { format!("limit {name}, for {what}") };
             let said = |value: Option<String>| Some(Sourced { value: value?, from: limit.from.clone() });
             if what.is_empty() {

@@ -118,10 +118,10 @@ pub struct Automation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     /// The action.
-    pub action: Action,
+    pub action: AutomationAction,
     /// Scope of the action.
     #[serde(default)]
-    pub of: Target,
+    pub of: AutomationTarget,
     /// Duration of the action, in seconds.
     #[serde(rename = "for", deserialize_with = "values::secs")]
     pub secs: u64,
@@ -136,7 +136,7 @@ pub struct Automation {
 /// A temporary action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Action {
+pub enum AutomationAction {
     /// Send nothing.
     Suspend,
     /// Send less.
@@ -148,7 +148,7 @@ pub enum Action {
 /// Scope of an action.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Target {
+pub enum AutomationTarget {
     /// The set of mail hosts.
     #[default]
     Site,

@@ -6,12 +6,12 @@ use posthaste_units::Rate;
 use toml::{Table, Value};
 
 use self::tls::TlsPolicies;
-use super::{Rules, ShapingError};
+use super::{ShapingError, ShapingRules};
 
 /// Result of a conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Converted {
-    /// A shaping file of ours, for [`Rules::parse`].
+    /// A shaping file of ours, for [`ShapingRules::parse`].
     pub shaping: String,
     /// Tables `[[relay.tls_policy]]` for the server's configuration, from `enable_tls`, in the order of application.
     pub tls_policies: String,
@@ -69,7 +69,7 @@ pub fn convert(text: &str) -> Result<Converted, KumoError> {
         }
     }
     let shaping = made.to_string();
-    let rules = Rules::parse("shaping.toml", &shaping)?;
+    let rules = ShapingRules::parse("shaping.toml", &shaping)?;
     // A list gives one for each entry.
     ignored.0.dedup();
     Ok(Converted { shaping, tls_policies: tls.tables(), ignored: ignored.0, sources: rules.sources() })
@@ -103,7 +103,7 @@ fn put(made: &mut Table, path: &[&str], section: Table, ignored: &mut Ignored) {
 fn check(path: &[&str], section: &Table) -> Result<(), ShapingError> {
     let nested = |inner, name: &&str| Value::Table(Table::from_iter([((*name).to_owned(), inner)]));
     let file = path.iter().rev().fold(Value::Table(section.clone()), nested);
-    Rules::parse("shaping.toml", &toml::to_string(&file).unwrap_or_default()).map(drop)
+    ShapingRules::parse("shaping.toml", &toml::to_string(&file).unwrap_or_default()).map(drop)
 }
 
 fn section(title: &str, value: Value, is_provider: bool, ignored: &mut Ignored) -> Table {
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn what_has_an_equivalent_is_converted_and_the_rest_is_named() {
         let converted = convert(SAMPLE).unwrap();
-        let rules = Rules::parse("shaping.toml", &converted.shaping).unwrap();
+        let rules = ShapingRules::parse("shaping.toml", &converted.shaping).unwrap();
         let big = rules.of_site("ip-1", &["mx1.big.example"], &rules.of_domain("other.example"));
         assert_eq!(big.connections.unwrap().value, 10);
         assert_eq!(big.failures_before_pause.unwrap().value, 7);
@@ -378,14 +378,14 @@ mod tests {
         assert_eq!(big.message_rate.unwrap().value, "100/s, burst 200".parse().unwrap());
         let automation: Vec<_> =
             rules.automation().rules().iter().map(|rule| (rule.action, rule.target, rule.after, rule.secs)).collect();
-        use super::super::file::{Action, Target};
+        use super::super::file::{AutomationAction, AutomationTarget};
         let expected = [
-            (Action::Suspend, Target::Site, (10, 3600), 7200),
-            (Action::Slow, Target::Site, (1, 1), 5400),
-            (Action::Bounce, Target::Domain, (1, 1), 5400),
-            (Action::Suspend, Target::Tenant, (1, 1), 3600),
-            (Action::Suspend, Target::Campaign, (1, 1), 3600),
-            (Action::Bounce, Target::Tenant, (1, 1), 3600),
+            (AutomationAction::Suspend, AutomationTarget::Site, (10, 3600), 7200),
+            (AutomationAction::Slow, AutomationTarget::Site, (1, 1), 5400),
+            (AutomationAction::Bounce, AutomationTarget::Domain, (1, 1), 5400),
+            (AutomationAction::Suspend, AutomationTarget::Tenant, (1, 1), 3600),
+            (AutomationAction::Suspend, AutomationTarget::Campaign, (1, 1), 3600),
+            (AutomationAction::Bounce, AutomationTarget::Tenant, (1, 1), 3600),
         ];
         assert!(expected.iter().all(|rule| automation.contains(rule)) && automation.len() == 6, "{automation:?}");
         let of = |source: &str, domain: &str| rules.of_site(source, &["mx1.big.example"], &rules.of_domain(domain));

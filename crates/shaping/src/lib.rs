@@ -8,9 +8,9 @@
 //! count what is sent.
 //!
 //! ```
-//! use posthaste_shaping::Rules;
+//! use posthaste_shaping::ShapingRules;
 //!
-//! let rules = Rules::parse(
+//! let rules = ShapingRules::parse(
 //!     "shaping.toml",
 //!     "[default]\nconnections = 10\n[provider.big]\nmx = ['.big.example']\nconnections = 5\ntotal = { connections = 20 }\n",
 //! )?;
@@ -41,12 +41,12 @@ use std::sync::Arc;
 use automation::Automation;
 use posthaste_units::words::plain;
 
-pub use resolve::{Named, OfDomain, OfSite, OfTenant, TotalOf};
-pub use scope::{Label, Place, Scope};
+pub use resolve::{NamedLimit, OfDomain, OfSite, OfTenant, TotalOf};
+pub use scope::{DomainOrSite, Label, MailScope};
 
 /// The rules of all files. Empty: no limits.
 #[derive(Debug, Default)]
-pub struct Rules {
+pub struct ShapingRules {
     sections: Vec<Section>,
     /// Sections by domain pattern, and by host pattern.
     by_domain: HashMap<String, Vec<u32>>,
@@ -71,7 +71,7 @@ pub struct Sourced<T> {
     pub from: Arc<str>,
 }
 
-/// Sections that apply to a domain, for [`Rules::of_site`].
+/// Sections that apply to a domain, for [`ShapingRules::of_site`].
 pub type Sections = BTreeSet<u32>;
 
 /// A mistake in a file.
@@ -142,27 +142,27 @@ struct Values {
     chunking: Option<Sourced<bool>>,
 }
 
-impl Rules {
+impl ShapingRules {
     /// Reads and merges files; a later one overrides an earlier one.
     ///
     /// # Errors
     /// See [`ShapingError`].
-    pub fn read(files: &[PathBuf]) -> Result<Rules, ShapingError> {
+    pub fn read(files: &[PathBuf]) -> Result<ShapingRules, ShapingError> {
         let mut read = Vec::new();
         for path in files {
             let text = read_bounded(path).map_err(|error| ShapingError::Read { file: path.clone(), error })?;
             let name = path.display().to_string();
             read.push((parse(&name, &text)?, name));
         }
-        Rules::merge(read)
+        ShapingRules::merge(read)
     }
 
     /// Parses one file; `name` is for errors.
     ///
     /// # Errors
     /// See [`ShapingError`].
-    pub fn parse(name: &str, text: &str) -> Result<Rules, ShapingError> {
-        Rules::merge(vec![(parse(name, text)?, name.to_owned())])
+    pub fn parse(name: &str, text: &str) -> Result<ShapingRules, ShapingError> {
+        ShapingRules::merge(vec![(parse(name, text)?, name.to_owned())])
     }
 
     /// True without any rules.

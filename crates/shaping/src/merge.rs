@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::automation::Builder;
 use super::file::{self, File, Total};
-use super::{Kind, Rules, Section, ShapingError, Sourced, Values};
+use super::{Kind, Section, ShapingError, ShapingRules, Sourced, Values};
 
-impl Rules {
+impl ShapingRules {
     /// Merges files: a later one overrides an earlier one by key; rules for replies add up.
-    pub(super) fn merge(files: Vec<(File, String)>) -> Result<Rules, ShapingError> {
-        let mut rules = Rules::default();
+    pub(super) fn merge(files: Vec<(File, String)>) -> Result<ShapingRules, ShapingError> {
+        let mut rules = ShapingRules::default();
         let mut found = BTreeMap::<(usize, String), u32>::new();
         let mut builder = Builder::default();
         for (file, name) in files {
@@ -161,7 +161,7 @@ impl Rules {
     }
 }
 
-impl Rules {
+impl ShapingRules {
     /// Sources with limits of their own, each once.
     pub(super) fn sources(&self) -> Vec<String> {
         let named = self.sections.iter().filter_map(|section| section.source.as_ref());

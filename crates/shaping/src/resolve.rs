@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use posthaste_units::Rate;
 
 use super::file::Total;
-use super::{Kind, Rules, Section, Sections, Sourced};
+use super::{Kind, Section, Sections, ShapingRules, Sourced};
 
 /// The rules for a site; `None`: not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct OfSite {
     /// Totals of providers, by the provider's name; two of one name differ in their values.
     pub totals: Vec<Sourced<TotalOf>>,
     /// Named limits. Those named only by a domain's section have no message rate here.
-    pub limits: Vec<Named>,
+    pub limits: Vec<NamedLimit>,
     /// Sections that apply, most specific last.
     pub sections: Vec<u32>,
 }
@@ -49,7 +49,7 @@ pub struct TotalOf {
 
 /// A limit with a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
+pub struct NamedLimit {
     /// Its name.
     pub name: String,
     /// The limit, and where it is set.
@@ -62,7 +62,7 @@ pub struct OfDomain {
     /// Rate of messages to it.
     pub message_rate: Option<Sourced<Rate>>,
     /// Limits whose message rates apply.
-    pub limits: Vec<Named>,
+    pub limits: Vec<NamedLimit>,
 }
 
 /// The rules for a tenant.
@@ -71,10 +71,10 @@ pub struct OfTenant {
     /// Rate of its messages.
     pub message_rate: Option<Sourced<Rate>>,
     /// Limits whose message rates apply.
-    pub limits: Vec<Named>,
+    pub limits: Vec<NamedLimit>,
 }
 
-impl Rules {
+impl ShapingRules {
     /// The sections that a domain (in lower case) brings to its site.
     pub fn of_domain(&self, domain: &str) -> Sections {
         matching(&self.by_domain, domain).collect()
@@ -216,10 +216,10 @@ impl Rules {
         sections
     }
 
-    fn named(&self, names: &[Sourced<String>]) -> impl Iterator<Item = Named> {
+    fn named(&self, names: &[Sourced<String>]) -> impl Iterator<Item = NamedLimit> {
         names.iter().filter_map(|name| {
             let limit = self.limits.get(&name.value)?.clone();
-            Some(Named { name: name.value.clone(), limit })
+            Some(NamedLimit { name: name.value.clone(), limit })
         })
     }
 }

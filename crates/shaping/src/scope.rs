@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// The mail that can be suspended, slowed down or diverted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Scope {
+pub enum MailScope {
     /// A tenant's mail.
     Tenant(Arc<str>),
     /// A campaign, of any tenant.
@@ -15,7 +15,7 @@ pub enum Scope {
     /// Mail to a set of MX hosts.
     Site(Arc<str>),
     /// A tenant's or campaign's mail to one place only.
-    At(Label, Place),
+    At(Label, DomainOrSite),
 }
 
 /// A label of the sender. Empty: mail without one.
@@ -29,17 +29,17 @@ pub enum Label {
 
 /// The target of mail.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum DomainOrSite {
     /// A domain, in lower case.
     Domain(Arc<str>),
     /// A set of MX hosts.
     Site(Arc<str>),
 }
 
-impl Scope {
+impl MailScope {
     /// True if it depends on the route of a domain.
     pub fn has_site(&self) -> bool {
-        matches!(self, Self::Site(_) | Self::At(_, Place::Site(_)))
+        matches!(self, Self::Site(_) | Self::At(_, DomainOrSite::Site(_)))
     }
 
     /// Its kind, such as `tenant` or `tenant at site`.
@@ -49,10 +49,10 @@ impl Scope {
             Self::Campaign(_) => "campaign",
             Self::Domain(_) => "domain",
             Self::Site(_) => "site",
-            Self::At(Label::Tenant(_), Place::Domain(_)) => "tenant at domain",
-            Self::At(Label::Tenant(_), Place::Site(_)) => "tenant at site",
-            Self::At(Label::Campaign(_), Place::Domain(_)) => "campaign at domain",
-            Self::At(Label::Campaign(_), Place::Site(_)) => "campaign at site",
+            Self::At(Label::Tenant(_), DomainOrSite::Domain(_)) => "tenant at domain",
+            Self::At(Label::Tenant(_), DomainOrSite::Site(_)) => "tenant at site",
+            Self::At(Label::Campaign(_), DomainOrSite::Domain(_)) => "campaign at domain",
+            Self::At(Label::Campaign(_), DomainOrSite::Site(_)) => "campaign at site",
         }
     }
 
@@ -74,7 +74,7 @@ impl Label {
     }
 }
 
-impl Place {
+impl DomainOrSite {
     /// The domain or the site.
     pub fn name(&self) -> &Arc<str> {
         match self {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::file::Total;
-use super::{Rules, ShapingError, Sourced, Values};
+use super::{ShapingError, ShapingRules, Sourced, Values};
 
-impl Rules {
+impl ShapingRules {
     /// The rules for one of `parts` senders that count by themselves. Rates, bursts and connections are divided; the
     /// source of each value tells that.
     ///
@@ -14,7 +14,7 @@ impl Rules {
     ///
     /// # Errors
     /// [`ShapingError::Meaning`] for connections below `parts`.
-    pub fn share(mut self, parts: u32) -> Result<Rules, ShapingError> {
+    pub fn share(mut self, parts: u32) -> Result<ShapingRules, ShapingError> {
         if parts <= 1 {
             return Ok(self);
         }

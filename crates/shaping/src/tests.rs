@@ -2,8 +2,8 @@ use posthaste_units::Rate;
 
 use super::*;
 
-fn rules(text: &str) -> Rules {
-    Rules::parse("a.toml", text).unwrap()
+fn rules(text: &str) -> ShapingRules {
+    ShapingRules::parse("a.toml", text).unwrap()
 }
 
 fn rate(text: &str) -> Rate {
@@ -125,7 +125,7 @@ fn named_limits_add_up_and_have_to_exist() {
     assert_eq!(rules.messages_of("news").unwrap().limits.len(), 1);
     assert_eq!(rules.messages_of("other").unwrap().message_rate.unwrap().value, rate("1/s"));
     assert_eq!(rules.messages_of(""), None);
-    let error = Rules::parse("b.toml", "[default]\nlimits = ['al']\n").unwrap_err();
+    let error = ShapingRules::parse("b.toml", "[default]\nlimits = ['al']\n").unwrap_err();
     assert_eq!(error.to_string(), "b.toml: default: there is no `[limit.al]`");
 }
 
@@ -148,26 +148,26 @@ fn a_later_file_overrides_key_by_key_or_as_a_whole() {
     let of_source_again = file("e.toml", "[default.source.new]\nreplace = true\nmessage_rate = '2/s'\n");
     let of = |files: &[&PathBuf]| {
         let files: Vec<PathBuf> = files.iter().map(|path| (*path).clone()).collect();
-        let site = Rules::read(&files).unwrap().of_site("new", &["mx.example"], &Sections::new());
+        let site = ShapingRules::read(&files).unwrap().of_site("new", &["mx.example"], &Sections::new());
         (site.connections.map(|said| said.value), site.message_rate.map(|said| said.value), site.limits.len())
     };
     assert_eq!(of(&[&first, &of_source, &second]), (Some(7), Some(rate("5/s")), 1));
     assert_eq!(of(&[&first, &of_source, &of_source_again]), (Some(10), Some(rate("2/s")), 0));
     assert_eq!(of(&[&first, &of_source, &third]), (None, None, 0), "also what was said of a source");
-    let both = Rules::read(&[first.clone(), second.clone()]).unwrap();
+    let both = ShapingRules::read(&[first.clone(), second.clone()]).unwrap();
     let site = both.of_site("default", &["mx.example"], &Sections::new());
     assert_eq!((site.connections.unwrap().value, site.message_rate.unwrap().value), (20, rate("5/s")));
     assert_eq!(both.automation().rules().len(), 1);
-    let all = Rules::read(&[first, second, third]).unwrap();
+    let all = ShapingRules::read(&[first, second, third]).unwrap();
     let site = all.of_site("default", &["mx.example"], &Sections::new());
     assert_eq!((site.connections, site.messages_per_connection.unwrap().value), (None, 3));
     assert_eq!(all.automation().rules().len(), 0);
-    assert!(matches!(Rules::read(&[dir.path().join("none")]), Err(ShapingError::Read { .. })));
+    assert!(matches!(ShapingRules::read(&[dir.path().join("none")]), Err(ShapingError::Read { .. })));
 }
 
 #[test]
 fn mistakes_are_refused_with_their_place() {
-    let said = |text: &str| Rules::parse("a.toml", text).unwrap_err().to_string();
+    let said = |text: &str| ShapingRules::parse("a.toml", text).unwrap_err().to_string();
     assert_eq!(
         said("[default]\nconections = 1\n"),
         "a.toml:2: there is no key `conections` here; did you mean `connections`?"
@@ -236,8 +236,8 @@ fn a_threshold_is_reached_within_its_time_only() {
     let rules = rules("[[default.automation]]\npatterns = ['x']\nafter = '3/minute'\naction = 'suspend'\nfor = '1h'\n");
     let rule = &rules.automation().rules()[0];
     let mut counts = automation::Counts::default();
-    let one = Scope::Domain("one".into());
-    let other = Scope::Domain("other".into());
+    let one = MailScope::Domain("one".into());
+    let other = MailScope::Domain("other".into());
     let times =
         [(0, false), (30, false), (60, false), (61, true), (62, false), (121, false), (122, false), (123, true)];
     for (time, is_enough) in times {

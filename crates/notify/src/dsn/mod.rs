@@ -1,10 +1,10 @@
 //! Delivery status notifications (RFC 3461, 3464): messages that tell a sender the outcome of a message.
 //!
-//! A [`Notification`] holds the content and builds the [`Written`] message. [`Action::is_told`] decides if there is a
+//! A [`Notification`] holds the content and builds the [`DsnMessage`] message. [`DsnAction::is_told`] decides if there is a
 //! notification at all. A server's reply, an address, or the returned message cannot add a field or a part.
 //!
 //! ```
-//! use posthaste_notify::dsn::{Action, Notification, Recipient, Returned};
+//! use posthaste_notify::dsn::{DsnAction, Notification, Recipient, Returned};
 //! use posthaste_message::DateTime;
 //!
 //! let written = Notification {
@@ -18,7 +18,7 @@
 //!     recipients: &[Recipient {
 //!         address: "bob@example.org",
 //!         orcpt: "",
-//!         action: Action::Failed,
+//!         action: DsnAction::Failed,
 //!         status: (5, 1, 1),
 //!         reply: "550 5.1.1 no such user",
 //!         host: "mx.example.org",
@@ -52,7 +52,7 @@ pub use wording::{Template, TemplateError, Wording, WordingError};
 
 /// Outcome for a recipient (RFC 3464 section 2.3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Action {
+pub enum DsnAction {
     /// It will not be delivered.
     Failed,
     /// Not delivered yet; retried until then.
@@ -66,25 +66,25 @@ pub enum Action {
     Delivered,
 }
 
-impl Action {
+impl DsnAction {
     /// True if the sender is to be notified. `asked` are the bits of NOTIFY ([`notify`], RFC 3461 section 4.1); 0,
     /// without NOTIFY, asks for failures alone. The empty sender is never notified (RFC 5321 section 6.1).
     pub fn is_told(self, sender: &str, asked: u8) -> bool {
         let asked = if asked == 0 { notify::FAILURE } else { asked };
         let wanted = match self {
-            Action::Failed => notify::FAILURE,
-            Action::Delayed { .. } => notify::DELAY,
-            Action::Relayed | Action::Delivered => notify::SUCCESS,
+            DsnAction::Failed => notify::FAILURE,
+            DsnAction::Delayed { .. } => notify::DELAY,
+            DsnAction::Relayed | DsnAction::Delivered => notify::SUCCESS,
         };
         !sender.is_empty() && asked & notify::NEVER == 0 && asked & wanted != 0
     }
 
     fn name(self) -> &'static str {
         match self {
-            Action::Failed => "failed",
-            Action::Delayed { .. } => "delayed",
-            Action::Relayed => "relayed",
-            Action::Delivered => "delivered",
+            DsnAction::Failed => "failed",
+            DsnAction::Delayed { .. } => "delayed",
+            DsnAction::Relayed => "relayed",
+            DsnAction::Delivered => "delivered",
         }
     }
 }
@@ -97,7 +97,7 @@ pub struct Recipient<'a> {
     /// ORCPT as received, `type;xtext`; empty for none.
     pub orcpt: &'a str,
     /// Outcome for the recipient.
-    pub action: Action,
+    pub action: DsnAction,
     /// The enhanced status code (RFC 3463).
     pub status: (u8, u16, u16),
     /// The last reply; empty if there was none.
@@ -145,7 +145,7 @@ pub struct Notification<'a> {
 
 /// A notification, to be sent from the empty sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
+pub struct DsnMessage {
     /// Pieces with CRLF line ends; the returned part is not copied.
     pub message: Vec<Bytes>,
     /// True if it needs BODY=8BITMIME.
@@ -159,13 +159,13 @@ impl Notification<'_> {
     ///
     /// # Panics
     /// Without recipients.
-    pub fn write(&self) -> Written {
+    pub fn write(&self) -> DsnMessage {
         let worst = self.recipients.iter().map(|recipient| recipient.action).min().expect("a recipient");
         let template = match worst {
-            Action::Failed if self.is_double_bounce => &self.wording.double_bounced,
-            Action::Failed => &self.wording.failed,
-            Action::Delayed { .. } => &self.wording.delayed,
-            Action::Relayed | Action::Delivered => &self.wording.delivered,
+            DsnAction::Failed if self.is_double_bounce => &self.wording.double_bounced,
+            DsnAction::Failed => &self.wording.failed,
+            DsnAction::Delayed { .. } => &self.wording.delayed,
+            DsnAction::Relayed | DsnAction::Delivered => &self.wording.delivered,
         };
         let smtputf8 = !self.to.is_ascii() || self.recipients.iter().any(|recipient| !recipient.address.is_ascii());
         let boundary = format!("=_{:032x}", self.id);
@@ -233,7 +233,7 @@ impl Notification<'_> {
         let mut message = vec![Bytes::from(head)];
         message.extend(returned);
         message.push(Bytes::from(format!("\r\n--{boundary}--\r\n")));
-        Written { message, is_8bit, smtputf8 }
+        DsnMessage { message, is_8bit, smtputf8 }
     }
 
     /// The human-readable part.
@@ -254,7 +254,7 @@ impl Notification<'_> {
         for (at, recipient) in self.recipients.iter().enumerate() {
             let gap = if at == 0 { "" } else { "\r\n" };
             write!(out, "{gap}<{}>: {}", one_line(recipient.address, true), recipient.action.name()).expect("memory");
-            if let Action::Delayed { until } = recipient.action {
+            if let DsnAction::Delayed { until } = recipient.action {
                 write!(out, ", tried until {until}").expect("written to memory");
             }
             out.push_str("\r\n");
@@ -298,7 +298,7 @@ impl Notification<'_> {
                 field("Diagnostic-Code", &format!("smtp; {}", one_line(recipient.reply, is_global)));
             }
             field("Last-Attempt-Date", &recipient.last_attempt.to_string());
-            if let Action::Delayed { until } = recipient.action {
+            if let DsnAction::Delayed { until } = recipient.action {
                 field("Will-Retry-Until", &until.to_string());
             }
         }

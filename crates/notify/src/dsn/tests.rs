@@ -8,14 +8,14 @@ fn at(secs: i64) -> DateTime {
     DateTime::from_unix(1_793_000_000 + secs)
 }
 
-fn recipient<'a>(address: &'a str, action: Action) -> Recipient<'a> {
+fn recipient<'a>(address: &'a str, action: DsnAction) -> Recipient<'a> {
     let orcpt = "";
     let reply = "550 5.1.1 no such user";
     let host = "mx.example.org";
     Recipient { address, orcpt, action, status: (5, 1, 1), reply, host, last_attempt: at(59) }
 }
 
-fn written(sender: &str, recipients: &[Recipient<'_>], returned: Returned<'_>) -> (Written, Vec<u8>) {
+fn written(sender: &str, recipients: &[Recipient<'_>], returned: Returned<'_>) -> (DsnMessage, Vec<u8>) {
     let wording = Wording::default();
     let written = Notification {
         reporting_host: "mx.example.net",
@@ -41,9 +41,9 @@ fn fields(part: &[u8]) -> Vec<String> {
 
 #[test]
 fn a_program_finds_the_parts_and_their_fields() {
-    let mut late = recipient("cat@example.com", Action::Delayed { until: at(432_000) });
+    let mut late = recipient("cat@example.com", DsnAction::Delayed { until: at(432_000) });
     (late.status, late.orcpt, late.host) = ((4, 4, 1), "rfc822;kitty+40example.com", "");
-    let failed = recipient("bob@example.org", Action::Failed);
+    let failed = recipient("bob@example.org", DsnAction::Failed);
     let original = [Bytes::from_static(b"Subject: lunch\r\n\r\n"), Bytes::from_static(b"Now?\r\n--=_x\r\n")];
     let (written, bytes) = written("ann@example.net", &[late, failed], Returned::Message(&original));
     assert_eq!((written.is_8bit, written.smtputf8), (false, false));
@@ -89,7 +89,7 @@ fn a_program_finds_the_parts_and_their_fields() {
 
 #[test]
 fn what_others_wrote_adds_no_line() {
-    let mut hostile = recipient("a\r\nX-Bad: 1\r\n\r\n--=_0@example.org", Action::Failed);
+    let mut hostile = recipient("a\r\nX-Bad: 1\r\n\r\n--=_0@example.org", DsnAction::Failed);
     hostile.orcpt = "rfc822;x+0D+0AX-Bad: 2";
     hostile.host = "mx\r\nX-Bad: 3";
     let reply = format!("550 no\r\n\r\n--=_{:032x}\r\nX-Bad: 4 {}", 7, "y".repeat(4000));
@@ -104,17 +104,26 @@ fn what_others_wrote_adds_no_line() {
 
 #[test]
 fn other_letters_than_ascii_make_it_global() {
-    let (ascii, bytes) =
-        written("ann@example.net", &[recipient("bob@example.org", Action::Delivered)], Returned::Header(b"S: x\r\n"));
+    let (ascii, bytes) = written(
+        "ann@example.net",
+        &[recipient("bob@example.org", DsnAction::Delivered)],
+        Returned::Header(b"S: x\r\n"),
+    );
     assert_eq!((ascii.is_8bit, ascii.smtputf8), (false, false));
     assert!(bytes.is_ascii());
-    let (eight, bytes) =
-        written("ann@example.net", &[recipient("bob@example.org", Action::Failed)], Returned::Header(b"S: \xff\r\n"));
+    let (eight, bytes) = written(
+        "ann@example.net",
+        &[recipient("bob@example.org", DsnAction::Failed)],
+        Returned::Header(b"S: \xff\r\n"),
+    );
     assert_eq!((eight.is_8bit, eight.smtputf8), (true, false));
     let message = Message::parse(&bytes);
     assert_eq!(message.root().children().last().unwrap().media_type(), "text/rfc822-headers");
-    let (global, bytes) =
-        written("ann@example.net", &[recipient("jürgen@example.org", Action::Failed)], Returned::Header(b"S: x\r\n"));
+    let (global, bytes) = written(
+        "ann@example.net",
+        &[recipient("jürgen@example.org", DsnAction::Failed)],
+        Returned::Header(b"S: x\r\n"),
+    );
     assert_eq!((global.is_8bit, global.smtputf8), (true, true));
     let message = Message::parse(&bytes);
     let parts: Vec<_> = message.root().children().collect();
@@ -125,7 +134,7 @@ fn other_letters_than_ascii_make_it_global() {
 
 #[test]
 fn a_sender_is_told_what_it_asked_for() {
-    let delayed = Action::Delayed { until: at(0) };
+    let delayed = DsnAction::Delayed { until: at(0) };
     for (asked, told) in [
         (0, [true, false, false]),
         (notify::FAILURE, [true, false, false]),
@@ -133,10 +142,10 @@ fn a_sender_is_told_what_it_asked_for() {
         (notify::NEVER, [false; 3]),
     ] {
         assert_eq!(
-            [Action::Failed, delayed, Action::Relayed].map(|action| action.is_told("a@example.net", asked)),
+            [DsnAction::Failed, delayed, DsnAction::Relayed].map(|action| action.is_told("a@example.net", asked)),
             told
         );
-        assert!(!Action::Failed.is_told("", asked), "never to the empty sender");
+        assert!(!DsnAction::Failed.is_told("", asked), "never to the empty sender");
     }
 }
 
@@ -167,7 +176,7 @@ fn a_double_bounce_is_known_again_behind_fields_of_others() {
             received: at(0),
             now: at(60),
             id: 7,
-            recipients: &[recipient("bob@example.org", Action::Failed)],
+            recipients: &[recipient("bob@example.org", DsnAction::Failed)],
             // What it returns is no sign of it.
             returned: Returned::Header(b"X-Posthaste-Double-Bounce: yes\r\n\r\n"),
             wording: &wording,
@@ -188,7 +197,7 @@ fn words_of_a_template_are_for_the_reader_and_add_no_line() {
     let text =
         "Subject: Rückläufer an ${to}\n\nGrüße von ${host},\nvom ${received}, für $$5:\n\n${recipients}\n\n.\n--x\n";
     let wording = Wording { failed: Template::parse(text).unwrap(), ..Wording::default() };
-    let recipients = [recipient("bob@example.org", Action::Failed)];
+    let recipients = [recipient("bob@example.org", DsnAction::Failed)];
     let notification = |to| Notification {
         reporting_host: "mx.example.net",
         to,

@@ -110,8 +110,8 @@ fn a_damaged_snapshot_is_an_error() {
     for at in 0..30 {
         world.queued("t", &["a@x.example", "b@y.example"][..1 + at % 2]);
     }
-    world.log(QueueEntry::Suspended { scope: Scope::Tenant("t".into()), until: Secs::MAX, reason: "why".into() });
-    let scope = Scope::Domain("x.example".into());
+    world.log(QueueEntry::Suspended { scope: MailScope::Tenant("t".into()), until: Secs::MAX, reason: "why".into() });
+    let scope = MailScope::Domain("x.example".into());
     world.log(QueueEntry::Diverted { scope: scope.clone(), until: Secs::MAX, to: "a".into(), reason: "why".into() });
     let message_rate = "1/minute".into();
     let reason = "why".into();

@@ -60,7 +60,8 @@ fn weights_are_exact_and_a_lost_source_moves_its_mail_alone() {
 #[test]
 fn the_nearest_diversion_comes_first_and_ends_in_time() {
     let mut world = World::new();
-    let scopes = [Scope::Tenant("t".into()), Scope::Domain("x.example".into()), Scope::Campaign("c".into())];
+    let scopes =
+        [MailScope::Tenant("t".into()), MailScope::Domain("x.example".into()), MailScope::Campaign("c".into())];
     for (scope, secs) in scopes.iter().zip([300, 100, 200]) {
         let scope = scope.clone();
         let until = START + secs;
@@ -124,7 +125,7 @@ fn nothing_leaves_by_a_route_that_is_older_than_a_diversion() {
     world.queued("t", &["a@x.example"]);
     let ready = world.route()[0];
     let late = world.queue.queues()[0];
-    let scope = Scope::Domain("x.example".into());
+    let scope = MailScope::Domain("x.example".into());
     world.log(QueueEntry::Diverted { scope: scope.clone(), until: Secs::MAX, to: "h".into(), reason: "".into() });
     assert_eq!(world.queue.next(ready, TAKE), None, "the route that it has");
     let source = RouteSource { name: "a".into(), weight: 1 };
@@ -193,7 +194,7 @@ fn recipients_with_some_attempts_wait_for_another_site() {
         |world: &World, number| world.queue.route_of(RecipientKey { message: lsn, number }).map(|(_, site)| site);
     assert_eq!((site(&world, 0), site(&world, 1)), (Some("late".into()), Some("usual".into())));
     // A suspension of the usual site does not suspend the other.
-    let scope = Scope::Site("usual".into());
+    let scope = MailScope::Site("usual".into());
     world.log(QueueEntry::Suspended { scope: scope.clone(), until: Secs::MAX, reason: "".into() });
     assert_eq!((world.waits(lsn, 0), world.waits(lsn, 1)), (Some(Waits::Due), Some(Waits::Suspended(Secs::MAX))));
     assert_eq!(world.queue.next(ready[0], TAKE), None);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use posthaste_queue::entry::HoldReason;
 use posthaste_queue::{Change, OwedNotice, Queue, QueueEntry, RecipientKey, Secs, Selection, Status, Waits, What};
-use posthaste_shaping::{Label, Place, Scope};
+use posthaste_shaping::{DomainOrSite, Label, MailScope};
 use posthaste_spool::Lsn;
 
 /// The state by the entries, in the simplest form.
@@ -13,8 +13,8 @@ use posthaste_spool::Lsn;
 pub struct Model {
     pub recipients: BTreeMap<RecipientKey, Expected>,
     pub owed: BTreeMap<RecipientKey, (OwedNotice, Status)>,
-    suspended: BTreeMap<Scope, Secs>,
-    diverted: BTreeMap<Scope, Arc<str>>,
+    suspended: BTreeMap<MailScope, Secs>,
+    diverted: BTreeMap<MailScope, Arc<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,9 +135,9 @@ impl Model {
             let suspended = self.suspended.iter().filter(|(scope, until)| {
                 **until > queue.now()
                     && match scope {
-                        Scope::Tenant(tenant) => *tenant == name.tenant,
-                        Scope::Domain(domain) => *domain == name.domain,
-                        Scope::At(Label::Tenant(tenant), Place::Domain(domain)) => {
+                        MailScope::Tenant(tenant) => *tenant == name.tenant,
+                        MailScope::Domain(domain) => *domain == name.domain,
+                        MailScope::At(Label::Tenant(tenant), DomainOrSite::Domain(domain)) => {
                             *tenant == name.tenant && *domain == name.domain
                         }
                         _ => false,

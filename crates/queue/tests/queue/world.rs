@@ -10,7 +10,7 @@ use posthaste_queue::{
     What,
 };
 use posthaste_random::Random;
-use posthaste_shaping::{Label, Place, Scope};
+use posthaste_shaping::{DomainOrSite, Label, MailScope};
 use posthaste_spool::Lsn;
 
 use crate::model::Model;
@@ -244,9 +244,9 @@ impl World {
         let tenant = Arc::<str>::from(format!("t{}", self.random.below(3)));
         let domain = Arc::<str>::from(format!("domain{}.example", self.random.below(6)));
         let scope = match self.random.below(3) {
-            0 => Scope::Tenant(tenant),
-            1 => Scope::Domain(domain),
-            _ => Scope::At(Label::Tenant(tenant), Place::Domain(domain)),
+            0 => MailScope::Tenant(tenant),
+            1 => MailScope::Domain(domain),
+            _ => MailScope::At(Label::Tenant(tenant), DomainOrSite::Domain(domain)),
         };
         let until = self.queue.now() + self.random.below(100_000) as Secs;
         let entry = match self.random.below(4) {

@@ -30,7 +30,7 @@ fn our_own_notifications_are_understood() {
             let recipient = dsn::Recipient {
                 address,
                 orcpt: "rfc822;bobby+40example.com",
-                action: dsn::Action::Failed,
+                action: dsn::DsnAction::Failed,
                 status: (5, 1, 1),
                 reply: "550 5.1.1 no such user, and a text so long that it goes on in a second line of the field that has it",
                 host: "mx.example.org",

@@ -11,9 +11,9 @@ use super::routing::BOUNCE;
 use super::shared::Shared;
 use super::site::Site;
 use posthaste_queue::{EntryText, QueueEntry, Queued, domain_of};
-use posthaste_shaping::automation::Rule;
-use posthaste_shaping::file::{Action, Target};
-use posthaste_shaping::{Label, Place, Scope};
+use posthaste_shaping::automation::AutomationRule;
+use posthaste_shaping::file::{AutomationAction, AutomationTarget};
+use posthaste_shaping::{DomainOrSite, Label, MailScope};
 
 /// Applies the rules for a reply that refuses a recipient, for now or for good.
 pub(super) fn automate(shared: &Arc<Shared>, site: &Site, queued: &Queued, recipient: &str, reply: &Reply) {
@@ -47,14 +47,14 @@ fn apply_rules(shared: &Arc<Shared>, site: &Site, of: Option<(&Queued, &str)>, r
     }
 }
 
-fn apply_rule(shared: &Arc<Shared>, rule: &Rule, scope: Scope, reply: &Reply) {
+fn apply_rule(shared: &Arc<Shared>, rule: &AutomationRule, scope: MailScope, reply: &Reply) {
     let reason = format!("{}: {reply}", rule.from);
     let until = shared.time.now().saturating_add(rule.secs);
     let text = EntryText::from(reason.as_str());
     let entry = match rule.action {
-        Action::Suspend => QueueEntry::Suspended { scope, until, reason: text.clone() },
-        Action::Bounce => QueueEntry::Diverted { scope, until, to: BOUNCE.into(), reason: text.clone() },
-        Action::Slow => QueueEntry::Slowed {
+        AutomationAction::Suspend => QueueEntry::Suspended { scope, until, reason: text.clone() },
+        AutomationAction::Bounce => QueueEntry::Diverted { scope, until, to: BOUNCE.into(), reason: text.clone() },
+        AutomationAction::Slow => QueueEntry::Slowed {
             scope,
             until,
             message_rate: rule.message_rate.map_or_else(String::new, |rate| rate.to_string()).into(),
@@ -75,20 +75,20 @@ fn apply_rule(shared: &Arc<Shared>, rule: &Rule, scope: Scope, reply: &Reply) {
 }
 
 /// The scope of a rule; `None` for a rule about a message where there is none.
-fn scope_of(rule: &Rule, site: &Site, of: Option<(&Queued, &str)>) -> Option<Scope> {
-    if rule.target == Target::Site {
-        return Some(Scope::Site(site.name.clone()));
+fn scope_of(rule: &AutomationRule, site: &Site, of: Option<(&Queued, &str)>) -> Option<MailScope> {
+    if rule.target == AutomationTarget::Site {
+        return Some(MailScope::Site(site.name.clone()));
     }
     let (queued, domain) = of?;
     // Routes are by domain.
     let place = match rule.action {
-        Action::Bounce => Place::Domain(domain.into()),
-        Action::Suspend | Action::Slow => Place::Site(site.name.clone()),
+        AutomationAction::Bounce => DomainOrSite::Domain(domain.into()),
+        AutomationAction::Suspend | AutomationAction::Slow => DomainOrSite::Site(site.name.clone()),
     };
     Some(match rule.target {
-        Target::Site => Scope::Site(site.name.clone()),
-        Target::Domain => Scope::Domain(domain.into()),
-        Target::Tenant => Scope::At(Label::Tenant(queued.tenant.clone()), place),
-        Target::Campaign => Scope::At(Label::Campaign(queued.campaign.clone()), place),
+        AutomationTarget::Site => MailScope::Site(site.name.clone()),
+        AutomationTarget::Domain => MailScope::Domain(domain.into()),
+        AutomationTarget::Tenant => MailScope::At(Label::Tenant(queued.tenant.clone()), place),
+        AutomationTarget::Campaign => MailScope::At(Label::Campaign(queued.campaign.clone()), place),
     })
 }

@@ -2,7 +2,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use posthaste_notify::dsn::Written;
+use posthaste_notify::dsn::DsnMessage;
 use posthaste_smtp::Witness;
 use posthaste_smtp::client::EightBit;
 use posthaste_spool::Entry;
@@ -16,7 +16,7 @@ use super::routing::Routing;
 use crate::session::Timeouts;
 use posthaste_dns::Resolver;
 use posthaste_queue::Schedules;
-use posthaste_shaping::Rules;
+use posthaste_shaping::ShapingRules;
 
 /// Settings of the relay.
 #[derive(Clone)]
@@ -42,7 +42,7 @@ pub struct Config {
     /// Most recipients in one transaction.
     pub recipients_max: usize,
     /// Limits for destinations, tenants and domains; the fields above are their defaults.
-    pub shaping: Arc<Rules>,
+    pub shaping: Arc<ShapingRules>,
     /// Timeouts of a session.
     pub timeouts: Timeouts,
     /// Client TLS for STARTTLS where it is offered, without verification (RFC 7435). `None`: never.
@@ -133,7 +133,7 @@ pub struct Notice {
     /// Its recipient: the sender, or the reader of double bounces.
     pub to: Arc<str>,
     /// The message, from the empty sender.
-    pub written: Written,
+    pub written: DsnMessage,
     /// The entry for the queue in its batch.
     pub change: Entry,
     /// For a remote sender: the entry that has the relay send it.

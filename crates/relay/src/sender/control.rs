@@ -21,7 +21,7 @@ use posthaste_queue::{
     Change, Diversion, QueueAction, QueueEntry, QueueId, QueueName, RecipientKey, RecipientState, Secs, Selection,
     Waits, What,
 };
-use posthaste_shaping::Scope;
+use posthaste_shaping::MailScope;
 
 /// A filter of recipients. Empty: all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -247,7 +247,7 @@ impl Relay {
     ///
     /// # Errors
     /// The spool refuses.
-    pub fn suspend(&self, scope: Scope, secs: Option<Secs>, by: &By) -> Result<(), ControlError> {
+    pub fn suspend(&self, scope: MailScope, secs: Option<Secs>, by: &By) -> Result<(), ControlError> {
         let until = secs.map_or(Secs::MAX, |secs| self.after(secs));
         append_entry(&self.0.shared, &QueueEntry::Suspended { scope, until, reason: by.reason.as_str().into() }, by)
     }
@@ -256,7 +256,7 @@ impl Relay {
     ///
     /// # Errors
     /// The spool refuses.
-    pub fn resume(&self, scope: Scope, by: &By) -> Result<bool, ControlError> {
+    pub fn resume(&self, scope: MailScope, by: &By) -> Result<bool, ControlError> {
         let is_it = |entry: &QueueEntry| {
             let (QueueEntry::Suspended { scope: other, .. } | QueueEntry::Slowed { scope: other, .. }) = entry else {
                 return false;
@@ -276,7 +276,7 @@ impl Relay {
     ///
     /// # Errors
     /// `to` is invalid, the scope is a site, or the spool refuses.
-    pub fn divert(&self, scope: Scope, to: &str, secs: Option<Secs>, by: &By) -> Result<(), ControlError> {
+    pub fn divert(&self, scope: MailScope, to: &str, secs: Option<Secs>, by: &By) -> Result<(), ControlError> {
         if host_and_port(to).is_none() {
             return Err(ControlError::NextHop(to.to_owned()));
         }
@@ -293,7 +293,7 @@ impl Relay {
     ///
     /// # Errors
     /// The spool refuses.
-    pub fn end_diversion(&self, scope: Scope, by: &By) -> Result<bool, ControlError> {
+    pub fn end_diversion(&self, scope: MailScope, by: &By) -> Result<bool, ControlError> {
         if !self.diversions().iter().any(|diversion| diversion.scope == scope) {
             return Ok(false);
         }

@@ -9,7 +9,7 @@ use super::shared::Shared;
 use super::site::{OpenLimit, RateLimit, Site};
 use posthaste_queue::{QueueEntry, QueueName, RecipientKey, Secs};
 use posthaste_shaping::explain::{Explained, Now};
-use posthaste_shaping::{Label, Place, Scope};
+use posthaste_shaping::{DomainOrSite, Label, MailScope};
 
 /// A name that [`Relay::explain`] does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -191,18 +191,18 @@ fn open_now(limit: &Arc<OpenLimit>, most: u32) -> Now {
 }
 
 /// The scope of a suspension as text, if it covers this destination.
-fn applies(scope: &Scope, explained: &Explained) -> Option<String> {
+fn applies(scope: &MailScope, explained: &Explained) -> Option<String> {
     let is_tenant = |name: &str| *name == *explained.tenant && !explained.tenant.is_empty();
-    let is_place = |place: &Place| match place {
-        Place::Domain(name) => **name == *explained.domain,
-        Place::Site(name) => **name == *explained.site,
+    let is_place = |place: &DomainOrSite| match place {
+        DomainOrSite::Domain(name) => **name == *explained.domain,
+        DomainOrSite::Site(name) => **name == *explained.site,
     };
     let (kind, is_it) = match scope {
-        Scope::Tenant(name) => ("tenant", is_tenant(name)),
-        Scope::Domain(name) => ("domain", **name == *explained.domain),
-        Scope::Site(name) => ("site", **name == *explained.site),
-        Scope::At(Label::Tenant(name), place) => (scope.kind(), is_tenant(name) && is_place(place)),
-        Scope::Campaign(_) | Scope::At(Label::Campaign(_), _) => return None,
+        MailScope::Tenant(name) => ("tenant", is_tenant(name)),
+        MailScope::Domain(name) => ("domain", **name == *explained.domain),
+        MailScope::Site(name) => ("site", **name == *explained.site),
+        MailScope::At(Label::Tenant(name), place) => (scope.kind(), is_tenant(name) && is_place(place)),
+        MailScope::Campaign(_) | MailScope::At(Label::Campaign(_), _) => return None,
     };
     is_it.then(|| format!("the {kind}"))
 }

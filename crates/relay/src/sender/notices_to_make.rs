@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use posthaste_message::DateTime;
-use posthaste_notify::dsn::Action;
+use posthaste_notify::dsn::DsnAction;
 use posthaste_spool::Lsn;
 use tokio::sync::Notify;
 
@@ -24,12 +24,12 @@ pub(super) enum Tell {
 
 impl Tell {
     /// The action in a report (RFC 3464 section 2.3.3). `until`: the end of the retries.
-    pub fn action(self, until: DateTime) -> Action {
+    pub fn action(self, until: DateTime) -> DsnAction {
         match self {
-            Tell::Failed => Action::Failed,
-            Tell::Delayed => Action::Delayed { until },
-            Tell::Relayed => Action::Relayed,
-            Tell::Delivered => Action::Delivered,
+            Tell::Failed => DsnAction::Failed,
+            Tell::Delayed => DsnAction::Delayed { until },
+            Tell::Relayed => DsnAction::Relayed,
+            Tell::Delivered => DsnAction::Delivered,
         }
     }
 

@@ -31,7 +31,7 @@ use super::suppress::flush_bounces;
 use super::{dispatch, gather, round};
 use posthaste_dns::Resolver;
 use posthaste_queue::{Queue, QueueEntry, QueueRestoreError, Schedules, Secs};
-use posthaste_shaping::Rules;
+use posthaste_shaping::ShapingRules;
 
 /// The name of the queue's stream.
 pub const STREAM: &str = "queue";
@@ -235,7 +235,7 @@ impl Relay {
     }
 
     /// Replaces the limits. Counts stay.
-    pub fn set_shaping(&self, rules: Arc<Rules>) {
+    pub fn set_shaping(&self, rules: Arc<ShapingRules>) {
         set_shaping(&self.0.shared, rules);
     }
 

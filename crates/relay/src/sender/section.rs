@@ -19,7 +19,7 @@ use super::tenants::{self, TenantSection};
 use super::{BounceSection, NoticeSection, ReturnPathSection, Route, RouteError, Routing};
 use crate::secrets::{SecretFileError, Secrets};
 use posthaste_queue::Schedules;
-use posthaste_shaping::{Rules, ShapingError};
+use posthaste_shaping::{ShapingError, ShapingRules};
 
 /// Mail to other hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -268,8 +268,8 @@ impl Section {
     ///
     /// # Errors
     /// See [`ShapingError`]; also for limits of an unknown source, and for connections below `shares`.
-    pub fn shaping_rules(&self, shares: u32) -> Result<Arc<Rules>, ShapingError> {
-        let rules = Rules::read(&self.shaping)?;
+    pub fn shaping_rules(&self, shares: u32) -> Result<Arc<ShapingRules>, ShapingError> {
+        let rules = ShapingRules::read(&self.shaping)?;
         rules.check_sources(&self.source_names())?;
         rules.share(shares).map(Arc::new)
     }

@@ -10,7 +10,7 @@ use super::shared::Shared;
 use super::site::{OpenLimit, Permit, Site, State, Waiter};
 use posthaste_queue::Slow;
 use posthaste_shaping::limits::{LimitedSite, SlowDown};
-use posthaste_shaping::{Rules, Scope};
+use posthaste_shaping::{MailScope, ShapingRules};
 
 /// Wakes those that wait for a limit, until the relay ends.
 pub(super) async fn run(shared: Arc<Shared>) {
@@ -22,14 +22,14 @@ pub(super) async fn run(shared: Arc<Shared>) {
 }
 
 /// Replaces the rules. Counts stay.
-pub(super) fn set_shaping(shared: &Arc<Shared>, rules: Arc<Rules>) {
+pub(super) fn set_shaping(shared: &Arc<Shared>, rules: Arc<ShapingRules>) {
     let waiters = shared.shaper.set_rules(rules);
     limits_changed(shared, waiters);
 }
 
 /// Takes over changed slow-downs of replies.
 pub(super) fn set_slowed(shared: &Arc<Shared>) {
-    let slow_down = |(scope, slow): (&Scope, &Slow)| {
+    let slow_down = |(scope, slow): (&MailScope, &Slow)| {
         let message_rate = slow.message_rate.parse().ok();
         let connections = slow.connections;
         (scope.clone(), SlowDown { message_rate, connections, reason: slow.reason.clone().into() })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use posthaste_intake::notify;
 use posthaste_message::DateTime;
-use posthaste_notify::dsn::{self, Notification, Recipient, Returned, Written, header_of};
+use posthaste_notify::dsn::{self, DsnMessage, Notification, Recipient, Returned, header_of};
 use posthaste_random::mix;
 use posthaste_spool::{Batch, Body, Lsn};
 
@@ -37,7 +37,7 @@ struct PendingNotice {
 struct Prepared {
     changes: Vec<Change>,
     tenant: Arc<str>,
-    written: Option<(Written, Addressee)>,
+    written: Option<(DsnMessage, Addressee)>,
 }
 
 /// True if somebody is notified of a recipient: its sender, if asked for; the postmaster, if no sender can be
@@ -128,7 +128,7 @@ fn written(
     tell: Tell,
     told: &[PendingNotice],
     to: &Addressee,
-) -> Option<Written> {
+) -> Option<DsnMessage> {
     let queued = &envelope.queued;
     let now = shared.time.now();
     let to_wall = shared.time.wall_clock();
@@ -180,7 +180,7 @@ fn written(
     Some(notification.write())
 }
 
-fn notice(shared: &Shared, tenant: Arc<str>, to: &Addressee, written: Written, changes: &[Change]) -> Notice {
+fn notice(shared: &Shared, tenant: Arc<str>, to: &Addressee, written: DsnMessage, changes: &[Change]) -> Notice {
     let to_address = to.address.clone();
     let recipient = QueuedRecipient { number: 0, address: to_address.clone(), orcpt: "".into(), notify: notify::NEVER };
     let remote = Outgoing {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use posthaste_dns_stub::Zone;
 use posthaste_queue::QueueEntry;
 use posthaste_relay::sender::{Ahead, Relay, Route, Routing};
-use posthaste_shaping::Scope;
+use posthaste_shaping::MailScope;
 use posthaste_smtp::{Address, Protocol};
 use tokio::runtime::{Builder, Runtime};
 
@@ -99,7 +99,7 @@ fn a_421_to_a_question_is_seen_with_its_stage_and_host() {
         assert_eq!(told, [format!(" mx.a.example {stage}: 421 4.7.0 slow down")]);
         wait(stage, || !rig.relay.suspensions().is_empty());
         let QueueEntry::Suspended { scope, reason, .. } = rig.relay.suspensions().remove(0) else { panic!("{stage}") };
-        assert_eq!(scope, Scope::Site(format!("10 mx.a.example :{}", ending.address.port()).into()), "{stage}");
+        assert_eq!(scope, MailScope::Site(format!("10 mx.a.example :{}", ending.address.port()).into()), "{stage}");
         assert!(reason.contains("421 4.7.0 slow down"), "{stage}: {reason}");
         // No other address is asked for at the same time.
         assert_eq!((not_known(rig.ask("eve@a.example")), ending.connections()), (why, 1), "{stage}");

@@ -2,7 +2,7 @@
 
 use posthaste_queue::Waits;
 use posthaste_relay::sender::By;
-use posthaste_shaping::Scope;
+use posthaste_shaping::MailScope;
 
 use crate::sink::Sink;
 use crate::{rig_with, schedules, wait, zone};
@@ -20,7 +20,7 @@ fn check(connections: usize, first: usize, later: usize, expected: [usize; 2]) {
     let first: Vec<String> = (0..first).map(|number| format!("hang{number}@a.example")).collect();
     later.iter().for_each(|to| rig.send("ann@here.example", &[to], "x\r\n"));
     wait(&what, || rig.relay.stats().deferred == later.len() as u64);
-    let scope = Scope::Domain("a.example".into());
+    let scope = MailScope::Domain("a.example".into());
     rig.relay.suspend(scope.clone(), None, &By::default()).unwrap();
     rig.flush();
     first.iter().for_each(|to| rig.send("ann@here.example", &[to], "x\r\n"));

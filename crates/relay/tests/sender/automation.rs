@@ -2,8 +2,8 @@
 
 use posthaste_queue::QueueEntry;
 use posthaste_relay::sender::By;
-use posthaste_shaping::Rules;
-use posthaste_shaping::{Label, Place, Scope};
+use posthaste_shaping::ShapingRules;
+use posthaste_shaping::{DomainOrSite, Label, MailScope};
 
 use super::*;
 
@@ -15,11 +15,11 @@ fn zone() -> Zone {
 
 fn with_rule(config: &mut Config, rule: &str) {
     let text = format!("[[default.automation]]\nfor = '1 hour'\n{rule}\n");
-    config.shaping = Arc::new(Rules::parse("shaping.toml", &text).unwrap());
+    config.shaping = Arc::new(ShapingRules::parse("shaping.toml", &text).unwrap());
     config.schedules = schedules(3600, 86_400);
 }
 
-fn scopes(rig: &Rig) -> Vec<Scope> {
+fn scopes(rig: &Rig) -> Vec<MailScope> {
     let scope = |entry| match entry {
         QueueEntry::Suspended { scope, .. } | QueueEntry::Slowed { scope, .. } => scope,
         other => panic!("{other:?}"),
@@ -34,7 +34,7 @@ fn a_reply_suspends_a_site_for_a_time_also_behind_a_restart() {
     let rig = rig_with(zone(), sink.port(), rule);
     rig.send("ann@here.example", &["later@a.example"], "x\r\n");
     wait("it is suspended", || !scopes(&rig).is_empty());
-    let site = Scope::Site(format!("10 mx.a.example :{}", sink.port()).into());
+    let site = MailScope::Site(format!("10 mx.a.example :{}", sink.port()).into());
     assert_eq!(scopes(&rig), std::slice::from_ref(&site));
     rig.send("ann@here.example", &["bob@x.a.example"], "x\r\n");
     rig.send("ann@here.example", &["bob@b.example"], "x\r\n");
@@ -63,7 +63,7 @@ fn so_many_replies_are_waited_for() {
     sink.wait_taken(1);
     assert_eq!(scopes(&rig), []);
     rig.send("ann@here.example", &["later3@a.example"], "x\r\n");
-    wait("it is suspended", || scopes(&rig) == [Scope::Domain("a.example".into())]);
+    wait("it is suspended", || scopes(&rig) == [MailScope::Domain("a.example".into())]);
 }
 
 #[test]
@@ -73,13 +73,13 @@ fn a_reply_slows_a_domain_down_also_behind_a_restart() {
     let rule = |config: &mut Config| with_rule(config, rule);
     let rig = rig_with(zone(), sink.port(), rule);
     rig.send("ann@here.example", &["later@a.example"], "x\r\n");
-    wait("it is slowed down", || scopes(&rig) == [Scope::Domain("a.example".into())]);
+    wait("it is slowed down", || scopes(&rig) == [MailScope::Domain("a.example".into())]);
     let rig = rig_in(rig.end(), zone(), sink.port(), rule);
     rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
     rig.send("ann@here.example", &["bob@x.a.example"], "x\r\n");
     assert_eq!(sink.wait_taken(1)[0].recipients, ["bob@x.a.example"]);
     wait("the others wait", || rig.relay.stats().recipients == 2);
-    rig.relay.resume(Scope::Domain("a.example".into()), &By::default()).unwrap();
+    rig.relay.resume(MailScope::Domain("a.example".into()), &By::default()).unwrap();
     assert_eq!(sink.wait_taken(2)[1].recipients, ["bob@a.example"]);
 }
 
@@ -96,7 +96,7 @@ fn a_reply_has_mail_of_a_domain_given_up_for_a_time() {
     assert_eq!((sink.rcpts("bob@a.example"), sink.rcpts("bob@x.a.example")), (0, 1));
     let given_up = "bob@a.example failed 550".to_owned();
     assert!(rig.log().contains(&given_up), "{:?}", rig.log());
-    rig.relay.end_diversion(Scope::Domain("a.example".into()), &By::default()).unwrap();
+    rig.relay.end_diversion(MailScope::Domain("a.example".into()), &By::default()).unwrap();
     rig.send("", &["eve@a.example"], "x\r\n");
     sink.wait_taken(2);
 }
@@ -109,7 +109,7 @@ fn a_reply_suspends_a_tenant_at_one_site_across_restarts() {
     let send = |rig: &Rig, tenant: &str, to: &str| rig.send_for(tenant, "ann@here.example", &[to]);
     send(&rig, "loud", "later@a.example");
     let site = format!("10 mx.a.example :{}", sink.port());
-    let scope = Scope::At(Label::Tenant("loud".into()), Place::Site(site.into()));
+    let scope = MailScope::At(Label::Tenant("loud".into()), DomainOrSite::Site(site.into()));
     wait("it is suspended", || scopes(&rig) == std::slice::from_ref(&scope));
     let rig = rig_in(rig.end(), zone(), sink.port(), rule);
     assert_eq!(scopes(&rig), std::slice::from_ref(&scope));
@@ -136,7 +136,7 @@ fn a_reply_slows_a_campaign_at_one_site_across_restarts() {
     };
     send(&rig, "spring", "later@a.example");
     let site = format!("10 mx.a.example :{}", sink.port());
-    let scope = Scope::At(Label::Campaign("spring".into()), Place::Site(site.into()));
+    let scope = MailScope::At(Label::Campaign("spring".into()), DomainOrSite::Site(site.into()));
     wait("it is slowed down", || scopes(&rig) == std::slice::from_ref(&scope));
     let rig = rig_in(rig.end(), zone(), sink.port(), rule);
     send(&rig, "spring", "bob@a.example");

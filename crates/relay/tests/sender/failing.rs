@@ -299,7 +299,7 @@ fn open_sessions_go_on_in_a_pause() {
         (config.site_pause_secs, config.shaping) = (3600, shaping);
         config.timeouts.idle = Duration::from_secs(600);
     });
-    let scope = posthaste_shaping::Scope::Domain("a.example".into());
+    let scope = posthaste_shaping::MailScope::Domain("a.example".into());
     rig.relay.suspend(scope.clone(), None, &By::default()).unwrap();
     (0..50).for_each(|_| rig.send("ann@here.example", &["bob@a.example"], "x\r\n"));
     rig.relay.resume(scope, &By::default()).unwrap();

@@ -1,6 +1,6 @@
 //! Replies that end a session: rules, the observer and people see them, at every stage.
 
-use posthaste_shaping::{Label, Place, Scope};
+use posthaste_shaping::{DomainOrSite, Label, MailScope};
 
 use super::failing::{Act, At, Ending};
 use super::shaping::rules;
@@ -20,7 +20,7 @@ fn check(act: Act, stage: &str) {
     // Once for each session, not for each recipient.
     let QueueEntry::Suspended { scope, reason, .. } = rig.relay.suspensions().remove(0) else { panic!("{stage}") };
     let site = format!("10 mx.a.example :{}", ending.address.port());
-    assert_eq!(scope, Scope::At(Label::Tenant("loud".into()), Place::Site(site.into())), "{stage}");
+    assert_eq!(scope, MailScope::At(Label::Tenant("loud".into()), DomainOrSite::Site(site.into())), "{stage}");
     assert!(reason.contains(said), "{stage}: {reason}");
     let told = || rig.log.interrupted.lock().unwrap().clone();
     let expected = format!("bob@a.example mx.a.example {stage}: {said}");
@@ -181,7 +181,9 @@ fn a_421_that_nobody_waits_behind_is_seen_by_rules_and_log() {
     wait("the site is suspended", || !rig.relay.suspensions().is_empty());
     rig.wait_empty();
     let suspended = rig.relay.suspensions();
-    let [QueueEntry::Suspended { scope: Scope::Site(_), reason, .. }] = &suspended[..] else { panic!("{suspended:?}") };
+    let [QueueEntry::Suspended { scope: MailScope::Site(_), reason, .. }] = &suspended[..] else {
+        panic!("{suspended:?}")
+    };
     assert!(reason.contains("slow down"), "{reason}");
     wait("it is told", || !rig.log.interrupted.lock().unwrap().is_empty());
     assert_eq!(*rig.log.interrupted.lock().unwrap(), [" mx.a.example idle: 421 4.7.0 slow down"]);

@@ -4,12 +4,12 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use posthaste_relay::sender::{OfMail, Pool, Routing, Source};
-use posthaste_shaping::Rules;
+use posthaste_shaping::ShapingRules;
 
 use super::*;
 
-pub fn rules(text: &str) -> Arc<Rules> {
-    Arc::new(Rules::parse("shaping.toml", text).unwrap())
+pub fn rules(text: &str) -> Arc<ShapingRules> {
+    Arc::new(ShapingRules::parse("shaping.toml", text).unwrap())
 }
 
 /// All domains are at one address: those below `a.example` at the mail host of `a.example`, and so on.

@@ -299,7 +299,7 @@ fn lost_suspensions_are_told_where_no_mail_waits() {
     let dns = Server::start(zone());
     let dir = tempfile::tempdir().unwrap();
     let it = Idle::open(dir.path(), &dns);
-    let scope = posthaste_shaping::Scope::Domain("a.example".into());
+    let scope = posthaste_shaping::MailScope::Domain("a.example".into());
     it.relay.suspend(scope, None, &By::default()).unwrap();
     it.end();
     let it = Idle::open(dir.path(), &dns);

@@ -7,7 +7,7 @@ use posthaste_accounts::{Logins, LoginsError};
 use posthaste_directory::Directory;
 use posthaste_dns::{Resolver, SetupError};
 use posthaste_relay::sender::{BounceFiles, Notices, Routing};
-use posthaste_shaping::Rules;
+use posthaste_shaping::ShapingRules;
 
 use crate::config::certificates::TlsInForce;
 use crate::config::dkim::DomainSigners;
@@ -40,7 +40,7 @@ pub(crate) struct RelayFiles {
     /// An error only of this machine: without `dns.servers` it has to name some. Who sends no mail to other hosts needs none.
     pub resolver: Result<Arc<Resolver>, SetupError>,
     pub routing: Routing,
-    pub shaping: Arc<Rules>,
+    pub shaping: Arc<ShapingRules>,
 }
 
 impl StartFiles {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use posthaste_control::Named;
-use posthaste_shaping::{Label, Place, Scope};
+use posthaste_shaping::{DomainOrSite, Label, MailScope};
 
 /// The queue's word for what is named.
 ///
 /// # Errors
 /// It names nothing, or too much.
-pub(crate) fn scope(of: &Named) -> Result<Scope, String> {
+pub(crate) fn scope(of: &Named) -> Result<MailScope, String> {
     let text = |name: &Option<String>| name.as_deref().map(Arc::<str>::from);
     let domain = of.domain.as_ref().map(|name| name.to_lowercase().into());
     let label = match (text(&of.tenant), text(&of.campaign)) {
@@ -20,33 +20,33 @@ pub(crate) fn scope(of: &Named) -> Result<Scope, String> {
     };
     let place = match (domain, text(&of.site)) {
         (None, None) => None,
-        (Some(name), None) => Some(Place::Domain(name)),
-        (None, Some(name)) => Some(Place::Site(name)),
+        (Some(name), None) => Some(DomainOrSite::Domain(name)),
+        (None, Some(name)) => Some(DomainOrSite::Site(name)),
         _ => return Err("a domain or a site, not both".to_owned()),
     };
     match (label, place) {
-        (Some(label), Some(place)) => Ok(Scope::At(label, place)),
-        (Some(Label::Tenant(name)), None) => Ok(Scope::Tenant(name)),
-        (Some(Label::Campaign(name)), None) => Ok(Scope::Campaign(name)),
-        (None, Some(Place::Domain(name))) => Ok(Scope::Domain(name)),
-        (None, Some(Place::Site(name))) => Ok(Scope::Site(name)),
+        (Some(label), Some(place)) => Ok(MailScope::At(label, place)),
+        (Some(Label::Tenant(name)), None) => Ok(MailScope::Tenant(name)),
+        (Some(Label::Campaign(name)), None) => Ok(MailScope::Campaign(name)),
+        (None, Some(DomainOrSite::Domain(name))) => Ok(MailScope::Domain(name)),
+        (None, Some(DomainOrSite::Site(name))) => Ok(MailScope::Site(name)),
         (None, None) => Err("of a domain, site, tenant or campaign".to_owned()),
     }
 }
 
 /// The inverse of [`scope`].
-pub(crate) fn named(scope: &Scope) -> Named {
+pub(crate) fn named(scope: &MailScope) -> Named {
     let mut named = Named::default();
     let text = |name: &Arc<str>| Some(name.to_string());
     match scope {
-        Scope::Tenant(name) | Scope::At(Label::Tenant(name), _) => named.tenant = text(name),
-        Scope::Campaign(name) | Scope::At(Label::Campaign(name), _) => named.campaign = text(name),
-        Scope::Domain(_) | Scope::Site(_) => {}
+        MailScope::Tenant(name) | MailScope::At(Label::Tenant(name), _) => named.tenant = text(name),
+        MailScope::Campaign(name) | MailScope::At(Label::Campaign(name), _) => named.campaign = text(name),
+        MailScope::Domain(_) | MailScope::Site(_) => {}
     }
     match scope {
-        Scope::Domain(name) | Scope::At(_, Place::Domain(name)) => named.domain = text(name),
-        Scope::Site(name) | Scope::At(_, Place::Site(name)) => named.site = text(name),
-        Scope::Tenant(_) | Scope::Campaign(_) => {}
+        MailScope::Domain(name) | MailScope::At(_, DomainOrSite::Domain(name)) => named.domain = text(name),
+        MailScope::Site(name) | MailScope::At(_, DomainOrSite::Site(name)) => named.site = text(name),
+        MailScope::Tenant(_) | MailScope::Campaign(_) => {}
     }
     named
 }

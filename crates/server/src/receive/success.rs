@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use bytes::Bytes;
 use posthaste_intake::SuccessHere;
-use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
+use posthaste_notify::dsn::{DsnAction, DsnMessage, Notification, Recipient, Returned, Wording, header_of};
 use posthaste_smtp::Envelope;
 use posthaste_spool::{FrontFields, MessageReader};
 
@@ -25,10 +25,11 @@ pub(crate) fn write(
     envelope: &Envelope,
     successes: &[SuccessHere],
     header: &[u8],
-) -> Written {
+) -> DsnMessage {
     let mut recipients = Vec::with_capacity(successes.len());
     for SuccessHere { address, orcpt, is_mailbox } in successes {
-        let (action, status) = if *is_mailbox { (Action::Delivered, (2, 1, 5)) } else { (Action::Relayed, (2, 0, 0)) };
+        let (action, status) =
+            if *is_mailbox { (DsnAction::Delivered, (2, 1, 5)) } else { (DsnAction::Relayed, (2, 0, 0)) };
         recipients.push(Recipient { address, orcpt, action, status, reply: "", host: "", last_attempt: now() });
     }
     Notification {

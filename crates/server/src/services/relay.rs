@@ -8,7 +8,7 @@ use posthaste_consumer::StreamOpenError;
 use posthaste_directory::{Directory, DirectoryRefusal, Mailboxes, Route};
 use posthaste_dns::{Resolver, Settings as DnsSettings, SetupError};
 use posthaste_intake::{Destination, GatheredBody, Intake, Mail, MailPlace, MailRecipient, NotifyWhen};
-use posthaste_notify::dsn::Written;
+use posthaste_notify::dsn::DsnMessage;
 use posthaste_relay::sender::{
     Bounces, BouncesError, Config as RelayConfig, Delivering, MtaSts, Notice, Notifier, OpenReport, Relay, STREAM,
     opportunistic_tls,
@@ -410,7 +410,7 @@ impl Receiver {
     pub async fn notify(
         &self,
         sender: &str,
-        written: Written,
+        written: DsnMessage,
         told: Option<Entry>,
         remote: Option<Entry>,
     ) -> Result<bool, String> {
@@ -428,7 +428,7 @@ impl Receiver {
         &self,
         (intake, destinations): (&Intake, &[Arc<dyn Destination>]),
         sender: &str,
-        written: Written,
+        written: DsnMessage,
         told: Option<Entry>,
         remote: Option<Entry>,
     ) -> Result<bool, String> {
@@ -453,7 +453,7 @@ impl Receiver {
     }
 
     /// The signature of a notification, by the nearest domain above our name that has a key. Blocks for the time of a signature.
-    fn sign_notice(&self, written: &Written) -> Result<FrontFields, String> {
+    fn sign_notice(&self, written: &DsnMessage) -> Result<FrontFields, String> {
         let settings = self.settings();
         let Some(domain) = settings.signers.at_or_above(&settings.authserv_id) else {
             return Ok(FrontFields::default());
@@ -468,7 +468,7 @@ impl Receiver {
     }
 
     /// A notification for mailboxes of ours.
-    fn notified(&self, rcpt: RcptTo, mailboxes: Mailboxes, written: &Written) -> Result<Mail<'static>, String> {
+    fn notified(&self, rcpt: RcptTo, mailboxes: Mailboxes, written: &DsnMessage) -> Result<Mail<'static>, String> {
         let mut mail = MailFrom::new(ReversePath::Null);
         mail.body = if written.is_8bit { BodyType::EightBitMime } else { BodyType::SevenBit };
         mail.smtputf8 = written.smtputf8;
@@ -480,7 +480,7 @@ impl Receiver {
 }
 
 /// A notification to a sender at another host. Its own outcome is not reported.
-fn notification(to: &ForwardPath, written: &Written) -> Mail<'static> {
+fn notification(to: &ForwardPath, written: &DsnMessage) -> Mail<'static> {
     let notify = Some(NotifyWhen { success: false, failure: false, delay: false });
     let recipient = MailRecipient { address: to.bare().into(), notify, ..MailRecipient::to(MailPlace::Remote) };
     Mail { is_8bit: written.is_8bit, smtputf8: written.smtputf8, recipients: vec![recipient], ..Mail::default() }

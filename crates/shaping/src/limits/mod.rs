@@ -18,7 +18,7 @@ use posthaste_units::{Bucket, Rate};
 
 use crate::automation::Counts;
 use crate::explain::Defaults;
-use crate::{Label, Named, Place, Rules, Scope, Sections, Sourced};
+use crate::{DomainOrSite, Label, MailScope, NamedLimit, Sections, ShapingRules, Sourced};
 
 pub use open::{OpenLimit, OpenPermit};
 pub use rate::{RateLimit, check};
@@ -60,7 +60,7 @@ type Lane = (Arc<str>, Arc<str>, Arc<str>);
 pub type RatesTogether<W> = Option<Arc<[Arc<RateLimit<W>>]>>;
 
 struct State<W, S> {
-    rules: Arc<Rules>,
+    rules: Arc<ShapingRules>,
     /// Counts changes of the rules.
     version: u64,
     rates: HashMap<Arc<str>, Arc<RateLimit<W>>>,
@@ -68,14 +68,14 @@ struct State<W, S> {
     lanes: HashMap<Lane, RatesTogether<W>>,
     tenants: HashMap<Arc<str>, RatesTogether<W>>,
     /// Slow-downs in force.
-    slowed: HashMap<Scope, SlowDown>,
+    slowed: HashMap<MailScope, SlowDown>,
     /// Number of limits at which unused ones are dropped.
     tidy_at: usize,
 }
 
 impl<W, S> Shaper<W, S> {
     /// The limits of these rules, without counts.
-    pub fn new(rules: Arc<Rules>, defaults: Defaults) -> Self {
+    pub fn new(rules: Arc<ShapingRules>, defaults: Defaults) -> Self {
         let state = State {
             rules: Arc::default(),
             version: 0,
@@ -106,31 +106,31 @@ impl<W, S> Shaper<W, S> {
     }
 
     /// The rules in force.
-    pub fn rules(&self) -> Arc<Rules> {
+    pub fn rules(&self) -> Arc<ShapingRules> {
         self.state().rules.clone()
     }
 
     /// The rules in force, and the sections that domains bring to a site, if it joined under these rules.
-    pub fn rules_of(&self, joined: &JoinedSections) -> (Arc<Rules>, Sections) {
+    pub fn rules_of(&self, joined: &JoinedSections) -> (Arc<ShapingRules>, Sections) {
         let state = self.state();
         let brought = if joined.version == state.version { joined.sections.clone() } else { Sections::new() };
         (state.rules.clone(), brought)
     }
 
     /// Replaces the rules. The caller asks for its sites [again](Self::join), and wakes the returned waiters.
-    pub fn set_rules(&self, rules: Arc<Rules>) -> Vec<W> {
+    pub fn set_rules(&self, rules: Arc<ShapingRules>) -> Vec<W> {
         self.change(|state| state.rules = rules)
     }
 
     /// Replaces the slow-downs; then as for [`set_rules`](Self::set_rules).
-    pub fn set_slowed(&self, slowed: HashMap<Scope, SlowDown>) -> Vec<W> {
+    pub fn set_slowed(&self, slowed: HashMap<MailScope, SlowDown>) -> Vec<W> {
         self.change(|state| state.slowed = slowed)
     }
 
     fn change(&self, change: impl FnOnce(&mut State<W, S>)) -> Vec<W> {
         let mut state = self.state();
         change(&mut state);
-        let has_slow_lane = state.slowed.keys().any(|scope| !matches!(scope, Scope::Site(_)));
+        let has_slow_lane = state.slowed.keys().any(|scope| !matches!(scope, MailScope::Site(_)));
         let limits_lanes = state.rules.limits_tenants() || state.rules.limits_domains() || has_slow_lane;
         self.limits_lanes.store(limits_lanes, Ordering::Relaxed);
         state.version += 1;
@@ -229,7 +229,7 @@ impl<W, S> State<W, S> {
         let name = format!("domain {domain} from {source}");
         let mut all: Vec<_> = state.rate(name, of.message_rate, now).into_iter().collect();
         all.extend(state.named(&of.limits, now));
-        let slow = state.slow(&Scope::Domain(domain.clone()), &format!("domain {domain} from {source}"), now);
+        let slow = state.slow(&MailScope::Domain(domain.clone()), &format!("domain {domain} from {source}"), now);
         all.extend(slow.and_then(|(rate, _)| rate));
         let found = together(all);
         state.lanes.insert(key, found.clone());
@@ -241,7 +241,7 @@ impl<W, S> State<W, S> {
         if self.slowed.is_empty() {
             return None;
         }
-        let scope = Scope::At(label, Place::Site(site.site.clone()));
+        let scope = MailScope::At(label, DomainOrSite::Site(site.site.clone()));
         let name = format!("{} {} from {}", scope.kind(), scope.name(), site.source);
         self.slow(&scope, &name, now)?.0
     }
@@ -268,14 +268,14 @@ impl<W, S> State<W, S> {
     }
 
     /// The message rate and connections of a slow-down.
-    fn slow(&mut self, scope: &Scope, name: &str, now: u64) -> Option<(Option<Arc<RateLimit<W>>>, u32)> {
+    fn slow(&mut self, scope: &MailScope, name: &str, now: u64) -> Option<(Option<Arc<RateLimit<W>>>, u32)> {
         let slow = self.slowed.get(scope)?.clone();
         let said = slow.message_rate.map(|value| Sourced { value, from: slow.reason });
         Some((self.rate(format!("slow {name}"), said, now), slow.connections))
     }
 
-    fn named(&mut self, limits: &[Named], now: u64) -> Vec<Arc<RateLimit<W>>> {
-        let rate = |named: &Named| {
+    fn named(&mut self, limits: &[NamedLimit], now: u64) -> Vec<Arc<RateLimit<W>>> {
+        let rate = |named: &NamedLimit| {
             let value = named.limit.value.message_rate?;
             let said = Sourced { value, from: named.limit.from.clone() };
             self.rate(format!("limit {}", named.name), Some(said), now)

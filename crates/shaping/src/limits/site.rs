@@ -6,7 +6,7 @@ use super::State;
 use super::open::{OpenLimit, OpenPermit};
 use super::rate::RateLimit;
 use crate::explain::Defaults;
-use crate::{FAILURES_BEFORE_PAUSE, Scope, Sections, Sourced};
+use crate::{FAILURES_BEFORE_PAUSE, MailScope, Sections, Sourced};
 
 /// Identifies the rules of a site.
 #[derive(Debug, Clone, Copy)]
@@ -78,7 +78,7 @@ impl<W, S> SiteLimits<W, S> {
             limits.find_rules(key, joined, base, state, now);
         }
         let own = format!("site {} from {}", key.name, key.source);
-        if let Some((rate, connections)) = state.slow(&Scope::Site(key.name.into()), &own, now) {
+        if let Some((rate, connections)) = state.slow(&MailScope::Site(key.name.into()), &own, now) {
             limits.messages.extend(rate);
             if connections > 0 {
                 limits.connections = limits.connections.min(connections as usize);

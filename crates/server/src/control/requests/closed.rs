@@ -12,7 +12,7 @@ use posthaste_dns::{Resolver, Settings as DnsSettings};
 use posthaste_intake::Destination;
 use posthaste_relay::sender::{Bounces, Config as RelayConfig, Delivering, Notice, Notices, Notifier, Relay, Routing};
 use posthaste_relay::session::Timeouts;
-use posthaste_shaping::Rules;
+use posthaste_shaping::ShapingRules;
 use posthaste_spool::{ClosedFileSpool, FileSpool, OpenError, Spool};
 use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
@@ -176,7 +176,7 @@ fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_dns
         site_connections_max: 1,
         session_messages_max: 1,
         recipients_max: 1,
-        shaping: Arc::new(Rules::default()),
+        shaping: Arc::new(ShapingRules::default()),
         timeouts: Timeouts::default(),
         tls: None,
         mta_sts: None,

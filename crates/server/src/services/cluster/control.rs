@@ -14,7 +14,7 @@ use posthaste_control::Named;
 use posthaste_queue::{EntryText, QueueEntry, Secs};
 use posthaste_relay::sender::{By, Relay, wall_secs};
 use posthaste_relay::suppression::{Suppressed, Suppressions, Wanted};
-use posthaste_shaping::Scope;
+use posthaste_shaping::MailScope;
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
@@ -200,7 +200,7 @@ impl Follower {
     /// Has all queues that this node sends from have the suspensions: also one that it has just taken over.
     fn look(&mut self) {
         self.looked_at = Some(Instant::now());
-        let wanted: Vec<(Scope, SharedSuspension)> = {
+        let wanted: Vec<(MailScope, SharedSuspension)> = {
             let table = lock(&self.table);
             let values = table.values(ControlKind::Suspension);
             values.filter_map(|(key, value)| suspension_of(key, Some(value))).collect()
@@ -267,7 +267,7 @@ fn add(list: &Suppressions, entries: &[Suppressed], is_fed: bool, now: u64) -> R
     added.map_err(|error| error.to_string())
 }
 
-fn begin(relay: &Relay, scope: Scope, of: &SharedSuspension) {
+fn begin(relay: &Relay, scope: MailScope, of: &SharedSuspension) {
     let now = wall_secs();
     let secs = match of.until {
         None => None,
@@ -279,7 +279,7 @@ fn begin(relay: &Relay, scope: Scope, of: &SharedSuspension) {
     }
 }
 
-fn end(relay: &Relay, scope: Scope, of: &SharedSuspension) {
+fn end(relay: &Relay, scope: MailScope, of: &SharedSuspension) {
     if let Err(error) = relay.resume(scope, &by(of)) {
         tell(&error);
     }
@@ -296,7 +296,7 @@ fn by(of: &SharedSuspension) -> By {
 }
 
 /// True of the suspension of a queue that was made for this one. Clocks and whole seconds differ a little.
-fn is_same(relay: &Relay, entry: &QueueEntry, scope: &Scope, of: &SharedSuspension) -> bool {
+fn is_same(relay: &Relay, entry: &QueueEntry, scope: &MailScope, of: &SharedSuspension) -> bool {
     let QueueEntry::Suspended { scope: other, until, reason } = entry else { return false };
     let has_end = *until < Secs::MAX;
     let is_near = |end: u64| has_end && relay.wall(*until).abs_diff(end.cast_signed()) <= NEAR_SECS;
@@ -304,7 +304,7 @@ fn is_same(relay: &Relay, entry: &QueueEntry, scope: &Scope, of: &SharedSuspensi
 }
 
 /// Scope and suspension of an entry; `None` if it has no meaning here.
-fn suspension_of(key: &Bytes, value: Option<&Bytes>) -> Option<(Scope, SharedSuspension)> {
+fn suspension_of(key: &Bytes, value: Option<&Bytes>) -> Option<(MailScope, SharedSuspension)> {
     let scope: Named = serde_json::from_slice(key).ok()?;
     Some((scope_names::scope(&scope).ok()?, serde_json::from_slice(value?).ok()?))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_intake::notify;
-use posthaste_notify::dsn::{Action, Notification, Recipient, Returned, Wording, Written, header_of};
+use posthaste_notify::dsn::{DsnAction, DsnMessage, Notification, Recipient, Returned, Wording, header_of};
 use posthaste_pickup::{PickupHead, PickupMessage, PickupReadError};
 use posthaste_smtp::{RcptTo, Reply, Ret};
 use tokio::task::spawn_blocking;
@@ -48,7 +48,7 @@ pub(super) async fn tell(
     };
     let sender = &*head.mail.reverse_path.bare();
     let told: Vec<&(RcptTo, Reply)> =
-        refused.iter().filter(|(rcpt, _)| Action::Failed.is_told(sender, notify::bits(notify_when(rcpt)))).collect();
+        refused.iter().filter(|(rcpt, _)| DsnAction::Failed.is_told(sender, notify::bits(notify_when(rcpt)))).collect();
     if told.is_empty() || !receiver.may_tell_program(sender) {
         return Ok(());
     }
@@ -79,7 +79,7 @@ fn write(
     head: &PickupHead,
     told: &[&(RcptTo, Reply)],
     returned: Returned<'_>,
-) -> Written {
+) -> DsnMessage {
     let texts: Vec<(String, String)> =
         told.iter().map(|(rcpt, reply)| (rcpt.forward_path.bare(), reply.to_string())).collect();
     let recipients: Vec<Recipient<'_>> = told
@@ -88,7 +88,7 @@ fn write(
         .map(|((rcpt, reply), (address, text))| Recipient {
             address,
             orcpt: rcpt.orcpt.as_deref().unwrap_or_default(),
-            action: Action::Failed,
+            action: DsnAction::Failed,
             status: reply.enhanced().map_or((5, 0, 0), |code| (5, code.subject, code.detail)),
             reply: text,
             host: "",

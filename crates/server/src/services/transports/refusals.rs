@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_message::DateTime;
-use posthaste_notify::dsn::Written;
+use posthaste_notify::dsn::DsnMessage;
 use posthaste_spool::Entry;
 use posthaste_transport::{RefusalNotifier, RefusedMail, Telling};
 
@@ -133,7 +133,7 @@ impl RefusalNotices {
 const POSTMASTER: &str = "postmaster";
 const POSTMASTER_PAUSE: Duration = Duration::from_secs(3600);
 
-fn notice(host: &str, to: &str, refused: &RefusedMail) -> Written {
+fn notice(host: &str, to: &str, refused: &RefusedMail) -> DsnMessage {
     let RefusedMail { transport, id, recipient, original, sender, received_secs, reply } = refused;
     let clean = |text: &str| text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
     let sender = if sender.is_empty() { "nobody (a notification)" } else { sender };
@@ -156,7 +156,7 @@ fn notice(host: &str, to: &str, refused: &RefusedMail) -> Written {
     );
     let header_end = text.find("\r\n\r\n").unwrap_or(text.len());
     let (is_8bit, smtputf8) = (!text.is_ascii(), !text[..header_end].is_ascii());
-    Written { message: vec![Bytes::from(text)], is_8bit, smtputf8 }
+    DsnMessage { message: vec![Bytes::from(text)], is_8bit, smtputf8 }
 }
 
 #[cfg(test)]
