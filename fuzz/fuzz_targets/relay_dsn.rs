@@ -5,7 +5,7 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use posthaste_message::DateTime;
 use posthaste_notify::dsn::{DsnAction, Notification, Recipient, Returned, Template, Wording};
-use posthaste_relay::report::{self, Report};
+use posthaste_relay::report::{self, MailReport};
 
 fuzz_target!(|data: &[u8]| {
     let Some((how, rest)) = data.split_first() else { return };
@@ -48,15 +48,15 @@ fuzz_target!(|data: &[u8]| {
     }
     .write();
     let message = written.message.concat();
-    let Some(Report::Delivery(report)) = Report::read(&message) else {
+    let Some(MailReport::Delivery(report)) = MailReport::read(&message) else {
         panic!("no report: {}", message.escape_ascii())
     };
     let mut found: Vec<_> = report.recipients.iter().map(|recipient| recipient.action).collect();
     let kind = |recipient: &Recipient<'_>| match recipient.action {
-        DsnAction::Failed => report::Action::Failed,
-        DsnAction::Delayed { .. } => report::Action::Delayed,
-        DsnAction::Relayed => report::Action::Relayed,
-        DsnAction::Delivered => report::Action::Delivered,
+        DsnAction::Failed => report::ReportedAction::Failed,
+        DsnAction::Delayed { .. } => report::ReportedAction::Delayed,
+        DsnAction::Relayed => report::ReportedAction::Relayed,
+        DsnAction::Delivered => report::ReportedAction::Delivered,
     };
     let mut expected: Vec<_> = recipients.iter().map(kind).collect();
     found.sort_by_key(|action| format!("{action:?}"));

@@ -5,13 +5,13 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use posthaste_relay::classify::Classifier;
-use posthaste_relay::report::{RECIPIENTS_MAX, Report, TEXT_BYTES_MAX};
+use posthaste_relay::report::{RECIPIENTS_MAX, MailReport, TEXT_BYTES_MAX};
 
 static CLASSES: LazyLock<Classifier> = LazyLock::new(Classifier::default);
 
-fuzz_target!(|data: &[u8]| match Report::read(data) {
+fuzz_target!(|data: &[u8]| match MailReport::read(data) {
     None => {}
-    Some(Report::Delivery(report)) => {
+    Some(MailReport::Delivery(report)) => {
         assert!((1..=RECIPIENTS_MAX).contains(&report.recipients.len()));
         for recipient in &report.recipients {
             check(&recipient.recipient);
@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| match Report::read(data) {
             assert!(!CLASSES.classify(&line).name().is_empty());
         }
     }
-    Some(Report::Feedback(report)) => {
+    Some(MailReport::Feedback(report)) => {
         check(&report.feedback_type);
         assert!(report.recipients.len() <= RECIPIENTS_MAX);
         report.recipients.iter().for_each(|recipient| check(recipient));

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use posthaste_net::Stream;
-use posthaste_relay::session::{Fate, Message, Session, Settings, Traffic};
+use posthaste_relay::session::{RecipientFate, OutgoingMessage, OutgoingSession, SessionSettings, Traffic};
 use posthaste_smtp::client::Transfer;
 use posthaste_smtp::{ForwardPath, MailFrom, Protocol, RcptTo, ReversePath};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,25 +22,25 @@ const MESSAGES: usize = 4;
 const RECIPIENTS: usize = 3;
 
 struct List {
-    left: VecDeque<Message<usize>>,
-    fates: Vec<(usize, Vec<Fate>)>,
+    left: VecDeque<OutgoingMessage<usize>>,
+    fates: Vec<(usize, Vec<RecipientFate>)>,
 }
 
 impl Traffic for List {
     type Key = usize;
 
-    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Message<usize>>> {
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<OutgoingMessage<usize>>> {
         Poll::Ready(self.left.pop_front())
     }
 
-    fn finished(&mut self, key: usize, fates: Vec<Fate>) {
+    fn finished(&mut self, key: usize, fates: Vec<RecipientFate>) {
         self.fates.push((key, fates));
     }
 }
 
-fn message(key: usize) -> Message<usize> {
+fn message(key: usize) -> OutgoingMessage<usize> {
     let recipient = |name: &str| RcptTo::new(ForwardPath::parse(name).expect("an address"));
-    Message {
+    OutgoingMessage {
         key,
         mail: MailFrom::new(ReversePath::parse("<a@d.example>").expect("an address")),
         recipients: ["<b@x.example>", "<c@x.example>", "<\"d e\"@[192.0.2.1]>"].map(recipient).to_vec(),
@@ -55,7 +55,7 @@ fuzz_target!(|data: &[u8]| {
 });
 
 async fn converse(how: u8, cut: usize, wire: Vec<u8>) {
-    let mut settings = Settings::new("client.example");
+    let mut settings = SessionSettings::new("client.example");
     if how & LMTP > 0 {
         settings.protocol = Protocol::Lmtp;
     }
@@ -84,7 +84,7 @@ async fn converse(how: u8, cut: usize, wire: Vec<u8>) {
         let _ = write.shutdown().await;
     });
     let mut list = List { left: (0..MESSAGES).map(message).collect(), fates: Vec::new() };
-    if let Ok(mut session) = Session::open_over(Stream::Unix(ours), &settings).await {
+    if let Ok(mut session) = OutgoingSession::open_over(Stream::Unix(ours), &settings).await {
         session.run(&mut list).await;
         session.quit().await;
     }
@@ -96,6 +96,6 @@ async fn converse(how: u8, cut: usize, wire: Vec<u8>) {
         let end = format!("the end of {key}").into_bytes();
         let ends = heard.windows(end.len()).filter(|octets| *octets == end).count();
         assert!(ends <= 1, "message {key} was sent {ends} times");
-        assert!(ends == 1 || !fates.iter().any(|fate| matches!(fate, Fate::Delivered(_))), "{key}: {fates:?}");
+        assert!(ends == 1 || !fates.iter().any(|fate| matches!(fate, RecipientFate::Delivered(_))), "{key}: {fates:?}");
     }
 }

@@ -19,7 +19,7 @@ pub use cluster::{
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 pub use mail::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow, PIECE_BYTES_MAX};
 pub use of_tenant::NotOfTenant;
-pub use posthaste_relay::suppression::{Source, Suppressed, Wanted};
+pub use posthaste_relay::suppression::{Source, Suppressed, SuppressionFilter};
 pub use posthaste_shaping::explain::{Defaults, Explained};
 use posthaste_spool::Lsn;
 use posthaste_units::object::{object, objects};
@@ -270,7 +270,7 @@ pub enum Request {
     Suppressions {
         /// Entries to list.
         #[serde(default, deserialize_with = "object")]
-        of: Wanted,
+        of: SuppressionFilter,
     },
     /// Mail accepted for a mailbox until now, and for those below it, is not delivered any more. Answered also where nothing is relayed.
     #[serde(rename = "forget-mailbox")]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
-use posthaste_control::{Request, Source, Suppressed, Wanted};
+use posthaste_control::{Request, Source, Suppressed, SuppressionFilter};
 use posthaste_message::DateTime;
 use serde_json::{Value, json};
 
@@ -126,8 +126,8 @@ impl OfArgs {
 }
 
 impl WantedArgs {
-    fn wanted(self) -> Wanted {
-        Wanted { tenant: self.tenant, address: self.address, source: self.source.map(Into::into) }
+    fn wanted(self) -> SuppressionFilter {
+        SuppressionFilter { tenant: self.tenant, address: self.address, source: self.source.map(Into::into) }
     }
 }
 

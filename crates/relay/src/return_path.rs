@@ -48,7 +48,7 @@ pub struct Bounced {
 /// The reason why a local part is not taken for a return path of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum VerifyError {
+pub enum ReturnPathError {
     /// It has another form: an ordinary recipient.
     #[error("not a signed return path")]
     NotOurs,
@@ -100,17 +100,17 @@ impl ReturnPaths {
     /// Verifies that we signed a local part, not too long ago. Allows clocks that are an hour ahead of ours.
     ///
     /// # Errors
-    /// See [`VerifyError`].
-    pub fn verify(&self, local_part: &str, now: DateTime) -> Result<Bounced, VerifyError> {
+    /// See [`ReturnPathError`].
+    pub fn verify(&self, local_part: &str, now: DateTime) -> Result<Bounced, ReturnPathError> {
         let prefix = local_part.get(..self.prefix.len()).filter(|prefix| prefix.eq_ignore_ascii_case(&self.prefix));
         let token = prefix.and_then(|prefix| local_part[prefix.len()..].strip_prefix('+'));
-        let octets = token.and_then(|token| from_base32(token.as_bytes())).ok_or(VerifyError::NotOurs)?;
-        let (stated, tag) = octets.split_at_checked(STATED_BYTES).ok_or(VerifyError::NotOurs)?;
+        let octets = token.and_then(|token| from_base32(token.as_bytes())).ok_or(ReturnPathError::NotOurs)?;
+        let (stated, tag) = octets.split_at_checked(STATED_BYTES).ok_or(ReturnPathError::NotOurs)?;
         if octets.len() != TOKEN_BYTES {
-            return Err(VerifyError::NotOurs);
+            return Err(ReturnPathError::NotOurs);
         }
         if !self.keys.verify(&signed(stated), |own| is_same(&own[..tag.len()], tag)) {
-            return Err(VerifyError::Forged);
+            return Err(ReturnPathError::Forged);
         }
         let number = |octets: &[u8]| octets.iter().fold(0u64, |number, octet| number << 8 | u64::from(*octet));
         let message = number(&stated[..8]);
@@ -118,7 +118,7 @@ impl ReturnPaths {
         let sent = number(&stated[10..]);
         let age = i64::from(minutes(now)) - sent as i64;
         if !(-HOUR..=i64::from(self.age_days_max) * 24 * HOUR).contains(&age) {
-            return Err(VerifyError::Expired);
+            return Err(ReturnPathError::Expired);
         }
         let key = RecipientKey { message: Lsn::new(message), number: recipient as u16 };
         Ok(Bounced { key, sent: DateTime::from_unix(sent as i64 * 60) })
@@ -187,10 +187,10 @@ mod tests {
         }
         for hostile in ["", "bounce", "bounce+", "bouncé+aaaaaaaa", "bounce+aaaaaaaa", &"bounce+aaaaaaaa".repeat(1000)]
         {
-            assert_eq!(paths.verify(hostile, at(0)), Err(VerifyError::NotOurs));
+            assert_eq!(paths.verify(hostile, at(0)), Err(ReturnPathError::NotOurs));
         }
-        assert_eq!(paths.verify(&format!("bounce+{}", "a".repeat(40)), at(0)), Err(VerifyError::Forged));
-        assert_eq!(paths.verify(&format!("{signed}aaaaaaaa"), at(0)), Err(VerifyError::NotOurs));
+        assert_eq!(paths.verify(&format!("bounce+{}", "a".repeat(40)), at(0)), Err(ReturnPathError::Forged));
+        assert_eq!(paths.verify(&format!("{signed}aaaaaaaa"), at(0)), Err(ReturnPathError::NotOurs));
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
             [(-3700, false), (-3500, true), (0, true), (2 * 86_400, true), (2 * 86_400 + 61, false), (-NOW, false)]
         {
             let verified = paths.verify(&signed, at(secs));
-            assert_eq!(verified.err(), (!is_valid).then_some(VerifyError::Expired), "{secs}");
+            assert_eq!(verified.err(), (!is_valid).then_some(ReturnPathError::Expired), "{secs}");
         }
     }
 
@@ -211,7 +211,7 @@ mod tests {
         let [old, new, both] = [&["the old one"][..], &["the new one"], &["the new one", "the old one"]].map(paths);
         let of_old = old.sign(key, at(0));
         assert_eq!(both.verify(&of_old, at(0)).map(|bounced| bounced.key), Ok(key));
-        assert_eq!(new.verify(&of_old, at(0)), Err(VerifyError::Forged));
+        assert_eq!(new.verify(&of_old, at(0)), Err(ReturnPathError::Forged));
         assert_eq!(both.sign(key, at(0)), new.sign(key, at(0)));
     }
 

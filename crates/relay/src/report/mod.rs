@@ -1,20 +1,20 @@
 //! Incoming reports about mail we sent: delivery status notifications (RFC 3464, RFC 6533) and feedback reports (ARF,
 //! RFC 5965).
 //!
-//! [`Report::read`] parses the octets of a message. A report proves nothing, since anybody can write one. A [signed
+//! [`MailReport::read`] parses the octets of a message. A report proves nothing, since anybody can write one. A [signed
 //! return path](crate::return_path) that received it identifies the mail.
 //!
 //! ```
-//! use posthaste_relay::report::{Report, Action};
+//! use posthaste_relay::report::{MailReport, ReportedAction};
 //!
 //! let mail = b"Content-Type: multipart/report; report-type=delivery-status; boundary=b\r\n\r\n\
 //!     --b\r\nContent-Type: message/delivery-status\r\n\r\nReporting-MTA: dns; mx.example.org\r\n\r\n\
 //!     Final-Recipient: rfc822; bob@example.org\r\nAction: failed\r\nStatus: 5.1.1\r\n\
 //!     --b\r\nContent-Type: text/rfc822-headers\r\n\r\nMessage-ID: <1@example.net>\r\n--b--\r\n";
-//! let Some(Report::Delivery(report)) = Report::read(mail) else { panic!() };
+//! let Some(MailReport::Delivery(report)) = MailReport::read(mail) else { panic!() };
 //! assert_eq!(report.message_id.as_deref(), Some("1@example.net"));
 //! let bob = &report.recipients[0];
-//! assert_eq!((bob.recipient.as_str(), bob.action, bob.status), ("bob@example.org", Action::Failed, Some((5, 1, 1))));
+//! assert_eq!((bob.recipient.as_str(), bob.action, bob.status), ("bob@example.org", ReportedAction::Failed, Some((5, 1, 1))));
 //! ```
 mod fields;
 #[cfg(test)]
@@ -28,7 +28,7 @@ use fields::{address, blocks, code, text_of, typed};
 
 /// The report in a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Report {
+pub enum MailReport {
     /// The outcome of a message for some of its recipients.
     Delivery(DeliveryReport),
     /// The opinion of a recipient, or of its provider, about a message.
@@ -56,7 +56,7 @@ pub struct RecipientReport {
     /// The address as we sent it (Original-Recipient), without the type.
     pub original: Option<String>,
     /// Its outcome.
-    pub action: Action,
+    pub action: ReportedAction,
     /// Enhanced status code.
     pub status: Option<(u8, u16, u16)>,
     /// The host's diagnostic, without the type: a reply for SMTP.
@@ -68,7 +68,7 @@ pub struct RecipientReport {
 /// The outcome of a recipient (RFC 3464 section 2.3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Action {
+pub enum ReportedAction {
     /// Delivery has failed for good.
     Failed,
     /// Not delivered yet.
@@ -116,17 +116,17 @@ impl RecipientReport {
         {
             return format!("{reply_code} {text}");
         }
-        let unknown = if self.action == Action::Failed { (5, 0, 0) } else { (4, 0, 0) };
+        let unknown = if self.action == ReportedAction::Failed { (5, 0, 0) } else { (4, 0, 0) };
         let (class, subject, detail) = self.status.unwrap_or(unknown);
         format!("{class}50 {class}.{subject}.{detail} {said}")
     }
 }
 
-impl Report {
+impl MailReport {
     /// Reads the report in a message; `None` if it is none. A report forwarded within another message does not count.
     ///
     /// Takes time linear in the message; texts are cut at [`TEXT_BYTES_MAX`] octets.
-    pub fn read(message: &[u8]) -> Option<Report> {
+    pub fn read(message: &[u8]) -> Option<MailReport> {
         let message = Message::parse_within(message, &LIMITS);
         let part = message.parts().find(|part| part.media_type() == "multipart/report" && !is_enclosed(part))?;
         let kind = part.type_parameter("report-type").unwrap_or_default().to_ascii_lowercase();
@@ -137,7 +137,7 @@ impl Report {
             "delivery-status" => {
                 let status = child(&["message/delivery-status", "message/global-delivery-status"])?;
                 let report = delivery(&status.decoded(), message_id);
-                (!report.recipients.is_empty()).then_some(Report::Delivery(report))
+                (!report.recipients.is_empty()).then_some(MailReport::Delivery(report))
             }
             "feedback-report" => {
                 let fields = child(&["message/feedback-report"])?;
@@ -146,7 +146,7 @@ impl Report {
                     let header = original?.decoded();
                     text_of(&Header::new(&header), "Return-Path").map(|text| address(&text))
                 });
-                Some(Report::Feedback(report))
+                Some(MailReport::Feedback(report))
             }
             _ => None,
         }
@@ -184,11 +184,11 @@ fn delivery(status: &[u8], message_id: Option<String>) -> DeliveryReport {
 
 fn recipient(header: &Header<'_>) -> Option<RecipientReport> {
     let action = match &*text_of(header, "Action")?.to_ascii_lowercase() {
-        "failed" | "failure" => Action::Failed,
-        "delayed" => Action::Delayed,
-        "delivered" => Action::Delivered,
-        "relayed" => Action::Relayed,
-        "expanded" => Action::Expanded,
+        "failed" | "failure" => ReportedAction::Failed,
+        "delayed" => ReportedAction::Delayed,
+        "delivered" => ReportedAction::Delivered,
+        "relayed" => ReportedAction::Relayed,
+        "expanded" => ReportedAction::Expanded,
         _ => return None,
     };
     let original = typed(header, "Original-Recipient").map(|text| address(&text)).filter(|text| !text.is_empty());

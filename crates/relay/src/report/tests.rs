@@ -15,8 +15,8 @@ fn report(kind: &str, part: &str, fields: &str) -> Vec<u8> {
 }
 
 fn status(fields: &str) -> Option<DeliveryReport> {
-    match Report::read(&report("delivery-status", "message/delivery-status", fields)) {
-        Some(Report::Delivery(report)) => Some(report),
+    match MailReport::read(&report("delivery-status", "message/delivery-status", fields)) {
+        Some(MailReport::Delivery(report)) => Some(report),
         _ => None,
     }
 }
@@ -48,7 +48,7 @@ fn our_own_notifications_are_understood() {
                 returned,
                 wording: &dsn::Wording::default(),
             };
-            let Some(Report::Delivery(report)) = Report::read(&written.write().message.concat()) else {
+            let Some(MailReport::Delivery(report)) = MailReport::read(&written.write().message.concat()) else {
                 panic!("{kind} is not read")
             };
             assert_eq!(report.reporting_mta.as_deref(), Some("mx.example.net"));
@@ -57,7 +57,7 @@ fn our_own_notifications_are_understood() {
             let expected = RecipientReport {
                 recipient: address.to_owned(),
                 original: Some("bobby@example.com".to_owned()),
-                action: Action::Failed,
+                action: ReportedAction::Failed,
                 status: Some((5, 1, 1)),
                 diagnostic: Some(recipient.reply.to_owned()),
                 remote_mta: Some("mx.example.org".to_owned()),
@@ -73,8 +73,8 @@ fn what_other_hosts_write_is_read() {
     let report = status("Reporting-MTA: mx\n\nfinal-recipient: <bob@example.org>\naction: FAILED\nstatus: 5.2.2 (full)\n\n\n\nOriginal-Recipient: rfc822;cat@x\nAction: delayed\n").unwrap();
     assert_eq!(report.reporting_mta.as_deref(), Some("mx"));
     let [bob, cat] = &report.recipients[..] else { panic!("{report:?}") };
-    assert_eq!((&*bob.recipient, bob.action, bob.status), ("bob@example.org", Action::Failed, Some((5, 2, 2))));
-    assert_eq!((&*cat.recipient, cat.action, cat.status), ("cat@x", Action::Delayed, None));
+    assert_eq!((&*bob.recipient, bob.action, bob.status), ("bob@example.org", ReportedAction::Failed, Some((5, 2, 2))));
+    assert_eq!((&*cat.recipient, cat.action, cat.status), ("cat@x", ReportedAction::Delayed, None));
     assert_eq!(Classifier::default().classify(&bob.line()).name(), "mailbox-full");
     let said = |text: &str| RecipientReport { diagnostic: Some(text.to_owned()), ..bob.clone() }.line();
     assert_eq!(said("550-5.1.1 no such user"), "550 5.1.1 no such user");
@@ -82,14 +82,17 @@ fn what_other_hosts_write_is_read() {
     // Base64 around the fields.
     let part = "message/delivery-status\r\nContent-Transfer-Encoding: base64";
     let mail = self::report("delivery-status", part, "RmluYWwtUmVjaXBpZW50OiByZmM4MjI7IGJAYwpBY3Rpb246IGZhaWxlZAo=");
-    assert!(matches!(Report::read(&mail), Some(Report::Delivery(report)) if report.recipients[0].recipient == "b@c"));
+    assert!(
+        matches!(MailReport::read(&mail), Some(MailReport::Delivery(report)) if report.recipients[0].recipient == "b@c")
+    );
 }
 
 #[test]
 fn a_complaint_is_read() {
     let fields = "Feedback-Type: Abuse\r\nUser-Agent: x/1\r\nVersion: 1\r\nOriginal-Mail-From: <ann@example.net>\r\n\
          Original-Rcpt-To: <bob@example.org>\r\nOriginal-Rcpt-To: cat@example.org\r\nSource-IP: 192.0.2.1\r\nReported-Domain: example.net\r\n";
-    let Some(Report::Feedback(feedback)) = Report::read(&report("feedback-report", "message/feedback-report", fields))
+    let Some(MailReport::Feedback(feedback)) =
+        MailReport::read(&report("feedback-report", "message/feedback-report", fields))
     else {
         panic!()
     };
@@ -103,7 +106,7 @@ fn a_complaint_is_read() {
     let without = fields.replace("Original-Mail-From: <ann@example.net>\r\n", "");
     let encloses = String::from_utf8(report("feedback-report", "message/feedback-report", &without)).unwrap();
     let encloses = encloses.replace("Message-ID: <1", "Return-Path: <eve@example.net>\r\nMessage-ID: <1");
-    let Some(Report::Feedback(feedback)) = Report::read(encloses.as_bytes()) else { panic!() };
+    let Some(MailReport::Feedback(feedback)) = MailReport::read(encloses.as_bytes()) else { panic!() };
     assert_eq!(feedback.mail_from.as_deref(), Some("eve@example.net"));
     for (kind, expected) in [("not-spam", false), ("auth-failure", false), ("opt-out", true)] {
         let feedback = FeedbackReport { feedback_type: kind.to_owned(), ..FeedbackReport::default() };
@@ -114,21 +117,21 @@ fn a_complaint_is_read() {
 #[test]
 fn other_mail_is_no_report() {
     let whole = report("delivery-status", "message/delivery-status", "Final-Recipient: rfc822; b@c\r\nAction: failed");
-    assert!(Report::read(&whole).is_some());
+    assert!(MailReport::read(&whole).is_some());
     // A forwarded report is not a report about our mail.
     let forwarded = [
         b"Content-Type: multipart/mixed; boundary=o\r\n\r\n--o\r\nContent-Type: message/rfc822\r\n\r\n",
         &whole[..],
         b"--o--\r\n",
     ];
-    assert_eq!(Report::read(&forwarded.concat()), None);
+    assert_eq!(MailReport::read(&forwarded.concat()), None);
     let within = [b"Content-Type: multipart/mixed; boundary=o\r\n\r\n--o\r\n", &whole[..], b"--o--\r\n"];
-    assert!(Report::read(&within.concat()).is_some());
+    assert!(MailReport::read(&within.concat()).is_some());
     for mail in [&b""[..], b"Subject: hi\r\n\r\nFinal-Recipient: rfc822; b@c\r\nAction: failed\r\n"] {
-        assert_eq!(Report::read(mail), None);
+        assert_eq!(MailReport::read(mail), None);
     }
     for (kind, part) in [("disposition-notification", "message/delivery-status"), ("delivery-status", "text/plain")] {
-        assert_eq!(Report::read(&report(kind, part, "Final-Recipient: rfc822; b@c\r\nAction: failed")), None);
+        assert_eq!(MailReport::read(&report(kind, part, "Final-Recipient: rfc822; b@c\r\nAction: failed")), None);
     }
     for fields in [
         "",
@@ -158,7 +161,7 @@ fn hostile_reports_are_bounded() {
         "Final-Recipient: rfc822; b@c\r\nAction: failed\r\nStatus: 5.1.1\r\nDiagnostic-Code: smtp; 550-x",
     );
     for end in 0..whole.len() {
-        Report::read(&whole[..end]);
+        MailReport::read(&whole[..end]);
     }
     for seed in 0..3000 {
         let mut random = Random::new(seed);
@@ -167,7 +170,7 @@ fn hostile_reports_are_bounded() {
             let at = random.below(damaged.len() as u64) as usize;
             damaged[at] = random.next() as u8;
         }
-        if let Some(Report::Delivery(report)) = Report::read(&damaged) {
+        if let Some(MailReport::Delivery(report)) = MailReport::read(&damaged) {
             report.recipients.iter().for_each(|recipient| drop(recipient.line()));
         }
     }

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
 use super::source::Egress;
-use crate::session::Session;
+use crate::session::OutgoingSession;
 use posthaste_dns::Cache;
 use posthaste_queue::EntryText;
 
@@ -101,7 +101,7 @@ struct HopState {
 
 /// A session for the next question.
 pub(super) struct IdleSession {
-    pub session: Session,
+    pub session: OutgoingSession,
     /// The session's host.
     pub host: Arc<str>,
     /// The source that it was opened from.
@@ -154,7 +154,7 @@ impl Hop {
     }
 
     /// Keeps a session for the next question.
-    pub fn put(self: &Arc<Self>, session: Session, host: &Arc<str>, source: &Arc<Egress>, runtime: &Handle) {
+    pub fn put(self: &Arc<Self>, session: OutgoingSession, host: &Arc<str>, source: &Arc<Egress>, runtime: &Handle) {
         if !session.is_open() {
             runtime.spawn(session.quit());
             return;

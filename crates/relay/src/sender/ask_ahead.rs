@@ -18,7 +18,7 @@ use super::router::site_of;
 use super::session_settings::{demand_of, settings_for, tls_failed};
 use super::shared::Shared;
 use super::source::Egress;
-use crate::session::{Endpoint, Loss, OpenError, Session, Settings, Verdict};
+use crate::session::{Endpoint, Loss, OutgoingSession, SessionOpenError, SessionSettings, Verdict};
 use posthaste_dns::Attempt;
 use posthaste_queue::QueueName;
 
@@ -133,9 +133,9 @@ async fn ask_host(
     asked: &Asked<'_>,
     hop: &Arc<Hop>,
     endpoint: &Endpoint,
-    settings: Result<Settings, OpenError>,
+    settings: Result<SessionSettings, SessionOpenError>,
     recipient: &RcptTo,
-) -> Result<Verdict, OpenError> {
+) -> Result<Verdict, SessionOpenError> {
     let mut settings = settings?;
     // Leaves time to ask another host.
     settings.timeouts.connect = settings.timeouts.connect.min(CONNECT_PATIENCE);
@@ -168,16 +168,16 @@ async fn open_to_ask(
     shared: &Arc<Shared>,
     asked: &Asked<'_>,
     endpoint: &Endpoint,
-    settings: &Settings,
-) -> Result<Session, OpenError> {
-    let opened = Session::open(endpoint, settings).await;
-    hear(shared, asked, opened.as_ref().err().and_then(OpenError::last_words));
+    settings: &SessionSettings,
+) -> Result<OutgoingSession, SessionOpenError> {
+    let opened = OutgoingSession::open(endpoint, settings).await;
+    hear(shared, asked, opened.as_ref().err().and_then(SessionOpenError::last_words));
     opened
 }
 
 async fn verify(
     shared: &Arc<Shared>,
-    session: &mut Session,
+    session: &mut OutgoingSession,
     asked: &Asked<'_>,
     recipient: &RcptTo,
 ) -> Result<Verdict, Loss> {

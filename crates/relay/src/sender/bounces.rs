@@ -17,9 +17,9 @@ use super::messages::Envelope;
 use super::status::keys_of;
 use crate::classify::{Classifier, RulesError, line_of};
 use crate::originals::{Original, Originals, OriginalsError};
-use crate::return_path::{Bounced, PrefixError, ReturnPaths, VerifyError};
+use crate::return_path::{Bounced, PrefixError, ReturnPathError, ReturnPaths};
 use crate::secrets::{SecretFileError, Secrets};
-use crate::session::Scope;
+use crate::session::FateScope;
 use crate::suppression::{Source, Suppressed, SuppressionError, Suppressions};
 use posthaste_queue::{RecipientKey, Transaction};
 
@@ -215,10 +215,10 @@ impl SignedPaths {
     /// Verifies the recipient of incoming mail as a signed return path.
     ///
     /// # Errors
-    /// See [`VerifyError`].
-    pub fn verify(&self, local_part: &str, domain: &str) -> Result<Bounced, VerifyError> {
+    /// See [`ReturnPathError`].
+    pub fn verify(&self, local_part: &str, domain: &str) -> Result<Bounced, ReturnPathError> {
         if !domain.eq_ignore_ascii_case(&self.domain) {
-            return Err(VerifyError::NotOurs);
+            return Err(ReturnPathError::NotOurs);
         }
         self.paths.verify(local_part, wall_time())
     }
@@ -313,10 +313,10 @@ impl Bounces {
         envelope: &Envelope,
         number: u16,
         reply: &Reply,
-        scope: Scope,
+        scope: FateScope,
         is_alone: bool,
     ) {
-        let is_of_recipient = scope == Scope::Recipient || scope == Scope::Accepted && is_alone;
+        let is_of_recipient = scope == FateScope::Recipient || scope == FateScope::Accepted && is_alone;
         if !self.suppress_bounces || !is_of_recipient {
             return;
         }
@@ -335,7 +335,7 @@ impl Bounces {
         let queued = &envelope.queued;
         // A signed sender already leads back by itself; a chain of them would be unbounded.
         let is_signed =
-            |(local_part, domain): (&str, &str)| signed.verify(local_part, domain) != Err(VerifyError::NotOurs);
+            |(local_part, domain): (&str, &str)| signed.verify(local_part, domain) != Err(ReturnPathError::NotOurs);
         if queued.sender.is_empty() || queued.sender.rsplit_once('@').is_some_and(is_signed) {
             return None;
         }
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(signed.original(key).unwrap(), Some(original));
         let (local_part, domain) = sender.split_once('@').unwrap();
         assert_eq!(signed.verify(local_part, &domain.to_uppercase()).unwrap().key, key);
-        assert_eq!(signed.verify(local_part, "c.example").unwrap_err(), VerifyError::NotOurs);
+        assert_eq!(signed.verify(local_part, "c.example").unwrap_err(), ReturnPathError::NotOurs);
         for (domain, prefix) in [("no domain", "bounce"), ("b.example", "a+b"), ("b.example", "")] {
             let section = ReturnPathSection { domain: domain.into(), prefix: prefix.into(), ..section.clone() };
             assert!(section.mistake().is_some(), "{section:?}");

@@ -13,7 +13,7 @@ use super::notices::Notices;
 use super::observer::Observer;
 use super::queue_limit::QueueLimits;
 use super::routing::Routing;
-use crate::session::Timeouts;
+use crate::session::SessionTimeouts;
 use posthaste_dns::Resolver;
 use posthaste_queue::Schedules;
 use posthaste_shaping::ShapingRules;
@@ -44,7 +44,7 @@ pub struct Config {
     /// Limits for destinations, tenants and domains; the fields above are their defaults.
     pub shaping: Arc<ShapingRules>,
     /// Timeouts of a session.
-    pub timeouts: Timeouts,
+    pub timeouts: SessionTimeouts,
     /// Client TLS for STARTTLS where it is offered, without verification (RFC 7435). `None`: never.
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// MTA-STS policies of other domains. `None`: none counts.
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Config {
 pub(super) struct FixedConfig {
     pub host_name: String,
     pub recipients_max: usize,
-    pub timeouts: Timeouts,
+    pub timeouts: SessionTimeouts,
     pub eight_bit: EightBit,
     pub site_pause_secs: u32,
     pub returned_bytes_max: u64,

@@ -20,7 +20,7 @@ use super::shared::Shared;
 use super::site::{Permit, Share, Site};
 use super::standing::Pause;
 use super::traffic::Mail;
-use crate::session::{Channel, End, Endpoint, OpenError, Session, Settings};
+use crate::session::{Channel, Endpoint, OutgoingSession, RunEnd, SessionOpenError, SessionSettings};
 use posthaste_dns::MailHost;
 
 /// Counts the connection while its task runs, whatever ends it.
@@ -69,12 +69,12 @@ impl Counted {
     /// Serves a new session. If its TLS turns out broken, one in the clear follows, to the same address.
     pub async fn serve_opened(
         &mut self,
-        mut opened: Result<(Session, DialPermit), OpenError>,
+        mut opened: Result<(OutgoingSession, DialPermit), SessionOpenError>,
         host: &MailHost,
         endpoint: &Endpoint,
-        settings: &mut Settings,
+        settings: &mut SessionSettings,
         pulse: &Pulse,
-    ) -> Result<Served, OpenError> {
+    ) -> Result<Served, SessionOpenError> {
         let Endpoint::Tcp(at) = *endpoint else { unreachable!("mail hosts are spoken to over TCP") };
         loop {
             let (session, permit) = opened?;
@@ -96,7 +96,7 @@ impl Counted {
     pub async fn serve(
         &mut self,
         host: &MailHost,
-        mut session: Session,
+        mut session: OutgoingSession,
         key: Key,
         pulse: &Pulse,
         permit: Option<DialPermit>,
@@ -115,7 +115,7 @@ impl Counted {
             self.shared.sites.broken_tls.worked(&host.name);
         }
         match end {
-            End::Lost(loss) => {
+            RunEnd::Lost(loss) => {
                 if let (Some((step, reply)), false) = (loss.last_words(), mail.has_told()) {
                     ended_early(&self.shared, &self.site, &host.name, step, reply);
                 }
@@ -126,7 +126,7 @@ impl Counted {
                     return Served::Useless(loss.to_string());
                 }
             }
-            End::NoMore | End::Idle | End::Full => {
+            RunEnd::NoMore | RunEnd::Idle | RunEnd::Full => {
                 let asked = mail.asked().filter(|_| session.is_open());
                 if let Some(session) = self.hand_over(session, asked) {
                     session.quit().await;
@@ -138,7 +138,11 @@ impl Counted {
     }
 
     /// Hands the session to the site that asked for it, if that still waits.
-    fn hand_over(&mut self, session: Session, asked: Option<oneshot::Sender<ReusedSession>>) -> Option<Session> {
+    fn hand_over(
+        &mut self,
+        session: OutgoingSession,
+        asked: Option<oneshot::Sender<ReusedSession>>,
+    ) -> Option<OutgoingSession> {
         let Some(asked) = asked else { return Some(session) };
         let Err(handed) = asked.send(ReusedSession { session, permit: self.address.take() }) else { return None };
         self.address = handed.permit;
@@ -175,9 +179,9 @@ pub(super) async fn open(
     site: &Arc<Site>,
     host: &MailHost,
     endpoint: &Endpoint,
-    settings: &mut Settings,
+    settings: &mut SessionSettings,
     permit: DialPermit,
-) -> Result<(Session, DialPermit), OpenError> {
+) -> Result<(OutgoingSession, DialPermit), SessionOpenError> {
     match permit.open(shared, &host.name, endpoint, settings).await {
         Err(error) if error.may_retry_in_clear() => {
             let permit = permit_in_clear(shared, site, host, settings, &error.to_string()).await;
@@ -193,7 +197,7 @@ async fn permit_in_clear(
     shared: &Shared,
     site: &Arc<Site>,
     host: &MailHost,
-    settings: &mut Settings,
+    settings: &mut SessionSettings,
     error: &str,
 ) -> Option<DialPermit> {
     tls_failed(shared, &host.name, error);

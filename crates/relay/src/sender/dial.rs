@@ -9,7 +9,7 @@ use super::ended::ended_early;
 use super::session_settings::observe_tls_failure;
 use super::shared::Shared;
 use super::site::{RateLimit, Site, Tokens};
-use crate::session::{Endpoint, Loss, OpenError, Session, Settings};
+use crate::session::{Endpoint, Loss, OutgoingSession, SessionOpenError, SessionSettings};
 use posthaste_shaping::limits::check;
 
 /// The right to make one connection. Its session counts as failed, even if its task panics, unless it is
@@ -23,15 +23,15 @@ impl DialPermit {
     /// Connects and does all steps before the first message. A reply that ends the session is reported.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// See [`SessionOpenError`].
     pub async fn open(
         mut self,
         shared: &Arc<Shared>,
         host: &Arc<str>,
         endpoint: &Endpoint,
-        settings: &Settings,
-    ) -> Result<(Session, Self), OpenError> {
-        let opened = Session::open(endpoint, settings).await;
+        settings: &SessionSettings,
+    ) -> Result<(OutgoingSession, Self), SessionOpenError> {
+        let opened = OutgoingSession::open(endpoint, settings).await;
         let failed = shared.sites.tls_counts.count(&self.site.manner, settings, &opened);
         match opened {
             Ok(session) => Ok((session, self)),
@@ -39,7 +39,7 @@ impl DialPermit {
                 if let Some(counted) = failed {
                     observe_tls_failure(shared, &self.site, host, counted, &error.to_string());
                 }
-                self.is_excused = matches!(error, OpenError::Source(_) | OpenError::Lost(Loss::Halted));
+                self.is_excused = matches!(error, SessionOpenError::Source(_) | SessionOpenError::Lost(Loss::Halted));
                 if let Some((step, reply)) = error.last_words() {
                     ended_early(shared, &self.site, host, step, reply);
                 }

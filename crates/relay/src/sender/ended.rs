@@ -16,7 +16,7 @@ use super::shared::Shared;
 use super::site::Site;
 use super::status::{ReplyPlace, keys_of, outcome_for, reply_for, status_of};
 use super::tell::{is_double_bounce, is_told};
-use crate::session::Fate;
+use crate::session::RecipientFate;
 use posthaste_dns::DnsError;
 use posthaste_queue::{AttemptOutcome, Change, Prefer, RecipientKey, Status, Take, Taken, Transaction, What};
 
@@ -58,7 +58,7 @@ pub(super) fn ended(
     has_dsn: bool,
     transaction: &Transaction,
     envelope: Option<&Arc<Envelope>>,
-    fates: Vec<Fate>,
+    fates: Vec<RecipientFate>,
 ) {
     let is_hopeless = note_at_site(site, transaction.message, &fates);
     let recipients = keys_of(transaction).map(|key| Some((key, None))).collect();
@@ -69,7 +69,7 @@ pub(super) fn ended(
     for (at, ((key, taken), fate)) in keys_of(transaction).zip(&transaction.recipients).zip(fates).enumerate() {
         let change = shared.queue().finish(key, outcome_of(&fate, is_hopeless));
         owed.recipients[at] = change.map(|change| (key, Some(change)));
-        if let Fate::NotSent(said) = &fate
+        if let RecipientFate::NotSent(said) = &fate
             && said.code() == CLOSING
         {
             behind.push((key, taken.attempts));
@@ -80,19 +80,20 @@ pub(super) fn ended(
             changes.push((change, None));
             continue;
         }
-        if let (Fate::Refused(reply, _) | Fate::Deferred(reply, _), Some(envelope)) = (&fate, envelope)
+        if let (RecipientFate::Refused(reply, _) | RecipientFate::Deferred(reply, _), Some(envelope)) =
+            (&fate, envelope)
             && !host.is_empty()
             && let Some(recipient) = envelope.recipient(key.number)
         {
             automate(shared, site, &envelope.queued, &recipient.address, reply);
         }
-        if let (Fate::Refused(reply, scope), Some(envelope)) = (&fate, envelope) {
+        if let (RecipientFate::Refused(reply, scope), Some(envelope)) = (&fate, envelope) {
             let is_alone = transaction.recipients.len() == 1;
             shared.config.bounces.suppress_refused(envelope, key.number, reply, *scope, is_alone);
         }
         let tell = match fate {
-            Fate::Refused(..) => Some(Tell::Failed),
-            Fate::Delivered(_) if !has_dsn => Some(Tell::Relayed),
+            RecipientFate::Refused(..) => Some(Tell::Failed),
+            RecipientFate::Delivered(_) if !has_dsn => Some(Tell::Relayed),
             _ => None,
         };
         // If the message cannot be read now, the maker of the notice finds out.
@@ -100,7 +101,7 @@ pub(super) fn ended(
         let is_owed = tell.is_some_and(is_told);
         let result = match (change.what, &fate) {
             (What::Delivered(_), _) => AttemptResult::Delivered,
-            (What::Deferred { next, .. }, Fate::Unknown(_)) => AttemptResult::Unknown { next },
+            (What::Deferred { next, .. }, RecipientFate::Unknown(_)) => AttemptResult::Unknown { next },
             (What::Deferred { next, .. }, _) => AttemptResult::Deferred { next },
             _ => AttemptResult::Failed,
         };
@@ -346,28 +347,28 @@ pub(super) fn settle_told(
 }
 
 /// Updates the site's memory of a transaction. True if the connection was lost with the message too often.
-fn note_at_site(site: &Site, message: Lsn, fates: &[Fate]) -> bool {
+fn note_at_site(site: &Site, message: Lsn, fates: &[RecipientFate]) -> bool {
     let mut state = site.state();
-    if fates.iter().any(|fate| matches!(fate, Fate::TooMany(_))) {
-        let taken = fates.iter().filter(|fate| !matches!(fate, Fate::TooMany(_))).count();
+    if fates.iter().any(|fate| matches!(fate, RecipientFate::TooMany(_))) {
+        let taken = fates.iter().filter(|fate| !matches!(fate, RecipientFate::TooMany(_))).count();
         state.recipients_max = Some(taken.max(1));
     }
-    if fates.iter().any(|fate| matches!(fate, Fate::NotSent(_))) {
+    if fates.iter().any(|fate| matches!(fate, RecipientFate::NotSent(_))) {
         return state.lost(message) > LOST_TIMES_MAX;
     }
     state.not_lost(message);
     false
 }
 
-fn outcome_of(fate: &Fate, is_hopeless: bool) -> AttemptOutcome {
+fn outcome_of(fate: &RecipientFate, is_hopeless: bool) -> AttemptOutcome {
     let status = status_of(fate.reply());
     match fate {
-        Fate::Delivered(_) => AttemptOutcome::Delivered(status),
-        Fate::Refused(..) => AttemptOutcome::Failed(status),
-        Fate::Deferred(..) | Fate::Unknown(_) => AttemptOutcome::Deferred(status),
+        RecipientFate::Delivered(_) => AttemptOutcome::Delivered(status),
+        RecipientFate::Refused(..) => AttemptOutcome::Failed(status),
+        RecipientFate::Deferred(..) | RecipientFate::Unknown(_) => AttemptOutcome::Deferred(status),
         // The message itself may be what the hosts do not survive.
-        Fate::NotSent(_) if is_hopeless => AttemptOutcome::Deferred(status),
-        Fate::NotSent(_) | Fate::TooMany(_) => AttemptOutcome::Untried,
+        RecipientFate::NotSent(_) if is_hopeless => AttemptOutcome::Deferred(status),
+        RecipientFate::NotSent(_) | RecipientFate::TooMany(_) => AttemptOutcome::Untried,
     }
 }
 

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::site::{OpenLimit, Permit, Shaper, Site};
 use super::source::Egress;
-use crate::session::{Auth, Session, Settings, Tls, TlsPolicy};
+use crate::session::{OutgoingSession, SessionAuth, SessionSettings, SessionTls, TlsPolicy};
 
 /// The common part of two connections that could swap their sessions.
 #[derive(Debug, Clone)]
@@ -33,14 +33,14 @@ pub(super) struct Key {
     address: SocketAddr,
     protocol: Protocol,
     transfer: Transfer,
-    tls: Option<Tls>,
-    auth: Option<Auth>,
+    tls: Option<SessionTls>,
+    auth: Option<SessionAuth>,
 }
 
 impl Key {
     /// The key of a session from a source to an address with these settings.
-    pub fn of(source: &Arc<Egress>, address: SocketAddr, settings: &Settings) -> Self {
-        let Settings { protocol, transfer, tls, auth, .. } = settings;
+    pub fn of(source: &Arc<Egress>, address: SocketAddr, settings: &SessionSettings) -> Self {
+        let SessionSettings { protocol, transfer, tls, auth, .. } = settings;
         Key {
             source: source.clone(),
             address,
@@ -83,14 +83,14 @@ impl Hash for Key {
 }
 
 /// Compares the name even if nobody verifies it: the other host may use it (SNI).
-fn is_alike(one: &Tls, other: &Tls) -> bool {
+fn is_alike(one: &SessionTls, other: &SessionTls) -> bool {
     (one.policy, one.is_implicit, &one.name) == (other.policy, other.is_implicit, &other.name)
         && Arc::ptr_eq(&one.config, &other.config)
 }
 
 /// A session handed over to another site.
 pub(super) struct ReusedSession {
-    pub session: Session,
+    pub session: OutgoingSession,
     /// Permit of the connection's address.
     pub permit: Option<Permit>,
 }
@@ -309,7 +309,7 @@ mod tests {
     }
 
     fn key(source: &Arc<Egress>) -> Key {
-        Key::of(source, address("192.0.2.1:25"), &Settings::new("relay.example"))
+        Key::of(source, address("192.0.2.1:25"), &SessionSettings::new("relay.example"))
     }
 
     fn egress() -> Arc<Egress> {
@@ -320,22 +320,22 @@ mod tests {
     fn connections_are_alike_if_no_host_or_eavesdropper_can_tell() {
         let source = egress();
         let config = opportunistic_tls().unwrap();
-        let with = |change: &dyn Fn(&mut Settings)| {
-            let mut settings = Settings::new("relay.example");
+        let with = |change: &dyn Fn(&mut SessionSettings)| {
+            let mut settings = SessionSettings::new("relay.example");
             change(&mut settings);
             Key::of(&source, address("192.0.2.1:25"), &settings)
         };
         let tls = |policy, name: &str| {
             let name = ServerName::try_from(name.to_owned()).unwrap();
-            let tls = Tls { policy, is_implicit: false, config: config.clone(), name, is_dane: false };
+            let tls = SessionTls { policy, is_implicit: false, config: config.clone(), name, is_dane: false };
             with(&|settings| settings.tls = Some(tls.clone()))
         };
         let auth = |user: &str, password: &str| {
-            let auth = Auth { credentials: Credentials::new(user, password), needs: Channel::Clear };
+            let auth = SessionAuth { credentials: Credentials::new(user, password), needs: Channel::Clear };
             with(&|settings| settings.auth = Some(auth.clone()))
         };
         assert!(key(&source) == key(&source) && key(&source) != key(&egress()), "another source of the same name");
-        let settings = Settings::new("relay.example");
+        let settings = SessionSettings::new("relay.example");
         for other in ["192.0.2.2:25", "192.0.2.1:26"] {
             assert!(Key::of(&source, address(other), &settings) != key(&source), "{other}");
         }
@@ -352,7 +352,7 @@ mod tests {
         let other_authorities = with(&|settings| {
             let name = ServerName::try_from(one).unwrap();
             let config = opportunistic_tls().unwrap();
-            settings.tls = Some(Tls { policy: Verified, is_implicit: false, config, name, is_dane: false });
+            settings.tls = Some(SessionTls { policy: Verified, is_implicit: false, config, name, is_dane: false });
         });
         assert!(other_authorities != tls(Verified, one));
         assert!(auth("a", "x") == auth("a", "x") && auth("a", "x") != auth("a", "y") && auth("a", "x") != key(&source));

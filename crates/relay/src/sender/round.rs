@@ -24,7 +24,7 @@ use super::shared::Shared;
 use super::site::{Admitted, OpenLimit, Site, Tokens};
 use super::status::{ReplyPlace, reply_for, status_of};
 use super::suppress::has_unsuppressed;
-use crate::session::{Endpoint, OpenError, STEPS, steps};
+use crate::session::{Endpoint, STEPS, SessionOpenError, steps};
 use posthaste_dns::{Addresses, Attempt, DnsError, MailHost, Resolver};
 use posthaste_queue::{AttemptOutcome, Prefer, Take};
 
@@ -207,7 +207,7 @@ impl Round {
                 self.words.put(&who, format!("{who}: {why}"));
                 self.takes_none = TakesNone::No;
             }
-            Err(OpenError::Source(failed)) => {
+            Err(SessionOpenError::Source(failed)) => {
                 suspend_source(&shared, &site.source, &failed);
                 return ControlFlow::Break(());
             }
@@ -288,7 +288,7 @@ enum TakesNone {
 }
 
 impl TakesNone {
-    fn note(&mut self, host: &Arc<str>, failed: &OpenError) {
+    fn note(&mut self, host: &Arc<str>, failed: &SessionOpenError) {
         *self = match (failed.last_words(), &self) {
             (Some((Step::Greeting, reply)), Self::NotAsked | Self::Yes(..)) if reply.code() == 521 => {
                 Self::Yes(host.clone(), (**reply).clone())

@@ -51,7 +51,7 @@ pub struct RouteTls {
     pub policy: TlsPolicy,
     /// TLS from the first octet on (RFC 8314).
     pub is_implicit: bool,
-    /// Trusted certificates: they must fit the policy, as for [`Tls::config`](crate::session::Tls::config).
+    /// Trusted certificates: they must fit the policy, as for [`SessionTls::config`](crate::session::SessionTls::config).
     pub config: Arc<rustls::ClientConfig>,
     /// The name that the certificate must have; `None`: that of the host.
     pub name: Option<String>,

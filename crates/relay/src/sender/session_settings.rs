@@ -13,7 +13,7 @@ use super::route::Manner;
 use super::shared::Shared;
 use super::site::Site;
 use super::source::Egress;
-use crate::session::{Auth, Channel, Endpoint, Halt, OpenError, Settings, Tls, TlsPolicy};
+use crate::session::{Channel, Endpoint, Halt, SessionAuth, SessionOpenError, SessionSettings, SessionTls, TlsPolicy};
 use posthaste_dane::Demand;
 use posthaste_dns::{Addresses, DnsError, MailHost};
 
@@ -53,7 +53,7 @@ pub(super) fn settings_of(
     endpoint: &Endpoint,
     local: Option<IpAddr>,
     pulse: &Pulse,
-) -> Result<Settings, OpenError> {
+) -> Result<SessionSettings, SessionOpenError> {
     let mut settings = settings_for(shared, &site.source, &site.manner, host, endpoint, local)?;
     settings.pulse = Some(pulse.clone());
     let limits = &site.state().limits;
@@ -76,9 +76,9 @@ pub(super) fn settings_for(
     DemandingHost { host, demand }: &DemandingHost<'_>,
     endpoint: &Endpoint,
     local: Option<IpAddr>,
-) -> Result<Settings, OpenError> {
+) -> Result<SessionSettings, SessionOpenError> {
     let config = &shared.config;
-    let mut settings = Settings::new(source.settings.ehlo.as_ref().unwrap_or(&config.host_name));
+    let mut settings = SessionSettings::new(source.settings.ehlo.as_ref().unwrap_or(&config.host_name));
     settings.source = local;
     settings.timeouts = config.timeouts.clone();
     settings.proxy = source.settings.proxy.clone();
@@ -103,17 +103,17 @@ pub(super) fn settings_for(
         match rustls::pki_types::ServerName::try_from(name.to_owned()) {
             Ok(name) => {
                 let is_dane = is_at_least_encrypted && policy == TlsPolicy::Required;
-                settings.tls = Some(Tls { policy, is_implicit, config, name, is_dane });
+                settings.tls = Some(SessionTls { policy, is_implicit, config, name, is_dane });
             }
             Err(_) if policy == TlsPolicy::Opportunistic => {}
-            Err(_) => return Err(OpenError::NoStartTls),
+            Err(_) => return Err(SessionOpenError::NoStartTls),
         }
     }
     if let Demand::Verified { config, name } = demand {
         let policy = TlsPolicy::Verified;
         let config = config.clone();
         let name = name.clone();
-        settings.tls = Some(Tls { policy, is_implicit: false, config, name, is_dane: true });
+        settings.tls = Some(SessionTls { policy, is_implicit: false, config, name, is_dane: true });
     }
     settings.protocol = manner.protocol;
     let needs = match (&manner.tls, policy) {
@@ -121,7 +121,7 @@ pub(super) fn settings_for(
         (Some(_), TlsPolicy::Verified) => Channel::Verified,
         (Some(_), _) => Channel::Encrypted,
     };
-    settings.auth = manner.auth.clone().map(|credentials| Auth { credentials, needs });
+    settings.auth = manner.auth.clone().map(|credentials| SessionAuth { credentials, needs });
     Ok(settings)
 }
 

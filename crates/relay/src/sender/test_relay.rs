@@ -6,7 +6,7 @@ use std::sync::Arc;
 use posthaste_spool::{Batch, Body, FileSpool};
 
 use super::{Config, Delivering, Notice, Notifier, Outgoing, Relay};
-use crate::session::Timeouts;
+use crate::session::SessionTimeouts;
 use posthaste_dns::{Resolver, Settings};
 use posthaste_queue::Schedules;
 use posthaste_queue::entry::QueuedRecipient;
@@ -39,7 +39,7 @@ pub(super) fn idle_with_dns(dir: &Path, server: std::net::SocketAddr) -> Relay {
         session_messages_max: 1,
         recipients_max: 1,
         shaping: Arc::default(),
-        timeouts: Timeouts::default(),
+        timeouts: SessionTimeouts::default(),
         tls: None,
         mta_sts: None,
         eight_bit: Default::default(),

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::route::Manner;
-use crate::session::{Channel, OpenError, Session, Settings, TlsPolicy};
+use crate::session::{Channel, OutgoingSession, SessionOpenError, SessionSettings, TlsPolicy};
 
 /// Counts since the start.
 #[derive(Debug, Default)]
@@ -15,8 +15,8 @@ impl TlsCounts {
     pub fn count(
         &self,
         manner: &Manner,
-        settings: &Settings,
-        opened: &Result<Session, OpenError>,
+        settings: &SessionSettings,
+        opened: &Result<OutgoingSession, SessionOpenError>,
     ) -> Option<[&'static str; 2]> {
         let result = match opened {
             Ok(session) => match session.channel() {
@@ -24,8 +24,8 @@ impl TlsCounts {
                 Channel::Encrypted => "encrypted",
                 Channel::Verified => "verified",
             },
-            Err(OpenError::Handshake { error, .. }) if is_of_certificate(error) => "certificate",
-            Err(OpenError::Handshake { .. } | OpenError::TlsLost(_)) => "handshake",
+            Err(SessionOpenError::Handshake { error, .. }) if is_of_certificate(error) => "certificate",
+            Err(SessionOpenError::Handshake { .. } | SessionOpenError::TlsLost(_)) => "handshake",
             Err(error) if error.has_no_starttls() => "not_offered",
             Err(_) => return None,
         };
@@ -57,7 +57,7 @@ impl TlsCounts {
     }
 }
 
-fn policy(manner: &Manner, settings: &Settings) -> &'static str {
+fn policy(manner: &Manner, settings: &SessionSettings) -> &'static str {
     match manner.tls.as_ref().map(|tls| tls.policy) {
         _ if settings.tls.as_ref().is_some_and(|tls| tls.is_dane) => DANE,
         _ if manner.is_mta_sts => "mta-sts",

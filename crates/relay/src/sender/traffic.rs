@@ -27,7 +27,7 @@ use super::shared::Shared;
 use super::site::{GivesWay, Site, State, Tokens, Wanted};
 use super::status::keys_of;
 use super::suppress::end_suppressed;
-use crate::session::{Fate, Message, Session, Traffic, steps};
+use crate::session::{OutgoingMessage, OutgoingSession, RecipientFate, Traffic, steps};
 use posthaste_queue::entry::{self, QueuedRecipient};
 use posthaste_queue::{AttemptOutcome, Prefer, Queued, RecipientKey, Status, Take, Transaction};
 
@@ -115,7 +115,7 @@ impl Mail {
         shared: Arc<Shared>,
         site: Arc<Site>,
         host: Arc<str>,
-        session: &Session,
+        session: &OutgoingSession,
         known: Known,
         pulse: Pulse,
     ) -> Self {
@@ -261,7 +261,7 @@ impl Mail {
         (transaction, tokens, queue.has_waiting(state.ready))
     }
 
-    fn message(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<Message<UnderWay>> {
+    fn message(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<OutgoingMessage<UnderWay>> {
         let Loaded { envelope, body } = loaded;
         if let Err(error) = end_suppressed(&self.shared, &mut under_way.transaction, &envelope) {
             under_way.envelope = Some(envelope);
@@ -279,7 +279,7 @@ impl Mail {
         else {
             let reply = Reply::new(554, "5.6.0", "the envelope in the spool cannot be decoded");
             under_way.envelope = Some(envelope);
-            let fate = Fate::Refused(reply.into(), crate::session::Scope::Message);
+            let fate = RecipientFate::Refused(reply.into(), crate::session::FateScope::Message);
             self.end(&Arc::default(), under_way, |_| fate.clone());
             return None;
         };
@@ -298,7 +298,7 @@ impl Mail {
         self.has_taken = true;
         (self.given, self.in_flight) = (self.given + 1, self.in_flight + 1);
         under_way.envelope = Some(envelope);
-        Some(Message { key: under_way, mail, recipients, body })
+        Some(OutgoingMessage { key: under_way, mail, recipients, body })
     }
 
     /// Counts a message about to be sent, for its source's warm-up and the limits. If it may not be sent, it is put
@@ -322,11 +322,11 @@ impl Mail {
             LoadError::Lost(_) => {
                 self.shared.warn(under_way.transaction.message, &error.to_string());
                 let reply = Reply::new(554, "5.3.0", error.to_string());
-                Fate::Refused(reply.into(), crate::session::Scope::Message)
+                RecipientFate::Refused(reply.into(), crate::session::FateScope::Message)
             }
             LoadError::Now(_) => {
                 let reply = Reply::new(451, "4.3.0", error.to_string());
-                Fate::Deferred(reply.into(), crate::session::Scope::Message)
+                RecipientFate::Deferred(reply.into(), crate::session::FateScope::Message)
             }
         };
         self.end(&Arc::default(), under_way, |_| fate.clone());
@@ -334,23 +334,23 @@ impl Mail {
 
     /// Notes the host's replies about a message for the health of its site. A recipient beyond its limit, or whose
     /// message may have been accepted, does not count.
-    fn note(&mut self, fates: &[Fate]) {
-        let is_final = |fate: &Fate| matches!(fate, Fate::Delivered(_) | Fate::Refused(..));
-        self.has_answered |= fates.iter().any(|fate| is_final(fate) || matches!(fate, Fate::Deferred(..)));
-        self.has_lost |= fates.iter().any(|fate| matches!(fate, Fate::NotSent(_) | Fate::Unknown(_)));
+    fn note(&mut self, fates: &[RecipientFate]) {
+        let is_final = |fate: &RecipientFate| matches!(fate, RecipientFate::Delivered(_) | RecipientFate::Refused(..));
+        self.has_answered |= fates.iter().any(|fate| is_final(fate) || matches!(fate, RecipientFate::Deferred(..)));
+        self.has_lost |= fates.iter().any(|fate| matches!(fate, RecipientFate::NotSent(_) | RecipientFate::Unknown(_)));
         if fates.iter().any(is_final) && self.site.state().standing.succeeded() {
             self.shared.observe_site(&SiteState::Reached { source: self.site.source.name(), site: &self.site.name });
         }
     }
 
     /// `host`: where the fates come from; empty for ourselves.
-    fn end(&self, host: &Arc<str>, mut under_way: UnderWay, mut fate: impl FnMut(usize) -> Fate) {
+    fn end(&self, host: &Arc<str>, mut under_way: UnderWay, mut fate: impl FnMut(usize) -> RecipientFate) {
         under_way.is_ended = true;
         let message = under_way.transaction.message;
         let count = under_way.transaction.recipients.len();
-        let fates: Vec<Fate> = (0..count).map(&mut fate).collect();
+        let fates: Vec<RecipientFate> = (0..count).map(&mut fate).collect();
         let is_all = under_way.envelope.as_ref().is_some_and(|envelope| envelope.queued.recipients.len() == count);
-        if is_all && fates.iter().all(|fate| matches!(fate, Fate::Delivered(_))) {
+        if is_all && fates.iter().all(|fate| matches!(fate, RecipientFate::Delivered(_))) {
             // Here rather than on the ring's thread, which must commit.
             self.shared.messages.forget(&[message]);
         }
@@ -371,7 +371,7 @@ impl Traffic for Mail {
         self.is_limited
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<UnderWay>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<OutgoingMessage<UnderWay>>> {
         loop {
             if let Some((_, handle)) = &mut self.loading {
                 let loaded = ready!(Pin::new(handle).poll(cx));
@@ -417,10 +417,10 @@ impl Traffic for Mail {
         }
     }
 
-    fn finished(&mut self, mut under_way: UnderWay, fates: Vec<Fate>) {
+    fn finished(&mut self, mut under_way: UnderWay, fates: Vec<RecipientFate>) {
         self.pulse.step(steps::RECORDING);
         self.in_flight -= 1;
-        self.has_progress |= fates.iter().any(|fate| !matches!(fate, Fate::NotSent(_)));
+        self.has_progress |= fates.iter().any(|fate| !matches!(fate, RecipientFate::NotSent(_)));
         self.note(&fates);
         if !self.has_progress && self.carried > 0 {
             // A reused session may have been closed for its age, which says nothing of the host or the message.
@@ -434,7 +434,7 @@ impl Traffic for Mail {
         }
         self.has_told |= fates.iter().any(|fate| fate.reply().code() == CLOSING);
         let mut fates = fates.into_iter();
-        let missing = || Fate::Unknown(Reply::new(451, "4.5.0", "no outcome").into());
+        let missing = || RecipientFate::Unknown(Reply::new(451, "4.5.0", "no outcome").into());
         self.end(&self.host, under_way, |_| fates.next().unwrap_or_else(missing));
     }
 }

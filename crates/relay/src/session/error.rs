@@ -8,7 +8,7 @@ use rustls::{CertificateError, OtherError};
 
 use super::Channel;
 
-/// The reason why a connection is of no further use. Its scope is the host: [`Scope::Host`](super::Scope::Host).
+/// The reason why a connection is of no further use. Its scope is the host: [`FateScope::Host`](super::FateScope::Host).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
@@ -20,7 +20,7 @@ pub enum Loss {
         /// The system's error.
         error: io::Error,
     },
-    /// A time of [`Timeouts`](super::Timeouts) ran out.
+    /// A time of [`SessionTimeouts`](super::SessionTimeouts) ran out.
     #[error("{0}: timed out")]
     TimedOut(Step),
     /// The server refused the session, or does not speak SMTP.
@@ -34,10 +34,10 @@ pub enum Loss {
         /// The whole reply.
         reply: ShortReply,
     },
-    /// The future of an earlier [`Session::run`](super::Session::run) was dropped before its end.
+    /// The future of an earlier [`OutgoingSession::run`](super::OutgoingSession::run) was dropped before its end.
     #[error("the session is over")]
     Over,
-    /// [`Settings::halt`](super::Settings::halt) is set.
+    /// [`SessionSettings::halt`](super::SessionSettings::halt) is set.
     #[error("the session was halted")]
     Halted,
 }
@@ -85,11 +85,11 @@ impl Loss {
     }
 }
 
-/// The reason why a session was not opened. Its scope is the host, except for [`OpenError::Source`]; no message was
+/// The reason why a session was not opened. Its scope is the host, except for [`SessionOpenError::Source`]; no message was
 /// tried.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum SessionOpenError {
     /// The source address is unusable on this machine or for this endpoint, or its proxy is: every host would fail from
     /// it.
     #[error("cannot connect from the source: {0}")]
@@ -120,7 +120,7 @@ pub enum OpenError {
     NoMechanism,
 }
 
-impl OpenError {
+impl SessionOpenError {
     /// True if TLS is demanded, and STARTTLS is not offered, or refused.
     pub fn has_no_starttls(&self) -> bool {
         let is_refused = || self.last_words().is_some_and(|(step, _)| step == Step::StartTls);

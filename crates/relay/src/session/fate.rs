@@ -7,7 +7,7 @@ use posthaste_smtp::{Reply, ShortReply};
 
 /// The scope of a fate, which decides what the queue does with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Scope {
+pub enum FateScope {
     /// The host or the connection: try the next host. Not an attempt of the message.
     Host,
     /// The message, for all its recipients.
@@ -44,13 +44,13 @@ impl From<Reply> for Said {
 /// The outcome of one recipient. The variant decides the queue's action; the reply explains it, our own if the server
 /// gave none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
+pub enum RecipientFate {
     /// Delivered: the server took responsibility, with 2yz to the whole message.
     Delivered(Said),
     /// 4yz: retry on schedule.
-    Deferred(Said, Scope),
+    Deferred(Said, FateScope),
     /// 5yz, or the host lacks what the message needs: no retry.
-    Refused(Said, Scope),
+    Refused(Said, FateScope),
     /// The server takes no more recipients with this message: send it to this one again, at once and to the same host
     /// (RFC 5321 section 4.5.3.1.10). At least one other was accepted, so this terminates.
     TooMany(Said),
@@ -62,14 +62,14 @@ pub enum Fate {
     Unknown(Said),
 }
 
-impl Fate {
+impl RecipientFate {
     /// The scope of the reply.
-    pub fn scope(&self) -> Scope {
+    pub fn scope(&self) -> FateScope {
         match self {
             Self::Deferred(_, scope) | Self::Refused(_, scope) => *scope,
-            Self::TooMany(_) => Scope::Recipient,
-            Self::NotSent(_) => Scope::Host,
-            Self::Delivered(_) | Self::Unknown(_) => Scope::Accepted,
+            Self::TooMany(_) => FateScope::Recipient,
+            Self::NotSent(_) => FateScope::Host,
+            Self::Delivered(_) | Self::Unknown(_) => FateScope::Accepted,
         }
     }
 
@@ -104,28 +104,30 @@ impl Fate {
 }
 
 /// The fates of a message's recipients, in their order.
-pub(super) fn of(outcome: Outcome) -> Vec<Fate> {
+pub(super) fn of(outcome: Outcome) -> Vec<RecipientFate> {
     let only_local = outcome.recipients.iter().all(|recipient| recipient.stage == Stage::Local);
-    let local = if only_local { Scope::Message } else { Scope::Recipient };
+    let local = if only_local { FateScope::Message } else { FateScope::Recipient };
     outcome.recipients.into_iter().map(|recipient| fate(recipient, local)).collect()
 }
 
-fn fate(recipient: RecipientOutcome, local: Scope) -> Fate {
+fn fate(recipient: RecipientOutcome, local: FateScope) -> RecipientFate {
     let is_delivered = recipient.is_delivered();
     let is_unknown = recipient.is_unknown();
     let RecipientOutcome { reply, stage, lost } = recipient;
     let reply = Said { stage, reply };
     let scope = match stage {
-        _ if is_delivered => return Fate::Delivered(reply),
-        _ if is_unknown => return Fate::Unknown(reply),
-        _ if lost => return Fate::NotSent(reply),
+        _ if is_delivered => return RecipientFate::Delivered(reply),
+        _ if is_unknown => return RecipientFate::Unknown(reply),
+        _ if lost => return RecipientFate::NotSent(reply),
         // The host closes. After the final dot it is a reply to the message.
-        Stage::Mail | Stage::Rcpt | Stage::Data | Stage::Body if reply.code() == 421 => return Fate::NotSent(reply),
-        Stage::TooMany => return Fate::TooMany(reply),
+        Stage::Mail | Stage::Rcpt | Stage::Data | Stage::Body if reply.code() == 421 => {
+            return RecipientFate::NotSent(reply);
+        }
+        Stage::TooMany => return RecipientFate::TooMany(reply),
         Stage::Local => local,
-        Stage::Mail => Scope::Message,
-        Stage::Rcpt => Scope::Recipient,
-        Stage::Data | Stage::Body | Stage::Verdict => Scope::Accepted,
+        Stage::Mail => FateScope::Message,
+        Stage::Rcpt => FateScope::Recipient,
+        Stage::Data | Stage::Body | Stage::Verdict => FateScope::Accepted,
     };
-    if reply.is_permanent() { Fate::Refused(reply, scope) } else { Fate::Deferred(reply, scope) }
+    if reply.is_permanent() { RecipientFate::Refused(reply, scope) } else { RecipientFate::Deferred(reply, scope) }
 }

@@ -13,14 +13,14 @@ use posthaste_watch::Pulse;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::time::{Instant, Sleep};
 
-use super::{Halt, Loss, Settings, Timeouts, steps};
+use super::{Halt, Loss, SessionSettings, SessionTimeouts, steps};
 
 /// A connection with its state machine.
 #[derive(Debug)]
 pub(super) struct Link {
     pub machine: Machine,
     pub stream: Stream,
-    pub timeouts: Timeouts,
+    pub timeouts: SessionTimeouts,
     input: BytesMut,
     /// Octets of one record that TLS has taken and the socket not yet in whole.
     in_tls: usize,
@@ -51,7 +51,7 @@ const RECORD_BYTES: usize = 16 << 10;
 const PATIENCE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 impl Link {
-    pub fn new(machine: Machine, stream: Stream, settings: &Settings) -> Self {
+    pub fn new(machine: Machine, stream: Stream, settings: &SessionSettings) -> Self {
         let now = Instant::now();
         Self {
             machine,

@@ -1,34 +1,34 @@
 //! Sessions with one address of a host: connect, send message after message, and learn each recipient's outcome.
 //!
-//! [`Session::open`] connects and does all steps before the first message. [`Session::run`] takes messages from a
-//! [`Traffic`] and returns a [`Fate`] for each recipient. [`Session::verify`] asks for a recipient and sends nothing.
+//! [`OutgoingSession::open`] connects and does all steps before the first message. [`OutgoingSession::run`] takes messages from a
+//! [`Traffic`] and returns a [`RecipientFate`] for each recipient. [`OutgoingSession::verify`] asks for a recipient and sends nothing.
 //! With PIPELINING the next message's commands share a write with the end of the last one. A session knows no MX,
 //! queues or limits; bodies are written without a copy.
 //!
 //! ```no_run
-//! use posthaste_relay::session::{Endpoint, Fate, Message, Session, Settings, Traffic};
+//! use posthaste_relay::session::{Endpoint, RecipientFate, OutgoingMessage, OutgoingSession, SessionSettings, Traffic};
 //! use std::task::{Context, Poll};
 //!
 //! /// One message.
-//! struct One(Option<Message<()>>);
+//! struct One(Option<OutgoingMessage<()>>);
 //!
 //! impl Traffic for One {
 //!     type Key = ();
 //!
-//!     fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Message<()>>> {
+//!     fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<OutgoingMessage<()>>> {
 //!         Poll::Ready(self.0.take())
 //!     }
 //!
-//!     fn finished(&mut self, _: (), fates: Vec<Fate>) {
+//!     fn finished(&mut self, _: (), fates: Vec<RecipientFate>) {
 //!         for fate in fates {
 //!             println!("{:?}: {}", fate.scope(), fate.reply());
 //!         }
 //!     }
 //! }
 //!
-//! async fn send(message: Message<()>) -> Result<(), Box<dyn std::error::Error>> {
+//! async fn send(message: OutgoingMessage<()>) -> Result<(), Box<dyn std::error::Error>> {
 //!     let endpoint = Endpoint::Tcp("192.0.2.1:25".parse()?);
-//!     let mut session = Session::open(&endpoint, &Settings::new("mail.example.net")).await?;
+//!     let mut session = OutgoingSession::open(&endpoint, &SessionSettings::new("mail.example.net")).await?;
 //!     session.run(&mut One(Some(message))).await;
 //!     session.quit().await;
 //!     Ok(())
@@ -56,17 +56,17 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 pub use channel::Channel;
-pub use error::{Loss, OpenError};
-pub use fate::{Fate, Said, Scope};
+pub use error::{Loss, SessionOpenError};
+pub use fate::{FateScope, RecipientFate, Said};
 pub use proxy::Proxy;
-pub use settings::{Auth, Endpoint, Halt, Settings, Timeouts, Tls, TlsPolicy};
+pub use settings::{Endpoint, Halt, SessionAuth, SessionSettings, SessionTimeouts, SessionTls, TlsPolicy};
 pub use steps::STEPS;
 
 use link::Link;
 
 /// One message for one transaction.
 #[derive(Debug, Clone)]
-pub struct Message<K> {
+pub struct OutgoingMessage<K> {
     /// The key that identifies the message to [`Traffic::finished`].
     pub key: K,
     /// Sender and parameters. The session sends those that the server offers, and SIZE from the body.
@@ -83,12 +83,12 @@ pub trait Traffic {
     type Key;
 
     /// The next message; `None` ends the run once those in flight are finished. Called again after `Pending` at any
-    /// wake-up of the task. Each message given is finished exactly once, unless the future of [`Session::run`] is
+    /// wake-up of the task. Each message given is finished exactly once, unless the future of [`OutgoingSession::run`] is
     /// dropped.
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<Self::Key>>>;
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<OutgoingMessage<Self::Key>>>;
 
     /// True if no message is on its way to the session. While one is, as from a slow disk, the session is not
-    /// [idle](End::Idle).
+    /// [idle](RunEnd::Idle).
     fn is_idle(&self) -> bool {
         true
     }
@@ -100,17 +100,17 @@ pub trait Traffic {
     }
 
     /// The outcome of a message: a fate for each recipient, in their order.
-    fn finished(&mut self, key: Self::Key, fates: Vec<Fate>);
+    fn finished(&mut self, key: Self::Key, fates: Vec<RecipientFate>);
 }
 
 /// The reason why a run ended. All messages taken are finished.
 #[derive(Debug)]
-pub enum End {
+pub enum RunEnd {
     /// [`Traffic::poll_next`] returned `None`. The session stays open for another run.
     NoMore,
-    /// No message came for [`Timeouts::idle`]. The session stays open: call [`Session::quit`].
+    /// No message came for [`SessionTimeouts::idle`]. The session stays open: call [`OutgoingSession::quit`].
     Idle,
-    /// The session has sent its maximum of messages: call [`Session::quit`].
+    /// The session has sent its maximum of messages: call [`OutgoingSession::quit`].
     Full,
     /// The session is over.
     Lost(Loss),
@@ -129,31 +129,31 @@ pub enum Verdict {
 
 /// An open session.
 #[derive(Debug)]
-pub struct Session {
+pub struct OutgoingSession {
     link: Link,
     channel: Channel,
     messages_left: u64,
     finished: u64,
     /// Replies received before the first message.
     replied: u64,
-    /// Set within [`Session::run`]. Stays if its future is dropped: then the state of the dialogue is unknown.
+    /// Set within [`OutgoingSession::run`]. Stays if its future is dropped: then the state of the dialogue is unknown.
     is_running: bool,
 }
 
-impl Session {
+impl OutgoingSession {
     /// Connects and does all steps before the first message.
     ///
     /// # Errors
-    /// See [`OpenError`]; its scope is the host, or the source.
-    pub async fn open(endpoint: &Endpoint, settings: &Settings) -> Result<Self, OpenError> {
+    /// See [`SessionOpenError`]; its scope is the host, or the source.
+    pub async fn open(endpoint: &Endpoint, settings: &SessionSettings) -> Result<Self, SessionOpenError> {
         Self::open_over(open::connect(endpoint, settings).await?, settings).await
     }
 
-    /// Like [`Session::open`], over an existing connection, as by a proxy.
+    /// Like [`OutgoingSession::open`], over an existing connection, as by a proxy.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub async fn open_over(stream: Stream, settings: &Settings) -> Result<Self, OpenError> {
+    /// See [`SessionOpenError`].
+    pub async fn open_over(stream: Stream, settings: &SessionSettings) -> Result<Self, SessionOpenError> {
         let (link, channel) = open::establish(stream, settings).await?;
         let replied = link.machine.replied();
         let messages_left = settings.messages_max;
@@ -207,9 +207,9 @@ impl Session {
     /// lost. At most two are in flight.
     ///
     /// Dropping the future early ends the session; the outcome of messages in flight is then unknown.
-    pub async fn run<T: Traffic>(&mut self, traffic: &mut T) -> End {
+    pub async fn run<T: Traffic>(&mut self, traffic: &mut T) -> RunEnd {
         if std::mem::replace(&mut self.is_running, true) || self.link.machine.is_closed() {
-            return End::Lost(Loss::Over);
+            return RunEnd::Lost(Loss::Over);
         }
         self.link.begin_wait();
         let mut keys = VecDeque::new();
@@ -217,7 +217,7 @@ impl Session {
             Ok(end) => end,
             Err(loss) => {
                 self.give_up(traffic, &mut keys, &loss.as_reply());
-                End::Lost(loss)
+                RunEnd::Lost(loss)
             }
         };
         assert!(keys.is_empty(), "{} messages are not finished", keys.len());
@@ -225,7 +225,7 @@ impl Session {
         end
     }
 
-    async fn carry<T: Traffic>(&mut self, traffic: &mut T, keys: &mut VecDeque<T::Key>) -> Result<End, Loss> {
+    async fn carry<T: Traffic>(&mut self, traffic: &mut T, keys: &mut VecDeque<T::Key>) -> Result<RunEnd, Loss> {
         let mut has_more = true;
         loop {
             match self.link.step()? {
@@ -244,10 +244,10 @@ impl Session {
             let is_flushed = !self.link.machine.output().has_remaining();
             if is_idle && is_flushed {
                 if !has_more {
-                    return Ok(End::NoMore);
+                    return Ok(RunEnd::NoMore);
                 }
                 if self.is_full() {
-                    return Ok(End::Full);
+                    return Ok(RunEnd::Full);
                 }
             }
             let is_stuck = self.link.is_broken() || is_idle && !is_flushed;
@@ -258,7 +258,7 @@ impl Session {
                 Ok(Next::NoMore) => has_more = false,
                 Ok(Next::Message(message)) => self.begin(message, traffic, keys),
                 Err(Loss::TimedOut(Step::Idle)) if is_flushed && !traffic.is_idle() => self.link.wait_on(),
-                Err(Loss::TimedOut(Step::Idle)) if is_flushed => return Ok(End::Idle),
+                Err(Loss::TimedOut(Step::Idle)) if is_flushed => return Ok(RunEnd::Idle),
                 Err(loss) => return Err(loss),
             }
         }
@@ -282,7 +282,7 @@ impl Session {
         if is_idle { Poll::Pending } else { self.link.poll_progress(cx).map_ok(|()| Next::Progress) }
     }
 
-    fn begin<T: Traffic>(&mut self, message: Message<T::Key>, traffic: &mut T, keys: &mut VecDeque<T::Key>) {
+    fn begin<T: Traffic>(&mut self, message: OutgoingMessage<T::Key>, traffic: &mut T, keys: &mut VecDeque<T::Key>) {
         if message.recipients.is_empty() {
             return traffic.finished(message.key, Vec::new());
         }
@@ -336,7 +336,7 @@ impl Session {
         })
     }
 
-    /// Sends QUIT, waits for the reply, at most [`Timeouts::quit`], and closes. Nothing depends on it.
+    /// Sends QUIT, waits for the reply, at most [`SessionTimeouts::quit`], and closes. Nothing depends on it.
     pub async fn quit(mut self) {
         if self.link.machine.is_closed() || self.is_running || self.link.is_broken() {
             return;
@@ -357,6 +357,6 @@ impl Session {
 )]
 enum Next<K> {
     Progress,
-    Message(Message<K>),
+    Message(OutgoingMessage<K>),
     NoMore,
 }

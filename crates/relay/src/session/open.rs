@@ -11,9 +11,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::link::Link;
-use super::{Auth, Channel, Endpoint, Loss, OpenError, Settings, Tls, TlsPolicy, steps};
+use super::{Channel, Endpoint, Loss, SessionAuth, SessionOpenError, SessionSettings, SessionTls, TlsPolicy, steps};
 
-pub(super) async fn connect(endpoint: &Endpoint, settings: &Settings) -> Result<Stream, OpenError> {
+pub(super) async fn connect(endpoint: &Endpoint, settings: &SessionSettings) -> Result<Stream, SessionOpenError> {
     settings.check_halt()?;
     settings.pulse.iter().for_each(|pulse| pulse.step(steps::CONNECTING));
     if let (Endpoint::Tcp(address), Some(proxy)) = (endpoint, &settings.proxy) {
@@ -29,11 +29,11 @@ pub(super) async fn connect(endpoint: &Endpoint, settings: &Settings) -> Result<
     timeout(settings.timeouts.connect, connecting).await.map_err(|_| Loss::TimedOut(Step::Connect))?
 }
 
-async fn connect_tcp(address: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream, OpenError> {
+async fn connect_tcp(address: SocketAddr, source: Option<IpAddr>) -> Result<TcpStream, SessionOpenError> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let socket = socket.map_err(not_connected)?;
     if let Some(source) = source {
-        socket.bind(SocketAddr::new(source, 0)).map_err(OpenError::Source)?;
+        socket.bind(SocketAddr::new(source, 0)).map_err(SessionOpenError::Source)?;
     }
     let stream = socket.connect(address).await.map_err(not_connected)?;
     // Each write has whole commands.
@@ -41,12 +41,12 @@ async fn connect_tcp(address: SocketAddr, source: Option<IpAddr>) -> Result<TcpS
     Ok(stream)
 }
 
-fn not_connected(error: io::Error) -> OpenError {
+fn not_connected(error: io::Error) -> SessionOpenError {
     Loss::Io { step: Step::Connect, error }.into()
 }
 
 /// Opens a session up to its first message; returns its protection, too.
-pub(super) async fn establish(stream: Stream, settings: &Settings) -> Result<(Link, Channel), OpenError> {
+pub(super) async fn establish(stream: Stream, settings: &SessionSettings) -> Result<(Link, Channel), SessionOpenError> {
     let config = Config {
         helo_name: settings.ehlo_name.clone(),
         protocol: settings.protocol,
@@ -76,11 +76,11 @@ pub(super) async fn establish(stream: Stream, settings: &Settings) -> Result<(Li
     Ok((link, channel))
 }
 
-async fn start_tls(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Channel, OpenError> {
+async fn start_tls(link: &mut Link, tls: &SessionTls, settings: &SessionSettings) -> Result<Channel, SessionOpenError> {
     link.until_ready().await?;
     let is_opportunistic = tls.policy == TlsPolicy::Opportunistic;
     if !link.machine.extensions().starttls {
-        return if is_opportunistic { Ok(Channel::Clear) } else { Err(OpenError::NoStartTls) };
+        return if is_opportunistic { Ok(Channel::Clear) } else { Err(SessionOpenError::NoStartTls) };
     }
     link.machine.start_tls();
     match link.until_ready().await {
@@ -98,18 +98,18 @@ async fn start_tls(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Ch
 }
 
 /// A middlebox may have cut the connection, or the server's TLS does not work. A reply within TLS has another cause.
-fn tls_lost(loss: Loss, tls: &Tls, settings: &Settings, counts_421: bool) -> OpenError {
+fn tls_lost(loss: Loss, tls: &SessionTls, settings: &SessionSettings, counts_421: bool) -> SessionOpenError {
     let is_421 = || loss.last_words().is_some_and(|(_, reply)| reply.code() == 421);
     let is_of_tls = loss.is_silent() || counts_421 && is_421();
-    if may_retry_in_clear(tls, settings) && is_of_tls { OpenError::TlsLost(loss) } else { loss.into() }
+    if may_retry_in_clear(tls, settings) && is_of_tls { SessionOpenError::TlsLost(loss) } else { loss.into() }
 }
 
-fn may_retry_in_clear(tls: &Tls, settings: &Settings) -> bool {
+fn may_retry_in_clear(tls: &SessionTls, settings: &SessionSettings) -> bool {
     tls.policy == TlsPolicy::Opportunistic && settings.auth.is_none()
 }
 
 /// Does the handshake. The machine has dropped all cleartext input.
-async fn handshake(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Channel, OpenError> {
+async fn handshake(link: &mut Link, tls: &SessionTls, settings: &SessionSettings) -> Result<Channel, SessionOpenError> {
     settings.check_halt()?;
     let stream = std::mem::replace(&mut link.stream, Stream::Gone);
     settings.pulse.iter().for_each(|pulse| pulse.step(steps::HANDSHAKE));
@@ -119,17 +119,17 @@ async fn handshake(link: &mut Link, tls: &Tls, settings: &Settings) -> Result<Ch
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     };
     let may_retry_in_clear = may_retry_in_clear(tls, settings);
-    let stream = shaken.map_err(|error| OpenError::Handshake { error, may_retry_in_clear })?;
+    let stream = shaken.map_err(|error| SessionOpenError::Handshake { error, may_retry_in_clear })?;
     link.stream = Stream::Tls(Box::new(stream.into()));
     Ok(if tls.policy == TlsPolicy::Verified { Channel::Verified } else { Channel::Encrypted })
 }
 
-async fn authenticate(link: &mut Link, auth: &Auth, channel: Channel) -> Result<(), OpenError> {
+async fn authenticate(link: &mut Link, auth: &SessionAuth, channel: Channel) -> Result<(), SessionOpenError> {
     if channel < auth.needs {
-        return Err(OpenError::Unprotected(channel));
+        return Err(SessionOpenError::Unprotected(channel));
     }
     if !link.machine.authenticate(&auth.credentials) {
-        return Err(OpenError::NoMechanism);
+        return Err(SessionOpenError::NoMechanism);
     }
     Ok(link.until_ready().await?)
 }

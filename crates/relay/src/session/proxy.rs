@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{Loss, OpenError};
+use super::{Loss, SessionOpenError};
 
 /// Proxy for the connections of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,10 +45,10 @@ impl Proxy {
         address: SocketAddr,
         source: Option<IpAddr>,
         patience: Duration,
-    ) -> Result<TcpStream, OpenError> {
+    ) -> Result<TcpStream, SessionOpenError> {
         let asked = timeout(patience, self.ask(address, source)).await;
         let mut stream = asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|error| {
-            OpenError::Source(io::Error::new(error.kind(), format!("proxy {}: {error}", self.server())))
+            SessionOpenError::Source(io::Error::new(error.kind(), format!("proxy {}: {error}", self.server())))
         })?;
         if let Self::Socks5 { .. } = self {
             let answered = timeout(patience, answer(&mut stream)).await;

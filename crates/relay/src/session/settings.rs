@@ -26,7 +26,7 @@ pub enum Endpoint {
 
 /// Settings of a session.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct SessionSettings {
     /// Our name in EHLO or LHLO: that of the source.
     pub ehlo_name: String,
     /// The address to connect from; `None` leaves it to the system.
@@ -40,13 +40,13 @@ pub struct Settings {
     /// Handling of messages with BODY=8BITMIME for a server that does not offer it.
     pub eight_bit: EightBit,
     /// `None`: never encrypted.
-    pub tls: Option<Tls>,
+    pub tls: Option<SessionTls>,
     /// `None`: no AUTH.
-    pub auth: Option<Auth>,
+    pub auth: Option<SessionAuth>,
     /// Most messages in one session. MAILMAX of LIMITS (RFC 9422) may be less.
     pub messages_max: u64,
     /// Timeouts.
-    pub timeouts: Timeouts,
+    pub timeouts: SessionTimeouts,
     /// Receives the dialogue.
     pub witness: Option<Arc<dyn Witness>>,
     /// Receives the session's step, of [`STEPS`](super::STEPS).
@@ -55,7 +55,7 @@ pub struct Settings {
     pub halt: Option<Halt>,
 }
 
-impl Settings {
+impl SessionSettings {
     /// SMTP with DATA, in the clear, without AUTH, any number of messages, default timeouts.
     pub fn new(ehlo_name: impl Into<String>) -> Self {
         Self {
@@ -68,7 +68,7 @@ impl Settings {
             tls: None,
             auth: None,
             messages_max: u64::MAX,
-            timeouts: Timeouts::default(),
+            timeouts: SessionTimeouts::default(),
             witness: None,
             pulse: None,
             halt: None,
@@ -111,7 +111,7 @@ impl fmt::Debug for Halt {
 
 /// Encryption of a session.
 #[derive(Debug, Clone)]
-pub struct Tls {
+pub struct SessionTls {
     /// The demand.
     pub policy: TlsPolicy,
     /// TLS from the first octet on (RFC 8314), as on port 465, without STARTTLS.
@@ -129,7 +129,7 @@ pub struct Tls {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TlsPolicy {
     /// Encrypted if offered, without verifying the server (RFC 7435). If TLS fails, the caller may reconnect in the
-    /// clear: [`OpenError::may_retry_in_clear`](super::OpenError::may_retry_in_clear).
+    /// clear: [`SessionOpenError::may_retry_in_clear`](super::SessionOpenError::may_retry_in_clear).
     Opportunistic,
     /// Encrypted, without verifying the server.
     Required,
@@ -139,7 +139,7 @@ pub enum TlsPolicy {
 
 /// Credentials for the server.
 #[derive(Debug, Clone)]
-pub struct Auth {
+pub struct SessionAuth {
     /// Name and password.
     pub credentials: Credentials,
     /// The least protection for sending them.
@@ -148,7 +148,7 @@ pub struct Auth {
 
 /// Timeouts of a session: RFC 5321 section 4.5.3.2, unless it says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct SessionTimeouts {
     /// Time for the connection, and for a TLS handshake. Default 30 s.
     pub connect: Duration,
     /// For the greeting. Default 5 minutes.
@@ -171,7 +171,7 @@ pub struct Timeouts {
     pub quit: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for SessionTimeouts {
     fn default() -> Self {
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
         Self {
@@ -189,7 +189,7 @@ impl Default for Timeouts {
     }
 }
 
-impl Timeouts {
+impl SessionTimeouts {
     /// The timeout of the awaited reply.
     pub(super) fn of(&self, step: Step) -> Duration {
         match step {

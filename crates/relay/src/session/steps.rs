@@ -3,7 +3,7 @@
 use posthaste_smtp::client::Step;
 
 /// Names of the steps, for [`Watch::worker`](posthaste_watch::Watch::worker): a session reports its step to
-/// [`Settings::pulse`](super::Settings::pulse).
+/// [`SessionSettings::pulse`](super::SessionSettings::pulse).
 pub const STEPS: &[&str] = &[
     "",
     "connecting",

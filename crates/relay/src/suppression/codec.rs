@@ -34,7 +34,7 @@ impl Suppressed {
     ///
     /// # Errors
     /// It cannot.
-    pub fn check(&self) -> Result<(), EntryError> {
+    pub fn check(&self) -> Result<(), SuppressionEntryError> {
         encode(self).map(drop)
     }
 
@@ -64,7 +64,7 @@ pub enum Source {
 /// The reason why something cannot be on a list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum EntryError {
+pub enum SuppressionEntryError {
     /// Not an address.
     #[error("`{0}` is not an address")]
     Address(String),
@@ -89,15 +89,15 @@ pub(super) fn key(tenant: &str, address: &str) -> String {
     format!("{tenant}\0{}", canonical(address))
 }
 
-pub(super) fn encode(entry: &Suppressed) -> Result<(String, Vec<u8>), EntryError> {
+pub(super) fn encode(entry: &Suppressed) -> Result<(String, Vec<u8>), SuppressionEntryError> {
     let Suppressed { address, tenant, source, reason, added, expires } = entry;
     let is_address =
         ForwardPath::parse(&format!("<{}>", canonical(address))).is_ok_and(|path| path.address().is_some());
     if !is_address {
-        return Err(EntryError::Address(address.chars().take(100).collect()));
+        return Err(SuppressionEntryError::Address(address.chars().take(100).collect()));
     }
     if tenant.len() > TENANT_BYTES_MAX || tenant.contains(char::is_control) {
-        return Err(EntryError::Tenant(tenant.chars().take(100).collect()));
+        return Err(SuppressionEntryError::Tenant(tenant.chars().take(100).collect()));
     }
     let source = match source {
         Source::Operator => 0,

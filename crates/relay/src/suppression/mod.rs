@@ -33,12 +33,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::database::DatabaseFile;
 
-pub use codec::{EntryError, REASON_BYTES_MAX, Source, Suppressed, TENANT_BYTES_MAX};
+pub use codec::{REASON_BYTES_MAX, Source, Suppressed, SuppressionEntryError, TENANT_BYTES_MAX};
 
 /// A filter of entries; empty matches all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Wanted {
+pub struct SuppressionFilter {
     /// Only of this tenant; empty: those for everybody.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
@@ -64,7 +64,7 @@ pub enum SuppressionError {
     },
     /// An entry is invalid; none was added.
     #[error(transparent)]
-    Entry(#[from] EntryError),
+    Entry(#[from] SuppressionEntryError),
 }
 
 /// The open list.
@@ -260,7 +260,7 @@ impl Suppressions {
     /// [`SuppressionError::File`].
     pub fn list(
         &self,
-        wanted: &Wanted,
+        wanted: &SuppressionFilter,
         now: u64,
         show: &mut dyn FnMut(Suppressed) -> bool,
     ) -> Result<(), SuppressionError> {

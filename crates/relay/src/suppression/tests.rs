@@ -12,7 +12,7 @@ fn entry(tenant: &str, address: &str, expires: Option<u64>) -> Suppressed {
     Suppressed { address, tenant, source: Source::Bounce, reason: "no such user".to_owned(), added: 7, expires }
 }
 
-fn all(list: &Suppressions, wanted: &Wanted, now: u64) -> Vec<(String, String)> {
+fn all(list: &Suppressions, wanted: &SuppressionFilter, now: u64) -> Vec<(String, String)> {
     let mut found = Vec::new();
     list.list(wanted, now, &mut |entry| {
         found.push((entry.tenant, entry.address));
@@ -29,7 +29,7 @@ fn an_empty_list_has_no_file() {
     let list = Suppressions::open(&path).unwrap();
     assert!(list.is_empty() && list.find("", "bob@a.example", 0).unwrap().is_none());
     assert_eq!(list.remove("", &["bob@a.example".to_owned()], 0).unwrap(), 0);
-    assert_eq!(all(&list, &Wanted::default(), 0), []);
+    assert_eq!(all(&list, &SuppressionFilter::default(), 0), []);
     assert!(!path.exists());
 }
 
@@ -54,7 +54,7 @@ fn entries_are_for_their_tenant_or_for_all_and_last() {
     assert_eq!(list.len(), 1);
     // A day later the next change removes expired entries.
     list.add(&[entry("x", "x@a.example", None)], 20 + DAY_SECS).unwrap();
-    assert_eq!(all(&list, &Wanted::default(), 0), [("x".to_owned(), "x@a.example".to_owned())]);
+    assert_eq!(all(&list, &SuppressionFilter::default(), 0), [("x".to_owned(), "x@a.example".to_owned())]);
 }
 
 #[test]
@@ -156,9 +156,12 @@ fn any_sequence_of_changes_gives_what_a_map_gives() {
             let valid = |expires: &Option<u64>| expires.is_none_or(|expires| expires > now);
             let expected: Vec<_> =
                 model.iter().filter(|(_, expires)| valid(expires)).map(|(key, _)| key.clone()).collect();
-            assert_eq!(all(&list, &Wanted::default(), now), expected, "seed {seed}");
+            assert_eq!(all(&list, &SuppressionFilter::default(), now), expected, "seed {seed}");
             let of_a: Vec<_> = expected.iter().filter(|(tenant, _)| tenant == "a").cloned().collect();
-            assert_eq!(all(&list, &Wanted { tenant: Some("a".into()), ..Wanted::default() }, now), of_a);
+            assert_eq!(
+                all(&list, &SuppressionFilter { tenant: Some("a".into()), ..SuppressionFilter::default() }, now),
+                of_a
+            );
         }
     }
 }
@@ -169,9 +172,9 @@ fn a_long_list_is_shown_in_pages_until_it_is_enough() {
     let list = Suppressions::open(&dir.path().join("list")).unwrap();
     let entries: Vec<_> = (0..3 * PAGE).map(|number| entry("t", &format!("{number:05}@a.example"), None)).collect();
     assert_eq!(list.add(&entries, 0).unwrap(), 3 * PAGE as u64);
-    assert_eq!(all(&list, &Wanted::default(), 0).len(), 3 * PAGE);
+    assert_eq!(all(&list, &SuppressionFilter::default(), 0).len(), 3 * PAGE);
     let mut shown = 0;
-    list.list(&Wanted::default(), 0, &mut |_| {
+    list.list(&SuppressionFilter::default(), 0, &mut |_| {
         shown += 1;
         shown < PAGE + 5
     })

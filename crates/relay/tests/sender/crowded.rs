@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use posthaste_dns_stub::Zone;
-use posthaste_relay::session::Timeouts;
+use posthaste_relay::session::SessionTimeouts;
 
 use crate::sink::Sink;
 use crate::{Rig, rig_with};
@@ -19,7 +19,7 @@ fn crowd(sites: usize, connections_max: usize) -> (Sink, Rig) {
     let sink = Sink::start();
     let rig = rig_with(zone, sink.port(), |config| {
         config.connections_max = connections_max;
-        config.timeouts = Timeouts { idle: LONG, ..Timeouts::default() };
+        config.timeouts = SessionTimeouts { idle: LONG, ..SessionTimeouts::default() };
     });
     (sink, rig)
 }

@@ -48,7 +48,7 @@ use posthaste_relay::sender::{
     ActedOn, Attempt, AttemptResult, By, Config, Delivering, Filter, Notice, Notifier, Observer, Outgoing,
     QueueLimitState, RecordingState, Relay, Route, RouteTls, SiteState, TlsFailure, opportunistic_tls,
 };
-use posthaste_relay::session::{Timeouts, TlsPolicy};
+use posthaste_relay::session::{SessionTimeouts, TlsPolicy};
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::{Protocol, Reply};
 use posthaste_spool::{Batch, Body, Entry, FileSpool, Lsn, Spool};
@@ -204,7 +204,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         session_messages_max: 100,
         recipients_max: 100,
         shaping: Arc::default(),
-        timeouts: Timeouts { idle: Duration::from_millis(200), ..Timeouts::default() },
+        timeouts: SessionTimeouts { idle: Duration::from_millis(200), ..SessionTimeouts::default() },
         tls: None,
         mta_sts: None,
         eight_bit: Default::default(),

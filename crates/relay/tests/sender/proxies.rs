@@ -8,7 +8,7 @@ use std::thread;
 use posthaste_net::ProxyHeader;
 use posthaste_random::Random;
 use posthaste_relay::sender::{Pool, Routing, Source};
-use posthaste_relay::session::{Endpoint, OpenError, Proxy, Session, Settings};
+use posthaste_relay::session::{Endpoint, OutgoingSession, Proxy, SessionOpenError, SessionSettings};
 use posthaste_smtp::sasl::Credentials;
 
 use super::sink::Sink;
@@ -175,9 +175,10 @@ async fn whatever_a_proxy_says_there_is_an_error_and_no_session() {
     let mut of_host = 0;
     for number in 0..300 {
         let login = (number % 4 == 0).then(|| Credentials::new("a".repeat(number), "b"));
-        let settings = Settings { proxy: Some(Proxy::Socks5 { server, login }), ..Settings::new("here.example") };
-        match Session::open(&endpoint, &settings).await {
-            Err(OpenError::Source(_)) => of_source += 1,
+        let settings =
+            SessionSettings { proxy: Some(Proxy::Socks5 { server, login }), ..SessionSettings::new("here.example") };
+        match OutgoingSession::open(&endpoint, &settings).await {
+            Err(SessionOpenError::Source(_)) => of_source += 1,
             Err(_) => of_host += 1,
             Ok(session) => panic!("{session:?}"),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_random::Random;
-use posthaste_relay::session::{End, Endpoint, Fate, Session};
+use posthaste_relay::session::{Endpoint, OutgoingSession, RecipientFate, RunEnd};
 use posthaste_smtp::client::Transfer;
 use posthaste_smtp::driver::{RunningServer, Server};
 use posthaste_smtp::server::Config;
@@ -198,13 +198,13 @@ async fn what_was_accepted_by_any_policy_goes_out_as_one_message() {
                     message.body = pieces(body, &mut random);
                     list.messages.push_back(message);
                 }
-                let mut session = Session::open(&Endpoint::Tcp(address), &settings).await.unwrap();
-                assert!(matches!(session.run(&mut list).await, End::NoMore));
+                let mut session = OutgoingSession::open(&Endpoint::Tcp(address), &settings).await.unwrap();
+                assert!(matches!(session.run(&mut list).await, RunEnd::NoMore));
                 session.quit().await;
                 assert_eq!(list.fates.len(), bodies.len());
                 for ((key, fates), body) in list.fates.iter().zip(&bodies) {
                     let shown = body.escape_ascii();
-                    assert!(matches!(fates[..], [Fate::Delivered(_)]), "{what}, {key}: {fates:?}, {shown}");
+                    assert!(matches!(fates[..], [RecipientFate::Delivered(_)]), "{what}, {key}: {fates:?}, {shown}");
                 }
                 let kept = keeper.take();
                 assert_eq!(kept.len(), bodies.len(), "{what}, {transfer:?}: messages");

@@ -2,7 +2,7 @@
 //! is true about the server.
 
 use posthaste_random::Random;
-use posthaste_relay::session::Fate;
+use posthaste_relay::session::RecipientFate;
 use posthaste_smtp::Protocol;
 
 use crate::support::{Act, At, List, Script, message, send_all, settings};
@@ -71,12 +71,14 @@ async fn each_recipient_has_one_fate_and_it_is_true() {
             assert!(kept.len() <= 1, "{what}: sent twice");
             for fate in fates {
                 let (number, is_true) = match fate {
-                    Fate::Delivered(_) => (0, !kept.is_empty()),
-                    Fate::NotSent(_) => (1, kept.is_empty()),
-                    Fate::Unknown(_) => (2, true),
-                    Fate::Deferred(..) => (3, true),
-                    Fate::Refused(..) => (4, true),
-                    Fate::TooMany(_) => (5, fates.iter().any(|fate| !matches!(fate, Fate::TooMany(_)))),
+                    RecipientFate::Delivered(_) => (0, !kept.is_empty()),
+                    RecipientFate::NotSent(_) => (1, kept.is_empty()),
+                    RecipientFate::Unknown(_) => (2, true),
+                    RecipientFate::Deferred(..) => (3, true),
+                    RecipientFate::Refused(..) => (4, true),
+                    RecipientFate::TooMany(_) => {
+                        (5, fates.iter().any(|fate| !matches!(fate, RecipientFate::TooMany(_))))
+                    }
                 };
                 counts[number] += 1;
                 assert!(is_true, "{what}: {fate:?}, {:?}", seen.kept);

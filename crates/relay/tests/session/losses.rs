@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use posthaste_net::Stream;
-use posthaste_relay::session::{End, Fate, Halt, Loss, OpenError, Session, Settings};
+use posthaste_relay::session::{Halt, Loss, OutgoingSession, RecipientFate, RunEnd, SessionOpenError, SessionSettings};
 use posthaste_smtp::Protocol;
 use posthaste_smtp::client::Transfer;
 use rustix::net::sockopt::set_socket_send_buffer_size;
@@ -24,9 +24,9 @@ fn check(list: &List, seen: &Seen, taken: usize, what: &str) {
         assert!(kept.len() <= 1, "{what}: sent twice");
         for (number, fate) in fates.iter().enumerate() {
             match fate {
-                Fate::Delivered(_) => assert!(kept[0].acknowledged > number, "{what}: {fate:?}"),
-                Fate::NotSent(_) => assert!(kept.is_empty(), "{what}: {fate:?}"),
-                Fate::Unknown(_) => {
+                RecipientFate::Delivered(_) => assert!(kept[0].acknowledged > number, "{what}: {fate:?}"),
+                RecipientFate::NotSent(_) => assert!(kept.is_empty(), "{what}: {fate:?}"),
+                RecipientFate::Unknown(_) => {
                     assert!(kept.first().is_none_or(|kept| kept.acknowledged <= number), "{what}: {fate:?}");
                 }
                 _ => panic!("{what}: {fate:?}"),
@@ -39,13 +39,13 @@ fn check(list: &List, seen: &Seen, taken: usize, what: &str) {
 struct Way {
     name: &'static str,
     extensions: &'static [&'static str],
-    settings: Settings,
+    settings: SessionSettings,
     /// With TLS.
     site: Option<Site>,
 }
 
 impl Way {
-    async fn send(&self, script: Script, list: &mut List) -> (Result<End, OpenError>, Seen) {
+    async fn send(&self, script: Script, list: &mut List) -> (Result<RunEnd, SessionOpenError>, Seen) {
         let script = Script { extensions: self.extensions.to_vec(), ..script };
         match &self.site {
             Some(site) => {
@@ -61,7 +61,7 @@ impl Way {
 async fn a_connection_is_lost_at_each_octet() {
     let site = Site::new();
     let encrypted = site.settings_from_the_first_octet();
-    let with = |transfer: Transfer, protocol: Protocol| Settings { transfer, protocol, ..settings() };
+    let with = |transfer: Transfer, protocol: Protocol| SessionSettings { transfer, protocol, ..settings() };
     let way = |name, extensions, settings| Way { name, extensions, settings, site: None };
     let pipelined: &[_] = &["PIPELINING"];
     let chunked: &[_] = &["PIPELINING", "CHUNKING"];
@@ -78,7 +78,7 @@ async fn a_connection_is_lost_at_each_octet() {
         let mut list = List::two();
         let (_, whole) = way.send(Script::default(), &mut list).await;
         check(&list, &whole, 2, way.name);
-        assert!(list.fates.iter().flat_map(|(_, fates)| fates).all(|fate| matches!(fate, Fate::Delivered(_))));
+        assert!(list.fates.iter().flat_map(|(_, fates)| fates).all(|fate| matches!(fate, RecipientFate::Delivered(_))));
         let mut unknown = 0;
         for (octets, is_read) in [(whole.read, true), (whole.written, false)] {
             for cut in 0..octets {
@@ -89,7 +89,7 @@ async fn a_connection_is_lost_at_each_octet() {
                 let what = format!("{}, after {reads} octets read or {writes} written", way.name);
                 assert!(end.is_ok() || taken == 0, "{what}: {end:?}");
                 check(&list, &seen, taken, &what);
-                unknown += list.fates.iter().filter(|(_, fates)| matches!(fates[0], Fate::Unknown(_))).count();
+                unknown += list.fates.iter().filter(|(_, fates)| matches!(fates[0], RecipientFate::Unknown(_))).count();
             }
         }
         assert!(unknown > 10, "{}: {unknown}", way.name);
@@ -103,7 +103,7 @@ async fn a_halted_session_writes_nothing_more() {
     for steps in 0.. {
         let left = AtomicUsize::new(steps);
         let take = move || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        let settings = Settings { halt: Some(Halt::new(move || take().is_err())), ..settings() };
+        let settings = SessionSettings { halt: Some(Halt::new(move || take().is_err())), ..settings() };
         let mut list = List::two();
         let (end, seen) = send_all(Script::default(), &mut list, &settings).await;
         assert_eq!(list.fates.len(), 2 - list.messages.len(), "after {steps} steps");
@@ -111,23 +111,23 @@ async fn a_halted_session_writes_nothing_more() {
             let subject = format!("Subject: {key}\r\n");
             let kept = seen.kept.iter().filter(|kept| kept.body.starts_with(subject.as_bytes())).count();
             match &fates[0] {
-                Fate::NotSent(_) => {
+                RecipientFate::NotSent(_) => {
                     unsent += 1;
                     assert_eq!(kept, 0, "after {steps} steps");
                 }
                 // Its verdict is not awaited.
-                Fate::Unknown(_) => assert!(kept <= 1, "after {steps} steps"),
-                Fate::Delivered(_) => assert_eq!(kept, 1, "after {steps} steps"),
+                RecipientFate::Unknown(_) => assert!(kept <= 1, "after {steps} steps"),
+                RecipientFate::Delivered(_) => assert_eq!(kept, 1, "after {steps} steps"),
                 fate => panic!("{fate:?} after {steps} steps"),
             }
         }
         match end {
-            Err(OpenError::Lost(Loss::Halted)) => {
+            Err(SessionOpenError::Lost(Loss::Halted)) => {
                 unopened += 1;
                 assert!(steps > 0 || seen.read == 0, "{:?}", seen.lines);
             }
-            Ok(End::Lost(Loss::Halted)) => {}
-            Ok(End::NoMore) => break,
+            Ok(RunEnd::Lost(Loss::Halted)) => {}
+            Ok(RunEnd::NoMore) => break,
             end => panic!("{end:?} after {steps} steps"),
         }
         assert!(!seen.lines.contains(&"QUIT".to_owned()), "after {steps} steps");
@@ -137,10 +137,10 @@ async fn a_halted_session_writes_nothing_more() {
 
 #[tokio::test(start_paused = true)]
 async fn a_halted_session_begins_no_handshake() {
-    let settings = Settings { halt: Some(Halt::new(|| true)), ..Site::new().settings_from_the_first_octet() };
+    let settings = SessionSettings { halt: Some(Halt::new(|| true)), ..Site::new().settings_from_the_first_octet() };
     let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let opened = Session::open_over(Stream::Unix(ours), &settings).await;
-    assert!(matches!(opened, Err(OpenError::Lost(Loss::Halted))), "{opened:?}");
+    let opened = OutgoingSession::open_over(Stream::Unix(ours), &settings).await;
+    assert!(matches!(opened, Err(SessionOpenError::Lost(Loss::Halted))), "{opened:?}");
     let mut seen = Vec::new();
     theirs.read_to_end(&mut seen).await.unwrap();
     assert!(seen.is_empty(), "{} octets", seen.len());
@@ -164,17 +164,17 @@ async fn a_message_whose_end_tls_holds_back_was_not_sent() {
         (list.fates.remove(0).1.remove(0), seen)
     };
     let (fate, whole) = send(usize::MAX).await;
-    assert!(matches!(fate, Fate::Delivered(_)), "{fate:?}");
+    assert!(matches!(fate, RecipientFate::Delivered(_)), "{fate:?}");
     let commands = whole.lines.iter().take_while(|line| *line != "DATA").map(|line| line.len() + 2).sum::<usize>();
     let begin = commands + "DATA\r\n".len();
     let end = whole.read - "QUIT\r\n".len();
     // The server has a whole record before it reads its first octet.
     for cut in [begin, begin + 1, begin + RECORD, begin + RECORD + 1, begin + 2 * RECORD] {
         let (fate, _) = send(cut).await;
-        assert!(matches!(fate, Fate::NotSent(_)), "{cut} of {begin}..{end}: {fate:?}");
+        assert!(matches!(fate, RecipientFate::NotSent(_)), "{cut} of {begin}..{end}: {fate:?}");
     }
     for cut in [begin + 2 * RECORD + 1, end - 1] {
         let (fate, _) = send(cut).await;
-        assert!(matches!(fate, Fate::Unknown(_)), "{cut} of {begin}..{end}: {fate:?}");
+        assert!(matches!(fate, RecipientFate::Unknown(_)), "{cut} of {begin}..{end}: {fate:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Every class of reply at every stage.
 
-use posthaste_relay::session::{End, Fate, Loss, OpenError, Scope};
+use posthaste_relay::session::{FateScope, Loss, RecipientFate, RunEnd, SessionOpenError};
 
 use crate::support::{Act, At, List, Script, Seen, send_all, settings};
 
@@ -8,25 +8,25 @@ use crate::support::{Act, At, List, Script, Seen, send_all, settings};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Is {
     Delivered,
-    Deferred(Scope),
-    Refused(Scope),
+    Deferred(FateScope),
+    Refused(FateScope),
     NotSent,
     Unknown,
 }
 
-fn is(fate: &Fate) -> Is {
+fn is(fate: &RecipientFate) -> Is {
     match fate {
-        Fate::Delivered(_) => Is::Delivered,
-        Fate::Deferred(_, scope) => Is::Deferred(*scope),
-        Fate::Refused(_, scope) => Is::Refused(*scope),
-        Fate::NotSent(_) => Is::NotSent,
-        Fate::Unknown(_) => Is::Unknown,
-        Fate::TooMany(_) => panic!("{fate:?}"),
+        RecipientFate::Delivered(_) => Is::Delivered,
+        RecipientFate::Deferred(_, scope) => Is::Deferred(*scope),
+        RecipientFate::Refused(_, scope) => Is::Refused(*scope),
+        RecipientFate::NotSent(_) => Is::NotSent,
+        RecipientFate::Unknown(_) => Is::Unknown,
+        RecipientFate::TooMany(_) => panic!("{fate:?}"),
     }
 }
 
 /// Outcome of two messages with two recipients each, with a server that does `act` at its first `at`.
-async fn outcome(at: At, act: Act) -> (Result<End, OpenError>, Vec<(usize, Vec<Is>)>, Seen) {
+async fn outcome(at: At, act: Act) -> (Result<RunEnd, SessionOpenError>, Vec<(usize, Vec<Is>)>, Seen) {
     let mut list = List::two();
     let (end, seen) = send_all(Script::odd(at, 0, act), &mut list, &settings()).await;
     (end, list.fates.iter().map(|(key, fates)| (*key, fates.iter().map(is).collect())).collect(), seen)
@@ -53,18 +53,18 @@ const TWO_DELIVERED: [Is; 2] = [Is::Delivered; 2];
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_has_the_scope_of_its_command() {
-    let stages = [(At::Mail, Scope::Message), (At::Data, Scope::Accepted), (At::Dot, Scope::Accepted)];
+    let stages = [(At::Mail, FateScope::Message), (At::Data, FateScope::Accepted), (At::Dot, FateScope::Accepted)];
     for (at, scope) in stages {
         for (code, expected) in [(450, Is::Deferred(scope)), (550, Is::Refused(scope)), (299, Is::Delivered)] {
             if code == 299 && at == At::Data {
                 continue;
             }
             let (end, fates, _) = outcome(at, Act::Say(format!("{code} so\r\n"))).await;
-            assert!(matches!(end, Ok(End::NoMore)), "{end:?}");
+            assert!(matches!(end, Ok(RunEnd::NoMore)), "{end:?}");
             assert_eq!(fates, [(0, vec![expected; 2]), (1, TWO_DELIVERED.to_vec())], "{at:?} {code}");
         }
     }
-    for (code, expected) in [(450, Is::Deferred(Scope::Recipient)), (553, Is::Refused(Scope::Recipient))] {
+    for (code, expected) in [(450, Is::Deferred(FateScope::Recipient)), (553, Is::Refused(FateScope::Recipient))] {
         let (_, fates, seen) = outcome(At::Rcpt, Act::Say(format!("{code} so\r\n"))).await;
         assert_eq!(fates, [(0, vec![expected, Is::Delivered]), (1, TWO_DELIVERED.to_vec())]);
         assert_eq!(seen.kept.iter().map(|kept| kept.recipients.len()).collect::<Vec<_>>(), [1, 2]);
@@ -75,7 +75,7 @@ async fn a_refusal_has_the_scope_of_its_command() {
 async fn a_421_before_the_dot_belongs_to_the_host() {
     for at in [At::Mail, At::Rcpt, At::Data] {
         let (end, fates, _) = outcome(at, Act::Say("421 bye\r\n".into())).await;
-        let Ok(End::Lost(Loss::Closed { step, reply })) = end else { panic!("{end:?}") };
+        let Ok(RunEnd::Lost(Loss::Closed { step, reply })) = end else { panic!("{end:?}") };
         assert_eq!(
             (step.name().to_uppercase(), reply.to_string()),
             (format!("{at:?}").to_uppercase(), "421 bye".into())
@@ -84,7 +84,7 @@ async fn a_421_before_the_dot_belongs_to_the_host() {
     }
     // After the final dot it is a reply to the message; the next is not sent.
     let (_, fates, seen) = outcome(At::Dot, Act::Say("421 bye\r\n".into())).await;
-    assert_eq!(fates, [(0, vec![Is::Deferred(Scope::Accepted); 2]), (1, vec![Is::NotSent; 2])]);
+    assert_eq!(fates, [(0, vec![Is::Deferred(FateScope::Accepted); 2]), (1, vec![Is::NotSent; 2])]);
     assert_eq!(seen.kept.len(), 1);
 }
 
@@ -96,14 +96,14 @@ async fn nonsense_replies_blame_the_host_or_are_unknown_after_the_dot() {
                 continue;
             }
             let (end, fates, seen) = outcome(at, act.clone()).await;
-            assert!(matches!(end, Ok(End::Lost(_))), "{end:?}");
+            assert!(matches!(end, Ok(RunEnd::Lost(_))), "{end:?}");
             let first = if at == At::Dot { Is::Unknown } else { Is::NotSent };
             assert_eq!(fates, [(0, vec![first; 2]), (1, vec![Is::NotSent; 2])], "{at:?} {act:?}");
             assert!(seen.kept.len() == usize::from(at == At::Dot), "{at:?} {act:?}: {:?}", seen.kept);
         }
         for at in [At::Greeting, At::Ehlo] {
             let (end, fates, _) = outcome(at, act.clone()).await;
-            assert!(matches!(end, Err(OpenError::Lost(_))), "{at:?} {act:?}: {end:?}");
+            assert!(matches!(end, Err(SessionOpenError::Lost(_))), "{at:?} {act:?}: {end:?}");
             assert!(fates.is_empty());
         }
     }
@@ -119,7 +119,7 @@ async fn a_refusal_of_the_session_is_told_with_its_reply() {
     }
     // Without EHLO there is HELO.
     let (end, fates, _) = outcome(At::Ehlo, Act::Say("502 what\r\n".into())).await;
-    assert!(matches!(end, Ok(End::NoMore)), "{end:?}");
+    assert!(matches!(end, Ok(RunEnd::NoMore)), "{end:?}");
     assert_eq!(fates, [(0, TWO_DELIVERED.to_vec()), (1, TWO_DELIVERED.to_vec())]);
 }
 
@@ -134,7 +134,7 @@ async fn what_is_kept_of_a_reply_is_bounded_at_each_stage() {
             let (end, _) = send_all(Script::odd(at, 0, act), &mut list, &settings()).await;
             let fates = list.fates.iter().flat_map(|(_, fates)| fates).map(|fate| fate.reply().text().to_owned());
             let last_words = match &end {
-                Ok(End::Lost(loss)) => loss.last_words(),
+                Ok(RunEnd::Lost(loss)) => loss.last_words(),
                 Ok(_) => None,
                 Err(error) => error.last_words(),
             };

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_relay::session::{End, Endpoint, Fate, Session};
+use posthaste_relay::session::{Endpoint, OutgoingSession, RecipientFate, RunEnd};
 use posthaste_smtp::client::Transfer;
 use posthaste_smtp::driver::{Handler, IncomingBody, Server, Session as ServerSession};
 use posthaste_smtp::server::Config;
@@ -87,17 +87,17 @@ async fn nothing_that_is_sent_ends_early() {
                 message.body = body.chunks(piece_bytes.min(body.len())).map(Bytes::copy_from_slice).collect();
                 list.messages.push_back(message);
             }
-            let mut session = Session::open(&Endpoint::Tcp(address), &settings).await.unwrap();
-            assert!(matches!(session.run(&mut list).await, End::NoMore));
+            let mut session = OutgoingSession::open(&Endpoint::Tcp(address), &settings).await.unwrap();
+            assert!(matches!(session.run(&mut list).await, RunEnd::NoMore));
             session.quit().await;
             let mut kept = keeper.take().into_iter();
             for (body, (_, fates)) in bodies.iter().zip(&list.fates) {
                 let shown = body.escape_ascii();
                 // NUL is up to the server's policy; it was refused as one message, which matters here.
-                if body.contains(&0) && matches!(fates[0], Fate::Refused(..)) {
+                if body.contains(&0) && matches!(fates[0], RecipientFate::Refused(..)) {
                     continue;
                 }
-                assert!(matches!(fates[0], Fate::Delivered(_)), "{shown}: {:?}", fates[0]);
+                assert!(matches!(fates[0], RecipientFate::Delivered(_)), "{shown}: {:?}", fates[0]);
                 let expected = mended(body, transfer == Transfer::Data);
                 let got = kept.next().expect("a message");
                 assert_eq!(got.escape_ascii().to_string(), expected.escape_ascii().to_string());

@@ -6,7 +6,9 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use posthaste_net::Stream;
-use posthaste_relay::session::{End, Fate, Message, OpenError, Session, Settings, Traffic};
+use posthaste_relay::session::{
+    OutgoingMessage, OutgoingSession, RecipientFate, RunEnd, SessionOpenError, SessionSettings, Traffic,
+};
 use posthaste_smtp::{ForwardPath, MailFrom, RcptTo, ReversePath};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -225,8 +227,8 @@ fn unstuffed(body: &[u8]) -> Vec<u8> {
     plain[2..].to_vec()
 }
 
-pub fn message(key: usize, recipients: &[&str]) -> Message<usize> {
-    Message {
+pub fn message(key: usize, recipients: &[&str]) -> OutgoingMessage<usize> {
+    OutgoingMessage {
         key,
         mail: MailFrom::new(ReversePath::parse("<a@d>").unwrap()),
         recipients: recipients
@@ -240,8 +242,8 @@ pub fn message(key: usize, recipients: &[&str]) -> Message<usize> {
 /// A list of messages, and their fates.
 #[derive(Default)]
 pub struct List {
-    pub messages: VecDeque<Message<usize>>,
-    pub fates: Vec<(usize, Vec<Fate>)>,
+    pub messages: VecDeque<OutgoingMessage<usize>>,
+    pub fates: Vec<(usize, Vec<RecipientFate>)>,
     /// With an empty list, waits instead of ending.
     pub waits: bool,
 }
@@ -256,20 +258,24 @@ impl List {
 impl Traffic for List {
     type Key = usize;
 
-    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<Message<usize>>> {
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Option<OutgoingMessage<usize>>> {
         match self.messages.pop_front() {
             None if self.waits => Poll::Pending,
             next => Poll::Ready(next),
         }
     }
 
-    fn finished(&mut self, key: usize, fates: Vec<Fate>) {
+    fn finished(&mut self, key: usize, fates: Vec<RecipientFate>) {
         self.fates.push((key, fates));
     }
 }
 
 /// Sends all messages of the list over one session and says QUIT.
-pub async fn send_all(script: Script, list: &mut List, settings: &Settings) -> (Result<End, OpenError>, Seen) {
+pub async fn send_all(
+    script: Script,
+    list: &mut List,
+    settings: &SessionSettings,
+) -> (Result<RunEnd, SessionOpenError>, Seen) {
     let (stream, server) = script.serve();
     send_over(stream, server, list, settings).await
 }
@@ -279,9 +285,9 @@ pub async fn send_over(
     stream: Stream,
     server: JoinHandle<Seen>,
     list: &mut List,
-    settings: &Settings,
-) -> (Result<End, OpenError>, Seen) {
-    let end = match Session::open_over(stream, settings).await {
+    settings: &SessionSettings,
+) -> (Result<RunEnd, SessionOpenError>, Seen) {
+    let end = match OutgoingSession::open_over(stream, settings).await {
         Ok(mut session) => {
             let end = session.run(list).await;
             session.quit().await;
@@ -292,6 +298,6 @@ pub async fn send_over(
     (end, server.await.unwrap())
 }
 
-pub fn settings() -> Settings {
-    Settings::new("c.example")
+pub fn settings() -> SessionSettings {
+    SessionSettings::new("c.example")
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_net::Stream;
-use posthaste_relay::session::{End, Fate, Message, Session, Traffic};
+use posthaste_relay::session::{OutgoingMessage, OutgoingSession, RecipientFate, RunEnd, Traffic};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::Sleep;
@@ -25,7 +25,7 @@ struct Counted {
 impl Traffic for Counted {
     type Key = usize;
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<usize>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<OutgoingMessage<usize>>> {
         self.given.fetch_add(1, Ordering::Relaxed);
         self.list.poll_next(cx)
     }
@@ -34,7 +34,7 @@ impl Traffic for Counted {
         self.is_timed
     }
 
-    fn finished(&mut self, key: usize, fates: Vec<Fate>) {
+    fn finished(&mut self, key: usize, fates: Vec<RecipientFate>) {
         self.list.finished(key, fates);
     }
 }
@@ -72,12 +72,12 @@ async fn asked_for_amid_a_body(is_timed: bool) -> usize {
         theirs.write_all(b"250 kept\r\n").await.unwrap();
         asked
     });
-    let first = Message { body: vec![Bytes::from(b"0123456\r\n".repeat(BODY / 9))], ..message(0, &["b"]) };
+    let first = OutgoingMessage { body: vec![Bytes::from(b"0123456\r\n".repeat(BODY / 9))], ..message(0, &["b"]) };
     let list = List { messages: [first, message(1, &["b"])].into(), ..List::default() };
     let mut traffic = Counted { list, given, is_timed };
-    let mut session = Session::open_over(Stream::Unix(ours), &settings()).await.unwrap();
-    assert!(matches!(session.run(&mut traffic).await, End::NoMore));
-    assert!(traffic.list.fates.iter().all(|(_, fates)| matches!(fates[0], Fate::Delivered(_))));
+    let mut session = OutgoingSession::open_over(Stream::Unix(ours), &settings()).await.unwrap();
+    assert!(matches!(session.run(&mut traffic).await, RunEnd::NoMore));
+    assert!(traffic.list.fates.iter().all(|(_, fates)| matches!(fates[0], RecipientFate::Delivered(_))));
     assert_eq!(traffic.list.fates.len(), 2);
     server.await.unwrap()
 }
@@ -94,7 +94,7 @@ struct Slow(Pin<Box<Sleep>>, List);
 impl Traffic for Slow {
     type Key = usize;
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Message<usize>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<OutgoingMessage<usize>>> {
         match self.0.as_mut().poll(cx) {
             Poll::Ready(()) => self.1.poll_next(cx),
             Poll::Pending => Poll::Pending,
@@ -105,7 +105,7 @@ impl Traffic for Slow {
         self.1.messages.is_empty()
     }
 
-    fn finished(&mut self, key: usize, fates: Vec<Fate>) {
+    fn finished(&mut self, key: usize, fates: Vec<RecipientFate>) {
         self.1.finished(key, fates);
     }
 }
@@ -115,10 +115,10 @@ async fn a_session_is_not_idle_while_a_message_is_on_its_way() {
     let (stream, server) = Script::default().serve();
     let mut settings = settings();
     settings.timeouts.idle = Duration::from_secs(1);
-    let mut session = Session::open_over(stream, &settings).await.unwrap();
+    let mut session = OutgoingSession::open_over(stream, &settings).await.unwrap();
     let list = List { waits: true, ..List::two() };
     let mut traffic = Slow(Box::pin(tokio::time::sleep(Duration::from_secs(30))), list);
-    assert!(matches!(session.run(&mut traffic).await, End::Idle));
+    assert!(matches!(session.run(&mut traffic).await, RunEnd::Idle));
     assert_eq!(traffic.1.fates.len(), 2);
     drop(session);
     assert_eq!(server.await.unwrap().kept.len(), 2);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use posthaste_net::tls::{TlsTrust, client_config, server_config_from};
 use posthaste_net::{Certificate, Stream};
 use posthaste_relay::session::{
-    Auth, Channel, End, Fate, Loss, OpenError, Session, Settings, Timeouts, Tls, TlsPolicy,
+    Channel, Loss, OutgoingSession, RecipientFate, RunEnd, SessionAuth, SessionOpenError, SessionSettings,
+    SessionTimeouts, SessionTls, TlsPolicy,
 };
 use posthaste_smtp::client::ClientError;
 use posthaste_smtp::sasl::Credentials;
@@ -35,15 +36,18 @@ impl Site {
         Self { certificate: Certificate::new(config), authorities }
     }
 
-    fn settings(&self, policy: TlsPolicy) -> Settings {
+    fn settings(&self, policy: TlsPolicy) -> SessionSettings {
         let verified = policy == TlsPolicy::Verified;
         let config = if verified { Arc::clone(&self.authorities) } else { client_config(&TlsTrust::Anything).unwrap() };
         let name = ServerName::try_from("mx.example").unwrap();
-        Settings { tls: Some(Tls { policy, is_implicit: false, config, name, is_dane: false }), ..settings() }
+        SessionSettings {
+            tls: Some(SessionTls { policy, is_implicit: false, config, name, is_dane: false }),
+            ..settings()
+        }
     }
 
     /// With TLS from the first octet on.
-    pub fn settings_from_the_first_octet(&self) -> Settings {
+    pub fn settings_from_the_first_octet(&self) -> SessionSettings {
         let mut settings = self.settings(TlsPolicy::Verified);
         settings.tls.as_mut().unwrap().is_implicit = true;
         settings
@@ -80,13 +84,22 @@ impl Site {
 
     /// Opens a session, sends two messages and QUIT. Returns its protection or the error, and the commands that the
     /// server received.
-    async fn send(&self, script: Script, settings: &Settings) -> (Result<Channel, OpenError>, Vec<String>) {
+    async fn send(
+        &self,
+        script: Script,
+        settings: &SessionSettings,
+    ) -> (Result<Channel, SessionOpenError>, Vec<String>) {
         let (stream, server) = self.serve(script);
-        let channel = match Session::open_over(stream, settings).await {
+        let channel = match OutgoingSession::open_over(stream, settings).await {
             Ok(mut session) => {
                 let mut list = List::two();
-                assert!(matches!(session.run(&mut list).await, End::NoMore));
-                assert!(list.fates.iter().flat_map(|(_, fates)| fates).all(|fate| matches!(fate, Fate::Delivered(_))));
+                assert!(matches!(session.run(&mut list).await, RunEnd::NoMore));
+                assert!(
+                    list.fates
+                        .iter()
+                        .flat_map(|(_, fates)| fates)
+                        .all(|fate| matches!(fate, RecipientFate::Delivered(_)))
+                );
                 let channel = session.channel();
                 session.quit().await;
                 Ok(channel)
@@ -132,7 +145,7 @@ async fn without_an_offer_the_policy_decides() {
     assert_eq!(channel.unwrap(), Channel::Clear);
     for policy in [TlsPolicy::Required, TlsPolicy::Verified] {
         let (channel, lines) = site.send(offering(&[]), &site.settings(policy)).await;
-        assert!(matches!(channel, Err(OpenError::NoStartTls)), "{channel:?}");
+        assert!(matches!(channel, Err(SessionOpenError::NoStartTls)), "{channel:?}");
         assert_eq!(lines, ["EHLO c.example"]);
         let (channel, _) = site.send(refusing(At::StartTls, "454 not now\r\n"), &site.settings(policy)).await;
         assert_eq!(channel.unwrap_err().reply().unwrap().code(), 454);
@@ -152,16 +165,16 @@ async fn clear_text_follows_a_failed_handshake_if_opportunistic() {
                 let mut seen = Seen::default();
                 broken().talk(&mut stream, &mut seen, true).await.unwrap();
                 if is_silent {
-                    tokio::time::sleep(Timeouts::default().connect * 2).await;
+                    tokio::time::sleep(SessionTimeouts::default().connect * 2).await;
                 }
             };
             let server = tokio::spawn(serving);
             let begun = Instant::now();
             let mut settings = site.settings(policy);
-            let error = Session::open_over(Stream::Unix(ours), &settings).await.unwrap_err();
-            assert!(matches!(error, OpenError::Handshake { .. }), "{error}");
+            let error = OutgoingSession::open_over(Stream::Unix(ours), &settings).await.unwrap_err();
+            assert!(matches!(error, SessionOpenError::Handshake { .. }), "{error}");
             assert_eq!(error.may_retry_in_clear(), may_retry);
-            assert_eq!(begun.elapsed() >= Timeouts::default().connect, is_silent);
+            assert_eq!(begun.elapsed() >= SessionTimeouts::default().connect, is_silent);
             server.await.unwrap();
             // The caller connects again.
             settings.tls = None;
@@ -192,7 +205,8 @@ async fn a_connection_lost_by_tls_may_be_followed_by_clear_text() {
             assert_eq!(may_retry, expected && policy == TlsPolicy::Opportunistic, "{at:?} {act:?} {policy:?}");
         }
         let mut with_password = site.settings(TlsPolicy::Opportunistic);
-        with_password.auth = Some(Auth { credentials: Credentials::new("ann", "secret"), needs: Channel::Encrypted });
+        with_password.auth =
+            Some(SessionAuth { credentials: Credentials::new("ann", "secret"), needs: Channel::Encrypted });
         let (channel, _) = site.send(odd(at, number, act), &with_password).await;
         assert!(!channel.unwrap_err().may_retry_in_clear(), "{at:?}");
     }
@@ -207,7 +221,7 @@ async fn a_certificate_without_the_name_or_the_trust_is_refused() {
     for settings in [wrong_name, other.settings(TlsPolicy::Verified)] {
         let (channel, lines) = site.send(offering(&["STARTTLS"]), &settings).await;
         let error = channel.unwrap_err();
-        assert!(matches!(error, OpenError::Handshake { may_retry_in_clear: false, .. }), "{error}");
+        assert!(matches!(error, SessionOpenError::Handshake { may_retry_in_clear: false, .. }), "{error}");
         assert!(!lines.iter().any(|line| line.starts_with("MAIL")), "{lines:?}");
     }
 }
@@ -218,7 +232,7 @@ async fn octets_behind_the_reply_to_starttls_end_the_session() {
     let script = refusing(At::StartTls, "220 go\r\n250 mx\r\n");
     let (channel, _) = site.send(script, &site.settings(TlsPolicy::Opportunistic)).await;
     let error = channel.unwrap_err();
-    assert!(matches!(error, OpenError::Lost(Loss::Protocol(ClientError::TlsInjection))), "{error}");
+    assert!(matches!(error, SessionOpenError::Lost(Loss::Protocol(ClientError::TlsInjection))), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -226,10 +240,10 @@ async fn encryption_can_begin_with_the_first_octet() {
     let site = Site::new();
     let settings = site.settings_from_the_first_octet();
     let (stream, server) = site.serve_encrypted(Script::default());
-    let mut session = Session::open_over(stream, &settings).await.unwrap();
+    let mut session = OutgoingSession::open_over(stream, &settings).await.unwrap();
     assert_eq!(session.channel(), Channel::Verified);
     let mut list = List::two();
-    assert!(matches!(session.run(&mut list).await, End::NoMore));
+    assert!(matches!(session.run(&mut list).await, RunEnd::NoMore));
     session.quit().await;
     assert_eq!(server.await.unwrap().kept.len(), 2);
 }
@@ -238,8 +252,8 @@ async fn encryption_can_begin_with_the_first_octet() {
 async fn a_password_goes_only_where_it_may() {
     let site = Site::new();
     let offer = || offering(&["STARTTLS", "AUTH PLAIN", "PIPELINING"]);
-    let with_auth = |mut settings: Settings, needs: Channel| {
-        settings.auth = Some(Auth { credentials: Credentials::new("ann", "secret"), needs });
+    let with_auth = |mut settings: SessionSettings, needs: Channel| {
+        settings.auth = Some(SessionAuth { credentials: Credentials::new("ann", "secret"), needs });
         settings
     };
     let is_said = |lines: &[String]| lines.iter().any(|line| line.starts_with("AUTH"));
@@ -254,7 +268,9 @@ async fn a_password_goes_only_where_it_may() {
             assert_eq!(is_said(&lines), is >= needs, "{is:?}, {needs:?}");
             match channel {
                 Ok(channel) => assert!(channel == is && is >= needs),
-                Err(error) => assert!(matches!(error, OpenError::Unprotected(channel) if channel == is && is < needs)),
+                Err(error) => {
+                    assert!(matches!(error, SessionOpenError::Unprotected(channel) if channel == is && is < needs))
+                }
             }
         }
     }
@@ -266,11 +282,11 @@ async fn a_password_goes_only_where_it_may() {
         assert!(script.talk(&mut Stream::Unix(theirs), &mut Seen::default(), true).await.is_some());
     };
     let server = tokio::spawn(serving);
-    let error = Session::open_over(Stream::Unix(ours), &needy).await.unwrap_err();
-    assert!(matches!(error, OpenError::Handshake { may_retry_in_clear: false, .. }), "{error}");
+    let error = OutgoingSession::open_over(Stream::Unix(ours), &needy).await.unwrap_err();
+    assert!(matches!(error, SessionOpenError::Handshake { may_retry_in_clear: false, .. }), "{error}");
     server.await.unwrap();
     let (channel, _) = site.send(offering(&["STARTTLS", "AUTH X-OWN"]), &needy).await;
-    assert!(matches!(channel, Err(OpenError::NoMechanism)), "{channel:?}");
+    assert!(matches!(channel, Err(SessionOpenError::NoMechanism)), "{channel:?}");
     let wrong = Script { odd: vec![(At::Auth, 0, Act::Say("535 5.7.8 no\r\n".into()))], ..offer() };
     let (channel, _) = site.send(wrong, &needy).await;
     assert_eq!(channel.unwrap_err().reply().unwrap().code(), 535);

@@ -1,6 +1,6 @@
 //! Call-ahead questions: every class of reply at every stage, and reused sessions.
 
-use posthaste_relay::session::{End, Loss, Session, Verdict};
+use posthaste_relay::session::{Loss, OutgoingSession, RunEnd, Verdict};
 use posthaste_smtp::{ForwardPath, RcptTo};
 
 use crate::support::{Act, At, List, Script, Seen, settings};
@@ -12,7 +12,7 @@ fn rcpt(path: &str) -> RcptTo {
 /// Verdicts on two recipients, one after the other, by a server that misbehaves at its first `at`.
 async fn ask(script: Script) -> (Vec<Result<Verdict, Loss>>, Seen) {
     let (stream, server) = script.serve();
-    let mut session = Session::open_over(stream, &settings()).await.unwrap();
+    let mut session = OutgoingSession::open_over(stream, &settings()).await.unwrap();
     let answers = vec![session.verify(rcpt("<b@d>")).await, session.verify(rcpt("<c@d>")).await];
     session.quit().await;
     (answers, server.await.unwrap())
@@ -95,7 +95,7 @@ async fn without_a_reply_nothing_is_known_of_the_recipient() {
 #[tokio::test(start_paused = true)]
 async fn an_impossible_address_is_refused_without_a_question() {
     let (stream, server) = Script::default().serve();
-    let mut session = Session::open_over(stream, &settings()).await.unwrap();
+    let mut session = OutgoingSession::open_over(stream, &settings()).await.unwrap();
     assert_eq!(is(&session.verify(rcpt("<é@d>")).await), ("refused", 550));
     assert_eq!(is(&session.verify(rcpt("<b@d>")).await).0, "taken");
     session.quit().await;
@@ -105,10 +105,10 @@ async fn an_impossible_address_is_refused_without_a_question() {
 #[tokio::test(start_paused = true)]
 async fn a_session_that_was_asked_sends_messages() {
     let (stream, server) = Script::default().serve();
-    let mut session = Session::open_over(stream, &settings()).await.unwrap();
+    let mut session = OutgoingSession::open_over(stream, &settings()).await.unwrap();
     assert_eq!(is(&session.verify(rcpt("<b@d>")).await).0, "taken");
     let mut list = List::two();
-    assert!(matches!(session.run(&mut list).await, End::NoMore));
+    assert!(matches!(session.run(&mut list).await, RunEnd::NoMore));
     assert_eq!(is(&session.verify(rcpt("<b@d>")).await).0, "taken");
     session.quit().await;
     let seen = server.await.unwrap();

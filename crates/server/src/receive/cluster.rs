@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use posthaste_control::{ClusterCheck, ClusterStatus, Named, Suppressed, Wanted};
+use posthaste_control::{ClusterCheck, ClusterStatus, Named, Suppressed, SuppressionFilter};
 
 use crate::receive::shards::ShardQueue;
 use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
@@ -45,7 +45,7 @@ pub(crate) trait ClusterDoor: Send + Sync {
     ///
     /// # Errors
     /// The list cannot be read.
-    fn suppressed(&self, wanted: &Wanted, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String>;
+    fn suppressed(&self, wanted: &SuppressionFilter, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String>;
 
     /// The suspension of a scope that was last made or ended for all nodes.
     fn suspension(&self, scope: &Named) -> Option<SharedSuspension>;

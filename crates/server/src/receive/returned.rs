@@ -7,8 +7,8 @@ use posthaste_events::{Event, EventKind, Feedback};
 use posthaste_intake::GatheredBody;
 use posthaste_queue::RecipientKey;
 use posthaste_relay::originals::Original;
-use posthaste_relay::report::{Action, FeedbackReport, RecipientReport, Report};
-use posthaste_relay::return_path::VerifyError;
+use posthaste_relay::report::{FeedbackReport, MailReport, RecipientReport, ReportedAction};
+use posthaste_relay::return_path::ReturnPathError;
 use posthaste_relay::sender::Relay;
 use posthaste_relay::suppression::Source;
 use posthaste_smtp::ForwardPath;
@@ -33,7 +33,7 @@ pub(crate) struct ReturnedMail {
     /// The mail that it is about.
     pub returned: Vec<Returned>,
     /// The report; `None` if it cannot be read.
-    pub report: Option<Report>,
+    pub report: Option<MailReport>,
 }
 
 /// The meaning of a recipient.
@@ -75,7 +75,7 @@ impl ReturnPath {
                     Self::NotNow
                 }
             },
-            Err(VerifyError::NotOurs) => Self::Ordinary,
+            Err(ReturnPathError::NotOurs) => Self::Ordinary,
             Err(_) => Self::Invalid,
         }
     }
@@ -133,8 +133,8 @@ pub(crate) async fn complaint(relay: Option<&Relay>, body: &GatheredBody) -> Opt
     let (relay, pieces) = (relay.clone(), pieces.clone());
     // A report takes time to parse, and its original may be on the disk.
     let read = spawn_blocking(move || {
-        let report = Report::read(&pieces.concat())?;
-        let Report::Feedback(FeedbackReport { mail_from: Some(sender), .. }) = &report else { return None };
+        let report = MailReport::read(&pieces.concat())?;
+        let MailReport::Feedback(FeedbackReport { mail_from: Some(sender), .. }) = &report else { return None };
         match ReturnPath::of(Some(&relay), &ForwardPath::parse(&format!("<{sender}>")).ok()?) {
             ReturnPath::Ours(returned) => Some(ReturnedMail { returned: vec![returned], report: Some(report) }),
             _ => None,
@@ -166,25 +166,25 @@ const REPORT_TYPE: &[u8] = b"feedback-report";
 const COMPLAINT_BYTES_MAX: usize = 1 << 20;
 
 /// The report in a message. One that is too large for memory is not read.
-pub(crate) fn read(body: &GatheredBody) -> Option<Report> {
+pub(crate) fn read(body: &GatheredBody) -> Option<MailReport> {
     match body {
-        GatheredBody::Memory(pieces) => Report::read(&pieces.concat()),
+        GatheredBody::Memory(pieces) => MailReport::read(&pieces.concat()),
         _ => None,
     }
 }
 
 /// The report on a recipient: by its address, or on the only one of the report.
-fn said(report: Option<&Report>, recipient: &str) -> ReportFields {
+fn said(report: Option<&MailReport>, recipient: &str) -> ReportFields {
     match report {
         None => ReportFields { kind: "other".to_owned(), ..ReportFields::default() },
-        Some(Report::Feedback(report)) => ReportFields {
+        Some(MailReport::Feedback(report)) => ReportFields {
             kind: report.feedback_type.clone(),
             reporter: report.reported_domain.clone().unwrap_or_default(),
             message_id: report.message_id.clone().unwrap_or_default(),
             is_complaint: report.is_complaint(),
             ..ReportFields::default()
         },
-        Some(Report::Delivery(report)) => {
+        Some(MailReport::Delivery(report)) => {
             let is_it = |of: &&RecipientReport| {
                 let original = of.original.as_deref().unwrap_or_default();
                 [&*of.recipient, original].iter().any(|address| address.eq_ignore_ascii_case(recipient))
@@ -193,17 +193,17 @@ fn said(report: Option<&Report>, recipient: &str) -> ReportFields {
             let of = report.recipients.iter().find(is_it).or(report.recipients.first());
             let Some(of) = of else { return ReportFields::default() };
             let kind = match of.action {
-                Action::Failed => "failed",
-                Action::Delayed => "delayed",
-                Action::Delivered => "delivered",
-                Action::Relayed => "relayed",
-                Action::Expanded => "expanded",
+                ReportedAction::Failed => "failed",
+                ReportedAction::Delayed => "delayed",
+                ReportedAction::Delivered => "delivered",
+                ReportedAction::Relayed => "relayed",
+                ReportedAction::Expanded => "expanded",
                 _ => "other",
             };
             let status =
                 of.status.map_or_else(String::new, |(class, subject, detail)| format!("{class}.{subject}.{detail}"));
             let line = of.line();
-            let is_final = of.action == Action::Failed && line.starts_with('5');
+            let is_final = of.action == ReportedAction::Failed && line.starts_with('5');
             ReportFields {
                 kind: kind.to_owned(),
                 reporter: report.reporting_mta.clone().unwrap_or_default(),
@@ -221,7 +221,7 @@ fn said(report: Option<&Report>, recipient: &str) -> ReportFields {
 mod tests {
     use super::*;
 
-    fn delivery(fields: &str) -> Option<Report> {
+    fn delivery(fields: &str) -> Option<MailReport> {
         let text = format!(
             "Content-Type: multipart/report; report-type=delivery-status; boundary=b\r\n\r\n\
              --b\r\nContent-Type: message/delivery-status\r\n\r\nReporting-MTA: dns; mx.there.example\r\n\r\n{fields}\r\n--b--\r\n"

@@ -13,7 +13,7 @@ use posthaste_relay::sender::{
     Bounces, BouncesError, Config as RelayConfig, Delivering, MtaSts, Notice, Notifier, OpenReport, Relay, STREAM,
     opportunistic_tls,
 };
-use posthaste_relay::session::Timeouts;
+use posthaste_relay::session::SessionTimeouts;
 use posthaste_smtp::{BodyType, Envelope, ForwardPath, MailFrom, RcptTo, ReversePath};
 use posthaste_spool::{Entry, FrontFields, Spool};
 use tokio::task::spawn_blocking;
@@ -267,7 +267,7 @@ pub(crate) fn relay_config(
         session_messages_max: section.messages_per_connection,
         recipients_max: section.recipients_per_message,
         shaping: files.shaping,
-        timeouts: Timeouts::default(),
+        timeouts: SessionTimeouts::default(),
         tls: section.tls.then(opportunistic_tls).transpose().map_err(|error| ServeError::Dns(error.to_string()))?,
         mta_sts: mta_sts(config),
         eight_bit: section.eight_bit.into(),

@@ -11,7 +11,7 @@ use posthaste_control::Request;
 use posthaste_dns::{Resolver, Settings as DnsSettings};
 use posthaste_intake::Destination;
 use posthaste_relay::sender::{Bounces, Config as RelayConfig, Delivering, Notice, Notices, Notifier, Relay, Routing};
-use posthaste_relay::session::Timeouts;
+use posthaste_relay::session::SessionTimeouts;
 use posthaste_shaping::ShapingRules;
 use posthaste_spool::{ClosedFileSpool, FileSpool, OpenError, Spool};
 use tokio::io::{AsyncReadExt, BufReader};
@@ -177,7 +177,7 @@ fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_dns
         session_messages_max: 1,
         recipients_max: 1,
         shaping: Arc::new(ShapingRules::default()),
-        timeouts: Timeouts::default(),
+        timeouts: SessionTimeouts::default(),
         tls: None,
         mta_sts: None,
         eight_bit: section.eight_bit.into(),

@@ -135,7 +135,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver as Told, Sender, channel};
 
-    use posthaste_control::{ClusterCheck, Named, ShardStatus, Suppressed, Wanted};
+    use posthaste_control::{ClusterCheck, Named, ShardStatus, Suppressed, SuppressionFilter};
 
     use super::*;
     use crate::receive::cluster::Begun;
@@ -210,7 +210,7 @@ mod tests {
             Ok(Spread::default())
         }
 
-        fn suppressed(&self, _: &Wanted, _: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
+        fn suppressed(&self, _: &SuppressionFilter, _: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
             Ok(())
         }
 

@@ -1,13 +1,13 @@
 //! The suppression list.
 
 use posthaste_relay::sender::{Relay, wall_secs};
-use posthaste_relay::suppression::{Suppressed, SuppressionError, Suppressions, Wanted};
+use posthaste_relay::suppression::{Suppressed, SuppressionError, SuppressionFilter, Suppressions};
 use serde_json::json;
 
 use super::{Answer, Asker, Outcome};
 
 /// The entries that are wanted, one on each line.
-pub(super) fn list(relay: &Relay, wanted: &Wanted, answer: Answer<'_>) -> Outcome {
+pub(super) fn list(relay: &Relay, wanted: &SuppressionFilter, answer: Answer<'_>) -> Outcome {
     let mut count = 0;
     let shown = list_of(relay)?.list(wanted, wall_secs(), &mut |entry| {
         count += 1;

@@ -13,7 +13,7 @@ use posthaste_cluster::{
 use posthaste_control::Named;
 use posthaste_queue::{EntryText, QueueEntry, Secs};
 use posthaste_relay::sender::{By, Relay, wall_secs};
-use posthaste_relay::suppression::{Suppressed, Suppressions, Wanted};
+use posthaste_relay::suppression::{Suppressed, SuppressionFilter, Suppressions};
 use posthaste_shaping::MailScope;
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
@@ -136,7 +136,11 @@ impl ControlDesk {
     ///
     /// # Errors
     /// The list cannot be read.
-    pub fn suppressed(&self, wanted: &Wanted, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
+    pub fn suppressed(
+        &self,
+        wanted: &SuppressionFilter,
+        show: &mut dyn FnMut(Suppressed) -> bool,
+    ) -> Result<(), String> {
         let Some(list) = &self.suppressions else { return Ok(()) };
         list.list(wanted, wall_secs(), show).map_err(|error| error.to_string())
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use posthaste_cluster::{BootTime, Cells, ClusterNode, LeaseClock, Log, NodeName, NodeNews, SurveyedNode, survey};
 use posthaste_config::ClusterShard;
 use posthaste_control::{
-    CheckedNode, ClusterCheck, ClusterStatus, MemberStatus, Named, ShardRole, ShardStatus, Suppressed, Wanted,
+    CheckedNode, ClusterCheck, ClusterStatus, MemberStatus, Named, ShardRole, ShardStatus, Suppressed,
+    SuppressionFilter,
 };
 
 use super::control::ControlDesk;
@@ -193,7 +194,7 @@ impl ClusterDoor for NodeDoor {
         self.control.share(changes)
     }
 
-    fn suppressed(&self, wanted: &Wanted, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
+    fn suppressed(&self, wanted: &SuppressionFilter, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
         self.control.suppressed(wanted, show)
     }
 
