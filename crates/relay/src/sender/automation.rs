@@ -6,7 +6,7 @@ use std::sync::Arc;
 use posthaste_smtp::Reply;
 use posthaste_spool::{Batch, Body, Entry};
 
-use super::observer::By;
+use super::observer::Originator;
 use super::routing::BOUNCE;
 use super::shared::Shared;
 use super::site::Site;
@@ -66,7 +66,7 @@ fn apply_rule(shared: &Arc<Shared>, rule: &AutomationRule, scope: MailScope, rep
         return;
     }
     // Nobody waits for it: the next such reply repeats what a crash loses.
-    let by = By { uid: rustix::process::geteuid().as_raw(), reason: text.to_string(), ..By::default() };
+    let by = Originator { uid: rustix::process::geteuid().as_raw(), reason: text.to_string(), ..Originator::default() };
     let event = shared.config.observer.as_ref().and_then(|observer| observer.suspended(&by, &entry));
     let of_queue = Entry { stream: shared.stream, needs_body: false, payload: entry.encode().into() };
     let entries = std::iter::once(of_queue).chain(event).collect();

@@ -116,12 +116,12 @@ pub trait Notifier: Send + Sync {
     /// addresses.
     fn knows(&self, sender: &str) -> bool;
 
-    /// Makes a notification durable in one batch: it as the body, [`change`](Notice::change), and the entries of its
+    /// Makes a notification durable in one batch: it as the body, [`change`](OutgoingNotice::change), and the entries of its
     /// destinations.
     ///
     /// # Errors
     /// The reason; the caller retries.
-    fn deliver(&self, notice: Notice) -> Delivering;
+    fn deliver(&self, notice: OutgoingNotice) -> Delivering;
 }
 
 /// Future of [`Notifier::deliver`]: true if the address exists. If not, nothing is appended.
@@ -129,7 +129,7 @@ pub type Delivering = Pin<Box<dyn Future<Output = Result<bool, String>> + Send>>
 
 /// A notification to be delivered.
 #[derive(Debug, Clone)]
-pub struct Notice {
+pub struct OutgoingNotice {
     /// Its recipient: the sender, or the reader of double bounces.
     pub to: Arc<str>,
     /// The message, from the empty sender.

@@ -9,7 +9,7 @@ use posthaste_spool::{AppendError, Entry, Lsn};
 
 use super::ended::settle_told;
 use super::messages::Envelope;
-use super::observer::{ActedOn, AttemptResult, By};
+use super::observer::{ActedOn, AttemptResult, Originator};
 use super::relay::Relay;
 use super::routing::host_and_port;
 use super::serving::serve;
@@ -44,7 +44,7 @@ pub struct Filter {
 
 /// A waiting recipient.
 #[derive(Debug, Clone)]
-pub struct Waiting {
+pub struct WaitingRecipient {
     /// Its state in the queue.
     pub state: RecipientState,
     /// A session with its next hop is opening: it may wait for a connection, a greeting or a handshake.
@@ -103,7 +103,7 @@ pub enum ControlError {
 impl Relay {
     /// Passes matching recipients to `show`, in the order of messages, until it returns false. Blocks: envelopes may be
     /// on the disk. Returns the last key scanned if [`Filter::pages_max`] is used up.
-    pub fn waiting(&self, filter: &Filter, show: &mut dyn FnMut(Waiting) -> bool) -> Option<RecipientKey> {
+    pub fn waiting(&self, filter: &Filter, show: &mut dyn FnMut(WaitingRecipient) -> bool) -> Option<RecipientKey> {
         let shared = &self.0.shared;
         let mut size = (Lsn::ZERO, 0);
         each(shared, filter, true, &mut |keys| {
@@ -137,8 +137,17 @@ impl Relay {
                 let is_held = matches!(state.waits, Waits::Held(HoldReason::Operator | HoldReason::Until(_)));
                 let held_reason = is_held.then(|| shared.outcomes.replies.why_held(*key)).flatten();
                 let bytes = size.1;
-                let waiting =
-                    Waiting { state, is_connecting, sender, leaves_from, recipient, bytes, why, class, held_reason };
+                let waiting = WaitingRecipient {
+                    state,
+                    is_connecting,
+                    sender,
+                    leaves_from,
+                    recipient,
+                    bytes,
+                    why,
+                    class,
+                    held_reason,
+                };
                 if !show(waiting) {
                     return false;
                 }
@@ -152,7 +161,13 @@ impl Relay {
     ///
     /// # Errors
     /// The spool refuses; earlier changes of the call stay.
-    pub fn act(&self, filter: &Filter, action: QueueAction, reply: &Reply, by: &By) -> Result<Acted, ControlError> {
+    pub fn act(
+        &self,
+        filter: &Filter,
+        action: QueueAction,
+        reply: &Reply,
+        by: &Originator,
+    ) -> Result<Acted, ControlError> {
         let shared = &self.0.shared;
         let mut acted = Acted::default();
         let mut failed = None;
@@ -247,7 +262,7 @@ impl Relay {
     ///
     /// # Errors
     /// The spool refuses.
-    pub fn suspend(&self, scope: MailScope, secs: Option<Secs>, by: &By) -> Result<(), ControlError> {
+    pub fn suspend(&self, scope: MailScope, secs: Option<Secs>, by: &Originator) -> Result<(), ControlError> {
         let until = secs.map_or(Secs::MAX, |secs| self.after(secs));
         append_entry(&self.0.shared, &QueueEntry::Suspended { scope, until, reason: by.reason.as_str().into() }, by)
     }
@@ -256,7 +271,7 @@ impl Relay {
     ///
     /// # Errors
     /// The spool refuses.
-    pub fn resume(&self, scope: MailScope, by: &By) -> Result<bool, ControlError> {
+    pub fn resume(&self, scope: MailScope, by: &Originator) -> Result<bool, ControlError> {
         let is_it = |entry: &QueueEntry| {
             let (QueueEntry::Suspended { scope: other, .. } | QueueEntry::Slowed { scope: other, .. }) = entry else {
                 return false;
@@ -276,7 +291,7 @@ impl Relay {
     ///
     /// # Errors
     /// `to` is invalid, the scope is a site, or the spool refuses.
-    pub fn divert(&self, scope: MailScope, to: &str, secs: Option<Secs>, by: &By) -> Result<(), ControlError> {
+    pub fn divert(&self, scope: MailScope, to: &str, secs: Option<Secs>, by: &Originator) -> Result<(), ControlError> {
         if host_and_port(to).is_none() {
             return Err(ControlError::NextHop(to.to_owned()));
         }
@@ -293,7 +308,7 @@ impl Relay {
     ///
     /// # Errors
     /// The spool refuses.
-    pub fn end_diversion(&self, scope: MailScope, by: &By) -> Result<bool, ControlError> {
+    pub fn end_diversion(&self, scope: MailScope, by: &Originator) -> Result<bool, ControlError> {
         if !self.diversions().iter().any(|diversion| diversion.scope == scope) {
             return Ok(false);
         }
@@ -384,7 +399,7 @@ pub(super) fn at_site(shared: &Shared, key: RecipientKey) -> (Option<Arc<str>>, 
     }
 }
 
-fn append_entry(shared: &Shared, entry: &QueueEntry, by: &By) -> Result<(), ControlError> {
+fn append_entry(shared: &Shared, entry: &QueueEntry, by: &Originator) -> Result<(), ControlError> {
     let of_queue = Entry { stream: shared.stream, needs_body: false, payload: entry.encode().into() };
     let event = shared.config.observer.as_ref().and_then(|observer| observer.suspended(by, entry));
     append(shared, std::iter::once(of_queue).chain(event).collect())?;
@@ -397,7 +412,7 @@ pub(super) fn note_hold(
     shared: &Shared,
     action: QueueAction,
     keys: &[RecipientKey],
-    by: &By,
+    by: &Originator,
 ) -> Result<(), ControlError> {
     let is_hold = matches!(action, QueueAction::Hold(_));
     let entries = if is_hold { shared.outcomes.replies.entries_of_hold(keys, &by.reason) } else { Vec::new() };
@@ -409,7 +424,7 @@ pub(super) fn note_hold(
     append(shared, entries.into_iter().map(of_queue).collect())
 }
 
-fn event_of(shared: &Shared, by: &By, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry> {
+fn event_of(shared: &Shared, by: &Originator, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry> {
     shared.config.observer.as_ref()?.acted(by, action, recipients)
 }
 

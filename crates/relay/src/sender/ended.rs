@@ -10,7 +10,7 @@ use posthaste_spool::{Batch, Body, Lsn};
 use super::automation::{automate, automate_site};
 use super::messages::Envelope;
 use super::notices_to_make::Tell;
-use super::observer::{Attempt, AttemptResult};
+use super::observer::{AttemptResult, RecipientAttempt};
 use super::replies::shortened;
 use super::shared::Shared;
 use super::site::Site;
@@ -112,7 +112,7 @@ pub(super) fn ended(
         let attempts = taken.attempts.saturating_add(1);
         let envelope = envelope.map(|envelope| &**envelope);
         let attempt = attempted(shared, key, envelope, attempts, result, place, fate.into_reply());
-        let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
+        let attempt = attempt.map(|attempt| RecipientAttempt { source: site.source.name().clone(), ..attempt });
         changes.push((if is_owed { change.with_notice() } else { change }, attempt));
     }
     owed.recipients.clear();
@@ -149,7 +149,7 @@ pub(super) fn attempted(
     result: AttemptResult,
     place: ReplyPlace<'_>,
     reply: Reply,
-) -> Option<Attempt> {
+) -> Option<RecipientAttempt> {
     let class: Arc<str> = match result {
         AttemptResult::Delivered | AttemptResult::Expired | AttemptResult::Suppressed => Arc::default(),
         _ => shared.config.bounces.classes.now().classify_reply(&reply).name().into(),
@@ -171,11 +171,11 @@ pub(super) fn attempted(
     let is_given_up = matches!(result, AttemptResult::Failed | AttemptResult::Expired);
     let Some(envelope) = envelope else {
         let received = shared.queue().show(key).map_or(at, |state| state.received);
-        let nameless = Attempt::of_no_message(at, place, class, reply);
-        return Some(Attempt { key, received, attempts, result, ..nameless });
+        let nameless = RecipientAttempt::of_no_message(at, place, class, reply);
+        return Some(RecipientAttempt { key, received, attempts, result, ..nameless });
     };
     let queued = &envelope.queued;
-    Some(Attempt {
+    Some(RecipientAttempt {
         key,
         sender: queued.sender.clone(),
         recipient: envelope.recipient(key.number).map_or_else(|| "".into(), |found| found.address.clone()),
@@ -223,9 +223,9 @@ fn last_words(
         Some((envelope, (key, attempts))) => {
             attempted(shared, key, Some(envelope), attempts, AttemptResult::Interrupted, place, reply.clone())
         }
-        None => Some(Attempt::of_no_message(shared.time.now(), place, class, reply.clone())),
+        None => Some(RecipientAttempt::of_no_message(shared.time.now(), place, class, reply.clone())),
     };
-    let attempt = attempt.map(|attempt| Attempt { source: site.source.name().clone(), ..attempt });
+    let attempt = attempt.map(|attempt| RecipientAttempt { source: site.source.name().clone(), ..attempt });
     if let Some(event) = shared.outcomes.recorder.events(attempt.into_iter().collect()) {
         // Nobody waits for it.
         shared.spool.append(Batch { entries: vec![event], body: Body::None }, Box::new(drop));

@@ -40,7 +40,7 @@ pub struct RecipientsSection {
     pub domain: String,
     /// Local parts, `["ann", "joe"]`, or the name of a file with one a line. Case does not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub users: Option<Users>,
+    pub users: Option<LocalParts>,
     /// Instead of `users`, the next hop is asked at RCPT whether a recipient exists
     /// ([relay.md](relay.md#recipients-of-other-domains)). Default: `false`.
     #[serde(default)]
@@ -56,7 +56,7 @@ pub struct Pairs {
 
 /// Local parts: a list, or the name of a file with one a line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Users {
+pub struct LocalParts {
     file: Option<PathBuf>,
     names: BTreeSet<String>,
 }
@@ -83,7 +83,7 @@ impl Pairs {
     }
 }
 
-impl Users {
+impl LocalParts {
     /// True if a local part is in the list, whatever the case of letters.
     pub fn has(&self, local_part: &str) -> bool {
         self.names.contains(&local_part.to_lowercase())
@@ -150,7 +150,7 @@ impl Serialize for Pairs {
     }
 }
 
-impl Serialize for Users {
+impl Serialize for LocalParts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match &self.file {
             Some(file) => file.serialize(serializer),
@@ -190,14 +190,14 @@ impl<'de> Deserialize<'de> for Pairs {
     }
 }
 
-impl<'de> Deserialize<'de> for Users {
+impl<'de> Deserialize<'de> for LocalParts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let lower = |names: Vec<String>| names.iter().map(|name| name.to_lowercase()).collect();
         one_or_list(
             deserializer,
             "a list of local parts, or the name of a file with one a line",
-            |file| Ok(Some(Users { file: Some(file.into()), names: lower(lines_of(file)?) })),
-            |names| Ok(Users { file: None, names: lower(names) }),
+            |file| Ok(Some(LocalParts { file: Some(file.into()), names: lower(lines_of(file)?) })),
+            |names| Ok(LocalParts { file: None, names: lower(names) }),
         )
     }
 }

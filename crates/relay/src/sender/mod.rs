@@ -85,15 +85,16 @@ pub use ahead::Ahead;
 pub use bounces::{
     BounceFiles, BounceSection, Bounces, BouncesError, Classes, ReturnPathSection, SignedPaths, wall_secs,
 };
-pub use config::{Config, Delivering, Notice, Notifier, Witnesses, opportunistic_tls};
-pub use control::{Acted, ControlError, Filter, Waiting};
+pub use config::{Config, Delivering, Notifier, OutgoingNotice, Witnesses, opportunistic_tls};
+pub use control::{Acted, ControlError, Filter, WaitingRecipient};
 pub use count::Count;
 pub use explain::{OfMail, UnknownName};
-pub use maps::{MapsSection, Pairs, RecipientsSection, Users};
+pub use maps::{LocalParts, MapsSection, Pairs, RecipientsSection};
 pub use mta_sts::{MtaSts, MtaStsError};
 pub use notices::{NoticeSection, Notices};
 pub use observer::{
-    ActedOn, Attempt, AttemptResult, By, Observer, QueueLimitState, RecordingState, SiteState, Stats, TlsFailure,
+    ActedOn, AttemptResult, Observer, Originator, QueueLimitState, RecipientAttempt, RecordingState, RelayStats,
+    SiteState, TlsFailure,
 };
 pub use outgoing::Outgoing;
 pub use preview::{
@@ -102,11 +103,11 @@ pub use preview::{
 pub use queue_limit::{QueueLimitNow, QueueLimits};
 pub use ranking::Ranking;
 pub use relay::{OpenReport, Relay, STREAM};
-pub use route::{Route, RouteTls, TlsRule};
+pub use route::{FixedRoute, RouteTls, TlsRule};
 pub use route_section::{Hosts, RouteEncryption, RouteError, RouteSection};
 pub use routing::Routing;
 pub use section::{EightBitMail, Section, SrsSection};
-pub use source::{Pool, Source};
+pub use source::{OutgoingSource, Pool};
 pub use source_section::{PoolSection, SourceSection, TlsSection, WarmUpSection};
 pub use summary::{CountBy, Standing};
 pub use tenants::TenantSection;

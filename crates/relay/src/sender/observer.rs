@@ -9,20 +9,20 @@ use posthaste_queue::{Imported, QueueAction, QueueEntry, RecipientKey, Secs};
 /// Receives events, for a log. Its methods must not block.
 pub trait Observer: Send + Sync {
     /// Outcomes of recipients, just before they are recorded. The returned entry goes into the batch of the record.
-    fn attempts(&self, attempts: Vec<Attempt>) -> Option<Entry>;
+    fn attempts(&self, attempts: Vec<RecipientAttempt>) -> Option<Entry>;
 
     /// An operator's change of recipients, just before it is recorded. The returned entry goes into the batch of the
     /// record.
-    fn acted(&self, by: &By, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry>;
+    fn acted(&self, by: &Originator, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry>;
 
     /// True if [`acted`](Self::acted) uses its recipients. If not, it is not called, and addresses are not read.
     fn wants_acted(&self) -> bool;
 
     /// An operator's suspension, or the end of one, as written to the queue. The returned entry goes into its batch.
-    fn suspended(&self, by: &By, entry: &QueueEntry) -> Option<Entry>;
+    fn suspended(&self, by: &Originator, entry: &QueueEntry) -> Option<Entry>;
 
     /// An imported message, just before it is recorded. The returned entry goes into its batch.
-    fn imported(&self, by: &By, message: &Imported, message_id: &str, bytes: u64) -> Option<Entry>;
+    fn imported(&self, by: &Originator, message: &Imported, message_id: &str, bytes: u64) -> Option<Entry>;
 
     /// A site has become unreachable, or reachable again.
     fn site(&self, state: &SiteState<'_>);
@@ -65,7 +65,7 @@ pub struct TlsFailure<'a> {
 
 /// The outcome of a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attempt {
+pub struct RecipientAttempt {
     /// The recipient. The message is [`Lsn::ZERO`] if a session was [interrupted](AttemptResult::Interrupted) while
     /// nothing waited for it.
     pub key: RecipientKey,
@@ -100,10 +100,10 @@ pub struct Attempt {
     pub reply: Reply,
 }
 
-impl Attempt {
+impl RecipientAttempt {
     /// An interruption while nothing waited.
     pub(super) fn of_no_message(at: Secs, place: ReplyPlace<'_>, class: Arc<str>, reply: Reply) -> Self {
-        Attempt {
+        RecipientAttempt {
             key: RecipientKey { message: Lsn::ZERO, number: 0 },
             sender: Arc::default(),
             recipient: Arc::default(),
@@ -151,7 +151,7 @@ pub enum AttemptResult {
 
 /// The originator of a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct By {
+pub struct Originator {
     /// The system user's id.
     pub uid: u32,
     /// Name of the token used over HTTP; empty without HTTP.
@@ -241,7 +241,7 @@ pub enum QueueLimitState<'a> {
 /// Counts since opening.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct RelayStats {
     /// Delivered recipients.
     pub delivered: u64,
     /// Attempts that ended with a temporary refusal, or with an unknown result.

@@ -7,7 +7,7 @@ use posthaste_smtp::Protocol;
 use serde::Serialize;
 
 use super::mta_sts::{MailHosts, MtaSts};
-use super::route::{Manner, Route, RouteTls};
+use super::route::{FixedRoute, Manner, RouteTls};
 use super::routing::Routing;
 use super::routing::{Member, NextHop, Routes};
 use crate::session::TlsPolicy;
@@ -190,7 +190,7 @@ async fn hop(
             hosts.destination
         }),
     };
-    let of_route = route.and_then(|route: &Arc<Route>| route.pool.as_deref());
+    let of_route = route.and_then(|route: &Arc<FixedRoute>| route.pool.as_deref());
     let (is_implicit_mx, hosts, problem) = match found {
         Ok(destination) => {
             let hosts = hosts(resolver, &destination, &manner).await;
@@ -278,7 +278,7 @@ impl SourcePreview {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Pool, Source, TlsRule};
+    use super::super::{OutgoingSource, Pool, TlsRule};
     use super::*;
     use posthaste_dns::Settings;
 
@@ -312,10 +312,14 @@ mod tests {
     #[tokio::test]
     async fn a_route_says_host_port_login_and_pool() {
         let auth = Some(posthaste_smtp::sasl::Credentials::new("ann", "secret"));
-        let hub =
-            Route { domain: "far.example".into(), auth, pool: Some("p".into()), ..Route::new("hub.example", 587) };
-        let spare = Route { is_fallback: true, ..Route::new("[192.0.2.8]", 25) };
-        let source = Source { ipv4: Some("192.0.2.4".parse().unwrap()), ..Source::new("out") };
+        let hub = FixedRoute {
+            domain: "far.example".into(),
+            auth,
+            pool: Some("p".into()),
+            ..FixedRoute::new("hub.example", 587)
+        };
+        let spare = FixedRoute { is_fallback: true, ..FixedRoute::new("[192.0.2.8]", 25) };
+        let source = OutgoingSource { ipv4: Some("192.0.2.4".parse().unwrap()), ..OutgoingSource::new("out") };
         let pool = |name: &str, tenants: Option<Vec<String>>| Pool {
             name: name.into(),
             tenants,
@@ -342,7 +346,7 @@ mod tests {
     async fn a_host_that_is_this_server_or_has_no_name_is_no_way() {
         let own = preview(&Routing::default(), of("me.example")).await.usual;
         assert!(own.hosts[0].problem.is_some() && own.problem.is_some(), "{own:?}");
-        let route = |host: &str| Routing { routes: vec![Arc::new(Route::new(host, 25))], ..Routing::default() };
+        let route = |host: &str| Routing { routes: vec![Arc::new(FixedRoute::new(host, 25))], ..Routing::default() };
         let looped = preview(&route("mx.example"), of("far.example")).await.usual;
         assert_eq!(looped.problem.as_deref(), Some("mail for mx.example would come back to this host"));
         let none = preview(&Routing::default(), of("a b")).await.usual;

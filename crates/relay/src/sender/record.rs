@@ -8,7 +8,7 @@ use posthaste_consumer::{BudgetChange, BudgetGate, OutcomeBudget, poison_watch};
 use posthaste_spool::{AppendError, Batch, Body, Entry, Spool, StreamId};
 use posthaste_watch::{Watch, Worker};
 
-use super::observer::{Attempt, Observer, RecordingState};
+use super::observer::{Observer, RecipientAttempt, RecordingState};
 use super::replies;
 use posthaste_queue::{Change, QueueClock, QueueEntry, RecipientKey, Secs, What};
 
@@ -27,7 +27,7 @@ pub(super) struct OutcomeRecorder {
 
 #[derive(Default)]
 struct State {
-    changes: Vec<(Change, Option<Attempt>)>,
+    changes: Vec<(Change, Option<RecipientAttempt>)>,
     /// Replies about recipients to be retried.
     replies: VecDeque<(RecipientKey, Arc<str>)>,
     /// The batch that the spool refused: it is next.
@@ -62,7 +62,7 @@ impl OutcomeRecorder {
 
     /// Records changes with the next batch: at once, or once the batch in flight is durable. Their reports to the
     /// observer are in the same batch.
-    pub fn record(self: &Arc<Self>, changes: Vec<(Change, Option<Attempt>)>, now: Secs) {
+    pub fn record(self: &Arc<Self>, changes: Vec<(Change, Option<RecipientAttempt>)>, now: Secs) {
         self.budget.done(outcomes(changes.iter().map(|(change, _)| change)));
         let mut state = self.state();
         state.changes.extend(changes);
@@ -162,7 +162,7 @@ impl OutcomeRecorder {
 
     fn entries(
         &self,
-        joined: Vec<(Change, Option<Attempt>)>,
+        joined: Vec<(Change, Option<RecipientAttempt>)>,
         replies: Vec<(RecipientKey, Arc<str>)>,
         now: Secs,
     ) -> Vec<Entry> {
@@ -180,7 +180,7 @@ impl OutcomeRecorder {
     }
 
     /// The observer's entry in the batch of attempts.
-    pub fn events(&self, attempts: Vec<Attempt>) -> Option<Entry> {
+    pub fn events(&self, attempts: Vec<RecipientAttempt>) -> Option<Entry> {
         match &self.observer {
             Some(observer) if !attempts.is_empty() => observer.attempts(attempts),
             _ => None,

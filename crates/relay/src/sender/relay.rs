@@ -17,7 +17,7 @@ use super::ask_ahead;
 use super::bounces::Bounces;
 use super::config::Config;
 use super::notices::Notices;
-use super::observer::Stats;
+use super::observer::RelayStats;
 use super::outgoing::Outgoing;
 use super::queue_limit::{QueueLimitNow, QueueLimits};
 use super::record::Time;
@@ -296,14 +296,14 @@ impl Relay {
     }
 
     /// Counts since opening, and the state of the queue now.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> RelayStats {
         let shared = &self.0.shared;
         let (recipients, owed_notices) = {
             let queue = shared.queue();
             (queue.recipients(), queue.owed_notices())
         };
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Stats {
+        RelayStats {
             delivered: count(&shared.outcomes.delivered),
             deferred: count(&shared.outcomes.deferred),
             failed: count(&shared.outcomes.failed),

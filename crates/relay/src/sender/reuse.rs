@@ -300,7 +300,7 @@ mod tests {
     use rustls::pki_types::ServerName;
 
     use super::super::opportunistic_tls;
-    use super::super::source::Source;
+    use super::super::source::OutgoingSource;
     use super::*;
     use crate::session::Channel;
 
@@ -313,7 +313,7 @@ mod tests {
     }
 
     fn egress() -> Arc<Egress> {
-        Arc::new(Egress::new(Source::new("default")))
+        Arc::new(Egress::new(OutgoingSource::new("default")))
     }
 
     #[test]

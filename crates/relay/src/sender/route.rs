@@ -10,7 +10,7 @@ use posthaste_queue::QueueName;
 
 /// A fixed next hop.
 #[derive(Debug, Clone)]
-pub struct Route {
+pub struct FixedRoute {
     /// Mail to this domain, or with a leading dot to the domains below it; empty for all.
     pub domain: String,
     /// Tenants whose mail it takes; empty for all.
@@ -35,10 +35,10 @@ pub struct Route {
     pub pool: Option<String>,
 }
 
-/// Transport settings for the hosts of some domains without a [`Route`].
+/// Transport settings for the hosts of some domains without a [`FixedRoute`].
 #[derive(Debug, Clone)]
 pub struct TlsRule {
-    /// A pattern like [`Route::domain`].
+    /// A pattern like [`FixedRoute::domain`].
     pub domain: String,
     /// Encryption. `None`: in the clear.
     pub tls: Option<RouteTls>,
@@ -127,7 +127,7 @@ impl Manner {
         Manner { text, ..Manner::of_hosts(port, rule.tls.clone()) }
     }
 
-    pub fn of_route(route: &Route) -> Self {
+    pub fn of_route(route: &FixedRoute) -> Self {
         Manner {
             port: route.port,
             protocol: route.protocol,
@@ -155,10 +155,10 @@ fn encryption(tls: Option<&RouteTls>) -> String {
     tls.name.as_ref().map_or_else(|| text.to_owned(), |name| format!("{text} as {name}"))
 }
 
-impl Route {
+impl FixedRoute {
     /// SMTP to a host for all domains, in the clear, without a login.
     pub fn new(host: &str, port: u16) -> Self {
-        Route {
+        FixedRoute {
             domain: String::new(),
             tenants: Vec::new(),
             hosts: vec![host.to_owned()],
@@ -217,10 +217,12 @@ mod tests {
             pool: "".into(),
             domain: domain.into(),
         };
-        let fits = |route: &str, domain| Route { domain: route.into(), ..Route::new("", 25) }.fits(&name("t", domain));
+        let fits = |route: &str, domain| {
+            FixedRoute { domain: route.into(), ..FixedRoute::new("", 25) }.fits(&name("t", domain))
+        };
         assert!(fits("", "a.example") && fits("a.example", "a.example") && fits(".example", "a.example"));
         assert!(!fits("a.example", "b.a.example") && !fits(".example", "example") && !fits(".ample", "ex.example"));
-        let of_tenant = Route { tenants: vec!["t".into()], ..Route::new("", 25) };
+        let of_tenant = FixedRoute { tenants: vec!["t".into()], ..FixedRoute::new("", 25) };
         assert!(of_tenant.fits(&name("t", "a.example")) && !of_tenant.fits(&name("", "a.example")));
     }
 }

@@ -11,7 +11,7 @@ use posthaste_smtp::sasl::Credentials;
 use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
 
-use super::{Route, RouteTls};
+use super::{FixedRoute, RouteTls};
 use crate::session::TlsPolicy;
 use posthaste_dns::is_next_hop;
 
@@ -161,13 +161,13 @@ impl RouteSection {
         }
     }
 
-    pub(super) fn read(&self, is_opportunistic: bool, configs: &mut TlsConfigs) -> Result<Route, RouteError> {
+    pub(super) fn read(&self, is_opportunistic: bool, configs: &mut TlsConfigs) -> Result<FixedRoute, RouteError> {
         let is_implicit = self.implicit_tls.unwrap_or(self.port == 465);
         let own = self.cert_file.as_deref().zip(self.key_file.as_deref());
         let tls = configs.tls(self.encryption(is_opportunistic), &self.ca_file, own, None)?;
         let tls = tls.map(|tls| RouteTls { is_implicit, ..tls });
         let password = self.password_file.as_deref().map(password).transpose()?;
-        Ok(Route {
+        Ok(FixedRoute {
             domain: self.domain.to_lowercase(),
             tenants: self.tenants.clone(),
             hosts: self.host.list().to_vec(),

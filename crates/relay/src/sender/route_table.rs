@@ -7,7 +7,7 @@ use rustls::ClientConfig;
 use tokio::time::Instant;
 
 use super::mta_sts::{MailHosts, MtaSts};
-use super::route::{Manner, Route, RouteTls};
+use super::route::{FixedRoute, Manner, RouteTls};
 use super::routing::{Member, NextHop, Routes, Routing};
 use super::unrouted::Unrouted;
 use crate::session::TlsPolicy;
@@ -100,7 +100,7 @@ impl RouteTable {
         }
     }
 
-    async fn hosts_of(&self, route: &Route) -> Result<Arc<MailDestination>, DnsError> {
+    async fn hosts_of(&self, route: &FixedRoute) -> Result<Arc<MailDestination>, DnsError> {
         let resolver = self.resolver();
         match route.domain_asked() {
             Some(domain) => resolver.destination(domain).await,

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::route::{Manner, Route, TlsRule, is_domain};
-use super::source::{Egress, Pool, Source};
+use super::route::{FixedRoute, Manner, TlsRule, is_domain};
+use super::source::{Egress, OutgoingSource, Pool};
 use posthaste_dns::is_next_hop;
 use posthaste_queue::{Diversion, QueueName};
 
@@ -11,12 +11,12 @@ use posthaste_queue::{Diversion, QueueName};
 #[derive(Debug, Clone, Default)]
 pub struct Routing {
     /// Next hops in place of mail hosts; the first that fits applies.
-    pub routes: Vec<Arc<Route>>,
+    pub routes: Vec<Arc<FixedRoute>>,
     /// Transport rules for mail hosts; the first that fits applies. Without one, [`Config::tls`](super::Config::tls)
     /// does.
     pub tls: Vec<TlsRule>,
     /// Sources of mail. Empty: an address that the system chooses.
-    pub sources: Vec<Source>,
+    pub sources: Vec<OutgoingSource>,
     /// Pools of sources; the first that fits applies. Without one, the system chooses.
     pub pools: Vec<Pool>,
 }
@@ -44,7 +44,7 @@ pub(super) struct Routes {
 }
 
 /// A route with its transport settings.
-pub(super) type NextHop = (Arc<Route>, Arc<Manner>);
+pub(super) type NextHop = (Arc<FixedRoute>, Arc<Manner>);
 
 /// A source of a pool, with its weight.
 pub(super) type Member = (Arc<Egress>, u32);
@@ -90,7 +90,7 @@ impl Routes {
         diversions: Vec<Diversion>,
         before: Option<&Routes>,
     ) -> Self {
-        let known = |source: &Source| {
+        let known = |source: &OutgoingSource| {
             let is_it = |egress: &&Arc<Egress>| egress.settings == *source;
             let kept = before.and_then(|before| before.sources.iter().find(is_it)).cloned();
             kept.unwrap_or_else(|| Arc::new(Egress::new(source.clone())))
@@ -102,8 +102,10 @@ impl Routes {
             (pool.clone(), members.collect())
         };
         let pools = routing.pools.iter().map(members).collect();
-        let default = before
-            .map_or_else(|| vec![(Arc::new(Egress::new(Source::new(DEFAULT))), 1)], |before| before.default.clone());
+        let default = before.map_or_else(
+            || vec![(Arc::new(Egress::new(OutgoingSource::new(DEFAULT))), 1)],
+            |before| before.default.clone(),
+        );
         let mut manners = Manners { before: before.map_or_else(Vec::new, Routes::manners), made: Vec::new() };
         let port = hosts.port;
         let tls = hosts.tls.clone();
@@ -112,11 +114,11 @@ impl Routes {
         let with_dane = [Some(&manner), enforced.as_ref()].map(|of| of?.with_dane().map(|manner| manners.take(manner)));
         let rule = |rule: &TlsRule| (rule.domain.clone(), manners.take(Manner::of_rule(port, rule)));
         let rules = routing.tls.iter().map(rule).collect();
-        let route = |route: &Arc<Route>| (route.clone(), manners.take(Manner::of_route(route)));
+        let route = |route: &Arc<FixedRoute>| (route.clone(), manners.take(Manner::of_route(route)));
         let routes = routing.routes.iter().map(route).collect();
         let divert = |diversion: Diversion| {
             let (host, port) = host_and_port(&diversion.to)?;
-            let route = Arc::new(Route { tls: tls.clone(), ..Route::new(host, port) });
+            let route = Arc::new(FixedRoute { tls: tls.clone(), ..FixedRoute::new(host, port) });
             let manner = manners.take(Manner::of_hosts(port, tls.clone()));
             Some((diversion, (route, manner)))
         };
@@ -219,7 +221,7 @@ impl Routes {
     }
 
     /// Number of a route in [`Routing::routes`], from 1.
-    pub fn number_of(&self, route: &Arc<Route>) -> Option<usize> {
+    pub fn number_of(&self, route: &Arc<FixedRoute>) -> Option<usize> {
         self.routing.routes.iter().position(|other| Arc::ptr_eq(other, route)).map(|index| index + 1)
     }
 
@@ -255,7 +257,7 @@ mod tests {
             tenants: (*tenants != ["*"]).then(|| tenants.iter().map(|tenant| (*tenant).to_owned()).collect()),
             sources: sources.iter().map(|source| (Arc::from(*source), 1)).collect(),
         };
-        let sources = ["a", "b", "c"].map(Source::new).into();
+        let sources = ["a", "b", "c"].map(OutgoingSource::new).into();
         Routing { sources, pools: pools.iter().map(pool).collect(), ..Routing::default() }
     }
 
@@ -335,7 +337,7 @@ mod tests {
     fn equal_manners_are_one_and_others_have_a_text_of_their_own() {
         let route = |domain: &str, password: &str| {
             let auth = Some(posthaste_smtp::sasl::Credentials::new("ann", password));
-            Arc::new(Route { domain: domain.into(), auth, ..Route::new("hub.example", 587) })
+            Arc::new(FixedRoute { domain: domain.into(), auth, ..FixedRoute::new("hub.example", 587) })
         };
         let routing = Routing {
             routes: vec![route("a.example", "1"), route("b.example", "2"), route("c.example", "1")],

@@ -16,7 +16,7 @@ use super::route_section::{RouteSection, TlsConfigs, smtp_port, system_authoriti
 use super::routing;
 use super::source_section::{Mistake, PoolSection, SourceSection, TlsSection};
 use super::tenants::{self, TenantSection};
-use super::{BounceSection, NoticeSection, ReturnPathSection, Route, RouteError, Routing};
+use super::{BounceSection, FixedRoute, NoticeSection, ReturnPathSection, RouteError, Routing};
 use crate::secrets::{SecretFileError, Secrets};
 use posthaste_queue::Schedules;
 use posthaste_shaping::{ShapingError, ShapingRules};
@@ -317,7 +317,7 @@ impl Section {
         })
     }
 
-    fn routes(&self, configs: &mut TlsConfigs) -> Result<Vec<Arc<Route>>, RouteError> {
+    fn routes(&self, configs: &mut TlsConfigs) -> Result<Vec<Arc<FixedRoute>>, RouteError> {
         self.route.iter().map(|route| route.read(self.tls, configs).map(Arc::new)).collect()
     }
 }

@@ -16,7 +16,7 @@ use super::ahead::CallAhead;
 use super::config::{Config, FixedConfig};
 use super::messages::Messages;
 use super::notices::NoticesInForce;
-use super::observer::{Attempt, SiteState};
+use super::observer::{RecipientAttempt, SiteState};
 use super::operator::OperatorRequests;
 use super::outcomes::Outcomes;
 use super::queue_limit::QueueBounds;
@@ -199,7 +199,7 @@ impl Shared {
         self.record_told(changes.into_iter().map(|change| (change, None)).collect());
     }
 
-    pub fn record_told(self: &Arc<Self>, changes: Vec<(Change, Option<Attempt>)>) {
+    pub fn record_told(self: &Arc<Self>, changes: Vec<(Change, Option<RecipientAttempt>)>) {
         self.outcomes.recorder.record(changes, self.time.now());
         self.wake.notify_one();
     }

@@ -232,9 +232,9 @@ mod tests {
     use super::*;
     use crate::sender::shared::Shared;
     use crate::sender::site::{State, Wanted};
-    use crate::sender::source::Source;
+    use crate::sender::source::OutgoingSource;
     use crate::sender::test_relay::{append, idle};
-    use crate::sender::{Route, Routing};
+    use crate::sender::{FixedRoute, Routing};
     use posthaste_queue::{Prefer, Take};
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn add(shared: &Shared, name: &str) -> Arc<Site> {
-        let source = Arc::new(Egress::new(Source::new("default")));
+        let source = Arc::new(Egress::new(OutgoingSource::new("default")));
         let manner = Arc::new(Manner::of_hosts(25, None));
         let destination = shared.routes.resolver().fixed_in_order(&["mx.example".to_owned()]).unwrap();
         let limits = shared.shaper.unlimited("default", "");
@@ -289,7 +289,7 @@ mod tests {
         // The site keeps its name, and only the login changes. Nothing listens there.
         let set = |password| {
             let auth = Some(posthaste_smtp::sasl::Credentials::new("ann", password));
-            let routes = vec![Arc::new(Route { auth, ..Route::new("[127.0.0.1]", 1) })];
+            let routes = vec![Arc::new(FixedRoute { auth, ..FixedRoute::new("[127.0.0.1]", 1) })];
             relay.set_routing(&Routing { routes, ..Routing::default() });
         };
         let route = || {

@@ -15,7 +15,7 @@ use posthaste_queue::Secs;
 
 /// An origin of outgoing mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
+pub struct OutgoingSource {
     /// Its name, for pools and logs.
     pub name: Arc<str>,
     /// Local address of IPv4 connections, here or at the proxy.
@@ -31,10 +31,10 @@ pub struct Source {
     pub warm_up: Option<WarmUp>,
 }
 
-impl Source {
+impl OutgoingSource {
     /// A source whose addresses the system chooses.
     pub fn new(name: &str) -> Self {
-        Source { name: name.into(), ipv4: None, ipv6: None, ehlo: None, proxy: None, warm_up: None }
+        OutgoingSource { name: name.into(), ipv4: None, ipv6: None, ehlo: None, proxy: None, warm_up: None }
     }
 }
 
@@ -52,7 +52,7 @@ pub struct Pool {
 /// A source in use.
 #[derive(Debug)]
 pub(super) struct Egress {
-    pub settings: Source,
+    pub settings: OutgoingSource,
     /// True while nothing may be sent from it.
     is_unusable: AtomicBool,
     /// The reason, if it is suspended.
@@ -61,7 +61,7 @@ pub(super) struct Egress {
 }
 
 impl Egress {
-    pub fn new(settings: Source) -> Self {
+    pub fn new(settings: OutgoingSource) -> Self {
         let warming = settings.warm_up.clone().map(Warming::new);
         Egress { settings, is_unusable: AtomicBool::new(false), trouble: Mutex::new(None), warming }
     }
@@ -73,7 +73,7 @@ impl Egress {
     /// The local address for a connection to `address`: `Some(None)` leaves it to the system, `None`: the source lacks
     /// the family.
     pub fn local(&self, address: IpAddr) -> Option<Option<IpAddr>> {
-        let Source { ipv4, ipv6, .. } = self.settings;
+        let OutgoingSource { ipv4, ipv6, .. } = self.settings;
         if ipv4.is_none() && ipv6.is_none() {
             return Some(None);
         }
@@ -139,7 +139,7 @@ impl Egress {
     }
 
     async fn check(&self) -> io::Result<()> {
-        let Source { ipv4, ipv6, proxy, .. } = &self.settings;
+        let OutgoingSource { ipv4, ipv6, proxy, .. } = &self.settings;
         if let Some(proxy) = proxy {
             return timeout(PROXY_PATIENCE, TcpStream::connect(proxy.server())).await?.map(drop);
         }
@@ -160,10 +160,10 @@ mod tests {
         let v4: IpAddr = "192.0.2.9".parse().unwrap();
         let v6: IpAddr = "2001:db8::9".parse().unwrap();
         let local = |ipv4: Option<&str>, ipv6: Option<&str>| {
-            let source = Source {
+            let source = OutgoingSource {
                 ipv4: ipv4.map(|address| address.parse().unwrap()),
                 ipv6: ipv6.map(|address| address.parse().unwrap()),
-                ..Source::new("a")
+                ..OutgoingSource::new("a")
             };
             let egress = Egress::new(source);
             [egress.local(v4), egress.local(v6)]
@@ -175,7 +175,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_suspended_source_comes_back_once_its_address_can_be_bound() {
-        let at = |address: &str| Egress::new(Source { ipv4: Some(address.parse().unwrap()), ..Source::new("a") });
+        let at = |address: &str| {
+            Egress::new(OutgoingSource { ipv4: Some(address.parse().unwrap()), ..OutgoingSource::new("a") })
+        };
         // Addresses for documentation (RFC 5737): no machine has them.
         let here = at("127.0.0.9");
         let not_here = at("192.0.2.1");
@@ -193,7 +195,7 @@ mod tests {
     #[test]
     fn a_source_that_warms_up_rests_when_it_has_sent_enough() {
         let warm_up = WarmUp { since: 0, per_day: vec![86_400] };
-        let egress = Egress::new(Source { warm_up: Some(warm_up), ..Source::new("a") });
+        let egress = Egress::new(OutgoingSource { warm_up: Some(warm_up), ..OutgoingSource::new("a") });
         assert!(egress.is_usable() && !egress.take(100) && !egress.is_usable());
         assert_eq!(egress.trouble().as_deref(), Some("as much is sent as its warm-up allows"));
         assert!(!egress.look(101) && egress.look(102) && egress.is_usable() && egress.take(102) && egress.take(102));

@@ -9,7 +9,7 @@ use posthaste_smtp::sasl::Credentials;
 use serde::{Deserialize, Serialize};
 
 use super::route_section::{RouteEncryption, RouteError, TlsConfigs, password, system_authorities};
-use super::{Pool, Source, TlsRule, WarmUp};
+use super::{OutgoingSource, Pool, TlsRule, WarmUp};
 use crate::session::Proxy;
 
 /// A place that mail leaves from.
@@ -133,7 +133,7 @@ impl SourceSection {
         Ok(Some((is_socks5, server)))
     }
 
-    pub(super) fn read(&self) -> Result<Source, RouteError> {
+    pub(super) fn read(&self) -> Result<OutgoingSource, RouteError> {
         let password = self.proxy_password_file.as_deref().map(password).transpose()?;
         let login = self.proxy_username.clone().zip(password).map(|(user, password)| Credentials::new(user, password));
         let proxy = self.proxy_parts().ok().flatten().map(|(is_socks5, server)| {
@@ -143,7 +143,7 @@ impl SourceSection {
         let ipv4 = self.ipv4;
         let ipv6 = self.ipv6;
         let ehlo = self.ehlo.clone();
-        Ok(Source { name: self.name.as_str().into(), ipv4, ipv6, ehlo, proxy, warm_up })
+        Ok(OutgoingSource { name: self.name.as_str().into(), ipv4, ipv6, ehlo, proxy, warm_up })
     }
 }
 

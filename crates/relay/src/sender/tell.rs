@@ -8,7 +8,7 @@ use posthaste_notify::dsn::{self, DsnMessage, Notification, Recipient, Returned,
 use posthaste_random::mix;
 use posthaste_spool::{Batch, Body, Lsn};
 
-use super::config::Notice;
+use super::config::OutgoingNotice;
 use super::messages::{Envelope, LoadError};
 use super::notices_to_make::Tell;
 use super::outgoing::Outgoing;
@@ -180,7 +180,13 @@ fn written(
     Some(notification.write())
 }
 
-fn notice(shared: &Shared, tenant: Arc<str>, to: &Addressee, written: DsnMessage, changes: &[Change]) -> Notice {
+fn notice(
+    shared: &Shared,
+    tenant: Arc<str>,
+    to: &Addressee,
+    written: DsnMessage,
+    changes: &[Change],
+) -> OutgoingNotice {
     let to_address = to.address.clone();
     let recipient = QueuedRecipient { number: 0, address: to_address.clone(), orcpt: "".into(), notify: notify::NEVER };
     let remote = Outgoing {
@@ -198,7 +204,7 @@ fn notice(shared: &Shared, tenant: Arc<str>, to: &Addressee, written: DsnMessage
     let now = shared.time.now();
     let change = shared.outcomes.recorder.entry(now, changes);
     let remote = remote.into_entry(shared.stream, now);
-    Notice { to: to_address, written, change, remote }
+    OutgoingNotice { to: to_address, written, change, remote }
 }
 
 /// Records changes and waits until they are durable.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use posthaste_spool::{Batch, Body, FileSpool};
 
-use super::{Config, Delivering, Notice, Notifier, Outgoing, Relay};
+use super::{Config, Delivering, Notifier, Outgoing, OutgoingNotice, Relay};
 use crate::session::SessionTimeouts;
 use posthaste_dns::{Resolver, Settings};
 use posthaste_queue::Schedules;
@@ -18,7 +18,7 @@ impl Notifier for Nobody {
         false
     }
 
-    fn deliver(&self, _: Notice) -> Delivering {
+    fn deliver(&self, _: OutgoingNotice) -> Delivering {
         Box::pin(std::future::ready(Ok(false)))
     }
 }

@@ -10,7 +10,7 @@ use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn, MessageReader, Uploa
 
 use super::control::{ControlError, Filter, append, each, note_hold};
 use super::messages::{Envelope, LoadError};
-use super::observer::{ActedOn, By};
+use super::observer::{ActedOn, Originator};
 use super::relay::Relay;
 use super::shared::Shared;
 use posthaste_queue::entry::{Forwarded, HoldReason};
@@ -102,7 +102,7 @@ impl Relay {
     pub fn export(
         &self,
         filter: &Filter,
-        hold: Option<&By>,
+        hold: Option<&Originator>,
         show: &mut dyn FnMut(Exported) -> bool,
     ) -> Result<ExportedCount, ControlError> {
         let shared = &self.0.shared;
@@ -177,7 +177,7 @@ impl Relay {
     /// See [`ImportError`]; then nothing of it is kept.
     pub fn import(
         &self,
-        by: &By,
+        by: &Originator,
         origin: Origin,
         mut message: Exported,
         message_id: &str,
@@ -254,7 +254,7 @@ fn exported(
     message: Lsn,
     envelope: &Envelope,
     keys: impl Iterator<Item = RecipientKey>,
-    hold: Option<&By>,
+    hold: Option<&Originator>,
     count: &mut ExportedCount,
 ) -> Result<Exported, ControlError> {
     let wall = shared.time.wall_clock();

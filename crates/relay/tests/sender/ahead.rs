@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use posthaste_dns_stub::Zone;
 use posthaste_queue::QueueEntry;
-use posthaste_relay::sender::{Ahead, Relay, Route, Routing};
+use posthaste_relay::sender::{Ahead, FixedRoute, Relay, Routing};
 use posthaste_shaping::MailScope;
 use posthaste_smtp::{Address, Protocol};
 use tokio::runtime::{Builder, Runtime};
@@ -151,7 +151,7 @@ fn a_silent_next_hop_holds_up_nobody_else() {
     let other = Sink::start();
     let rig = rig_with(zone(), sink.port(), |config| {
         config.routing.routes =
-            vec![Route { domain: "b.example".to_owned(), ..Route::new("[127.0.0.1]", other.port()) }.into()];
+            vec![FixedRoute { domain: "b.example".to_owned(), ..FixedRoute::new("[127.0.0.1]", other.port()) }.into()];
     });
     let relay = rig.relay.clone();
     let asking = std::thread::spawn(move || runtime().block_on(relay.ask_ahead(&address("hang@a.example"))));
@@ -210,7 +210,7 @@ fn who_goes_away_leaves_the_question_to_the_others() {
 fn a_route_is_asked_as_its_mail_would_be_sent() {
     let sink = Sink::at((LOOPBACK, 0).into());
     let rig = rig_with(Zone::default(), 1, |config| {
-        let route = Route { protocol: Protocol::Lmtp, ..Route::new("[127.0.0.1]", sink.port()) };
+        let route = FixedRoute { protocol: Protocol::Lmtp, ..FixedRoute::new("[127.0.0.1]", sink.port()) };
         config.routing.routes = vec![Arc::new(route)];
     });
     assert_eq!(rig.ask("ann@unknown.example"), Ahead::Taken);

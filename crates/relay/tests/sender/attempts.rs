@@ -1,7 +1,7 @@
 //! First attempts and later ones at the same site.
 
 use posthaste_queue::Waits;
-use posthaste_relay::sender::By;
+use posthaste_relay::sender::Originator;
 use posthaste_shaping::MailScope;
 
 use crate::sink::Sink;
@@ -21,7 +21,7 @@ fn check(connections: usize, first: usize, later: usize, expected: [usize; 2]) {
     later.iter().for_each(|to| rig.send("ann@here.example", &[to], "x\r\n"));
     wait(&what, || rig.relay.stats().deferred == later.len() as u64);
     let scope = MailScope::Domain("a.example".into());
-    rig.relay.suspend(scope.clone(), None, &By::default()).unwrap();
+    rig.relay.suspend(scope.clone(), None, &Originator::default()).unwrap();
     rig.flush();
     first.iter().for_each(|to| rig.send("ann@here.example", &[to], "x\r\n"));
     let all_wait = || {
@@ -33,7 +33,7 @@ fn check(connections: usize, first: usize, later: usize, expected: [usize; 2]) {
         due == first.len() + later.len()
     };
     wait(&what, all_wait);
-    rig.relay.resume(scope, &By::default()).unwrap();
+    rig.relay.resume(scope, &Originator::default()).unwrap();
     sink.wait_hanging(connections);
     let asked = |of: &[String], times: usize| of.iter().filter(|to| sink.rcpts(to) == times).count();
     assert_eq!([asked(&first, 1), asked(&later, 2)], expected, "{what}");

@@ -1,7 +1,7 @@
 //! Rules for replies of the next hop.
 
 use posthaste_queue::QueueEntry;
-use posthaste_relay::sender::By;
+use posthaste_relay::sender::Originator;
 use posthaste_shaping::ShapingRules;
 use posthaste_shaping::{DomainOrSite, Label, MailScope};
 
@@ -44,7 +44,7 @@ fn a_reply_suspends_a_site_for_a_time_also_behind_a_restart() {
     rig.send("ann@here.example", &["eve@b.example"], "x\r\n");
     let taken = sink.wait_taken(2);
     assert!(taken.iter().all(|taken| taken.recipients[0].ends_with("@b.example")), "{taken:?}");
-    rig.relay.resume(site, &By::default()).unwrap();
+    rig.relay.resume(site, &Originator::default()).unwrap();
     sink.wait_taken(3);
     wait("one is left", || rig.relay.stats().recipients == 1);
 }
@@ -79,7 +79,7 @@ fn a_reply_slows_a_domain_down_also_behind_a_restart() {
     rig.send("ann@here.example", &["bob@x.a.example"], "x\r\n");
     assert_eq!(sink.wait_taken(1)[0].recipients, ["bob@x.a.example"]);
     wait("the others wait", || rig.relay.stats().recipients == 2);
-    rig.relay.resume(MailScope::Domain("a.example".into()), &By::default()).unwrap();
+    rig.relay.resume(MailScope::Domain("a.example".into()), &Originator::default()).unwrap();
     assert_eq!(sink.wait_taken(2)[1].recipients, ["bob@a.example"]);
 }
 
@@ -96,7 +96,7 @@ fn a_reply_has_mail_of_a_domain_given_up_for_a_time() {
     assert_eq!((sink.rcpts("bob@a.example"), sink.rcpts("bob@x.a.example")), (0, 1));
     let given_up = "bob@a.example failed 550".to_owned();
     assert!(rig.log().contains(&given_up), "{:?}", rig.log());
-    rig.relay.end_diversion(MailScope::Domain("a.example".into()), &By::default()).unwrap();
+    rig.relay.end_diversion(MailScope::Domain("a.example".into()), &Originator::default()).unwrap();
     rig.send("", &["eve@a.example"], "x\r\n");
     sink.wait_taken(2);
 }
@@ -120,7 +120,7 @@ fn a_reply_suspends_a_tenant_at_one_site_across_restarts() {
     let mut taken: Vec<String> = sink.wait_taken(3).into_iter().map(|taken| taken.recipients[0].clone()).collect();
     taken.sort();
     assert_eq!(taken, ["ann@a.example", "bob@b.example", "eve@a.example"]);
-    assert!(rig.relay.resume(scope, &By::default()).unwrap());
+    assert!(rig.relay.resume(scope, &Originator::default()).unwrap());
     assert_eq!(sink.wait_taken(4)[3].recipients, ["bob@x.a.example"]);
 }
 
@@ -146,7 +146,7 @@ fn a_reply_slows_a_campaign_at_one_site_across_restarts() {
     taken.sort();
     assert_eq!(taken, ["bob@b.example", "eve@a.example"]);
     wait("the others wait", || rig.relay.stats().recipients == 2);
-    assert!(rig.relay.resume(scope, &By::default()).unwrap());
+    assert!(rig.relay.resume(scope, &Originator::default()).unwrap());
     assert_eq!(sink.wait_taken(3)[2].recipients, ["bob@a.example"]);
 }
 

@@ -153,7 +153,7 @@ impl Notifier for Refusing {
         true
     }
 
-    fn deliver(&self, _: Notice) -> Delivering {
+    fn deliver(&self, _: OutgoingNotice) -> Delivering {
         self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Box::pin(std::future::ready(Err("not now".to_owned())))
     }
@@ -193,7 +193,7 @@ impl Notifier for RefusingOne {
         self.0.knows(sender)
     }
 
-    fn deliver(&self, notice: Notice) -> Delivering {
+    fn deliver(&self, notice: OutgoingNotice) -> Delivering {
         match &*notice.to {
             "full@a.example" => Box::pin(std::future::ready(Err("its mailbox is full".to_owned()))),
             _ => self.0.deliver(notice),

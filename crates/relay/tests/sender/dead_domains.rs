@@ -64,7 +64,7 @@ fn mail_that_is_routed_elsewhere_does_not_wait_for_dns() {
     rig.dns.hold();
     rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
     wait("it is asked", || rig.dns.asked("a.example", Kind::Mx) == 1);
-    let routing = Routing { routes: vec![Route::new("[127.0.0.1]", sink.port()).into()], ..Routing::default() };
+    let routing = Routing { routes: vec![FixedRoute::new("[127.0.0.1]", sink.port()).into()], ..Routing::default() };
     rig.relay.set_routing(&routing);
     sink.wait_taken(1);
     rig.dns.release();

@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use posthaste_queue::Waits;
-use posthaste_relay::sender::{Pool, Routing, Source};
+use posthaste_relay::sender::{OutgoingSource, Pool, Routing};
 
 use super::shaping::rules;
 use super::*;
@@ -172,7 +172,8 @@ fn a_refused_login_begins_a_pause_at_once() {
         config.schedules = schedules(3600, 86_400);
         (config.site_pause_secs, config.site_connections_max) = (3600, 1);
         let auth = Some(posthaste_smtp::sasl::Credentials::new("ann", "wrong"));
-        config.routing.routes = vec![Route { auth, ..Route::new("[127.0.0.1]", ending.address.port()) }.into()];
+        config.routing.routes =
+            vec![FixedRoute { auth, ..FixedRoute::new("[127.0.0.1]", ending.address.port()) }.into()];
     });
     rig.send("ann@here.example", &["bob@any.example"], "x\r\n");
     wait("it pauses", || rig.unreachable().is_some_and(|line| line.contains("535 5.7.8 no")));
@@ -300,9 +301,9 @@ fn open_sessions_go_on_in_a_pause() {
         config.timeouts.idle = Duration::from_secs(600);
     });
     let scope = posthaste_shaping::MailScope::Domain("a.example".into());
-    rig.relay.suspend(scope.clone(), None, &By::default()).unwrap();
+    rig.relay.suspend(scope.clone(), None, &Originator::default()).unwrap();
     (0..50).for_each(|_| rig.send("ann@here.example", &["bob@a.example"], "x\r\n"));
-    rig.relay.resume(scope, &By::default()).unwrap();
+    rig.relay.resume(scope, &Originator::default()).unwrap();
     rig.wait_empty();
     wait("another connection was tried", || rig.unreachable().is_some());
     // Mail in the pause goes by the open session.
@@ -314,8 +315,11 @@ fn open_sessions_go_on_in_a_pause() {
 #[test]
 fn sources_share_the_two_connections_of_a_failing_site() {
     let ending = Ending::start(|_| (At::Accept, ""));
-    let source = |octet| Source { ipv4: Some(Ipv4Addr::new(127, 0, 0, octet)), ..Source::new(&format!("s{octet}")) };
-    let sources: Vec<Source> = (11..15).map(source).collect();
+    let source = |octet| OutgoingSource {
+        ipv4: Some(Ipv4Addr::new(127, 0, 0, octet)),
+        ..OutgoingSource::new(&format!("s{octet}"))
+    };
+    let sources: Vec<OutgoingSource> = (11..15).map(source).collect();
     let of_pool = sources.iter().map(|source| (source.name.clone(), 1)).collect();
     let pools = vec![Pool { name: "all".to_owned(), tenants: None, sources: of_pool }];
     let rig = rig_with(zone(), ending.address.port(), |config| {

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use posthaste_dns_stub::Zone;
-use posthaste_relay::sender::{Config, Route, Routing};
+use posthaste_relay::sender::{Config, FixedRoute, Routing};
 
 use super::sink::Sink;
 use super::{LOOPBACK, rig_in, rig_with, schedules, unused_port, wait, zone};
@@ -12,8 +12,8 @@ use super::{LOOPBACK, rig_in, rig_with, schedules, unused_port, wait, zone};
 /// An address without a listener.
 const DEAD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 77);
 
-fn fallback(sink: &Sink) -> Arc<Route> {
-    Route { is_fallback: true, ..Route::new("[127.0.0.1]", sink.port()) }.into()
+fn fallback(sink: &Sink) -> Arc<FixedRoute> {
+    FixedRoute { is_fallback: true, ..FixedRoute::new("[127.0.0.1]", sink.port()) }.into()
 }
 
 #[test]
@@ -70,9 +70,9 @@ fn hosts_of_a_route_are_tried_in_order_and_by_tenant() {
         .a("two.example", LOOPBACK);
     let rig = rig_with(zone, 1, |config| {
         let hosts = ["dead.example", "one.example", "two.example"].map(str::to_owned).into();
-        let all = Route { hosts, ..Route::new("", first.port()) };
+        let all = FixedRoute { hosts, ..FixedRoute::new("", first.port()) };
         let tenants = vec!["t".to_owned()];
-        let of_tenant = Route { tenants, ..Route::new("[127.0.0.1]", of_tenant.port()) };
+        let of_tenant = FixedRoute { tenants, ..FixedRoute::new("[127.0.0.1]", of_tenant.port()) };
         config.routing.routes = vec![of_tenant.into(), all.into()];
     });
     for _ in 0..10 {
@@ -90,7 +90,7 @@ fn what_has_had_its_attempts_falls_back_also_behind_a_restart() {
     let own = Sink::start();
     let other = Sink::start();
     let change = |config: &mut Config| {
-        let route = Route { is_fallback: true, after_attempts: 2, ..Route::new("[127.0.0.1]", other.port()) };
+        let route = FixedRoute { is_fallback: true, after_attempts: 2, ..FixedRoute::new("[127.0.0.1]", other.port()) };
         config.routing = Routing { routes: vec![route.into()], ..Routing::default() };
     };
     let rig = rig_with(zone(), own.port(), change);

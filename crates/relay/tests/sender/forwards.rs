@@ -118,7 +118,7 @@ fn a_rewritten_sender_survives_a_restart_and_a_transfer() {
     let second = rig_with(zone(), other.port(), |_| ());
     let origin = Origin::of(message.message, b"entry", b"x");
     let body = Body::inline(vec![Bytes::from_static(b"x\r\n")]);
-    let imported = second.relay.import(&By::default(), origin, message, "", body).unwrap();
+    let imported = second.relay.import(&Originator::default(), origin, message, "", body).unwrap();
     assert_eq!(imported.recipients, 2);
     second.flush();
     wait("it is there", || other.rcpts("laterfay@a.example") >= 1);

@@ -45,8 +45,9 @@ use posthaste_intake::Destination as _;
 use posthaste_intake::notify;
 use posthaste_queue::{Imported, QueueAction, QueueEntry, QueuedRecipient, RetrySchedule, Schedules};
 use posthaste_relay::sender::{
-    ActedOn, Attempt, AttemptResult, By, Config, Delivering, Filter, Notice, Notifier, Observer, Outgoing,
-    QueueLimitState, RecordingState, Relay, Route, RouteTls, SiteState, TlsFailure, opportunistic_tls,
+    ActedOn, AttemptResult, Config, Delivering, Filter, FixedRoute, Notifier, Observer, Originator, Outgoing,
+    OutgoingNotice, QueueLimitState, RecipientAttempt, RecordingState, Relay, RouteTls, SiteState, TlsFailure,
+    opportunistic_tls,
 };
 use posthaste_relay::session::{SessionTimeouts, TlsPolicy};
 use posthaste_smtp::sasl::Credentials;
@@ -66,7 +67,7 @@ impl Notifier for Back {
         !sender.starts_with("gone@")
     }
 
-    fn deliver(&self, notice: Notice) -> Delivering {
+    fn deliver(&self, notice: OutgoingNotice) -> Delivering {
         let text = String::from_utf8_lossy(&notice.written.message.concat()).into_owned();
         if !self.knows(&notice.to) {
             return Box::pin(std::future::ready(Ok(false)));
@@ -89,11 +90,11 @@ struct Log {
 }
 
 impl Observer for Log {
-    fn attempts(&self, attempts: Vec<Attempt>) -> Option<Entry> {
+    fn attempts(&self, attempts: Vec<RecipientAttempt>) -> Option<Entry> {
         let (interrupted, attempts): (Vec<_>, Vec<_>) =
             attempts.into_iter().partition(|attempt| attempt.result == AttemptResult::Interrupted);
-        let said = |attempt: Attempt| {
-            let Attempt { recipient, host, stage, reply, .. } = attempt;
+        let said = |attempt: RecipientAttempt| {
+            let RecipientAttempt { recipient, host, stage, reply, .. } = attempt;
             format!("{recipient} {host} {stage}: {reply}")
         };
         self.interrupted.lock().unwrap().extend(interrupted.into_iter().map(said));
@@ -115,11 +116,11 @@ impl Observer for Log {
         None
     }
 
-    fn imported(&self, _: &By, _: &Imported, _: &str, _: u64) -> Option<Entry> {
+    fn imported(&self, _: &Originator, _: &Imported, _: &str, _: u64) -> Option<Entry> {
         None
     }
 
-    fn acted(&self, by: &By, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry> {
+    fn acted(&self, by: &Originator, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry> {
         let lines = recipients.iter().map(|of| format!("{} {action:?} by {}: {}", of.recipient, by.uid, by.reason));
         self.lines.lock().unwrap().extend(lines);
         None
@@ -129,7 +130,7 @@ impl Observer for Log {
         true
     }
 
-    fn suspended(&self, by: &By, entry: &QueueEntry) -> Option<Entry> {
+    fn suspended(&self, by: &Originator, entry: &QueueEntry) -> Option<Entry> {
         use std::sync::atomic::Ordering::Relaxed;
         let panics = self.panics.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
         assert!(panics.is_err(), "a panic that a test asks for");
@@ -295,7 +296,9 @@ impl Rig {
 
     /// Has all waiting mail tried now.
     fn flush(&self) {
-        self.relay.act(&Filter::default(), QueueAction::Flush, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+        self.relay
+            .act(&Filter::default(), QueueAction::Flush, &Reply::new(554, "5.0.0", ""), &Originator::default())
+            .unwrap();
     }
 
     /// Waits until nothing is left to send or to report.
@@ -466,7 +469,7 @@ fn what_is_too_old_is_given_up_and_told() {
 fn a_route_goes_before_mx_hosts() {
     let sink = Sink::start();
     let rig = rig_with(zone(), 1, |config| {
-        config.routing.routes = vec![Route::new("[127.0.0.1]", sink.port()).into()];
+        config.routing.routes = vec![FixedRoute::new("[127.0.0.1]", sink.port()).into()];
     });
     rig.send("ann@here.example", &["bob@unknown.example"], "x\r\n");
     sink.wait_taken(1);
@@ -477,11 +480,11 @@ fn a_route_goes_before_mx_hosts() {
 fn routes_to_one_host_keep_their_passwords_and_protocols_apart() {
     let sink = Sink::start();
     let rig = rig_with(zone(), 1, |config| {
-        let route = |domain: &str, user: Option<&str>, protocol| Route {
+        let route = |domain: &str, user: Option<&str>, protocol| FixedRoute {
             domain: domain.to_owned(),
             auth: user.map(|user| Credentials::new(user, "secret")),
             protocol,
-            ..Route::new("[127.0.0.1]", sink.port())
+            ..FixedRoute::new("[127.0.0.1]", sink.port())
         };
         let routes = [
             route("a.example", Some("ann"), Protocol::Smtp),
@@ -513,7 +516,8 @@ fn a_host_that_cannot_be_trusted_gets_neither_mail_nor_password() {
             name: None,
         };
         let auth = Some(Credentials::new("ann", "secret"));
-        config.routing.routes = vec![Route { tls: Some(tls), auth, ..Route::new("[127.0.0.1]", sink.port()) }.into()];
+        config.routing.routes =
+            vec![FixedRoute { tls: Some(tls), auth, ..FixedRoute::new("[127.0.0.1]", sink.port()) }.into()];
     });
     rig.send("ann@here.example", &["x@a.example"], "x\r\n");
     wait("it is told", || rig.log().iter().any(|line| line.starts_with("unreachable")));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use posthaste_dns_stub::Zone;
-use posthaste_relay::sender::{Route, RouteTls, Section, opportunistic_tls};
+use posthaste_relay::sender::{FixedRoute, RouteTls, Section, opportunistic_tls};
 use posthaste_relay::session::TlsPolicy;
 use posthaste_smtp::sasl::Credentials;
 use rcgen::CertificateParams;
@@ -370,8 +370,8 @@ fn no_password_is_sent_in_the_clear_after_a_broken_handshake() {
         let config = opportunistic_tls().unwrap();
         let tls = Some(RouteTls { policy, is_implicit: false, config, name: None });
         let domain = domain.to_owned();
-        let to = Route::new("[127.0.0.1]", sink.address.port());
-        Arc::new(Route { domain, tls, auth, ..to })
+        let to = FixedRoute::new("[127.0.0.1]", sink.address.port());
+        Arc::new(FixedRoute { domain, tls, auth, ..to })
     };
     let rig = rig_with(zone(), 1, |config| {
         config.schedules = schedules(3600, 86_400);

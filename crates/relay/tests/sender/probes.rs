@@ -80,11 +80,12 @@ fn a_flush_after_a_new_route_ends_the_pause_of_its_sites() {
     let sink = Sink::at((LOOPBACK, port).into());
     // Mail of the first goes to the other from now on, whose address is not found before the flush.
     rig.dns.hold();
-    let route = Route { domain: "b.example".to_owned(), use_mx: true, ..Route::new("hub.example", port) };
+    let route = FixedRoute { domain: "b.example".to_owned(), use_mx: true, ..FixedRoute::new("hub.example", port) };
     rig.relay.set_routing(&Routing { routes: vec![route.into()], ..Routing::default() });
     let selection = Selection { domain: Some("b.example".into()), ..Selection::default() };
     let filter = Filter { selection, ..Filter::default() };
-    let done = rig.relay.act(&filter, QueueAction::Flush, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+    let done =
+        rig.relay.act(&filter, QueueAction::Flush, &Reply::new(554, "5.0.0", ""), &Originator::default()).unwrap();
     assert_eq!(done.changed, 1);
     rig.dns.release();
     sink.wait_taken(2);
@@ -128,7 +129,9 @@ fn a_paused_site_is_probed_with_one_connection() {
         more_waits(3);
     }
     // A flush of held mail tries nothing.
-    rig.relay.act(&Filter::default(), QueueAction::Hold(None), &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+    rig.relay
+        .act(&Filter::default(), QueueAction::Hold(None), &Reply::new(554, "5.0.0", ""), &Originator::default())
+        .unwrap();
     rig.flush();
     more_waits(3);
     assert_eq!(mute.connections(), probes, "none during a pause");

@@ -7,7 +7,7 @@ use std::thread;
 
 use posthaste_net::ProxyHeader;
 use posthaste_random::Random;
-use posthaste_relay::sender::{Pool, Routing, Source};
+use posthaste_relay::sender::{OutgoingSource, Pool, Routing};
 use posthaste_relay::session::{Endpoint, OutgoingSession, Proxy, SessionOpenError, SessionSettings};
 use posthaste_smtp::sasl::Credentials;
 
@@ -94,7 +94,7 @@ fn proxy_protocol(stream: &mut TcpStream, asked: &Asked) -> io::Result<Option<So
 }
 
 fn through(proxy: Proxy, ipv4: Option<Ipv4Addr>) -> Routing {
-    let source = Source { proxy: Some(proxy), ipv4, ..Source::new("far") };
+    let source = OutgoingSource { proxy: Some(proxy), ipv4, ..OutgoingSource::new("far") };
     let pools = vec![Pool { name: "p".to_owned(), tenants: None, sources: vec![("far".into(), 1)] }];
     Routing { sources: vec![source], pools, ..Routing::default() }
 }

@@ -60,7 +60,14 @@ fn purging_ten_thousand_messages_reads_no_bodies() {
     reads(&spool.hooks.envelopes);
     let delete = |filter: &Filter| {
         let reply = Reply::new(550, "5.7.1", "deleted");
-        relay.act(filter, QueueAction::Delete, &reply, &By { reason: "a purge".to_owned(), ..By::default() }).unwrap()
+        relay
+            .act(
+                filter,
+                QueueAction::Delete,
+                &reply,
+                &Originator { reason: "a purge".to_owned(), ..Originator::default() },
+            )
+            .unwrap()
     };
 
     // By data in envelopes only: each is read once.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use posthaste_queue::{QueueAction, Selection};
-use posthaste_relay::sender::{By, Filter, QueueLimitNow, QueueLimits};
+use posthaste_relay::sender::{Filter, Originator, QueueLimitNow, QueueLimits};
 use posthaste_smtp::Reply;
 
 use crate::{rig_with, wait, zone};
@@ -38,7 +38,7 @@ fn a_full_queue_refuses_until_recipients_leave_and_says_so_once() {
         ((3, 4, 0, false), (2, 2, 0, false))
     );
     assert!(!rig.relay.has_room_for("news", 1) && !rig.relay.has_room_for("news", 1) && !rig.relay.has_room(2));
-    let by = By::default();
+    let by = Originator::default();
     let selection = Selection { tenant: Some("news".into()), ..Selection::default() };
     let reply = Reply::new(554, "5.0.0", "");
     rig.relay.act(&Filter { selection, ..Filter::default() }, QueueAction::Delete, &reply, &by).unwrap();

@@ -226,7 +226,7 @@ fn poison_ends_a_session_before_its_next_octet() {
         let wrap = |spool| -> Arc<dyn Spool> { Arc::new(HookedSpool::new(spool, hooks)) };
         let rig = rig_over(tempfile::tempdir().unwrap(), zone(), 1, wrap, |config| {
             let auth = Some(Credentials::new("ann", "secret"));
-            config.routing.routes = vec![Route { auth, ..Route::new("[127.0.0.1]", port) }.into()];
+            config.routing.routes = vec![FixedRoute { auth, ..FixedRoute::new("[127.0.0.1]", port) }.into()];
         });
         rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
         is_held.recv_timeout(Duration::from_secs(60)).expect(command);
@@ -306,7 +306,7 @@ fn a_refusal_is_recorded_while_others_are_under_way() {
     assert_eq!((rig.relay.stats().recipients, rig.relay.stats().owed_notices), (1, 1));
     // Its notice waits for that one.
     let never = Filter { recipient: Some("never@a.example".to_owned()), ..Filter::default() };
-    rig.relay.act(&never, QueueAction::Delete, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+    rig.relay.act(&never, QueueAction::Delete, &Reply::new(554, "5.0.0", ""), &Originator::default()).unwrap();
     rig.flush();
     // The queue is empty for a moment while the notice that is owed becomes a message.
     wait("the notice is sent", || notices(&sink) == 1);

@@ -138,11 +138,11 @@ fn a_connection_serves_nobody_with_another_password() {
     let sink = Sink::start();
     let zone = Zone::default().a("hub.example", LOOPBACK).a("spare.example", LOOPBACK);
     let route = |domain: &str, hosts: &[&str], user: &str| {
-        Arc::new(Route {
+        Arc::new(FixedRoute {
             domain: domain.to_owned(),
             hosts: hosts.iter().map(|host| (*host).to_owned()).collect(),
             auth: Some(Credentials::new(user, "secret")),
-            ..Route::new("hub.example", sink.port())
+            ..FixedRoute::new("hub.example", sink.port())
         })
     };
     let routes = vec![
@@ -169,7 +169,7 @@ fn an_idle_connection_yields_to_a_site_that_cannot_reuse_it() {
     let zone = Zone::default().a("hub.example", LOOPBACK);
     let route = |domain: &str, user: &str| {
         let auth = Some(Credentials::new(user, "secret"));
-        Arc::new(Route { domain: domain.to_owned(), auth, ..Route::new("hub.example", sink.port()) })
+        Arc::new(FixedRoute { domain: domain.to_owned(), auth, ..FixedRoute::new("hub.example", sink.port()) })
     };
     let routes = vec![route("d0.example", "ann"), route("d1.example", "eve")];
     let rig = rig_with(zone, sink.port(), |config| {

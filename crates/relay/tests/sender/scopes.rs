@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use posthaste_dns_stub::Zone;
-use posthaste_relay::sender::{Route, RouteTls, opportunistic_tls};
+use posthaste_relay::sender::{FixedRoute, RouteTls, opportunistic_tls};
 use posthaste_relay::session::TlsPolicy;
 use posthaste_smtp::sasl::Credentials;
 
@@ -218,7 +218,7 @@ fn check_opening(at: At, reply: Option<u16>) {
         let domain = domain.to_owned();
         let tls = tls.clone();
         let auth = auth.clone();
-        Arc::new(Route { domain, hosts, tls, auth, ..Route::new("", odd.address.port()) })
+        Arc::new(FixedRoute { domain, hosts, tls, auth, ..FixedRoute::new("", odd.address.port()) })
     };
     let files = Files::new("mx2.example");
     let (login, encrypted) = if is_login {

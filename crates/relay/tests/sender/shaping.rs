@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use posthaste_relay::sender::{OfMail, Pool, Routing, Source};
+use posthaste_relay::sender::{OfMail, OutgoingSource, Pool, Routing};
 use posthaste_shaping::ShapingRules;
 
 use super::*;
@@ -152,8 +152,10 @@ fn a_named_limit_is_shared_and_counts_a_message_once() {
 
 /// Mail of each of these tenants leaves from a source of its name, at 127.0.0.21 and so on.
 fn source_of_each(tenants: &[&str]) -> Routing {
-    let source =
-        |(octet, name): (u8, &&str)| Source { ipv4: Some(Ipv4Addr::new(127, 0, 0, octet)), ..Source::new(name) };
+    let source = |(octet, name): (u8, &&str)| OutgoingSource {
+        ipv4: Some(Ipv4Addr::new(127, 0, 0, octet)),
+        ..OutgoingSource::new(name)
+    };
     let pool = |name: &&str| Pool {
         name: (*name).to_owned(),
         tenants: Some(vec![(*name).to_owned()]),

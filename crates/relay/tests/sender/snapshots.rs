@@ -73,7 +73,7 @@ impl Idle {
     fn act(&self, domain: &str, action: QueueAction) {
         let selection = Selection { domain: Some(domain.into()), ..Selection::default() };
         let filter = Filter { selection, ..Filter::default() };
-        self.relay.act(&filter, action, &Reply::new(554, "5.0.0", ""), &By::default()).unwrap();
+        self.relay.act(&filter, action, &Reply::new(554, "5.0.0", ""), &Originator::default()).unwrap();
     }
 
     /// Ends like a process: with a last snapshot and a checkpoint.
@@ -204,7 +204,7 @@ fn the_older_snapshot_knows_later_imports() {
         };
         let origin = Origin::of(Lsn::new(7), b"entry", b"x");
         let body = Body::inline(vec!["x\r\n".into()]);
-        let imported = it.relay.import(&By::default(), origin, moved, "", body).unwrap();
+        let imported = it.relay.import(&Originator::default(), origin, moved, "", body).unwrap();
         (imported.recipients, imported.duplicates)
     };
     let it = Idle::open(dir.path(), &dns);
@@ -300,7 +300,7 @@ fn lost_suspensions_are_told_where_no_mail_waits() {
     let dir = tempfile::tempdir().unwrap();
     let it = Idle::open(dir.path(), &dns);
     let scope = posthaste_shaping::MailScope::Domain("a.example".into());
-    it.relay.suspend(scope, None, &By::default()).unwrap();
+    it.relay.suspend(scope, None, &Originator::default()).unwrap();
     it.end();
     let it = Idle::open(dir.path(), &dns);
     assert_eq!(it.relay.suspensions().len(), 1);

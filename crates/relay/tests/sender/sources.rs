@@ -3,14 +3,14 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use posthaste_relay::sender::{Config, Pool, Routing, Source, WarmUp};
+use posthaste_relay::sender::{Config, OutgoingSource, Pool, Routing, WarmUp};
 
 use super::sink::Sink;
 use super::{rig_with, schedules, wait, zone};
 
-fn source(name: &str, last_octet: u8) -> Source {
+fn source(name: &str, last_octet: u8) -> OutgoingSource {
     let ehlo = Some(format!("{name}.example"));
-    Source { ipv4: Some(Ipv4Addr::new(127, 0, 0, last_octet)), ehlo, ..Source::new(name) }
+    OutgoingSource { ipv4: Some(Ipv4Addr::new(127, 0, 0, last_octet)), ehlo, ..OutgoingSource::new(name) }
 }
 
 fn pool(tenants: &[&str], sources: &[(&str, u32)]) -> Pool {
@@ -67,8 +67,8 @@ fn a_message_is_tried_from_the_same_source_each_time() {
 }
 
 /// RFC 5737 gives this address to documentation.
-fn not_here() -> Source {
-    Source { ipv4: Some(Ipv4Addr::new(192, 0, 2, 1)), ..Source::new("gone") }
+fn not_here() -> OutgoingSource {
+    OutgoingSource { ipv4: Some(Ipv4Addr::new(192, 0, 2, 1)), ..OutgoingSource::new("gone") }
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn mail_of_an_unbindable_source_goes_to_others_of_its_pool() {
 #[test]
 fn mail_waits_for_its_only_source_until_a_new_configuration() {
     let sink = Sink::start();
-    let only = |source: Source| {
+    let only = |source: OutgoingSource| {
         let pools = vec![pool(&[], &[(&*source.name, 1)])];
         Routing { sources: vec![source], pools, ..Routing::default() }
     };
@@ -124,20 +124,20 @@ fn a_change_of_the_routes_reaches_open_connections() {
     let other = Sink::start();
     let rig = rig_with(zone(), sink.port(), |config| {
         config.timeouts.idle = std::time::Duration::from_secs(3600);
-        config.routing.routes = vec![posthaste_relay::sender::Route::new("[127.0.0.1]", sink.port()).into()];
+        config.routing.routes = vec![posthaste_relay::sender::FixedRoute::new("[127.0.0.1]", sink.port()).into()];
     });
     rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
     sink.wait_taken(1);
-    let routes = vec![posthaste_relay::sender::Route::new("[127.0.0.1]", other.port()).into()];
+    let routes = vec![posthaste_relay::sender::FixedRoute::new("[127.0.0.1]", other.port()).into()];
     rig.relay.set_routing(&Routing { routes, ..of_tenant(&[]) });
     rig.send("ann@here.example", &["bob@a.example"], "y\r\n");
     assert_eq!(other.wait_taken(1)[0].body, b"y\r\n");
     assert_eq!(sink.taken().len(), 1);
     // The name stays the same, but its route differs.
     let auth = Some(posthaste_smtp::sasl::Credentials::new("ann", "one"));
-    let again = |auth| posthaste_relay::sender::Route {
+    let again = |auth| posthaste_relay::sender::FixedRoute {
         auth,
-        ..posthaste_relay::sender::Route::new("[127.0.0.1]", other.port())
+        ..posthaste_relay::sender::FixedRoute::new("[127.0.0.1]", other.port())
     };
     for password in ["one", "two"] {
         let auth = auth.clone().map(|auth| posthaste_smtp::sasl::Credentials::new(auth.user, password));
@@ -155,7 +155,7 @@ fn what_a_warm_up_does_not_allow_goes_to_the_others_of_the_pool() {
     let sink = Sink::start();
     // Two each second, and nothing at first.
     let warm_up = Some(WarmUp { since: 0, per_day: vec![172_800; 100_000] });
-    let new = Source { warm_up, ..source("new", 14) };
+    let new = OutgoingSource { warm_up, ..source("new", 14) };
     let pools = vec![pool(&[], &[("new", 1_000), ("one", 1)])];
     let routing = Routing { sources: vec![new.clone(), source("one", 11)], pools, ..Routing::default() };
     let rig = rig_with(zone(), sink.port(), |config| config.routing = routing);
@@ -177,7 +177,7 @@ fn what_a_warm_up_does_not_allow_goes_to_the_others_of_the_pool() {
     rig.wait_empty();
     // Without another source, mail waits for it, and the queue shows the reason.
     let only = |new| Routing { sources: vec![new], pools: vec![pool(&[], &[("new", 1)])], ..Routing::default() };
-    let slow = Source { warm_up: Some(WarmUp { since: 0, per_day: vec![24; 100_000] }), ..new.clone() };
+    let slow = OutgoingSource { warm_up: Some(WarmUp { since: 0, per_day: vec![24; 100_000] }), ..new.clone() };
     rig.relay.set_routing(&only(slow));
     for _ in 0..6 {
         rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
@@ -219,7 +219,7 @@ fn eight_bit_mail_is_sent_or_given_up_by_the_setting() {
 fn ipv6_comes_first_and_only_families_that_the_source_has() {
     let sink = Sink::start();
     let six = Sink::at((Ipv6Addr::LOCALHOST, sink.port()).into());
-    let only = |source: Source| {
+    let only = |source: OutgoingSource| {
         let pools = vec![pool(&[], &[(&*source.name, 1)])];
         Routing { sources: vec![source], pools, ..Routing::default() }
     };
@@ -234,7 +234,7 @@ fn ipv6_comes_first_and_only_families_that_the_source_has() {
     sink.wait_taken(1);
     rig.wait_empty();
     assert_eq!((six.connections(), sink.connections()), (1, 1), "nothing else was tried");
-    rig.relay.set_routing(&only(Source { ipv6: Some(Ipv6Addr::LOCALHOST), ..Source::new("six") }));
+    rig.relay.set_routing(&only(OutgoingSource { ipv6: Some(Ipv6Addr::LOCALHOST), ..OutgoingSource::new("six") }));
     rig.send("ann@here.example", &["bob@b.example"], "x\r\n");
     let why = "the source has no address of this family";
     wait("it is told", || rig.log().iter().any(|line| line.starts_with("unreachable") && line.contains(why)));

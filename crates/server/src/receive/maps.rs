@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use posthaste_message::address::Address;
 use posthaste_message::rewrite::AddressMap;
-use posthaste_relay::sender::{Section, Users};
+use posthaste_relay::sender::{LocalParts, Section};
 use posthaste_smtp::{Envelope, ForwardPath, Notify, RcptTo, ReversePath};
 
 /// `[relay.maps]` and `[[relay.recipients]]`.
@@ -22,7 +22,7 @@ pub(crate) struct Maps {
 /// The recipients of a domain that is relayed.
 #[derive(Debug)]
 enum RecipientList {
-    Listed(Users),
+    Listed(LocalParts),
     ToNextHop,
 }
 
@@ -40,7 +40,8 @@ pub(crate) enum Exists {
 impl Maps {
     pub fn new(section: &Section) -> Self {
         let maps = &section.maps;
-        let list_of = |users: &Option<Users>| users.clone().map_or(RecipientList::ToNextHop, RecipientList::Listed);
+        let list_of =
+            |users: &Option<LocalParts>| users.clone().map_or(RecipientList::ToNextHop, RecipientList::Listed);
         let lists = section.recipients.iter().map(|list| (list.domain.to_lowercase(), list_of(&list.users)));
         Self {
             canonical: Some(maps.canonical.map()).filter(|map| !map.is_empty()).map(Arc::new),

@@ -10,8 +10,8 @@ use posthaste_dns::{Resolver, Settings as DnsSettings, SetupError};
 use posthaste_intake::{Destination, GatheredBody, Intake, Mail, MailPlace, MailRecipient, NotifyWhen};
 use posthaste_notify::dsn::DsnMessage;
 use posthaste_relay::sender::{
-    Bounces, BouncesError, Config as RelayConfig, Delivering, MtaSts, Notice, Notifier, OpenReport, Relay, STREAM,
-    opportunistic_tls,
+    Bounces, BouncesError, Config as RelayConfig, Delivering, MtaSts, Notifier, OpenReport, OutgoingNotice, Relay,
+    STREAM, opportunistic_tls,
 };
 use posthaste_relay::session::SessionTimeouts;
 use posthaste_smtp::{BodyType, Envelope, ForwardPath, MailFrom, RcptTo, ReversePath};
@@ -349,7 +349,7 @@ impl Notifier for Senders {
         self.receiver.upgrade().is_none_or(|receiver| receiver.knows(sender))
     }
 
-    fn deliver(&self, notice: Notice) -> Delivering {
+    fn deliver(&self, notice: OutgoingNotice) -> Delivering {
         let receiver = self.receiver.clone();
         Box::pin(async move {
             let receiver = receiver.upgrade().ok_or("the server ends")?;

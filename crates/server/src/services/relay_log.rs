@@ -8,7 +8,8 @@ use posthaste_events::{
 use posthaste_intake::ArrivalFacts;
 use posthaste_queue::{Imported, QueueAction, QueueEntry, Secs};
 use posthaste_relay::sender::{
-    ActedOn, Attempt, AttemptResult, By, Observer, QueueLimitState, RecordingState, SiteState, TlsFailure,
+    ActedOn, AttemptResult, Observer, Originator, QueueLimitState, RecipientAttempt, RecordingState, SiteState,
+    TlsFailure,
 };
 use posthaste_spool::{Entry, Lsn};
 
@@ -21,7 +22,7 @@ pub(crate) struct RelayLog {
 }
 
 impl RelayLog {
-    fn count(&self, attempt: &Attempt) {
+    fn count(&self, attempt: &RecipientAttempt) {
         let age_secs = attempt.at.saturating_sub(attempt.received);
         match attempt.result {
             AttemptResult::Delivered => {
@@ -35,7 +36,7 @@ impl RelayLog {
 }
 
 impl Observer for RelayLog {
-    fn attempts(&self, attempts: Vec<Attempt>) -> Option<Entry> {
+    fn attempts(&self, attempts: Vec<RecipientAttempt>) -> Option<Entry> {
         attempts.iter().for_each(log);
         attempts.iter().for_each(|attempt| self.count(attempt));
         let recorder = self.recorder.as_ref()?;
@@ -49,7 +50,7 @@ impl Observer for RelayLog {
         recorder.entries(&events)
     }
 
-    fn acted(&self, by: &By, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry> {
+    fn acted(&self, by: &Originator, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry> {
         let target =
             |of: ActedOn| AdminTarget { message: of.key.message, number: of.key.number, recipient: of.recipient };
         self.recorder.as_ref()?.entry(&Event::now(EventKind::Admin(Admin {
@@ -67,7 +68,7 @@ impl Observer for RelayLog {
         self.recorder.is_some()
     }
 
-    fn suspended(&self, by: &By, entry: &QueueEntry) -> Option<Entry> {
+    fn suspended(&self, by: &Originator, entry: &QueueEntry) -> Option<Entry> {
         let (action, scope, until) = match entry {
             QueueEntry::Suspended { scope, until, .. } => ("suspend", scope, *until),
             QueueEntry::Slowed { scope, until, .. } => ("slow", scope, *until),
@@ -88,7 +89,7 @@ impl Observer for RelayLog {
         })))
     }
 
-    fn imported(&self, by: &By, message: &Imported, message_id: &str, bytes: u64) -> Option<Entry> {
+    fn imported(&self, by: &Originator, message: &Imported, message_id: &str, bytes: u64) -> Option<Entry> {
         let paths = message.queued.recipients.iter().map(|to| format!("<{}>", to.address).into());
         let facts = ArrivalFacts {
             id: message.origin.to_string().into(),
@@ -199,9 +200,9 @@ impl Observer for RelayLog {
     }
 }
 
-fn log(attempt: &Attempt) {
+fn log(attempt: &RecipientAttempt) {
     if attempt.key.message == Lsn::ZERO {
-        let Attempt { host, stage, class, reply, .. } = attempt;
+        let RecipientAttempt { host, stage, class, reply, .. } = attempt;
         let (host, class, reply) = (&**host, &**class, reply.to_string());
         return tracing::info!(host, stage, reply, class, "the host has ended the session; no mail waited for it");
     }
@@ -243,7 +244,7 @@ fn log(attempt: &Attempt) {
     }
 }
 
-fn event(attempt: Attempt) -> OfRelay {
+fn event(attempt: RecipientAttempt) -> OfRelay {
     let (fate, next) = match attempt.result {
         AttemptResult::Delivered => (RelayFate::Delivered, 0),
         AttemptResult::Deferred { next } => (RelayFate::Deferred, next),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use posthaste_queue::Selection;
-use posthaste_relay::sender::{By, ControlError, Filter, Relay};
+use posthaste_relay::sender::{ControlError, Filter, Originator, Relay};
 use posthaste_spool::Lsn;
 
 /// The user or the token that a request came from.
@@ -33,7 +33,7 @@ impl Asker {
     }
 
     /// The asker with a reason, for the event log.
-    pub(super) fn by(&self, reason: &str) -> By {
-        By { uid: self.uid, token: self.token.clone(), reason: reason.to_owned() }
+    pub(super) fn by(&self, reason: &str) -> Originator {
+        Originator { uid: self.uid, token: self.token.clone(), reason: reason.to_owned() }
     }
 }

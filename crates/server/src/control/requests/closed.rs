@@ -10,7 +10,9 @@ use std::time::Duration;
 use posthaste_control::Request;
 use posthaste_dns::{Resolver, Settings as DnsSettings};
 use posthaste_intake::Destination;
-use posthaste_relay::sender::{Bounces, Config as RelayConfig, Delivering, Notice, Notices, Notifier, Relay, Routing};
+use posthaste_relay::sender::{
+    Bounces, Config as RelayConfig, Delivering, Notices, Notifier, OutgoingNotice, Relay, Routing,
+};
 use posthaste_relay::session::SessionTimeouts;
 use posthaste_shaping::ShapingRules;
 use posthaste_spool::{ClosedFileSpool, FileSpool, OpenError, Spool};
@@ -201,7 +203,7 @@ impl Notifier for Nobody {
         true
     }
 
-    fn deliver(&self, _: Notice) -> Delivering {
+    fn deliver(&self, _: OutgoingNotice) -> Delivering {
         Box::pin(std::future::ready(Err("no server runs".to_owned())))
     }
 }

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use posthaste_intake::LARGE_BODY_BYTES;
 use posthaste_message::HeaderScan;
-use posthaste_relay::sender::{By, Exported, ImportError, Relay};
+use posthaste_relay::sender::{Exported, ImportError, Originator, Relay};
 use posthaste_spool::{Body, Upload};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Take};
@@ -235,7 +235,7 @@ impl Incoming {
                 }
                 None => Body::inline(pieces),
             };
-            let by = By { uid, reason: "imported".to_owned(), ..By::default() };
+            let by = Originator { uid, reason: "imported".to_owned(), ..Originator::default() };
             Ok::<_, String>(relay.import(&by, origin, message, &message_id, body))
         };
         let imported = spawn_blocking(import).await.map_err(|error| error.to_string())??;

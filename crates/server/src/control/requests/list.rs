@@ -8,7 +8,7 @@ use posthaste_control::{HeldBy, WaitState, WaitingLine, Which};
 use posthaste_events::last::{Deferral, last_deferrals};
 use posthaste_queue::entry::HoldReason;
 use posthaste_queue::{RecipientKey, Secs, Status, Waits};
-use posthaste_relay::sender::{Filter, Relay, Waiting};
+use posthaste_relay::sender::{Filter, Relay, WaitingRecipient};
 use posthaste_spool::Lsn;
 
 use super::scopes::filter;
@@ -112,7 +112,7 @@ impl Logged {
         Self { found, missing }
     }
 
-    fn complete(&self, waiting: &Waiting, line: &mut WaitingLine) {
+    fn complete(&self, waiting: &WaitingRecipient, line: &mut WaitingLine) {
         if !lacks_reply(waiting) {
             return;
         }
@@ -126,12 +126,12 @@ impl Logged {
 }
 
 /// True after an attempt of which only the codes are known.
-fn lacks_reply(waiting: &Waiting) -> bool {
+fn lacks_reply(waiting: &WaitingRecipient) -> bool {
     let state = &waiting.state;
     waiting.why.is_none() && (state.attempts > 0 || state.status != Status::default())
 }
 
-fn line_of(waiting: &Waiting, relay: &Relay) -> WaitingLine {
+fn line_of(waiting: &WaitingRecipient, relay: &Relay) -> WaitingLine {
     let state = &waiting.state;
     let name = relay.queue_name(state.queue);
     let name = name.as_ref();

@@ -12,7 +12,7 @@ use posthaste_cluster::{
 };
 use posthaste_control::Named;
 use posthaste_queue::{EntryText, QueueEntry, Secs};
-use posthaste_relay::sender::{By, Relay, wall_secs};
+use posthaste_relay::sender::{Originator, Relay, wall_secs};
 use posthaste_relay::suppression::{Suppressed, SuppressionFilter, Suppressions};
 use posthaste_shaping::MailScope;
 use rustix::fs::Mode;
@@ -295,8 +295,8 @@ fn tell(error: &dyn std::error::Error) {
     tracing::debug!(error, "a suspension of the cluster is not in a queue of this node yet");
 }
 
-fn by(of: &SharedSuspension) -> By {
-    By { uid: of.uid, token: of.token.clone(), reason: of.reason.clone() }
+fn by(of: &SharedSuspension) -> Originator {
+    Originator { uid: of.uid, token: of.token.clone(), reason: of.reason.clone() }
 }
 
 /// True of the suspension of a queue that was made for this one. Clocks and whole seconds differ a little.

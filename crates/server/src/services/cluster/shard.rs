@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use posthaste_cluster::{Digest, Lease, Position, ShardService};
 use posthaste_consumer::StreamOpenError;
 use posthaste_intake::{Destination, Intake};
-use posthaste_relay::sender::{Config as RelayConfig, Delivering, Notice, Notifier, Relay};
+use posthaste_relay::sender::{Config as RelayConfig, Delivering, Notifier, OutgoingNotice, Relay};
 use posthaste_spool::{Spool, StreamError};
 
 use super::health::QueueHealth;
@@ -311,7 +311,7 @@ impl Notifier for ShardSenders {
         self.receiver.upgrade().is_none_or(|receiver| receiver.knows(sender))
     }
 
-    fn deliver(&self, notice: Notice) -> Delivering {
+    fn deliver(&self, notice: OutgoingNotice) -> Delivering {
         let (receiver, intake) = (self.receiver.clone(), self.intake.clone());
         let destinations = self.destinations.clone();
         Box::pin(async move {
