@@ -3,21 +3,21 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use posthaste_cluster::{Content, LoggedBatch, Position, Reader, Record};
+use posthaste_cluster::{Content, LoggedBatch, LogPosition, LogReader, LogRecord};
 
 fuzz_target!(|data: &[u8]| {
-    let mut reader = Reader::new(1);
+    let mut reader = LogReader::new(1);
     for piece in pieces(data) {
         let as_it_is = Bytes::copy_from_slice(piece);
-        assert!(Record::decode(&as_it_is).is_err() || piece.len() > 40);
+        assert!(LogRecord::decode(&as_it_is).is_err() || piece.len() > 40);
         // With a checksum that fits, or no input would come past it.
         let sealed = Bytes::from([piece, &crc32c::crc32c(piece).to_le_bytes()].concat());
         let before = reader.position();
         let verdict = reader.read(before.next(), &sealed);
         assert_eq!(reader.position(), if verdict.is_ok() { before.next() } else { before });
-        assert!(reader.read(Position::new(before.get() + 2 + u64::from(verdict.is_ok())), &sealed).is_err());
-        let Ok(record) = Record::decode(&sealed) else { continue };
-        assert_eq!(Record::encode(&record.header, &record.content).0, sealed);
+        assert!(reader.read(LogPosition::new(before.get() + 2 + u64::from(verdict.is_ok())), &sealed).is_err());
+        let Ok(record) = LogRecord::decode(&sealed) else { continue };
+        assert_eq!(LogRecord::encode(&record.header, &record.content).0, sealed);
         let Content::Batches(batches) = record.content else { continue };
         for bytes in batches {
             if let Some((batch, body)) = LoggedBatch::decode(&bytes) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_spool::{AppendError, Body, Entry, Lsn, Released, Then};
 
-use crate::Position;
+use crate::LogPosition;
 use crate::batch::{LoggedBatch, LoggedBody};
 use crate::bundle::Own;
 use crate::collect::{CollectError, Collector, batch_of};
@@ -17,8 +17,8 @@ use crate::local::LocalSpool;
 use crate::pipeline::{Pipeline, Work};
 use crate::queue::Ending;
 use crate::reader::{History, Invalid};
-use crate::record::{Content, Record};
-use crate::sender::End;
+use crate::record::{Content, LogRecord};
+use crate::sender::SenderEnd;
 use crate::writer::WriterRules;
 
 /// The way of records into the local spool. Used by one thread.
@@ -29,7 +29,7 @@ pub(crate) struct Applier<L> {
     /// Units of room of all that is sent and not yet in the local spool.
     pub room: u64,
     /// First positions of uploads that are not complete.
-    unfinished: BTreeMap<u64, Position>,
+    unfinished: BTreeMap<u64, LogPosition>,
     collector: Collector,
     /// The time to append again what the local spool has refused.
     pub retry_at: Option<Instant>,
@@ -89,7 +89,7 @@ impl<L: LocalSpool> Applier<L> {
     }
 
     /// Positions of the first part of an unfinished upload, and of the last record.
-    pub fn unfinished(&self) -> Option<(Position, Position)> {
+    pub fn unfinished(&self) -> Option<(LogPosition, LogPosition)> {
         Some((self.unfinished.values().min().copied()?, self.last?.position))
     }
 
@@ -102,8 +102,8 @@ impl<L: LocalSpool> Applier<L> {
     ///
     /// # Errors
     /// The local disk fails, or the log does not have what it had.
-    pub fn collect_part(&mut self, position: Position, bytes: &Bytes) -> Result<(), End> {
-        let record = Record::decode(bytes).map_err(|_| senseless(position))?;
+    pub fn collect_part(&mut self, position: LogPosition, bytes: &Bytes) -> Result<(), SenderEnd> {
+        let record = LogRecord::decode(bytes).map_err(|_| senseless(position))?;
         match &record.content {
             Content::Part { upload, offset, bytes } if self.unfinished.contains_key(upload) => {
                 self.collect(position, *upload, *offset, bytes)
@@ -141,7 +141,7 @@ impl<L: LocalSpool> Applier<L> {
     ///
     /// # Errors
     /// It cannot be applied, and none after it is.
-    pub fn apply(&mut self, record: Record, history: &History, load: Option<Load>) -> Result<(), End> {
+    pub fn apply(&mut self, record: LogRecord, history: &History, load: Option<Load>) -> Result<(), SenderEnd> {
         self.last = Some(*history);
         let position = history.position;
         match &record.content {
@@ -210,7 +210,7 @@ impl<L: LocalSpool> Applier<L> {
     }
 
     /// A body from a bundle: in a file if it was in one.
-    fn body_of(&self, position: Position, logged: &LoggedBatch, body: Bytes) -> Result<Body, End> {
+    fn body_of(&self, position: LogPosition, logged: &LoggedBatch, body: Bytes) -> Result<Body, SenderEnd> {
         Ok(match logged.body {
             LoggedBody::None => Body::None,
             LoggedBody::Inline => Body::Inline(logged.front.clone(), vec![body]),
@@ -225,16 +225,16 @@ impl<L: LocalSpool> Applier<L> {
         })
     }
 
-    fn collect(&mut self, position: Position, upload: u64, offset: u64, bytes: &Bytes) -> Result<(), End> {
+    fn collect(&mut self, position: LogPosition, upload: u64, offset: u64, bytes: &Bytes) -> Result<(), SenderEnd> {
         let added = self.collector.add(&self.hub.local, upload, offset, bytes);
         added.map_err(|error| of_collecting(position, &error))
     }
 
     /// Parts of uploads that were not complete when the spool was closed, and the rest of the record in the middle of which that happened.
-    pub fn collect_again(&mut self, again: Vec<(Position, Bytes)>) -> Result<(), End> {
+    pub fn collect_again(&mut self, again: Vec<(LogPosition, Bytes)>) -> Result<(), SenderEnd> {
         let Some(last) = self.hub.member.last() else { return Ok(()) };
         for (position, bytes) in again {
-            let Ok(record) = Record::decode(&bytes) else { return Err(senseless(position)) };
+            let Ok(record) = LogRecord::decode(&bytes) else { return Err(senseless(position)) };
             match &record.content {
                 Content::Part { upload, offset, bytes } => {
                     self.unfinished.entry(*upload).or_insert(position);
@@ -254,7 +254,13 @@ impl<L: LocalSpool> Applier<L> {
         Ok(())
     }
 
-    fn register(&mut self, position: Position, number: u16, name: Option<&str>, is_own: bool) -> Result<(), End> {
+    fn register(
+        &mut self,
+        position: LogPosition,
+        number: u16,
+        name: Option<&str>,
+        is_own: bool,
+    ) -> Result<(), SenderEnd> {
         match (name, is_own) {
             // The local stream was there before the record.
             (_, true) => {}
@@ -292,7 +298,7 @@ impl<L: LocalSpool> Applier<L> {
         self.append_local(place, own.entries, own.body, Some(then), own.room);
     }
 
-    fn append_read(&mut self, place: Place, logged: &LoggedBatch, body: Body) -> Result<(), End> {
+    fn append_read(&mut self, place: Place, logged: &LoggedBatch, body: Body) -> Result<(), SenderEnd> {
         let position = place.position;
         let batch = batch_of(logged, body, |number| self.hub.member.id_of(number));
         let batch = batch.map_err(|number| hole(position, &format!("there is no stream {number}")))?;
@@ -363,22 +369,22 @@ impl<L: LocalSpool> Applier<L> {
     }
 }
 
-pub(crate) fn hole(position: Position, why: &dyn std::fmt::Display) -> End {
-    End::Invalid(Invalid::Hole { position, why: why.to_string() })
+pub(crate) fn hole(position: LogPosition, why: &dyn std::fmt::Display) -> SenderEnd {
+    SenderEnd::Invalid(Invalid::Hole { position, why: why.to_string() })
 }
 
-fn local(position: Position, why: &dyn std::fmt::Display) -> End {
-    End::Local { position, why: why.to_string() }
+fn local(position: LogPosition, why: &dyn std::fmt::Display) -> SenderEnd {
+    SenderEnd::Local { position, why: why.to_string() }
 }
 
-fn of_collecting(position: Position, error: &CollectError) -> End {
+fn of_collecting(position: LogPosition, error: &CollectError) -> SenderEnd {
     match error {
         CollectError::Io(error) => local(position, error),
         CollectError::Damaged(_) => hole(position, error),
     }
 }
 
-fn senseless(position: Position) -> End {
+fn senseless(position: LogPosition) -> SenderEnd {
     hole(position, &"a batch in it has no meaning")
 }
 

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes};
 use posthaste_spool::{Fields, put_text};
 
-use crate::Position;
+use crate::LogPosition;
 
 /// The name of a node: 1 to 64 letters, digits, `-` or `.`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,18 +77,18 @@ pub struct NodeCell {
     /// Shards of which it is the home, and which it wants back.
     pub asks: BTreeSet<u16>,
     /// Its members, by shard.
-    pub reports: BTreeMap<u16, Report>,
+    pub reports: BTreeMap<u16, MemberReport>,
 }
 
 /// The state of a member, durable on its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Report {
+pub struct MemberReport {
     /// Random, made with the spool.
     pub spool: u64,
     /// The log that it has applied.
     pub log: u64,
     /// Records up to here are applied, and no part of an unfinished upload is among them.
-    pub applied: Position,
+    pub applied: LogPosition,
     /// The last digest.
     pub digest: Option<Digest>,
 }
@@ -97,7 +97,7 @@ pub struct Report {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest {
     /// The record.
-    pub position: Position,
+    pub position: LogPosition,
     /// Equal on all members whose state is equal.
     pub sum: u64,
 }
@@ -283,17 +283,17 @@ impl NodeCell {
     }
 }
 
-fn report(fields: &mut Fields<'_>) -> Option<(u16, Report)> {
+fn report(fields: &mut Fields<'_>) -> Option<(u16, MemberReport)> {
     let shard = fields.u16()?;
     let spool = fields.u64()?;
     let log = fields.u64()?;
-    let applied = Position::new(fields.u64()?);
+    let applied = LogPosition::new(fields.u64()?);
     let digest = match fields.u8()? {
         0 => None,
-        1 => Some(Digest { position: Position::new(fields.u64()?), sum: fields.u64()? }),
+        1 => Some(Digest { position: LogPosition::new(fields.u64()?), sum: fields.u64()? }),
         _ => return None,
     };
-    Some((shard, Report { spool, log, applied, digest }))
+    Some((shard, MemberReport { spool, log, applied, digest }))
 }
 
 const VERSION: u8 = 1;
@@ -321,11 +321,11 @@ mod tests {
 
     fn node_cells() -> impl Strategy<Value = NodeCell> {
         let digest = prop::option::of(any::<(u64, u64)>());
-        let report = (any::<(u64, u64, u64)>(), digest).prop_map(|((spool, log, applied), digest)| Report {
+        let report = (any::<(u64, u64, u64)>(), digest).prop_map(|((spool, log, applied), digest)| MemberReport {
             spool,
             log,
-            applied: Position::new(applied),
-            digest: digest.map(|(position, sum)| Digest { position: Position::new(position), sum }),
+            applied: LogPosition::new(applied),
+            digest: digest.map(|(position, sum)| Digest { position: LogPosition::new(position), sum }),
         });
         let reports = prop::collection::btree_map(any::<u16>(), report, 0..4);
         let numbers = (any::<(u64, u64, u64)>(), "[0-9.]{0,9}", any::<bool>());

@@ -19,20 +19,20 @@ use posthaste_spool::{Fields, put_text};
 
 use crate::reader::History;
 use crate::runs::{Run, Runs};
-use crate::{Content, Position, Record};
+use crate::{Content, LogPosition, LogRecord};
 
 /// A batch's place in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
     pub log: u64,
-    pub position: Position,
+    pub position: LogPosition,
     pub crc: u32,
     pub number: u64,
     pub index: u32,
     pub numbers: u32,
     pub epoch: u64,
     pub valid_from: u64,
-    pub resume: Position,
+    pub resume: LogPosition,
     /// A name that a number was given by the record; no name any more.
     pub stream: Option<(u16, Option<String>)>,
     /// Members compare their state here.
@@ -41,7 +41,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// The place of the batch `index` of a record.
-    pub fn of(record: &Record, history: &History, index: u32, resume: Position) -> Self {
+    pub fn of(record: &LogRecord, history: &History, index: u32, resume: LogPosition) -> Self {
         Place {
             log: history.log,
             position: history.position,
@@ -110,14 +110,14 @@ impl Place {
         }
         let mut place = Place {
             log: fields.u64()?,
-            position: Position::new(fields.u64()?),
+            position: LogPosition::new(fields.u64()?),
             crc: fields.u32()?,
             number: fields.u64()?,
             index: fields.u32()?,
             numbers: fields.u32()?,
             epoch: fields.u64()?,
             valid_from: fields.u64()?,
-            resume: Position::new(fields.u64()?),
+            resume: LogPosition::new(fields.u64()?),
             stream: None,
             is_digest: false,
         };
@@ -228,14 +228,14 @@ mod tests {
         let numbers = (any::<(u64, u64, u32, u64, u64, u64)>(), 1_000u64..1 << 48, 0u32..9, 1u32..9);
         (numbers, stream).prop_map(|((it, number, index, more), stream)| Place {
             log: it.0,
-            position: Position::new(it.1),
+            position: LogPosition::new(it.1),
             crc: it.2,
             number,
             index,
             numbers: index + more,
             epoch: it.3,
             valid_from: it.4,
-            resume: Position::new(it.5),
+            resume: LogPosition::new(it.5),
             is_digest: stream.is_none() && it.2 % 2 == 0,
             stream,
         })
@@ -277,14 +277,14 @@ mod tests {
     fn a_missing_batch_is_noticed() {
         let place = |number| Place {
             log: 1,
-            position: Position::new(2),
+            position: LogPosition::new(2),
             crc: 3,
             number,
             index: 0,
             numbers: 1,
             epoch: 1,
             valid_from: 0,
-            resume: Position::new(2),
+            resume: LogPosition::new(2),
             stream: None,
             is_digest: false,
         };

@@ -9,11 +9,11 @@ use crate::applier::Applier;
 use crate::hub::{Failure, Hub};
 use crate::local::LocalSpool;
 use crate::queue::{Ending, Order, Promoted};
-use crate::reader::{Invalid, Read, Reader};
+use crate::reader::{Invalid, LogReader, Read};
 use crate::replicated::ReplicatedConfig;
-use crate::sender::{End, Identity, Sender};
+use crate::sender::{OwnerIdentity, Sender, SenderEnd};
 use crate::writer::Writer;
-use crate::{LogError, Position};
+use crate::{LogError, LogPosition};
 
 /// The thread of a shard.
 pub(crate) struct ShardThread<L> {
@@ -23,7 +23,7 @@ pub(crate) struct ShardThread<L> {
 
 impl<L: LocalSpool> ShardThread<L> {
     /// Until the spool is closed. `again`: records up to the last that the local spool has, from the place to resume from on.
-    pub fn run(self, mut reader: Reader, again: Vec<(Position, Bytes)>) {
+    pub fn run(self, mut reader: LogReader, again: Vec<(LogPosition, Bytes)>) {
         let mut applier = Applier::new(self.hub.clone(), self.config.writer_rules);
         let mut stopped = applier.collect_again(again).err();
         let mut parts = None;
@@ -40,8 +40,8 @@ impl<L: LocalSpool> ShardThread<L> {
             applier.forget_parts();
             (stopped, parts) = (None, applier.unfinished());
             reader = match applier.last() {
-                Some(history) => Reader::resume(self.config.shard, history),
-                None => Reader::new(self.config.shard),
+                Some(history) => LogReader::resume(self.config.shard, history),
+                None => LogReader::new(self.config.shard),
             }
             .with_rules(self.config.reader_rules);
         }
@@ -52,16 +52,16 @@ impl<L: LocalSpool> ShardThread<L> {
 struct Follower<'a, L> {
     hub: &'a Arc<Hub<L>>,
     applier: &'a mut Applier<L>,
-    reader: &'a mut Reader,
+    reader: &'a mut LogReader,
     /// The first and the last position that are read again, for parts of uploads, before it reads on.
-    parts: Option<(Position, Position)>,
+    parts: Option<(LogPosition, LogPosition)>,
     /// The reason why it applies nothing more until it is opened again.
-    stopped: Option<End>,
+    stopped: Option<SenderEnd>,
 }
 
 impl<L: LocalSpool> Follower<'_, L> {
     /// The order to become the owner; `None` at the end.
-    fn run(&mut self) -> Option<(Identity, Promoted)> {
+    fn run(&mut self) -> Option<(OwnerIdentity, Promoted)> {
         let mut is_at_end = false;
         let mut wanted = None;
         loop {
@@ -94,7 +94,8 @@ impl<L: LocalSpool> Follower<'_, L> {
             if let Some(failure) = self.hub.failure()
                 && let Some((_, opened)) = wanted.take()
             {
-                let local = || End::Local { position: self.reader.position().next(), why: failure.why().to_string() };
+                let local =
+                    || SenderEnd::Local { position: self.reader.position().next(), why: failure.why().to_string() };
                 (opened.tell)(Err(self.stopped.clone().unwrap_or_else(local)));
             }
             if self.parts.is_none() && wanted.is_some() {
@@ -117,7 +118,7 @@ impl<L: LocalSpool> Follower<'_, L> {
         self.hub.progress.saw_end(end);
         if from > end {
             if from > end.next() {
-                self.fail(End::Invalid(Invalid::OtherHistory {
+                self.fail(SenderEnd::Invalid(Invalid::OtherHistory {
                     position: end.next(),
                     why: "it is shorter than before",
                 }));
@@ -135,7 +136,7 @@ impl<L: LocalSpool> Follower<'_, L> {
                     ended = applier.apply(record, &history, None).err();
                 }
                 Ok(Read::Skipped(_)) => {}
-                Err(invalid) => ended = Some(End::Invalid(invalid)),
+                Err(invalid) => ended = Some(SenderEnd::Invalid(invalid)),
             }
             left -= 1;
             ended.is_none() && position < end && left > 0
@@ -144,7 +145,7 @@ impl<L: LocalSpool> Follower<'_, L> {
     }
 
     /// Collects some parts again. True if the engine does not answer.
-    fn read_parts(&mut self, first: Position, last: Position) -> bool {
+    fn read_parts(&mut self, first: LogPosition, last: LogPosition) -> bool {
         let mut ended = None;
         let mut left = READ_RECORDS;
         let mut next = first;
@@ -159,19 +160,19 @@ impl<L: LocalSpool> Follower<'_, L> {
     }
 
     /// True if nothing more can be read now.
-    fn is_stopped(&mut self, ended: Option<End>, followed: Result<(), LogError>, from: Position) -> bool {
+    fn is_stopped(&mut self, ended: Option<SenderEnd>, followed: Result<(), LogError>, from: LogPosition) -> bool {
         let end = match (ended, followed) {
             (Some(end), _) => end,
             (None, Ok(())) => return false,
             (None, Err(LogError::Gap(position))) => missing(position),
-            (None, Err(LogError::Cut { first })) => End::Invalid(Invalid::Cut { position: from, first }),
+            (None, Err(LogError::Cut { first })) => SenderEnd::Invalid(Invalid::Cut { position: from, first }),
             (None, Err(_)) => return true,
         };
         self.fail(end);
         true
     }
 
-    fn fail(&mut self, end: End) {
+    fn fail(&mut self, end: SenderEnd) {
         self.stopped = Some(end);
         self.note_stop();
     }
@@ -183,14 +184,14 @@ impl<L: LocalSpool> Follower<'_, L> {
     }
 }
 
-fn give_up(wanted: Option<(Identity, Promoted)>) {
+fn give_up(wanted: Option<(OwnerIdentity, Promoted)>) {
     if let Some((_, opened)) = wanted {
-        (opened.tell)(Err(End::GivenUp));
+        (opened.tell)(Err(SenderEnd::GivenUp));
     }
 }
 
-fn missing(position: Position) -> End {
-    End::Invalid(Invalid::Hole { position, why: "the engine does not have it".to_owned() })
+fn missing(position: LogPosition) -> SenderEnd {
+    SenderEnd::Invalid(Invalid::Hole { position, why: "the engine does not have it".to_owned() })
 }
 
 /// Records that are read at a time.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use posthaste_spool::AppendError;
 
-use crate::Log;
+use crate::ShardLog;
 
 /// The engine's state, as far as it keeps bodies out.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl EngineState {
     }
 
     /// Asks for the room. An engine that does not answer changes nothing: appends wait for it anyway.
-    pub fn ask_room(&self, log: &dyn Log) {
+    pub fn ask_room(&self, log: &dyn ShardLog) {
         let Ok((used, limit)) = log.room() else { return };
         let is_short = u128::from(used) * 100 >= u128::from(limit) * BODIES_PERCENT;
         let refusal = || AppendError::Full(format!("the engine's log has {used} of {limit} bytes").into());
@@ -39,7 +39,7 @@ impl EngineState {
     }
 
     /// Asks for the settings. An engine that does not answer changes nothing here, either: it is not set otherwise for that.
-    pub fn ask_settings(&self, log: &dyn Log) {
+    pub fn ask_settings(&self, log: &dyn ShardLog) {
         let Ok(wrong) = log.check() else { return };
         let refusal = || {
             let why = format!("change the settings of the engine: {}", wrong.join("; "));
@@ -57,7 +57,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     /// Asks for the room at each `pace`, and for the settings at each twelfth.
-    pub fn start(log: Arc<dyn Log>, state: Arc<EngineState>, pace: Duration) -> io::Result<Self> {
+    pub fn start(log: Arc<dyn ShardLog>, state: Arc<EngineState>, pace: Duration) -> io::Result<Self> {
         let bell: Arc<(Mutex<bool>, Condvar)> = Arc::default();
         let told = bell.clone();
         let thread = std::thread::Builder::new().name("cluster-guard".to_owned()).spawn(move || {
@@ -96,11 +96,11 @@ const SETTINGS_EVERY: u64 = 12;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{Faults, MemoryLog};
+    use crate::memory::{LogFaults, MemoryLog};
 
     #[test]
     fn only_an_engine_that_answers_changes_the_verdict() {
-        let log = MemoryLog::new(1, Faults::default());
+        let log = MemoryLog::new(1, LogFaults::default());
         let state = EngineState::default();
         let asked = |is_away: bool| {
             log.set_away(is_away);

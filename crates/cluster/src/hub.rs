@@ -7,12 +7,12 @@ use posthaste_spool::{AppendError, StreamId};
 
 use crate::member::Member;
 use crate::queue::Queue;
-use crate::sender::End;
-use crate::{Log, Position};
+use crate::sender::SenderEnd;
+use crate::{LogPosition, ShardLog};
 
 pub(crate) struct Hub<L> {
     pub local: L,
-    pub log: Arc<dyn Log>,
+    pub log: Arc<dyn ShardLog>,
     pub member: Arc<Member>,
     pub queue: Arc<Queue>,
     pub stream: StreamId,
@@ -22,7 +22,7 @@ pub(crate) struct Hub<L> {
     /// Outlives the hub: an answer of the engine may come after its end.
     pub progress: Arc<LogProgress>,
     failed: Mutex<Option<Failure>>,
-    ended: Mutex<Option<End>>,
+    ended: Mutex<Option<SenderEnd>>,
 }
 
 /// The log, as the shard's thread has seen it last. All grow.
@@ -35,12 +35,12 @@ pub(crate) struct LogProgress {
 
 impl LogProgress {
     /// A look at the log has found this end.
-    pub fn saw_end(&self, end: Position) {
+    pub fn saw_end(&self, end: LogPosition) {
         self.end.fetch_max(end.get(), Ordering::Relaxed);
     }
 
-    pub fn end(&self) -> Position {
-        Position::new(self.end.load(Ordering::Relaxed))
+    pub fn end(&self) -> LogPosition {
+        LogPosition::new(self.end.load(Ordering::Relaxed))
     }
 
     /// A record was sent, maybe not for the first time.
@@ -87,7 +87,7 @@ impl Failure {
 }
 
 impl<L> Hub<L> {
-    pub fn new(local: L, log: Arc<dyn Log>, member: Arc<Member>, stream: StreamId, segment_bytes: u64) -> Self {
+    pub fn new(local: L, log: Arc<dyn ShardLog>, member: Arc<Member>, stream: StreamId, segment_bytes: u64) -> Self {
         let (queue, snapshotting, progress, failed, ended) = Default::default();
         Hub { local, log, member, queue, stream, segment_bytes, snapshotting, progress, failed, ended }
     }
@@ -105,12 +105,12 @@ impl<L> Hub<L> {
     }
 
     /// The owner's sender has ended.
-    pub fn note_end(&self, end: End) {
+    pub fn note_end(&self, end: SenderEnd) {
         *self.ended.lock().expect("nothing panics while it is held") = Some(end);
     }
 
     /// The end of the present ownership, if it has ended by itself.
-    pub fn ended(&self) -> Option<End> {
+    pub fn ended(&self) -> Option<SenderEnd> {
         self.ended.lock().expect("nothing panics while it is held").clone()
     }
 

@@ -39,26 +39,26 @@ mod survey;
 mod writer;
 
 pub use batch::{LoggedBatch, LoggedBody, LoggedEntry};
-pub use cell::{CellKey, CellOwner, Digest, NodeCell, NodeName, Report, ShardCell};
+pub use cell::{CellKey, CellOwner, Digest, MemberReport, NodeCell, NodeName, ShardCell};
 pub use clock::{BootTime, LeaseClock};
 pub use control::{
-    CONTROL_SHARD, ControlEntry, ControlError, ControlFollower, ControlKind, ControlPlace, ControlShard, ControlTable,
-    ENTRIES_MAX,
+    CONTROL_SHARD, ControlEntry, ControlFollower, ControlKind, ControlPlace, ControlShard, ControlShardError,
+    ControlTable, ENTRIES_MAX,
 };
 pub use driver::{
     BegunTransaction, CallLane, CallThreads, ClusterNode, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease,
     NodeDriver, NodeNews, NodeShard, ShardService,
 };
 pub use local::LocalSpool;
-pub use log::{Appended, Cells, Log, LogError, Position};
-pub use opening::OpenError;
+pub use log::{Appended, Cells, LogError, LogPosition, ShardLog};
+pub use opening::ShardOpenError;
 pub use ownership::{
-    LogState, OwnReport, Ownership, OwnershipConfig, OwnershipEffect, OwnershipRules, OwnershipTimes, StopReason,
+    LogState, OwnReport, OwnershipConfig, OwnershipEffect, OwnershipRules, OwnershipTimes, ShardOwnership, StopReason,
 };
-pub use reader::{History, Invalid, Read, Reader, ReaderRules, Skipped};
-pub use record::{Content, DecodeError, Header, RECORD_BYTES_MAX, Record};
+pub use reader::{History, Invalid, LogReader, Read, ReaderRules, Skipped};
+pub use record::{Content, LogRecord, LogRecordError, LogRecordHeader, RECORD_BYTES_MAX};
 pub use replicated::{MemberPlace, ReplicatedConfig, ReplicatedSpool};
 pub use roster::{RosterError, add_node, is_removed, remove_node};
-pub use sender::{Effect, End, IN_FLIGHT_MAX, Identity, Sender, SenderRules};
+pub use sender::{Effect, IN_FLIGHT_MAX, OwnerIdentity, Sender, SenderEnd, SenderRules};
 pub use survey::{SURVEY, SurveyedNode, survey};
 pub use writer::WriterRules;

@@ -6,15 +6,15 @@ use bytes::Bytes;
 
 /// The engine's number of a record: each record has the next one, and the first record of a log has 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Position(u64);
+pub struct LogPosition(u64);
 
-impl Position {
+impl LogPosition {
     /// Before the first record.
-    pub const START: Position = Position(0);
+    pub const START: LogPosition = LogPosition(0);
 
     /// The position `number`.
     pub const fn new(number: u64) -> Self {
-        Position(number)
+        LogPosition(number)
     }
 
     /// Its number.
@@ -24,53 +24,53 @@ impl Position {
 
     /// The position of the record before this one; that before the first stays.
     pub const fn before(self) -> Self {
-        Position(self.0.saturating_sub(1))
+        LogPosition(self.0.saturating_sub(1))
     }
 
     /// The position of the record after this one.
     pub const fn next(self) -> Self {
-        Position(self.0 + 1)
+        LogPosition(self.0 + 1)
     }
 }
 
-impl fmt::Display for Position {
+impl fmt::Display for LogPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
 /// The result of an append. Called once, on any thread; must not block, and must not call the log.
-pub type Appended = Box<dyn FnOnce(Result<Position, LogError>) + Send>;
+pub type Appended = Box<dyn FnOnce(Result<LogPosition, LogError>) + Send>;
 
 /// A replicated, ordered log of one shard.
-pub trait Log: Send + Sync {
+pub trait ShardLog: Send + Sync {
     /// Appends at the position after `after`, or not at all. Does not block. Calls `then` once: with the position when a quorum has the record on stable
     /// storage, or with [`LogError::Refused`] or [`LogError::Unknown`]. Never repeats an append by itself.
-    fn append(&self, after: Position, record: Bytes, then: Appended);
+    fn append(&self, after: LogPosition, record: Bytes, then: Appended);
 
     /// Shows records from `from` on, each position once and in order, and waits for more until `each` returns false.
     ///
     /// # Errors
     /// [`LogError::Gap`] at a missing position, [`LogError::Cut`] if `from` was cut, [`LogError::Unreachable`].
-    fn follow(&self, from: Position, each: &mut dyn FnMut(Position, Bytes) -> bool) -> Result<(), LogError>;
+    fn follow(&self, from: LogPosition, each: &mut dyn FnMut(LogPosition, Bytes) -> bool) -> Result<(), LogError>;
 
     /// The lowest position stored; one more than [`end`](Self::end) if none is.
     ///
     /// # Errors
     /// [`LogError::Unreachable`].
-    fn first(&self) -> Result<Position, LogError>;
+    fn first(&self) -> Result<LogPosition, LogError>;
 
-    /// The highest position ever stored: a cut does not lower it. [`Position::START`] for a new log.
+    /// The highest position ever stored: a cut does not lower it. [`LogPosition::START`] for a new log.
     ///
     /// # Errors
     /// [`LogError::Unreachable`].
-    fn end(&self) -> Result<Position, LogError>;
+    fn end(&self) -> Result<LogPosition, LogError>;
 
     /// Removes all records below a position.
     ///
     /// # Errors
     /// [`LogError::Unreachable`]: it may have happened.
-    fn cut(&self, below: Position) -> Result<(), LogError>;
+    fn cut(&self, below: LogPosition) -> Result<(), LogError>;
 
     /// Bytes used, and the limit.
     ///
@@ -124,12 +124,12 @@ pub enum LogError {
     Unknown(String),
     /// A position that should be there is missing: the log has a hole.
     #[error("position {0} is missing in the log")]
-    Gap(Position),
+    Gap(LogPosition),
     /// The position was cut: this reader was away for too long. No damage.
     #[error("the log now begins at position {first}")]
     Cut {
         /// The lowest position stored.
-        first: Position,
+        first: LogPosition,
     },
     /// The cell has another revision.
     #[error("another writer has changed the cell")]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use posthaste_spool::{Consumer, Lsn, Published, StreamId};
 
-use crate::Position;
+use crate::LogPosition;
 use crate::entry::{Applied, Place};
 
 /// Consumes the private stream `log`. Its entry is the first of each batch, so the number of a batch is known when other consumers are shown it.
@@ -20,7 +20,7 @@ pub(crate) struct Member {
 }
 
 /// See [`ReplicatedSpool::on_digest`](crate::ReplicatedSpool::on_digest).
-pub(crate) type DigestHook = Box<dyn Fn(Position) + Send + Sync>;
+pub(crate) type DigestHook = Box<dyn Fn(LogPosition) + Send + Sync>;
 
 #[derive(Default)]
 struct State {

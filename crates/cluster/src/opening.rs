@@ -8,10 +8,10 @@ use posthaste_spool::{Lsn, ReplayError, Replayed, RestoreError, Spool, SpoolAdmi
 
 use crate::entry::{Applied, Place};
 use crate::member::Member;
-use crate::reader::{Invalid, Reader};
-use crate::record::Record;
-use crate::sender::End;
-use crate::{Log, LogError, Position};
+use crate::reader::{Invalid, LogReader};
+use crate::record::LogRecord;
+use crate::sender::SenderEnd;
+use crate::{LogError, LogPosition, ShardLog};
 
 /// The name of the private stream begins with this; the id of the local spool follows. So the id is made with the stream, and is gone with the spool.
 pub(crate) const LOG_STREAM: &str = "log";
@@ -28,7 +28,7 @@ fn spool_id(name: &str) -> Option<u64> {
 }
 
 /// The private stream and the id of the local spool. A new spool gets `new_id`.
-pub(crate) fn private_stream(local: &impl SpoolAdmin, new_id: u64) -> Result<(StreamId, u64), OpenError> {
+pub(crate) fn private_stream(local: &impl SpoolAdmin, new_id: u64) -> Result<(StreamId, u64), ShardOpenError> {
     let id = local.streams().iter().find_map(|stream| spool_id(&stream.name)).unwrap_or(new_id);
     Ok((local.stream(&format!("{LOG_STREAM}{ID_SIGN}{id:016x}"))?, id))
 }
@@ -36,7 +36,7 @@ pub(crate) fn private_stream(local: &impl SpoolAdmin, new_id: u64) -> Result<(St
 /// Why a shard could not be opened. Nothing was changed in the log, unless it says so.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum OpenError {
+pub enum ShardOpenError {
     /// The local spool has lost entries of its private stream: the member needs seeding.
     #[error("the local spool has lost its place in the log: {0}")]
     PlaceLost(String),
@@ -44,16 +44,16 @@ pub enum OpenError {
     #[error("the log ends at position {end}, and this member has applied position {applied}")]
     RolledBack {
         /// The last position of the log.
-        end: Position,
+        end: LogPosition,
         /// The last position in the local spool.
-        applied: Position,
+        applied: LogPosition,
     },
     /// The log cannot be read on from there.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// Somebody else owns it, or the log cannot be read.
     #[error(transparent)]
-    End(#[from] End),
+    End(#[from] SenderEnd),
     /// The engine has settings that do not keep the promise.
     #[error("change the settings of the engine: {}", .0.join("; "))]
     Settings(Vec<String>),
@@ -75,13 +75,13 @@ pub enum OpenError {
 }
 
 /// Reads the private stream: the place in the log that the local spool has, and its last local LSN.
-pub(crate) fn applied(local: &dyn Spool, stream: StreamId) -> Result<(Applied, Lsn), OpenError> {
+pub(crate) fn applied(local: &dyn Spool, stream: StreamId) -> Result<(Applied, Lsn), ShardOpenError> {
     let restored = local.restore(stream)?;
     let mut applied = Applied::default();
     if let Some(mut snapshot) = restored.snapshot {
         let mut bytes = Vec::new();
         snapshot.read_to_end(&mut bytes)?;
-        let lost = || OpenError::PlaceLost("its snapshot has no meaning".to_owned());
+        let lost = || ShardOpenError::PlaceLost("its snapshot has no meaning".to_owned());
         applied = Applied::decode(&bytes).ok_or_else(lost)?;
     }
     let mut lost = None;
@@ -95,33 +95,33 @@ pub(crate) fn applied(local: &dyn Spool, stream: StreamId) -> Result<(Applied, L
         Replayed::Uncertain { through } => lost = Some(format!("batches up to {through} are missing")),
     })?;
     match lost {
-        Some(what) => Err(OpenError::PlaceLost(what)),
+        Some(what) => Err(ShardOpenError::PlaceLost(what)),
         None => Ok((applied, covered)),
     }
 }
 
 /// State for reading the log further.
 pub(crate) struct Resumed {
-    pub reader: Reader,
+    pub reader: LogReader,
     /// Records up to the last that the local spool has: of uploads that were not complete, and of batches that it lacks.
-    pub again: Vec<(Position, Bytes)>,
+    pub again: Vec<(LogPosition, Bytes)>,
 }
 
 /// Compares the log with what the local spool has of it.
-pub(crate) fn resume(log: &dyn Log, applied: &Applied, shard: u16) -> Result<Resumed, OpenError> {
+pub(crate) fn resume(log: &dyn ShardLog, applied: &Applied, shard: u16) -> Result<Resumed, ShardOpenError> {
     let first = log.first()?;
     let end = log.end()?;
-    let cut = |position| OpenError::Invalid(Invalid::Cut { position, first });
+    let cut = |position| ShardOpenError::Invalid(Invalid::Cut { position, first });
     let Some(last) = &applied.last else {
-        let from = Position::START.next();
+        let from = LogPosition::START.next();
         return if first > from {
             Err(cut(from))
         } else {
-            Ok(Resumed { reader: Reader::new(shard), again: Vec::new() })
+            Ok(Resumed { reader: LogReader::new(shard), again: Vec::new() })
         };
     };
     if end < last.position {
-        return Err(OpenError::RolledBack { end, applied: last.position });
+        return Err(ShardOpenError::RolledBack { end, applied: last.position });
     }
     let needed = if last.is_last() { last.position.next() } else { last.position }.min(last.resume_from());
     if first > needed {
@@ -136,13 +136,13 @@ pub(crate) fn resume(log: &dyn Log, applied: &Applied, shard: u16) -> Result<Res
         let bytes = again.last().map(|(_, bytes)| bytes.clone()).unwrap_or_default();
         is_same(last, &bytes)?;
     }
-    Ok(Resumed { reader: Reader::resume(shard, last.history()), again })
+    Ok(Resumed { reader: LogReader::resume(shard, last.history()), again })
 }
 
 /// Checks that the log still has the record that the last batch came from.
 fn is_same(last: &Place, bytes: &Bytes) -> Result<(), Invalid> {
     let position = last.position;
-    match Record::decode(bytes) {
+    match LogRecord::decode(bytes) {
         Ok(record) if record.crc == last.crc => Ok(()),
         Ok(_) => Err(Invalid::OtherHistory { position, why: "it is not the record that this member has applied" }),
         Err(error) => Err(Invalid::Hole { position, why: error.to_string() }),
@@ -151,7 +151,7 @@ fn is_same(last: &Place, bytes: &Bytes) -> Result<(), Invalid> {
 
 impl Place {
     /// The first position that is read again: of the oldest upload that was not complete, or the next one.
-    fn resume_from(&self) -> Position {
+    fn resume_from(&self) -> LogPosition {
         if self.resume < self.position { self.resume } else { self.position.next() }
     }
 }
@@ -161,7 +161,7 @@ pub(crate) fn register(
     local: &impl SpoolAdmin,
     member: &Member,
     streams: &BTreeMap<u16, Option<String>>,
-) -> Result<(), OpenError> {
+) -> Result<(), ShardOpenError> {
     for (number, name) in streams {
         let id = name.as_deref().map(|name| local.stream(name)).transpose()?;
         member.set_id(*number, id);

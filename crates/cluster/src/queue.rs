@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use posthaste_spool::{Batch, Cancel, Cancelled, Then};
 
-use crate::sender::{End, Identity};
+use crate::sender::{OwnerIdentity, SenderEnd};
 
 #[derive(Default)]
 pub(crate) struct Queue {
@@ -46,7 +46,7 @@ pub(crate) type Told = Box<dyn FnOnce() + Send>;
 
 /// A change of this node's part.
 pub(crate) enum Order {
-    Promote(Identity, Promoted),
+    Promote(OwnerIdentity, Promoted),
     /// Told once it is done.
     Demote(Told),
 }
@@ -54,7 +54,7 @@ pub(crate) enum Order {
 /// Callers that wait for the opening of the log.
 pub(crate) struct Promoted {
     /// Told once the log is open, or why it is not. As [`Told`].
-    pub tell: Box<dyn FnOnce(Result<(), End>) + Send>,
+    pub tell: Box<dyn FnOnce(Result<(), SenderEnd>) + Send>,
     /// Not before the local spool has all of the log, although it may have no room now.
     pub waits_for_room: bool,
 }

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::Position;
-use crate::record::{Content, DecodeError, Record};
+use crate::LogPosition;
+use crate::record::{Content, LogRecord, LogRecordError};
 
 /// The history of a shard up to a position, as far as it decides about the next record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct History {
     /// The log id.
     pub log: u64,
     /// The last position read.
-    pub position: Position,
+    pub position: LogPosition,
     /// The epoch of the last `open`; 0 before the first.
     pub epoch: u64,
     /// The lowest valid send number of that epoch.
@@ -24,7 +24,7 @@ pub struct History {
 
 /// Reads the log of one shard.
 #[derive(Debug, Clone)]
-pub struct Reader {
+pub struct LogReader {
     shard: u16,
     /// `None` before the first record of the log.
     history: Option<History>,
@@ -55,7 +55,7 @@ impl Default for ReaderRules {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Read {
     /// A valid record.
-    Valid(Record),
+    Valid(LogRecord),
     /// A stored record that is void.
     Skipped(Skipped),
 }
@@ -77,7 +77,7 @@ pub enum Invalid {
     #[error("the log has a hole at position {position}: {why}")]
     Hole {
         /// The first position that cannot be used.
-        position: Position,
+        position: LogPosition,
         /// The damage.
         why: String,
     },
@@ -85,7 +85,7 @@ pub enum Invalid {
     #[error("the log has another history from position {position} on: {why}")]
     OtherHistory {
         /// The first record of the other history.
-        position: Position,
+        position: LogPosition,
         /// The difference.
         why: &'static str,
     },
@@ -93,34 +93,34 @@ pub enum Invalid {
     #[error("the log begins at position {first}, and position {position} is needed")]
     Cut {
         /// The first position needed.
-        position: Position,
+        position: LogPosition,
         /// The lowest position stored.
-        first: Position,
+        first: LogPosition,
     },
     /// A newer release wrote this record: the program must be renewed first.
     #[error("position {position}: {error}")]
     Unknown {
         /// The record.
-        position: Position,
+        position: LogPosition,
         /// Error of decoding, with the version.
-        error: DecodeError,
+        error: LogRecordError,
     },
 }
 
-impl Reader {
+impl LogReader {
     /// A reader at the first record of a log.
     pub fn new(shard: u16) -> Self {
-        Reader { shard, history: None, rules: ReaderRules::default() }
+        LogReader { shard, history: None, rules: ReaderRules::default() }
     }
 
     /// Goes on after a history.
     pub fn resume(shard: u16, history: History) -> Self {
-        Reader { history: Some(history), ..Self::new(shard) }
+        LogReader { history: Some(history), ..Self::new(shard) }
     }
 
     /// Sets the rules, of which tests switch some off.
     pub fn with_rules(self, rules: ReaderRules) -> Self {
-        Reader { rules, ..self }
+        LogReader { rules, ..self }
     }
 
     /// The history so far; `None` before the first record.
@@ -134,21 +134,21 @@ impl Reader {
     }
 
     /// The last position read.
-    pub fn position(&self) -> Position {
-        self.history.map_or(Position::START, |history| history.position)
+    pub fn position(&self) -> LogPosition {
+        self.history.map_or(LogPosition::START, |history| history.position)
     }
 
     /// Takes the record at the next position.
     ///
     /// # Errors
     /// See [`Invalid`]. The reader stands where it stood: the same position may be read again, from another replica.
-    pub fn read(&mut self, position: Position, bytes: &Bytes) -> Result<Read, Invalid> {
+    pub fn read(&mut self, position: LogPosition, bytes: &Bytes) -> Result<Read, Invalid> {
         let expected = self.position().next();
         if position != expected {
             return Err(Invalid::Hole { position: expected, why: format!("the engine went on with {position}") });
         }
-        let record = Record::decode(bytes).map_err(|error| match error {
-            DecodeError::Version(_) => Invalid::Unknown { position, error },
+        let record = LogRecord::decode(bytes).map_err(|error| match error {
+            LogRecordError::Version(_) => Invalid::Unknown { position, error },
             _ => Invalid::Hole { position, why: error.to_string() },
         })?;
         let Some(history) = &mut self.history else { return self.start(position, record) };
@@ -162,14 +162,14 @@ impl Reader {
     }
 
     /// Takes a record that the owner sent and the engine acknowledged, without reading it again.
-    pub fn confirm(&mut self, position: Position, record: &Record) {
+    pub fn confirm(&mut self, position: LogPosition, record: &LogRecord) {
         match &mut self.history {
             Some(history) => history.take(position, record),
             None => drop(self.start(position, record.clone())),
         }
     }
 
-    fn start(&mut self, position: Position, record: Record) -> Result<Read, Invalid> {
+    fn start(&mut self, position: LogPosition, record: LogRecord) -> Result<Read, Invalid> {
         let header = &record.header;
         if header.shard != self.shard {
             return Err(Invalid::OtherHistory { position, why: "it belongs to another shard" });
@@ -184,7 +184,7 @@ impl Reader {
 }
 
 impl History {
-    fn take(&mut self, position: Position, record: &Record) {
+    fn take(&mut self, position: LogPosition, record: &LogRecord) {
         (self.position, self.crc) = (position, record.crc);
         self.next = record.header.first + record.numbers();
         match record.content {
@@ -196,7 +196,7 @@ impl History {
 }
 
 /// Rules (a) and (b).
-fn skips(rules: &ReaderRules, history: &History, record: &Record) -> Option<Skipped> {
+fn skips(rules: &ReaderRules, history: &History, record: &LogRecord) -> Option<Skipped> {
     let header = &record.header;
     let is_open = matches!(record.content, Content::Open { .. });
     if rules.old_epochs && (header.epoch < history.epoch || is_open && header.epoch == history.epoch) {
@@ -213,8 +213,8 @@ fn check(
     rules: &ReaderRules,
     shard: u16,
     history: &History,
-    position: Position,
-    record: &Record,
+    position: LogPosition,
+    record: &LogRecord,
 ) -> Result<(), Invalid> {
     let header = &record.header;
     let other = |why| Err(Invalid::OtherHistory { position, why });
@@ -243,26 +243,26 @@ fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Header;
+    use crate::record::LogRecordHeader;
 
     const LOG: u64 = 77;
 
     /// Writes records as owners do, and reads them.
     struct Shard {
-        reader: Reader,
+        reader: LogReader,
         /// Header of the next record.
-        header: Header,
+        header: LogRecordHeader,
     }
 
     impl Shard {
         fn new(rules: ReaderRules) -> Self {
-            let header = Header { shard: 3, log: LOG, epoch: 0, send: 0, first: 100, previous: 0 };
-            Shard { reader: Reader::new(3).with_rules(rules), header }
+            let header = LogRecordHeader { shard: 3, log: LOG, epoch: 0, send: 0, first: 100, previous: 0 };
+            Shard { reader: LogReader::new(3).with_rules(rules), header }
         }
 
         /// The next record of the owner, which becomes its last one.
         fn next(&mut self, content: &Content) -> Bytes {
-            let (bytes, crc) = Record::encode(&self.header, content);
+            let (bytes, crc) = LogRecord::encode(&self.header, content);
             self.header.previous = crc;
             self.header.first += content.numbers();
             self.header.send += 1;
@@ -309,7 +309,7 @@ mod tests {
     fn a_log_is_read_from_its_first_record_on() {
         let shard = Shard::begun(ReaderRules::default());
         let history = *shard.reader.history().unwrap();
-        assert_eq!((history.log, history.epoch, history.position), (LOG, 1, Position::new(3)));
+        assert_eq!((history.log, history.epoch, history.position), (LOG, 1, LogPosition::new(3)));
         assert_eq!(history.next, 104, "two records without batches, and two batches");
         let mut other = Shard::new(ReaderRules::default());
         other.next(&Content::Start);
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_reader_resumes_from_a_history() {
         let mut shard = Shard::begun(ReaderRules::default());
-        shard.reader = Reader::resume(3, *shard.reader.history().unwrap());
+        shard.reader = LogReader::resume(3, *shard.reader.history().unwrap());
         let next = shard.next(&batches(1));
         assert!(shard.is_valid(&next));
     }
@@ -368,7 +368,7 @@ mod tests {
         shard.next(&batches(1));
         let second = shard.next(&batches(1));
         let valid_from = shard.header.send + 1;
-        shard.header = Header { send: shard.header.send, ..before };
+        shard.header = LogRecordHeader { send: shard.header.send, ..before };
         let barrier = shard.next(&Content::Barrier { valid_from });
         assert!(shard.is_valid(&barrier));
         let verdict = shard.read(&second);
@@ -411,7 +411,7 @@ mod tests {
         let before = shard.header;
         let seen = shard.next(&batches(1));
         assert!(shard.is_valid(&seen));
-        shard.header = Header { send: 40, ..before };
+        shard.header = LogRecordHeader { send: 40, ..before };
         shard.next(&Content::Batches(vec![Bytes::from_static(b"something else")]));
         let next = shard.next(&batches(1));
         matches!(shard.read(&next), Err(Invalid::OtherHistory { .. }))

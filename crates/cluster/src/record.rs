@@ -26,9 +26,9 @@ pub const RECORD_BYTES_MAX: usize = 4 << 20;
 
 /// A record in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct LogRecord {
     /// Shard, epoch and position.
-    pub header: Header,
+    pub header: LogRecordHeader,
     /// Its kind and payload.
     pub content: Content,
     /// CRC-32C of its bytes, which the next valid record names.
@@ -37,7 +37,7 @@ pub struct Record {
 
 /// The place of a record in the history of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct LogRecordHeader {
     /// The shard.
     pub shard: u16,
     /// Random, made with each log.
@@ -119,7 +119,7 @@ pub enum Content {
 /// Why bytes are no record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DecodeError {
+pub enum LogRecordError {
     /// The checksum does not match, or a length is impossible.
     #[error("the record is damaged")]
     Damaged,
@@ -134,12 +134,12 @@ pub enum DecodeError {
 const VERSION: u8 = 1;
 const CRC: usize = 4;
 
-impl Record {
+impl LogRecord {
     /// The bytes of a record and their CRC.
     ///
     /// # Panics
     /// If it is longer than [`RECORD_BYTES_MAX`], or a bundle has no batch: its writer counts them.
-    pub fn encode(header: &Header, content: &Content) -> (Bytes, u32) {
+    pub fn encode(header: &LogRecordHeader, content: &Content) -> (Bytes, u32) {
         let (count, len) = match content {
             Content::Batches(batches) => (batches.len(), batches.iter().map(Bytes::len).sum()),
             Content::Part { bytes, .. } => (0, 16 + bytes.len()),
@@ -169,17 +169,17 @@ impl Record {
     /// The record that the bytes are.
     ///
     /// # Errors
-    /// See [`DecodeError`].
-    pub fn decode(bytes: &Bytes) -> Result<Self, DecodeError> {
-        let (content, crc) = bytes.split_last_chunk::<CRC>().ok_or(DecodeError::Damaged)?;
+    /// See [`LogRecordError`].
+    pub fn decode(bytes: &Bytes) -> Result<Self, LogRecordError> {
+        let (content, crc) = bytes.split_last_chunk::<CRC>().ok_or(LogRecordError::Damaged)?;
         let crc = u32::from_le_bytes(*crc);
         if bytes.len() > RECORD_BYTES_MAX || crc32c::crc32c(content) != crc {
-            return Err(DecodeError::Damaged);
+            return Err(LogRecordError::Damaged);
         }
         match content.first() {
-            Some(&VERSION) => Self::decode_content(bytes, content, crc).ok_or(DecodeError::Senseless),
-            Some(version) => Err(DecodeError::Version(*version)),
-            None => Err(DecodeError::Damaged),
+            Some(&VERSION) => Self::decode_content(bytes, content, crc).ok_or(LogRecordError::Senseless),
+            Some(version) => Err(LogRecordError::Version(*version)),
+            None => Err(LogRecordError::Damaged),
         }
     }
 
@@ -193,7 +193,7 @@ impl Record {
         let first = fields.u64()?;
         let count = fields.u32()?;
         let len = fields.u32()?;
-        let header = Header { shard, log, epoch, send, first, previous: fields.u32()? };
+        let header = LogRecordHeader { shard, log, epoch, send, first, previous: fields.u32()? };
         let sums = fields.bytes((count as usize).checked_mul(8)?)?;
         if fields.len() != len as usize || (count > 0) != (kind == BATCHES) {
             return None;
@@ -204,7 +204,7 @@ impl Record {
         };
         // No number of the shard's may run over.
         first.checked_add(u64::from(count).max(1)).filter(|next| *next <= NUMBER_MAX)?;
-        Some(Record { header, content, crc })
+        Some(LogRecord { header, content, crc })
     }
 
     /// Cluster numbers that it takes: one for each batch, and one for the batch that a record without batches makes on each member.
@@ -214,7 +214,7 @@ impl Record {
 }
 
 impl Content {
-    /// See [`Record::numbers`].
+    /// See [`LogRecord::numbers`].
     pub fn numbers(&self) -> u64 {
         match self {
             Content::Batches(batches) => batches.len() as u64,
@@ -371,8 +371,8 @@ pub(crate) mod tests {
         ]
     }
 
-    fn headers() -> impl Strategy<Value = Header> {
-        (any::<(u16, u64, u64, u64, u32)>(), 0..NUMBER_MAX - 100).prop_map(|(it, first)| Header {
+    fn headers() -> impl Strategy<Value = LogRecordHeader> {
+        (any::<(u16, u64, u64, u64, u32)>(), 0..NUMBER_MAX - 100).prop_map(|(it, first)| LogRecordHeader {
             shard: it.0,
             log: it.1,
             epoch: it.2,
@@ -385,20 +385,20 @@ pub(crate) mod tests {
     proptest! {
         #[test]
         fn a_record_reads_back_and_no_part_of_it_is_one(header in headers(), content in contents()) {
-            let (bytes, crc) = Record::encode(&header, &content);
+            let (bytes, crc) = LogRecord::encode(&header, &content);
             for len in 0..bytes.len() {
-                prop_assert_eq!(Record::decode(&bytes.slice(..len)), Err(DecodeError::Damaged));
+                prop_assert_eq!(LogRecord::decode(&bytes.slice(..len)), Err(LogRecordError::Damaged));
             }
-            prop_assert_eq!(Record::decode(&bytes), Ok(Record { header, content, crc }));
+            prop_assert_eq!(LogRecord::decode(&bytes), Ok(LogRecord { header, content, crc }));
         }
 
         #[test]
         fn any_flipped_bit_is_noticed(header in headers(), content in contents(), at in any::<prop::sample::Index>()) {
-            let (bytes, _) = Record::encode(&header, &content);
+            let (bytes, _) = LogRecord::encode(&header, &content);
             let mut damaged = bytes.to_vec();
             let bit = at.index(damaged.len() * 8);
             damaged[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(Record::decode(&damaged.into()), Err(DecodeError::Damaged));
+            prop_assert_eq!(LogRecord::decode(&damaged.into()), Err(LogRecordError::Damaged));
         }
 
         /// A writer with a bug, or one that forges: the checksum fits.
@@ -406,7 +406,7 @@ pub(crate) mod tests {
         fn bytes_with_a_fitting_checksum_are_no_record_or_its_bytes(
             header in headers(), content in contents(), changes in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 1..4),
         ) {
-            let (bytes, _) = Record::encode(&header, &content);
+            let (bytes, _) = LogRecord::encode(&header, &content);
             let mut forged = bytes[..bytes.len() - CRC].to_vec();
             for (at, byte) in changes {
                 let at = at.index(forged.len());
@@ -414,33 +414,33 @@ pub(crate) mod tests {
             }
             let crc = crc32c::crc32c(&forged);
             forged.put_u32_le(crc);
-            if let Ok(record) = Record::decode(&forged.clone().into()) {
-                prop_assert_eq!(&Record::encode(&record.header, &record.content).0[..], &forged[..]);
+            if let Ok(record) = LogRecord::decode(&forged.clone().into()) {
+                prop_assert_eq!(&LogRecord::encode(&record.header, &record.content).0[..], &forged[..]);
             }
         }
     }
 
     #[test]
     fn a_newer_version_is_told_from_damage() {
-        let header = Header { shard: 1, log: 2, epoch: 3, send: 4, first: 5, previous: 6 };
-        let (bytes, _) = Record::encode(&header, &Content::Digest);
+        let header = LogRecordHeader { shard: 1, log: 2, epoch: 3, send: 4, first: 5, previous: 6 };
+        let (bytes, _) = LogRecord::encode(&header, &Content::Digest);
         let mut newer = bytes[..bytes.len() - CRC].to_vec();
         newer[0] = VERSION + 1;
         let crc = crc32c::crc32c(&newer);
         newer.put_u32_le(crc);
-        assert_eq!(Record::decode(&newer.into()), Err(DecodeError::Version(VERSION + 1)));
-        assert_eq!(Record::decode(&Bytes::new()), Err(DecodeError::Damaged));
-        assert_eq!(Record::decode(&Bytes::from_static(&[0; 4])), Err(DecodeError::Damaged), "nothing has CRC 0");
+        assert_eq!(LogRecord::decode(&newer.into()), Err(LogRecordError::Version(VERSION + 1)));
+        assert_eq!(LogRecord::decode(&Bytes::new()), Err(LogRecordError::Damaged));
+        assert_eq!(LogRecord::decode(&Bytes::from_static(&[0; 4])), Err(LogRecordError::Damaged), "nothing has CRC 0");
     }
 
     #[test]
     fn a_batch_whose_own_checksum_differs_is_refused() {
-        let header = Header { shard: 1, log: 2, epoch: 3, send: 4, first: 5, previous: 6 };
-        let (bytes, _) = Record::encode(&header, &Content::Batches(vec!["one".into(), "two".into()]));
+        let header = LogRecordHeader { shard: 1, log: 2, epoch: 3, send: 4, first: 5, previous: 6 };
+        let (bytes, _) = LogRecord::encode(&header, &Content::Batches(vec!["one".into(), "two".into()]));
         let mut forged = bytes[..bytes.len() - CRC].to_vec();
         *forged.last_mut().unwrap() ^= 1;
         let crc = crc32c::crc32c(&forged);
         forged.put_u32_le(crc);
-        assert_eq!(Record::decode(&forged.into()), Err(DecodeError::Senseless));
+        assert_eq!(LogRecord::decode(&forged.into()), Err(LogRecordError::Senseless));
     }
 }

@@ -17,8 +17,8 @@ use crate::local::LocalSpool;
 use crate::member::Member;
 use crate::opening;
 use crate::queue::{Ending, Item, Order, Promoted};
-use crate::sender::{End, Identity};
-use crate::{Log, OpenError, Position, ReaderRules, SenderRules, WriterRules};
+use crate::sender::{OwnerIdentity, SenderEnd};
+use crate::{LogPosition, ReaderRules, SenderRules, ShardLog, ShardOpenError, WriterRules};
 
 /// A member's spool of a shard. The owner acknowledges a batch when the log has it on a quorum and the local spool has it on its disk. A standby applies the log
 /// and takes no batches.
@@ -44,7 +44,7 @@ pub struct MemberPlace {
     /// The log id.
     pub log: u64,
     /// All records up to here are in the local spool, durably. After a restart none of them is needed.
-    pub applied: Position,
+    pub applied: LogPosition,
     /// The number of the last batch.
     pub number: u64,
 }
@@ -55,7 +55,7 @@ pub struct ReplicatedConfig {
     /// The shard.
     pub shard: u16,
     /// The identity of this opening.
-    pub identity: Identity,
+    pub identity: OwnerIdentity,
     /// Bytes of a segment of the local ring.
     pub segment_bytes: u64,
     /// Bytes of entries and body in one record of the local ring, the smallest of all members.
@@ -78,8 +78,8 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     /// Opens the log as its owner: applies to the local spool what that lacks, and appends an `open`. A log without a record is begun. Blocks until the engine has answered.
     ///
     /// # Errors
-    /// See [`OpenError`].
-    pub fn open(local: L, log: Arc<dyn Log>, config: ReplicatedConfig) -> Result<Self, OpenError> {
+    /// See [`ShardOpenError`].
+    pub fn open(local: L, log: Arc<dyn ShardLog>, config: ReplicatedConfig) -> Result<Self, ShardOpenError> {
         let identity = config.identity;
         let spool = Self::follow(local, log, config)?;
         spool.promote_when(false, identity)?;
@@ -89,11 +89,11 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     /// Opens the log as a standby: applies it, and takes no batches.
     ///
     /// # Errors
-    /// See [`OpenError`]. Records that cannot be applied close the spool later: see [`Spool::poisoned`](posthaste_spool::Spool::poisoned).
-    pub fn follow(local: L, log: Arc<dyn Log>, config: ReplicatedConfig) -> Result<Self, OpenError> {
+    /// See [`ShardOpenError`]. Records that cannot be applied close the spool later: see [`Spool::poisoned`](posthaste_spool::Spool::poisoned).
+    pub fn follow(local: L, log: Arc<dyn ShardLog>, config: ReplicatedConfig) -> Result<Self, ShardOpenError> {
         let wrong = log.check()?;
         if !wrong.is_empty() {
-            return Err(OpenError::Settings(wrong));
+            return Err(ShardOpenError::Settings(wrong));
         }
         let engine = Arc::<EngineState>::default();
         engine.ask_room(&*log);
@@ -132,24 +132,24 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     /// Makes this node the owner: applies the rest of the log and appends an `open`. Blocks until the engine has answered.
     ///
     /// # Errors
-    /// See [`End`]; [`End::GivenUp`] if [`demote`](Self::demote) was called meanwhile. After any other, call that.
-    pub fn promote(&self, identity: Identity) -> Result<(), End> {
+    /// See [`SenderEnd`]; [`SenderEnd::GivenUp`] if [`demote`](Self::demote) was called meanwhile. After any other, call that.
+    pub fn promote(&self, identity: OwnerIdentity) -> Result<(), SenderEnd> {
         self.promote_when(true, identity)
     }
 
-    fn promote_when(&self, waits_for_room: bool, identity: Identity) -> Result<(), End> {
+    fn promote_when(&self, waits_for_room: bool, identity: OwnerIdentity) -> Result<(), SenderEnd> {
         let (tell, opened) = sync_channel(1);
         let tell = Box::new(move |outcome| drop(tell.send(outcome)));
         self.order_promotion(identity, Promoted { tell, waits_for_room });
-        opened.recv().unwrap_or(Err(End::GivenUp))
+        opened.recv().unwrap_or(Err(SenderEnd::GivenUp))
     }
 
-    fn order_promotion(&self, identity: Identity, promoted: Promoted) {
+    fn order_promotion(&self, identity: OwnerIdentity, promoted: Promoted) {
         self.hub.queue.put(|state| state.orders.push_back(Order::Promote(identity, promoted)));
     }
 
     /// Like [`promote`](Self::promote), but does not block: calls `then` on the shard's thread, which must not block either. Orders are followed in turn.
-    pub fn promote_then(&self, identity: Identity, then: Box<dyn FnOnce(Result<(), End>) + Send>) {
+    pub fn promote_then(&self, identity: OwnerIdentity, then: Box<dyn FnOnce(Result<(), SenderEnd>) + Send>) {
         self.order_promotion(identity, Promoted { tell: then, waits_for_room: true });
     }
 
@@ -173,7 +173,7 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     }
 
     /// Why the log takes nothing more from this owner; `None` for an owner that goes on, and for a standby.
-    pub fn ended(&self) -> Option<End> {
+    pub fn ended(&self) -> Option<SenderEnd> {
         self.hub.ended()
     }
 
@@ -188,7 +188,7 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
 
     /// Has this called with the position of each `digest` record, on the ring's thread: consumers have been shown all before it and nothing after. It must not block.
     /// `None` ends that, once no call is under way.
-    pub fn on_digest(&self, hook: Option<Box<dyn Fn(Position) + Send + Sync>>) {
+    pub fn on_digest(&self, hook: Option<Box<dyn Fn(LogPosition) + Send + Sync>>) {
         self.member().on_digest(hook);
     }
 
@@ -202,7 +202,7 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         self.config.shard
     }
 
-    pub(crate) fn log(&self) -> &Arc<dyn Log> {
+    pub(crate) fn log(&self) -> &Arc<dyn ShardLog> {
         &self.hub.log
     }
 

@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::reader::{History, Invalid, Read, Reader};
-use crate::record::{Content, Header, Record};
-use crate::{LogError, Position};
+use crate::reader::{History, Invalid, LogReader, Read};
+use crate::record::{Content, LogRecord, LogRecordHeader};
+use crate::{LogError, LogPosition};
 
 /// Records in flight at most.
 pub const IN_FLIGHT_MAX: usize = 4;
@@ -22,8 +22,8 @@ pub const IN_FLIGHT_MAX: usize = 4;
 #[derive(Debug)]
 pub struct Sender<T> {
     /// Reader of all decided records.
-    reader: Reader,
-    identity: Identity,
+    reader: LogReader,
+    identity: OwnerIdentity,
     epoch: u64,
     next_send: u64,
     /// Contents not sent yet, or void and due again.
@@ -33,7 +33,7 @@ pub struct Sender<T> {
     /// After the last record in flight.
     tip: Tip,
     /// The last position after which a void record, of this owner or the one before, may still be stored.
-    stale: Position,
+    stale: LogPosition,
     phase: Phase,
     rules: SenderRules,
     effects: VecDeque<Effect<T>>,
@@ -41,7 +41,7 @@ pub struct Sender<T> {
 
 /// Numbers that tell one owner from all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
+pub struct OwnerIdentity {
     /// Random, made with each opening.
     pub nonce: u64,
     /// Random: the log id, should the log be new.
@@ -75,8 +75,8 @@ impl Default for SenderRules {
 pub enum Effect<T> {
     /// Append this, and call [`Sender::answer`] with its send number.
     Append {
-        /// See [`Log::append`](crate::Log::append).
-        after: Position,
+        /// See [`ShardLog::append`](crate::ShardLog::append).
+        after: LogPosition,
         /// Its bytes.
         record: Bytes,
         /// Its send number.
@@ -85,12 +85,12 @@ pub enum Effect<T> {
     /// Read from this position to the log's end: [`Sender::read`] with each record, then [`Sender::read_to_end`].
     Read {
         /// The first position.
-        from: Position,
+        from: LogPosition,
     },
     /// The next valid record of the log, by whomever.
     Valid {
         /// The record.
-        record: Record,
+        record: LogRecord,
         /// The history after it.
         history: History,
         /// The load, if it is one of this sender's own.
@@ -99,7 +99,7 @@ pub enum Effect<T> {
     /// The end: the sender sends nothing after it.
     Ended {
         /// Why.
-        end: End,
+        end: SenderEnd,
         /// Loads of records that may be stored. None of them if the sender was fenced.
         undecided: Vec<T>,
         /// Loads of records that are not stored.
@@ -110,7 +110,7 @@ pub enum Effect<T> {
 /// Why a sender ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum End {
+pub enum SenderEnd {
     /// Another owner has opened the log.
     #[error("another owner has opened the log with epoch {epoch}")]
     Fenced {
@@ -124,7 +124,7 @@ pub enum End {
     #[error("the local spool cannot take position {position} of the log: {why}")]
     Local {
         /// The record.
-        position: Position,
+        position: LogPosition,
         /// The error.
         why: String,
     },
@@ -142,21 +142,21 @@ pub enum End {
 #[derive(Debug)]
 struct Sent<T> {
     send: u64,
-    record: Record,
+    record: LogRecord,
     load: T,
-    answer: Option<Result<Position, LogError>>,
+    answer: Option<Result<LogPosition, LogError>>,
 }
 
 /// A record of the sender's own in flight, at the first undecided position.
 #[derive(Debug)]
 struct Control {
     send: u64,
-    record: Record,
+    record: LogRecord,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Tip {
-    position: Position,
+    position: LogPosition,
     crc: u32,
     next: u64,
 }
@@ -173,7 +173,7 @@ enum Phase {
 
 impl<T> Sender<T> {
     /// Opens the log, after the reader's position.
-    pub fn new(reader: Reader, identity: Identity, rules: SenderRules) -> Self {
+    pub fn new(reader: LogReader, identity: OwnerIdentity, rules: SenderRules) -> Self {
         let tip = Tip { position: reader.position(), crc: 0, next: 0 };
         let from = reader.position().next();
         Sender {
@@ -185,7 +185,7 @@ impl<T> Sender<T> {
             flight: VecDeque::new(),
             control: None,
             tip,
-            stale: Position::START,
+            stale: LogPosition::START,
             phase: Phase::Opening,
             rules,
             effects: VecDeque::from([Effect::Read { from }]),
@@ -198,7 +198,7 @@ impl<T> Sender<T> {
     }
 
     /// The last position that is decided.
-    pub fn position(&self) -> Position {
+    pub fn position(&self) -> LogPosition {
         self.reader.position()
     }
 
@@ -238,7 +238,7 @@ impl<T> Sender<T> {
     }
 
     /// The engine's answer to an append.
-    pub fn answer(&mut self, send: u64, outcome: Result<Position, LogError>) {
+    pub fn answer(&mut self, send: u64, outcome: Result<LogPosition, LogError>) {
         if self.control.as_ref().is_some_and(|control| control.send == send) {
             self.control_answered(outcome);
         } else if let Some(sent) = self.flight.iter_mut().find(|sent| sent.send == send) {
@@ -249,14 +249,14 @@ impl<T> Sender<T> {
     }
 
     /// One record of a read.
-    pub fn read(&mut self, position: Position, bytes: &Bytes) {
+    pub fn read(&mut self, position: LogPosition, bytes: &Bytes) {
         if self.phase == Phase::Ended {
             return;
         }
         match self.reader.read(position, bytes) {
             Ok(Read::Valid(record)) => self.found(record),
             Ok(Read::Skipped(_)) => {}
-            Err(invalid) => self.end(End::Invalid(invalid)),
+            Err(invalid) => self.end(SenderEnd::Invalid(invalid)),
         }
     }
 
@@ -279,7 +279,7 @@ impl<T> Sender<T> {
 
     /// The log cannot be read.
     pub fn read_failed(&mut self, invalid: Invalid) {
-        self.end(End::Invalid(invalid));
+        self.end(SenderEnd::Invalid(invalid));
     }
 
     /// Ends without a decision. Returns the loads of records that may be stored, and of those that are not.
@@ -300,11 +300,11 @@ impl<T> Sender<T> {
         while self.phase == Phase::Sending && self.flight.len() < self.places() {
             let Some((content, load)) = self.waiting.pop_front() else { return };
             let send = self.take_send();
-            let header = Header { first: self.tip.next, previous: self.tip.crc, ..self.header(send) };
-            let (record, crc) = Record::encode(&header, &content);
+            let header = LogRecordHeader { first: self.tip.next, previous: self.tip.crc, ..self.header(send) };
+            let (record, crc) = LogRecord::encode(&header, &content);
             self.effects.push_back(Effect::Append { after: self.tip.position, record, send });
             self.tip = Tip { position: self.tip.position.next(), crc, next: header.first + content.numbers() };
-            self.flight.push_back(Sent { send, record: Record { header, content, crc }, load, answer: None });
+            self.flight.push_back(Sent { send, record: LogRecord { header, content, crc }, load, answer: None });
         }
     }
 
@@ -319,11 +319,13 @@ impl<T> Sender<T> {
     }
 
     /// Header for a record at the first undecided position.
-    fn header(&self, send: u64) -> Header {
+    fn header(&self, send: u64) -> LogRecordHeader {
         let shard = self.reader.shard();
         match self.history() {
-            Some(it) => Header { shard, log: it.log, epoch: self.epoch, send, first: it.next, previous: it.crc },
-            None => Header { shard, log: self.identity.log, epoch: 0, send, first: FIRST_NUMBER, previous: 0 },
+            Some(it) => {
+                LogRecordHeader { shard, log: it.log, epoch: self.epoch, send, first: it.next, previous: it.crc }
+            }
+            None => LogRecordHeader { shard, log: self.identity.log, epoch: 0, send, first: FIRST_NUMBER, previous: 0 },
         }
     }
 
@@ -358,7 +360,7 @@ impl<T> Sender<T> {
         if self.rules.refused_is_no_fence {
             self.decide_by_reading()
         } else {
-            self.end(End::Fenced { epoch: self.epoch })
+            self.end(SenderEnd::Fenced { epoch: self.epoch })
         }
     }
 
@@ -380,7 +382,7 @@ impl<T> Sender<T> {
             return self.send_control(self.header(send), Content::Start);
         };
         match self.identity.epoch {
-            Some(epoch) if epoch <= history.epoch => return self.end(End::Fenced { epoch: history.epoch }),
+            Some(epoch) if epoch <= history.epoch => return self.end(SenderEnd::Fenced { epoch: history.epoch }),
             Some(epoch) => self.epoch = epoch,
             None => self.epoch = history.epoch + 1,
         }
@@ -388,14 +390,14 @@ impl<T> Sender<T> {
         self.send_control(self.header(send), Content::Open { nonce: self.identity.nonce });
     }
 
-    fn send_control(&mut self, header: Header, content: Content) {
-        let (bytes, crc) = Record::encode(&header, &content);
+    fn send_control(&mut self, header: LogRecordHeader, content: Content) {
+        let (bytes, crc) = LogRecord::encode(&header, &content);
         let send = header.send;
         self.effects.push_back(Effect::Append { after: self.reader.position(), record: bytes, send });
-        self.control = Some(Control { send, record: Record { header, content, crc } });
+        self.control = Some(Control { send, record: LogRecord { header, content, crc } });
     }
 
-    fn control_answered(&mut self, outcome: Result<Position, LogError>) {
+    fn control_answered(&mut self, outcome: Result<LogPosition, LogError>) {
         let Some(control) = self.control.take() else { return };
         match outcome {
             Ok(position) if position == self.reader.position().next() => {
@@ -422,7 +424,7 @@ impl<T> Sender<T> {
     }
 
     /// A valid record that was read.
-    fn found(&mut self, record: Record) {
+    fn found(&mut self, record: LogRecord) {
         let epoch = record.header.epoch;
         let is_own = epoch == self.epoch && epoch > 0;
         match &record.content {
@@ -432,7 +434,7 @@ impl<T> Sender<T> {
                 self.valid(record, None);
             }
             Content::Open { .. } if epoch >= self.epoch && (self.phase != Phase::Opening || self.is_given(epoch)) => {
-                self.end(End::Fenced { epoch });
+                self.end(SenderEnd::Fenced { epoch });
             }
             Content::Barrier { .. } if is_own => {
                 self.void();
@@ -443,7 +445,7 @@ impl<T> Sender<T> {
                 self.valid(record, load);
             }
             // While it opens, another may open with the same number: the next number is free.
-            _ if is_own && self.phase != Phase::Opening => self.end(End::Foreign { epoch }),
+            _ if is_own && self.phase != Phase::Opening => self.end(SenderEnd::Foreign { epoch }),
             _ => self.valid(record, None),
         }
     }
@@ -451,7 +453,7 @@ impl<T> Sender<T> {
     /// The owner before may have had that many records in flight, after the place that the `open` took.
     fn opened(&mut self, content: &Content) {
         if matches!(content, Content::Open { .. }) {
-            self.stale = self.stale.max(Position::new(self.reader.position().get() + IN_FLIGHT_MAX as u64));
+            self.stale = self.stale.max(LogPosition::new(self.reader.position().get() + IN_FLIGHT_MAX as u64));
         }
     }
 
@@ -460,7 +462,7 @@ impl<T> Sender<T> {
         self.identity.epoch.is_some_and(|given| epoch >= given)
     }
 
-    fn valid(&mut self, record: Record, load: Option<T>) {
+    fn valid(&mut self, record: LogRecord, load: Option<T>) {
         let history = *self.history().expect("a record was read");
         self.effects.push_back(Effect::Valid { record, history, load });
     }
@@ -468,7 +470,7 @@ impl<T> Sender<T> {
     /// All in flight is void: it will be sent again, before what waits.
     fn void(&mut self) {
         if !self.flight.is_empty() {
-            self.stale = self.stale.max(Position::new(self.tip.position.get() - 1));
+            self.stale = self.stale.max(LogPosition::new(self.tip.position.get() - 1));
         }
         while let Some(sent) = self.flight.pop_back() {
             self.waiting.push_front((sent.record.content, sent.load));
@@ -482,13 +484,13 @@ impl<T> Sender<T> {
         self.pump();
     }
 
-    fn end(&mut self, end: End) {
+    fn end(&mut self, end: SenderEnd) {
         if self.phase == Phase::Ended {
             return;
         }
         let (mut undecided, mut unsent) = self.give_up();
         // All before another's `open` was read; what comes later is skipped by every reader.
-        if matches!(end, End::Fenced { .. }) {
+        if matches!(end, SenderEnd::Fenced { .. }) {
             unsent = undecided.drain(..).chain(unsent).collect();
         }
         self.effects.push_back(Effect::Ended { end, undecided, unsent });

@@ -13,8 +13,8 @@ use crate::local::{LocalSpool, room_of};
 use crate::queue::{Ending, Item, Pending, Promoted};
 use crate::reader::Invalid;
 use crate::record::Content;
-use crate::sender::{Effect, End, Sender};
-use crate::{History, LogError, Position, Record};
+use crate::sender::{Effect, Sender, SenderEnd};
+use crate::{History, LogError, LogPosition, LogRecord};
 
 /// The rules of the owner's writer, each with a switch that breaks it: for tests, which must notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Default for WriterRules {
 }
 
 /// A send number, and the engine's answer to that.
-type Answer = (u64, Result<Position, LogError>);
+type Answer = (u64, Result<LogPosition, LogError>);
 
 pub(crate) struct Writer<L> {
     hub: Arc<Hub<L>>,
@@ -134,7 +134,7 @@ impl<L: LocalSpool> Writer<L> {
                     let answers = self.answers.clone();
                     let progress = self.hub.progress.clone();
                     progress.sent(record.len());
-                    let then = move |outcome: Result<Position, LogError>| {
+                    let then = move |outcome: Result<LogPosition, LogError>| {
                         if outcome.is_ok() {
                             progress.was_answered();
                         }
@@ -150,7 +150,7 @@ impl<L: LocalSpool> Writer<L> {
         }
     }
 
-    fn apply(&mut self, record: Record, history: &History, load: Option<Load>) {
+    fn apply(&mut self, record: LogRecord, history: &History, load: Option<Load>) {
         if let Some(failure) = self.hub.failure() {
             let error = AppendError::Poisoned(failure.why());
             return load.into_iter().for_each(|load| self.answer(load, &error));
@@ -174,7 +174,7 @@ impl<L: LocalSpool> Writer<L> {
     }
 
     /// Reads to the end of the log. Asks again while the engine cannot be reached.
-    fn read(&mut self, mut from: Position) {
+    fn read(&mut self, mut from: LogPosition) {
         loop {
             let slice = self.read_slice(from);
             // What was read is applied before more is read: memory has a bound.
@@ -206,7 +206,7 @@ impl<L: LocalSpool> Writer<L> {
     }
 
     /// True at the end of the log.
-    fn read_slice(&mut self, from: Position) -> Result<bool, LogError> {
+    fn read_slice(&mut self, from: LogPosition) -> Result<bool, LogError> {
         let end = self.hub.log.end()?;
         if from > end {
             // Shorter than what is known to be stored.
@@ -358,10 +358,10 @@ impl<L: LocalSpool> Writer<L> {
         }
     }
 
-    fn ended(&mut self, end: End, undecided: Vec<Load>, unsent: Vec<Load>) {
+    fn ended(&mut self, end: SenderEnd, undecided: Vec<Load>, unsent: Vec<Load>) {
         let why: Arc<str> = end.to_string().into();
         let failure = match &end {
-            End::Fenced { .. } => Failure::Fenced(why.clone()),
+            SenderEnd::Fenced { .. } => Failure::Fenced(why.clone()),
             _ => Failure::Poisoned(why.clone()),
         };
         self.hub.fail(failure.clone());
@@ -403,7 +403,7 @@ impl<L: LocalSpool> Writer<L> {
     fn step_down(&mut self) {
         self.hub.set_owner(false);
         if let Some(opened) = self.opened.take() {
-            (opened.tell)(Err(End::GivenUp));
+            (opened.tell)(Err(SenderEnd::GivenUp));
         }
         self.give_up("the shard was handed over before the batch was decided", &AppendError::NotOwner);
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 
-use posthaste_cluster::memory::{Fault, Faults};
-use posthaste_cluster::{End, Log, OpenError, Position, ReplicatedSpool, WriterRules};
+use posthaste_cluster::memory::{Fault, LogFaults};
+use posthaste_cluster::{LogPosition, ReplicatedSpool, SenderEnd, ShardLog, ShardOpenError, WriterRules};
 use posthaste_fsops::{Faults as DiskFaults, Machine};
 use posthaste_spool::{AppendError, Body, Lsn, Spool};
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use crate::world::{Place, append, content, in_file, inline, records, start};
 
 /// The ring fails when the log has the batch.
 fn told_by_a_ring_that_fails(rules: WriterRules) -> Result<Lsn, AppendError> {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     place.config.writer_rules = rules;
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
@@ -45,7 +45,7 @@ fn a_250_needs_the_ring_of_a_member() {
 
 #[test]
 fn a_log_that_is_nearly_full_takes_notes_and_no_bodies() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
     append(&spool, stream, inline(100), "first");
@@ -68,7 +68,7 @@ fn a_log_that_is_nearly_full_takes_notes_and_no_bodies() {
 
 #[test]
 fn settings_that_change_while_it_runs_keep_bodies_out() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
     place.log.set_wrong(vec!["sync_interval is 2m".to_owned()]);
@@ -88,7 +88,7 @@ fn settings_that_change_while_it_runs_keep_bodies_out() {
 /// The disk of a member fails while it writes the file of a body that the log has.
 #[test]
 fn an_error_of_the_local_disk_is_no_hole_in_the_log() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
     let file = in_file(&spool, 30_000);
@@ -105,8 +105,8 @@ fn an_error_of_the_local_disk_is_no_hole_in_the_log() {
         other.machine.set_faults(DiskFaults { fail_changes, ..DiskFaults::default() });
         let opened = ReplicatedSpool::open(local, Arc::new(place.log.clone()), other.config.clone());
         match &opened {
-            Err(OpenError::End(End::Local { .. })) => of_the_disk += 1,
-            Err(OpenError::End(_) | OpenError::Invalid(_)) => panic!("change {nth}: {:?}", opened.err()),
+            Err(ShardOpenError::End(SenderEnd::Local { .. })) => of_the_disk += 1,
+            Err(ShardOpenError::End(_) | ShardOpenError::Invalid(_)) => panic!("change {nth}: {:?}", opened.err()),
             _ => {}
         }
         drop(opened);
@@ -119,8 +119,8 @@ fn an_error_of_the_local_disk_is_no_hole_in_the_log() {
 }
 
 /// The owner is killed when the log has a large body, and the local spool has some parts of it alone.
-fn opened_between_parts(rules: WriterRules) -> Result<usize, OpenError> {
-    let mut place = Place::new(Faults::default());
+fn opened_between_parts(rules: WriterRules) -> Result<usize, ShardOpenError> {
+    let mut place = Place::new(LogFaults::default());
     place.config.writer_rules = rules;
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
@@ -129,7 +129,7 @@ fn opened_between_parts(rules: WriterRules) -> Result<usize, OpenError> {
     let end = place.log.end().unwrap().get();
     // Three parts and the commit; nobody answers the barrier that would decide the last two.
     place.log.script(&[Fault::None, Fault::None, Fault::UnknownStored, Fault::UnknownStored]);
-    place.log.set_away_at(Position::new(end + 4));
+    place.log.set_away_at(LogPosition::new(end + 4));
     let told = start(&spool, stream, in_file(&spool, 1_300_000), "large");
     while spool.stats().published.get() < last.get() + 2 {
         std::thread::yield_now();
@@ -145,12 +145,12 @@ fn opened_between_parts(rules: WriterRules) -> Result<usize, OpenError> {
 fn an_opening_between_two_parts_has_the_whole_body() {
     assert_eq!(opened_between_parts(WriterRules::default()).unwrap(), 7);
     let broken = opened_between_parts(WriterRules { resume_at_parts: false, ..WriterRules::default() });
-    assert!(matches!(broken, Err(OpenError::End(End::Invalid(_)))), "{broken:?}");
+    assert!(matches!(broken, Err(ShardOpenError::End(SenderEnd::Invalid(_)))), "{broken:?}");
 }
 
 /// True if the log gets more than the ring can hold.
 fn overfills(rules: WriterRules) -> bool {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     place.config.writer_rules = rules;
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 
-use posthaste_cluster::memory::{Fault, Faults, MemoryLog};
-use posthaste_cluster::{Content, End, Header, Invalid, Log, LogError, OpenError, Position, Record};
+use posthaste_cluster::memory::{Fault, LogFaults, MemoryLog};
+use posthaste_cluster::{
+    Content, Invalid, LogError, LogPosition, LogRecord, LogRecordHeader, SenderEnd, ShardLog, ShardOpenError,
+};
 use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{AppendError, Body, Lsn, Released, Spool, SpoolAdmin};
 
@@ -12,7 +14,7 @@ use crate::world::{self, Place, append, content, in_file, inline, records, start
 
 #[test]
 fn a_batch_is_acknowledged_when_the_log_and_the_ring_have_it() {
-    let mut place = Place::with(Machine::new().unwrap(), MemoryLog::new(1, Faults::default()));
+    let mut place = Place::with(Machine::new().unwrap(), MemoryLog::new(1, LogFaults::default()));
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
     place.log.set_away(true);
@@ -29,7 +31,7 @@ fn a_batch_is_acknowledged_when_the_log_and_the_ring_have_it() {
 #[test]
 fn an_undecided_batch_is_told_once_it_is_decided() {
     for fault in [Fault::UnknownStored, Fault::UnknownLost, Fault::UnknownLate(3), Fault::Refused] {
-        let mut place = Place::new(Faults::default());
+        let mut place = Place::new(LogFaults::default());
         let spool = place.open().unwrap();
         let stream = spool.stream("a").unwrap();
         place.log.script(&[fault, fault]);
@@ -42,7 +44,7 @@ fn an_undecided_batch_is_told_once_it_is_decided() {
 
 #[test]
 fn batches_that_wait_share_a_record() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
     place.log.set_away(true);
@@ -64,7 +66,7 @@ fn batches_that_wait_share_a_record() {
 /// The power fails while bundles and a large body go into the local spool. The next opening finds all of the log, once and in order.
 #[test]
 fn a_cut_between_log_and_ring_loses_and_doubles_nothing() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
     append(&spool, stream, inline(50), "first");
@@ -88,9 +90,13 @@ fn a_cut_between_log_and_ring_loses_and_doubles_nothing() {
     let at_end = place.log.records();
     for position in (begin..=recording.events.len()).step_by(3) {
         // The engine has all; of the machine is left what the cut says.
-        let log = MemoryLog::new(1, Faults::default());
+        let log = MemoryLog::new(1, LogFaults::default());
         for (position, record) in &at_end {
-            log.append(Position::new(position.get() - 1), record.clone(), Box::new(|stored| assert!(stored.is_ok())));
+            log.append(
+                LogPosition::new(position.get() - 1),
+                record.clone(),
+                Box::new(|stored| assert!(stored.is_ok())),
+            );
         }
         let tree = recording.cut(Cut { position, choice: Choice::Seed(position as u64) });
         let mut left = Place::with(Machine::boot(&tree, true, false).unwrap(), log);
@@ -128,7 +134,7 @@ fn a_member_without_anything_applies_the_whole_log() {
 
 #[test]
 fn a_member_with_a_full_ring_resumes_in_order() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
     let mut all = Vec::new();
@@ -154,7 +160,7 @@ fn a_member_with_a_full_ring_resumes_in_order() {
 
 #[test]
 fn a_second_owner_fences_the_first() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let first = place.open().unwrap();
     let stream = first.stream("a").unwrap();
     let before = append(&first, stream, inline(10), "before");
@@ -174,7 +180,7 @@ fn a_second_owner_fences_the_first() {
 #[test]
 fn a_log_that_lacks_what_the_member_has_stops_it() {
     let written = || {
-        let mut place = Place::new(Faults::default());
+        let mut place = Place::new(LogFaults::default());
         let spool = place.open().unwrap();
         let stream = spool.stream("a").unwrap();
         for n in 0..9 {
@@ -186,16 +192,16 @@ fn a_log_that_lacks_what_the_member_has_stops_it() {
     let refused = |mut place: Place| place.open().err().expect("it is refused");
     let place = written();
     place.log.roll_back(5);
-    assert!(matches!(refused(place), OpenError::RolledBack { .. }));
+    assert!(matches!(refused(place), ShardOpenError::RolledBack { .. }));
     let place = written();
     place.log.delete();
-    assert!(matches!(refused(place), OpenError::RolledBack { .. }));
+    assert!(matches!(refused(place), ShardOpenError::RolledBack { .. }));
     let place = written();
     place.log.roll_back(1);
     let end = place.log.end().unwrap();
-    let header = Header { shard: 3, log: 5, epoch: 1, send: 0, first: 9, previous: 8 };
-    place.log.append(end, Record::encode(&header, &Content::Digest).0, Box::new(|_| ()));
-    assert!(matches!(refused(place), OpenError::Invalid(Invalid::OtherHistory { .. })));
+    let header = LogRecordHeader { shard: 3, log: 5, epoch: 1, send: 0, first: 9, previous: 8 };
+    place.log.append(end, LogRecord::encode(&header, &Content::Digest).0, Box::new(|_| ()));
+    assert!(matches!(refused(place), ShardOpenError::Invalid(Invalid::OtherHistory { .. })));
     // Others have written meanwhile, and the log was cut.
     let place = written();
     let mut other = Place::with(Machine::new().unwrap(), place.log.clone());
@@ -205,12 +211,12 @@ fn a_log_that_lacks_what_the_member_has_stops_it() {
     append(&spool, stream, inline(10), "more");
     drop(spool);
     place.log.cut(place.log.end().unwrap()).unwrap();
-    assert!(matches!(refused(place), OpenError::Invalid(Invalid::Cut { .. })));
+    assert!(matches!(refused(place), ShardOpenError::Invalid(Invalid::Cut { .. })));
 }
 
 #[test]
 fn damage_after_what_the_member_has_stops_it_and_is_named() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     drop(place.open().unwrap());
     let at = place.log.end().unwrap().next();
     let mut other = Place::with(Machine::new().unwrap(), place.log.clone());
@@ -222,13 +228,13 @@ fn damage_after_what_the_member_has_stops_it_and_is_named() {
     place.log.flip(at, 99);
     let found = place.open().err().expect("it is refused");
     assert!(
-        matches!(&found, OpenError::End(End::Invalid(Invalid::Hole { position, .. })) if *position == at),
+        matches!(&found, ShardOpenError::End(SenderEnd::Invalid(Invalid::Hole { position, .. })) if *position == at),
         "{found}"
     );
     place.log.lose(at);
     let found = place.open().err().expect("it is refused");
     assert!(
-        matches!(&found, OpenError::End(End::Invalid(Invalid::Hole { position, .. })) if *position == at),
+        matches!(&found, ShardOpenError::End(SenderEnd::Invalid(Invalid::Hole { position, .. })) if *position == at),
         "{found}"
     );
     assert_eq!(place.log.follow(at, &mut |_, _| true), Err(LogError::Gap(at)));
@@ -236,7 +242,7 @@ fn damage_after_what_the_member_has_stops_it_and_is_named() {
 
 #[test]
 fn a_full_ring_refuses_before_the_log_has_the_message() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
     let mut acknowledged = Vec::new();
@@ -259,7 +265,7 @@ fn a_full_ring_refuses_before_the_log_has_the_message() {
 
 #[test]
 fn a_batch_over_the_members_limit_never_reaches_the_log() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let spool = place.open().unwrap();
     let stream = spool.stream("a").unwrap();
     let end = place.log.end().unwrap();
@@ -270,7 +276,7 @@ fn a_batch_over_the_members_limit_never_reaches_the_log() {
 
 #[test]
 fn an_advance_of_a_stream_of_the_owner_is_in_the_log() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let spool = place.open().unwrap();
     let own = spool.stream("of the owner").unwrap();
     let all = spool.stream("a").unwrap();
@@ -301,7 +307,7 @@ fn an_advance_of_a_stream_of_the_owner_is_in_the_log() {
 
 #[test]
 fn a_close_answers_everybody() {
-    let mut place = Place::with(Machine::new().unwrap(), MemoryLog::new(1, Faults::default()));
+    let mut place = Place::with(Machine::new().unwrap(), MemoryLog::new(1, LogFaults::default()));
     let spool = Arc::new(place.open().unwrap());
     let stream = spool.stream("a").unwrap();
     place.log.script(&[Fault::UnknownLost; 1]);
@@ -323,9 +329,9 @@ fn a_close_answers_everybody() {
 
 #[test]
 fn an_engine_with_wrong_settings_is_refused_before_a_write() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     place.log.set_wrong(vec!["sync_interval is 2m".to_owned()]);
     let refused = place.open().err().expect("it is refused");
-    assert!(matches!(&refused, OpenError::Settings(wrong) if wrong.len() == 1), "{refused}");
-    assert_eq!(place.log.end(), Ok(Position::START));
+    assert!(matches!(&refused, ShardOpenError::Settings(wrong) if wrong.len() == 1), "{refused}");
+    assert_eq!(place.log.end(), Ok(LogPosition::START));
 }

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
 use bytes::Bytes;
-use posthaste_cluster::memory::{Fault, Faults, MemoryLog};
-use posthaste_cluster::{Appended, Content, End, Identity, Invalid, Log, LogError, Position, Record};
+use posthaste_cluster::memory::{Fault, LogFaults, MemoryLog};
+use posthaste_cluster::{
+    Appended, Content, Invalid, LogError, LogPosition, LogRecord, OwnerIdentity, SenderEnd, ShardLog,
+};
 use posthaste_fsops::Machine;
 use posthaste_random::Random;
 use posthaste_spool::{AppendError, Body, Spool, SpoolAdmin, StreamError, StreamId};
@@ -20,8 +22,8 @@ fn other(place: &Place) -> Place {
     other
 }
 
-fn identity(nonce: u64) -> Identity {
-    Identity { nonce, log: 0x1061d, epoch: None }
+fn identity(nonce: u64) -> OwnerIdentity {
+    OwnerIdentity { nonce, log: 0x1061d, epoch: None }
 }
 
 /// The local id of a stream, once the log has told it.
@@ -45,7 +47,7 @@ fn catch_up(standby: &Replicated, owner: &Replicated) {
 
 #[test]
 fn a_standby_applies_what_the_owner_appends() {
-    for faults in [Faults::default(), world::faults()] {
+    for faults in [LogFaults::default(), world::faults()] {
         let mut place = Place::new(faults);
         let owner = place.open().unwrap();
         let mut elsewhere = other(&place);
@@ -64,7 +66,7 @@ fn a_standby_applies_what_the_owner_appends() {
 
 #[test]
 fn a_standby_takes_no_batches_and_names_no_streams() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let owner = place.open().unwrap();
     let mut elsewhere = other(&place);
     let standby = elsewhere.follow().unwrap();
@@ -79,7 +81,7 @@ fn a_standby_takes_no_batches_and_names_no_streams() {
 
 #[test]
 fn a_shard_goes_back_and_forth_a_hundred_times() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     place.segments = 64;
     let first = place.open().unwrap();
     first.stream("a").unwrap();
@@ -104,7 +106,7 @@ fn a_shard_goes_back_and_forth_a_hundred_times() {
 
 #[test]
 fn an_owner_that_was_fenced_becomes_a_standby() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let first = place.open().unwrap();
     let stream = first.stream("a").unwrap();
     append(&first, stream, inline(10), "before");
@@ -127,7 +129,7 @@ fn an_owner_that_was_fenced_becomes_a_standby() {
 /// The owner steps down while a large body is under way, and the record that commits it is stored all the same.
 #[test]
 fn a_body_whose_commit_is_undecided_comes_back_by_the_log() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let first = place.open().unwrap();
     let stream = first.stream("a").unwrap();
     // Then four records may be in flight.
@@ -137,7 +139,7 @@ fn a_body_whose_commit_is_undecided_comes_back_by_the_log() {
     let end = place.log.end().unwrap().get();
     // Three parts; the answer to the commit is lost, and so is that to the barrier which would decide it.
     place.log.script(&[Fault::None, Fault::None, Fault::None, Fault::UnknownStored]);
-    place.log.set_away_at(Position::new(end + 4));
+    place.log.set_away_at(LogPosition::new(end + 4));
     let told = start(&first, stream, in_file(&first, 1_300_000), "large");
     while place.log.end().is_ok() {
         std::thread::yield_now();
@@ -214,8 +216,8 @@ struct HoldingLog {
     held: Sender<Appended>,
 }
 
-impl Log for HoldingLog {
-    fn append(&self, after: Position, record: Bytes, then: Appended) {
+impl ShardLog for HoldingLog {
+    fn append(&self, after: LogPosition, record: Bytes, then: Appended) {
         if self.holds.swap(false, Ordering::SeqCst) {
             self.held.send(then).unwrap()
         } else {
@@ -223,19 +225,19 @@ impl Log for HoldingLog {
         }
     }
 
-    fn follow(&self, from: Position, each: &mut dyn FnMut(Position, Bytes) -> bool) -> Result<(), LogError> {
+    fn follow(&self, from: LogPosition, each: &mut dyn FnMut(LogPosition, Bytes) -> bool) -> Result<(), LogError> {
         self.inner.follow(from, each)
     }
 
-    fn first(&self) -> Result<Position, LogError> {
+    fn first(&self) -> Result<LogPosition, LogError> {
         self.inner.first()
     }
 
-    fn end(&self) -> Result<Position, LogError> {
+    fn end(&self) -> Result<LogPosition, LogError> {
         self.inner.end()
     }
 
-    fn cut(&self, below: Position) -> Result<(), LogError> {
+    fn cut(&self, below: LogPosition) -> Result<(), LogError> {
         self.inner.cut(below)
     }
 
@@ -254,7 +256,7 @@ impl Log for HoldingLog {
 
 #[test]
 fn an_answer_to_an_ownership_before_confirms_nothing() {
-    let place = Place::new(Faults::default());
+    let place = Place::new(LogFaults::default());
     let (held, is_held) = channel();
     let log = Arc::new(HoldingLog { inner: place.log.clone(), holds: AtomicBool::new(false), held });
     let spool = place.open_on(log.clone()).unwrap();
@@ -275,7 +277,7 @@ fn an_answer_to_an_ownership_before_confirms_nothing() {
     late(Ok(place.log.end().unwrap().next()));
     own(Err(LogError::Refused("for no reason".to_owned())));
     let lsn = told.recv().unwrap().unwrap();
-    let numbers: u64 = records(&place.log).iter().map(Record::numbers).sum();
+    let numbers: u64 = records(&place.log).iter().map(LogRecord::numbers).sum();
     assert!(numbers >= lsn.number(), "{lsn} was acknowledged, and the log has {numbers} numbers");
     let mut elsewhere = other(&place);
     let standby = elsewhere.follow().unwrap();
@@ -288,7 +290,7 @@ fn an_answer_to_an_ownership_before_confirms_nothing() {
 /// A node that gives up while it opens the log, with an engine that is away.
 #[test]
 fn a_promotion_ends_when_the_shard_is_another_nodes() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     drop(place.open().unwrap());
     let spool = Arc::new(place.follow().unwrap());
     place.log.set_away(true);
@@ -300,7 +302,7 @@ fn a_promotion_ends_when_the_shard_is_another_nodes() {
     while !promotion.is_finished() {
         spool.demote();
     }
-    assert_eq!(promotion.join().unwrap(), Err(End::GivenUp));
+    assert_eq!(promotion.join().unwrap(), Err(SenderEnd::GivenUp));
     place.log.set_away(false);
     spool.promote(identity(6)).unwrap();
     assert!(spool.stream("a").is_ok());
@@ -309,7 +311,7 @@ fn a_promotion_ends_when_the_shard_is_another_nodes() {
 /// The owner has the rest of the log only once its ring has room: before, it would do again what the rest says is done.
 #[test]
 fn a_node_is_the_owner_once_its_spool_has_all_of_the_log() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     place.segments = 64;
     let owner = place.open().unwrap();
     let stream = owner.stream("a").unwrap();
@@ -328,7 +330,7 @@ fn a_node_is_the_owner_once_its_spool_has_all_of_the_log() {
 
 #[test]
 fn damage_stops_a_standby_and_it_cannot_be_the_owner() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let owner = place.open().unwrap();
     let stream = owner.stream("a").unwrap();
     append(&owner, stream, inline(10), "one");
@@ -341,14 +343,17 @@ fn damage_stops_a_standby_and_it_cannot_be_the_owner() {
         std::thread::yield_now();
     }
     let refused = standby.promote(identity(5));
-    assert!(matches!(refused, Err(End::Invalid(Invalid::Hole { position, .. })) if position == damaged), "{refused:?}");
+    assert!(
+        matches!(refused, Err(SenderEnd::Invalid(Invalid::Hole { position, .. })) if position == damaged),
+        "{refused:?}"
+    );
     let later = append(&owner, stream, inline(10), "three");
     assert!(standby.stats().published < later);
 }
 
 #[test]
 fn members_are_told_of_a_digest_at_the_same_place() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let owner = place.open().unwrap();
     let mut elsewhere = other(&place);
     let standby = elsewhere.follow().unwrap();
@@ -363,15 +368,15 @@ fn members_are_told_of_a_digest_at_the_same_place() {
     append(&owner, stream, inline(10), "after");
     let [one, other] = told.map(|told| told.recv().unwrap());
     assert_eq!(one, other);
-    let is_digest = |record: &(Position, Bytes)| {
-        record.0 == one && Record::decode(&record.1).is_ok_and(|it| it.content == Content::Digest)
+    let is_digest = |record: &(LogPosition, Bytes)| {
+        record.0 == one && LogRecord::decode(&record.1).is_ok_and(|it| it.content == Content::Digest)
     };
     assert!(place.log.records().iter().any(is_digest));
 }
 
 #[test]
 fn a_spool_keeps_its_id_and_another_has_another() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let id = place.open().unwrap().id();
     assert_eq!(place.open().unwrap().id(), id);
     assert_ne!(other(&place).follow().unwrap().id(), id);

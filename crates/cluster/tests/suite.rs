@@ -76,7 +76,7 @@ mod nats {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use posthaste_cluster::Log;
+    use posthaste_cluster::ShardLog;
     use posthaste_cluster::nats::{NatsConfig, NatsEngine};
     use posthaste_nats_server::{NatsServer, shared};
     use posthaste_spool_suite::SpoolKind;
@@ -87,7 +87,7 @@ mod nats {
 
     pub struct OnNats {
         machine: OnMachine<false>,
-        log: Arc<dyn Log>,
+        log: Arc<dyn ShardLog>,
         _server: Option<Arc<NatsServer>>,
     }
 
@@ -98,7 +98,7 @@ mod nats {
             static COUNT: AtomicU64 = AtomicU64::new(0);
             let machine = OnMachine::<false>::new();
             let server = shared();
-            let log: Arc<dyn Log> = match &server {
+            let log: Arc<dyn ShardLog> = match &server {
                 None => Arc::new(machine.0.log.clone()),
                 Some(server) => {
                     let prefix = format!("suite-{}", COUNT.fetch_add(1, Ordering::SeqCst));

@@ -8,5 +8,5 @@ mod shard;
 mod table;
 
 pub use entry::{ControlEntry, ControlKind};
-pub use shard::{CONTROL_SHARD, ControlError, ControlFollower, ControlPlace, ControlShard, ENTRIES_MAX};
+pub use shard::{CONTROL_SHARD, ControlFollower, ControlPlace, ControlShard, ControlShardError, ENTRIES_MAX};
 pub use table::ControlTable;

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use posthaste_random::Random;
 
 use super::ControlEntry;
-use crate::record::{Content, Header, Record};
-use crate::{Log, LogError, Position};
+use crate::record::{Content, LogRecord, LogRecordHeader};
+use crate::{LogError, LogPosition, ShardLog};
 
 /// The number in its records. No shard of mail has it: those are below 32,768.
 pub const CONTROL_SHARD: u16 = 1 << 15;
@@ -23,7 +23,7 @@ pub struct ControlPlace {
     /// Random, made with the first record; 0 before that.
     pub log: u64,
     /// Position of the record.
-    pub position: Position,
+    pub position: LogPosition,
     /// Its CRC, which the next record names.
     pub crc: u32,
 }
@@ -46,7 +46,7 @@ pub trait ControlFollower: Send {
 /// Why a change is not made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ControlError {
+pub enum ControlShardError {
     /// Nothing was stored.
     #[error("the control shard cannot be changed now: {0}")]
     Offline(String),
@@ -62,7 +62,7 @@ pub struct ControlShard {
 }
 
 struct Shared {
-    log: Arc<dyn Log>,
+    log: Arc<dyn ShardLog>,
     state: Mutex<State>,
     changed: Condvar,
     /// One change at a time. Source of nonces and log ids.
@@ -75,7 +75,7 @@ struct State {
     /// The nonce of the record that is being appended.
     awaited: Option<u64>,
     /// Its position, once it was read.
-    stored: Option<Position>,
+    stored: Option<LogPosition>,
     /// Why the log cannot be read now.
     trouble: Option<String>,
     /// The thread looks at once.
@@ -87,7 +87,7 @@ struct State {
 struct Chunk {
     place: ControlPlace,
     entries: Vec<ControlEntry>,
-    nonces: Vec<(u64, Position)>,
+    nonces: Vec<(u64, LogPosition)>,
 }
 
 impl ControlShard {
@@ -96,7 +96,7 @@ impl ControlShard {
     /// # Errors
     /// The thread could not be started.
     pub fn start(
-        log: Arc<dyn Log>,
+        log: Arc<dyn ShardLog>,
         place: ControlPlace,
         seed: u64,
         mut follower: Box<dyn ControlFollower>,
@@ -113,18 +113,18 @@ impl ControlShard {
     /// Stores up to [`ENTRIES_MAX`] entries, together, and waits until this node has applied them. Returns their position. Blocks, for hardly longer than `patience`.
     ///
     /// # Errors
-    /// See [`ControlError`].
+    /// See [`ControlShardError`].
     ///
     /// # Panics
     /// If there is no entry, or there are too many.
-    pub fn put(&self, entries: &[ControlEntry], patience: Duration) -> Result<Position, ControlError> {
+    pub fn put(&self, entries: &[ControlEntry], patience: Duration) -> Result<LogPosition, ControlShardError> {
         assert!((1..=ENTRIES_MAX).contains(&entries.len()), "{} entries", entries.len());
         let shared = &self.shared;
         let mut random = shared.writing.lock().expect("nothing panics while it is held");
         let until = Instant::now() + patience;
         let content = Content::Batches(entries.iter().map(ControlEntry::encode).collect());
         let nonce = random.next();
-        let mut failed = ControlError::Offline("it was not tried".to_owned());
+        let mut failed = ControlShardError::Offline("it was not tried".to_owned());
         let position = loop {
             let (place, stored) = shared.await_record(nonce);
             if let Some(position) = stored {
@@ -135,9 +135,9 @@ impl ControlShard {
             }
             match shared.append(place, nonce, &content, &mut random, until) {
                 Ok(position) => break position,
-                Err(LogError::Unknown(why)) => failed = ControlError::Unknown(why),
+                Err(LogError::Unknown(why)) => failed = ControlShardError::Unknown(why),
                 // Another record has the place, so this one can never get it.
-                Err(error) => failed = ControlError::Offline(error.to_string()),
+                Err(error) => failed = ControlShardError::Offline(error.to_string()),
             }
             // Reading decides: it is there, or another record has its place.
             shared.wait_past(place.position, until.min(Instant::now() + LOOK_EVERY));
@@ -221,7 +221,7 @@ impl Shared {
     }
 
     /// Reads some records after a place, one at least.
-    fn read(&self, from: ControlPlace, end: Position) -> Result<Chunk, String> {
+    fn read(&self, from: ControlPlace, end: LogPosition) -> Result<Chunk, String> {
         let mut chunk = Chunk { place: from, entries: Vec::new(), nonces: Vec::new() };
         let mut wrong = None;
         let followed = self.log.follow(from.position.next(), &mut |position, bytes| {
@@ -235,7 +235,7 @@ impl Shared {
     }
 
     /// The place of the next append, or where the record with this nonce is.
-    fn await_record(&self, nonce: u64) -> (ControlPlace, Option<Position>) {
+    fn await_record(&self, nonce: u64) -> (ControlPlace, Option<LogPosition>) {
         let mut state = self.state();
         if state.awaited != Some(nonce) {
             (state.awaited, state.stored) = (Some(nonce), None);
@@ -250,12 +250,12 @@ impl Shared {
         content: &Content,
         random: &mut Random,
         until: Instant,
-    ) -> Result<Position, LogError> {
-        let log = if place.position == Position::START { random.next() } else { place.log };
+    ) -> Result<LogPosition, LogError> {
+        let log = if place.position == LogPosition::START { random.next() } else { place.log };
         let first = place.position.get() + 1;
         let previous = place.crc;
-        let header = Header { shard: CONTROL_SHARD, log, epoch: 0, send: nonce, first, previous };
-        let (record, _) = Record::encode(&header, content);
+        let header = LogRecordHeader { shard: CONTROL_SHARD, log, epoch: 0, send: nonce, first, previous };
+        let (record, _) = LogRecord::encode(&header, content);
         let (tell, told) = mpsc::sync_channel(1);
         let then = move |outcome| {
             let _ = tell.send(outcome);
@@ -266,7 +266,7 @@ impl Shared {
     }
 
     /// Has the thread look, and waits until a record after this position is applied.
-    fn wait_past(&self, position: Position, until: Instant) {
+    fn wait_past(&self, position: LogPosition, until: Instant) {
         let mut state = self.state();
         state.is_woken = true;
         self.changed.notify_all();
@@ -276,9 +276,9 @@ impl Shared {
     }
 
     /// The error, with the trouble of reading.
-    fn give_up(&self, failed: ControlError) -> ControlError {
+    fn give_up(&self, failed: ControlShardError) -> ControlShardError {
         match (failed, self.state().trouble.clone()) {
-            (ControlError::Offline(_), Some(trouble)) => ControlError::Offline(trouble),
+            (ControlShardError::Offline(_), Some(trouble)) => ControlShardError::Offline(trouble),
             (failed, _) => failed,
         }
     }
@@ -287,11 +287,11 @@ impl Shared {
 impl Chunk {
     /// # Errors
     /// The record is damaged, of another history, or of a newer release.
-    fn take(&mut self, position: Position, bytes: &Bytes) -> Result<(), String> {
+    fn take(&mut self, position: LogPosition, bytes: &Bytes) -> Result<(), String> {
         let at = || format!("position {position} of the control shard's log");
-        let record = Record::decode(bytes).map_err(|error| format!("{}: {error}", at()))?;
-        let Header { shard, log, send, previous, .. } = record.header;
-        let is_first = self.place.position == Position::START;
+        let record = LogRecord::decode(bytes).map_err(|error| format!("{}: {error}", at()))?;
+        let LogRecordHeader { shard, log, send, previous, .. } = record.header;
+        let is_first = self.place.position == LogPosition::START;
         let is_next = shard == CONTROL_SHARD && previous == self.place.crc && (is_first || log == self.place.log);
         if !is_next || position != self.place.position.next() {
             return Err(format!("{} belongs to another history: the engine was restored, or its data lost", at()));

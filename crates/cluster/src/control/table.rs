@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes};
 use posthaste_spool::Fields;
 
 use super::{ControlEntry, ControlKind, ControlPlace};
-use crate::Position;
+use crate::LogPosition;
 
 /// The values at one node. Equal on all nodes that have applied the same entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl ControlTable {
         }
         let mut fields = Fields::of(content);
         let log = fields.u64()?;
-        let position = Position::new(fields.u64()?);
+        let position = LogPosition::new(fields.u64()?);
         let crc = fields.u32()?;
         let mut table = ControlTable { place: ControlPlace { log, position, crc }, ..ControlTable::default() };
         while !fields.is_empty() {
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn a_damaged_snapshot_is_none() {
-        let place = ControlPlace { log: 7, position: Position::new(9), crc: 3 };
+        let place = ControlPlace { log: 7, position: LogPosition::new(9), crc: 3 };
         let mut table = ControlTable { place, ..ControlTable::default() };
         let kind = ControlKind::Suspension;
         let key = Bytes::from("news");

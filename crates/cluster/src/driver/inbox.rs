@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::cell::{CellKey, NodeName, Report};
+use crate::cell::{CellKey, MemberReport, NodeName};
 use crate::queue::Told;
-use crate::sender::End;
-use crate::{LogError, Position};
+use crate::sender::SenderEnd;
+use crate::{LogError, LogPosition};
 
 /// News for a node's thread. What belongs to an ownership has its epoch.
 pub(crate) enum NodeInput {
     Seen(CellKey, Bytes, u64),
     Got(u64, Result<(Bytes, u64), LogError>),
     Swapped(u64, Result<u64, LogError>),
-    LogEnd(u16, Result<Position, LogError>),
+    LogEnd(u16, Result<LogPosition, LogError>),
     /// The log, and how many bytes were appended when it was asked for.
     LogLooked(u16, u64, Result<LogLook, LogError>),
-    Opened(u16, u64, Result<(), End>),
+    Opened(u16, u64, Result<(), SenderEnd>),
     /// No transaction is open any more.
     TransactionsEnded(u16, u64),
     /// The service has nothing under way any more.
@@ -30,14 +30,14 @@ pub(crate) enum NodeInput {
     Demoted(u16, bool),
     HandOver(u16, Option<NodeName>),
     /// Of a shard without an owner.
-    Applied(u16, Report),
+    Applied(u16, MemberReport),
     Drain(Told),
 }
 
 /// See [`LogState`](crate::LogState).
 pub(crate) struct LogLook {
-    pub first: Position,
-    pub end: Position,
+    pub first: LogPosition,
+    pub end: LogPosition,
     pub room: (u64, u64),
     pub is_current: bool,
 }

@@ -1,4 +1,4 @@
-//! Runs the [`Ownership`] of a node's shards: makes its requests to the engine, follows its orders at spools and services, and tells it of all that happens.
+//! Runs the [`ShardOwnership`] of a node's shards: makes its requests to the engine, follows its orders at spools and services, and tells it of all that happens.
 //!
 //! It decides nothing. Nothing in it blocks: calls of the engine are made elsewhere, and spools and services answer later. Time and engine are passed in, so a test turns it by hand.
 
@@ -17,10 +17,10 @@ use posthaste_random::Random;
 
 use crate::cell::{CellKey, NodeName};
 use crate::clock::LeaseClock;
-use crate::ownership::{LogState, Ownership, OwnershipConfig, OwnershipEffect, StopReason};
+use crate::ownership::{LogState, OwnershipConfig, OwnershipEffect, ShardOwnership, StopReason};
 use crate::queue::Told;
-use crate::sender::{End, Identity};
-use crate::{Cells, Log, LogError};
+use crate::sender::{OwnerIdentity, SenderEnd};
+use crate::{Cells, LogError, ShardLog};
 pub use calls::{CallLane, CallThreads, EngineCall, EngineCalls};
 use inbox::{LogLook, NodeInbox, NodeInput};
 pub use lease::{BegunTransaction, Lease};
@@ -87,7 +87,7 @@ pub enum NodeNews {
 
 /// Drives a node. [`ClusterNode`] does so on a thread.
 pub struct NodeDriver {
-    ownership: Ownership,
+    ownership: ShardOwnership,
     shards: BTreeMap<u16, DrivenShard>,
     inbox: Arc<NodeInbox>,
     world: DriverWorld,
@@ -116,7 +116,7 @@ impl NodeDriver {
         let DriverConfig { ownership, transactions, release } = config;
         let report = ownership.times.report;
         let incarnation = ownership.incarnation;
-        let mut ownership = Ownership::new(ownership);
+        let mut ownership = ShardOwnership::new(ownership);
         shards.iter().for_each(|shard| ownership.add(shard.number, shard.is_home));
         let inbox = Arc::<NodeInbox>::default();
         watch(inbox.clone(), world.cells.clone())?;
@@ -205,7 +205,7 @@ impl NodeDriver {
                 if shard.opening.take_if(|opening| *opening == epoch).is_some() {
                     match outcome {
                         Ok(()) => self.ownership.opened(number),
-                        Err(End::GivenUp) => {}
+                        Err(SenderEnd::GivenUp) => {}
                         Err(end) => self.ownership.ended(number, end),
                     }
                 }
@@ -333,7 +333,7 @@ impl NodeDriver {
                 self.world.calls.call(CallLane::Shards, Box::new(move || drop(log.cut(below))));
             }
             OwnershipEffect::Open { shard: number, epoch, nonce } => {
-                let identity = Identity { nonce, log: self.random.next(), epoch: Some(epoch) };
+                let identity = OwnerIdentity { nonce, log: self.random.next(), epoch: Some(epoch) };
                 let shard = self.shard(number);
                 shard.opening = Some(epoch);
                 shard.orders += 1;
@@ -396,7 +396,7 @@ fn lane(key: &CellKey) -> CallLane {
     }
 }
 
-fn look(log: &dyn Log) -> Result<LogLook, LogError> {
+fn look(log: &dyn ShardLog) -> Result<LogLook, LogError> {
     Ok(LogLook { first: log.first()?, end: log.end()?, room: log.room()?, is_current: log.is_current()? })
 }
 

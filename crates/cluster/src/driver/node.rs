@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::inbox::{NodeInbox, NodeInput};
 use super::{NodeDriver, Told};
-use crate::cell::{NodeName, Report};
+use crate::cell::{MemberReport, NodeName};
 
 /// A node that keeps its leases on a thread of its own. Dropping it ends the thread at once, as a kill does: [drain](Self::drain) it before.
 pub struct ClusterNode {
@@ -38,7 +38,7 @@ impl ClusterNode {
     }
 
     /// Tells in the node's cell what it has applied of a shard that no node owns.
-    pub fn publish(&self, shard: u16, report: Report) {
+    pub fn publish(&self, shard: u16, report: MemberReport) {
         self.inbox.push(NodeInput::Applied(shard, report));
     }
 
@@ -65,5 +65,5 @@ impl Drop for ClusterNode {
     }
 }
 
-/// At most a quarter of a second without a turn: see [`Ownership::tick`](crate::Ownership::tick).
+/// At most a quarter of a second without a turn: see [`ShardOwnership::tick`](crate::ShardOwnership::tick).
 const TURN_EVERY: Duration = Duration::from_millis(200);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lease::Lease;
-use crate::cell::{Digest, Report};
+use crate::cell::{Digest, MemberReport};
 use crate::hub::LogProgress;
 use crate::local::LocalSpool;
 use crate::member::DigestHook;
@@ -12,8 +12,8 @@ use crate::ownership::OwnReport;
 use crate::ownership::marks::Marks;
 use crate::queue::Told;
 use crate::replicated::{MemberPlace, ReplicatedSpool};
-use crate::sender::{End, Identity};
-use crate::{Log, Position};
+use crate::sender::{OwnerIdentity, SenderEnd};
+use crate::{LogPosition, ShardLog};
 
 /// Acts for a shard while this node owns it: the queue of a relay, for one. The node's thread makes all calls but [`digest_at`](Self::digest_at), one after the other.
 /// They must not block.
@@ -28,7 +28,7 @@ pub trait ShardService: Send + Sync {
     fn demote(&self);
 
     /// The stream has shown all entries before the `digest` record at this position, and none after. On the ring's thread.
-    fn digest_at(&self, position: Position);
+    fn digest_at(&self, position: LogPosition);
 
     /// The last digest that was computed.
     fn digest(&self) -> Option<Digest>;
@@ -57,14 +57,14 @@ impl NodeShard {
 /// A [`ReplicatedSpool`] of any kind.
 pub(super) trait ShardSpool: Send + Sync {
     fn id(&self) -> u64;
-    fn log(&self) -> &Arc<dyn Log>;
+    fn log(&self) -> &Arc<dyn ShardLog>;
     fn progress(&self) -> &LogProgress;
     fn place(&self) -> Option<MemberPlace>;
     fn has_stopped(&self) -> bool;
-    fn ended(&self) -> Option<End>;
+    fn ended(&self) -> Option<SenderEnd>;
     fn log_digest(&self);
     fn on_digest(&self, hook: Option<DigestHook>);
-    fn promote_then(&self, identity: Identity, then: Box<dyn FnOnce(Result<(), End>) + Send>);
+    fn promote_then(&self, identity: OwnerIdentity, then: Box<dyn FnOnce(Result<(), SenderEnd>) + Send>);
     fn demote_then(&self, then: Told);
     fn drain_then(&self, then: Told);
 }
@@ -74,7 +74,7 @@ impl<L: LocalSpool> ShardSpool for ReplicatedSpool<L> {
         self.id()
     }
 
-    fn log(&self) -> &Arc<dyn Log> {
+    fn log(&self) -> &Arc<dyn ShardLog> {
         self.log()
     }
 
@@ -90,7 +90,7 @@ impl<L: LocalSpool> ShardSpool for ReplicatedSpool<L> {
         self.is_poisoned() || self.local().poisoned().is_some()
     }
 
-    fn ended(&self) -> Option<End> {
+    fn ended(&self) -> Option<SenderEnd> {
         self.ended()
     }
 
@@ -102,7 +102,7 @@ impl<L: LocalSpool> ShardSpool for ReplicatedSpool<L> {
         self.on_digest(hook);
     }
 
-    fn promote_then(&self, identity: Identity, then: Box<dyn FnOnce(Result<(), End>) + Send>) {
+    fn promote_then(&self, identity: OwnerIdentity, then: Box<dyn FnOnce(Result<(), SenderEnd>) + Send>) {
         self.promote_then(identity, then);
     }
 
@@ -173,13 +173,13 @@ impl DrivenShard {
             return None;
         }
         let place = self.spool.place();
-        let (log, applied) = place.map_or((0, Position::START), |it| (it.log, it.applied));
+        let (log, applied) = place.map_or((0, LogPosition::START), |it| (it.log, it.applied));
         if self.marked_at.is_none_or(|at| now.saturating_sub(at) >= MARK_EVERY) {
             self.marked_at = Some(now);
             self.marks.note(now, self.spool.progress().end(), 0, LAG_MOST);
         }
         let lag = self.marks.behind(applied, now).0;
-        let report = Report { spool: self.spool.id(), log, applied, digest: self.service.digest() };
+        let report = MemberReport { spool: self.spool.id(), log, applied, digest: self.service.digest() };
         Some(OwnReport { report, lag })
     }
 

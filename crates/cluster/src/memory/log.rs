@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use bytes::Bytes;
 use posthaste_random::Random;
 
-use crate::{Appended, Log, LogError, Position};
+use crate::{Appended, LogError, LogPosition, ShardLog};
 
 /// A log in memory. Clones are the same log.
 ///
@@ -31,7 +31,7 @@ pub enum Fault {
 
 /// Frequencies of faults, of a thousand appends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct LogFaults {
     /// See [`Fault::Refused`].
     pub refused: u64,
     /// See [`Fault::UnknownStored`].
@@ -44,10 +44,10 @@ pub struct Faults {
     pub held: u64,
 }
 
-impl Faults {
+impl LogFaults {
     /// Each of them often.
     pub fn all() -> Self {
-        Faults { refused: 60, unknown_stored: 60, unknown_late: 60, unknown_lost: 60, held: 200 }
+        LogFaults { refused: 60, unknown_stored: 60, unknown_late: 60, unknown_lost: 60, held: 200 }
     }
 }
 
@@ -68,7 +68,7 @@ struct State {
     held: Vec<Held>,
     steps: u64,
     random: Random,
-    faults: Faults,
+    faults: LogFaults,
     /// The fates of the next appends, before faults are drawn.
     script: VecDeque<Fault>,
     is_away: bool,
@@ -95,23 +95,23 @@ struct Late {
 struct Held {
     due: u64,
     then: Appended,
-    outcome: Result<Position, LogError>,
+    outcome: Result<LogPosition, LogError>,
 }
 
-type Answer = (Appended, Result<Position, LogError>);
+type Answer = (Appended, Result<LogPosition, LogError>);
 
 impl MemoryLog {
     /// An empty log whose faults follow from a seed.
-    pub fn new(seed: u64, faults: Faults) -> Self {
+    pub fn new(seed: u64, faults: LogFaults) -> Self {
         Self::with(seed, faults, false)
     }
 
     /// Like [`new`](Self::new); handles each append in a [`step`](Self::step).
-    pub fn by_steps(seed: u64, faults: Faults) -> Self {
+    pub fn by_steps(seed: u64, faults: LogFaults) -> Self {
         Self::with(seed, faults, true)
     }
 
-    fn with(seed: u64, faults: Faults, by_steps: bool) -> Self {
+    fn with(seed: u64, faults: LogFaults, by_steps: bool) -> Self {
         let state = State {
             records: BTreeMap::new(),
             end: 0,
@@ -141,7 +141,7 @@ impl MemoryLog {
     }
 
     /// Sets the faults of later calls.
-    pub fn set_faults(&self, faults: Faults) {
+    pub fn set_faults(&self, faults: LogFaults) {
         self.state().faults = faults;
     }
 
@@ -167,7 +167,7 @@ impl MemoryLog {
     }
 
     /// Loses one record; those after it keep their positions.
-    pub fn lose(&self, position: Position) {
+    pub fn lose(&self, position: LogPosition) {
         self.state().records.remove(&position.get());
     }
 
@@ -175,7 +175,7 @@ impl MemoryLog {
     ///
     /// # Panics
     /// If there is none.
-    pub fn flip(&self, position: Position, bit: usize) {
+    pub fn flip(&self, position: LogPosition, bit: usize) {
         let mut state = self.state();
         let record = state.records.get_mut(&position.get()).expect("a record");
         let mut bytes = record.to_vec();
@@ -209,23 +209,23 @@ impl MemoryLog {
     }
 
     /// Goes away as soon as it has stored a record at this position.
-    pub fn set_away_at(&self, position: Position) {
+    pub fn set_away_at(&self, position: LogPosition) {
         self.state().away_at = Some(position.get());
     }
 
-    /// The limit that [`Log::room`] tells.
+    /// The limit that [`ShardLog::room`] tells.
     pub fn set_limit(&self, bytes: u64) {
         self.state().limit = bytes;
     }
 
-    /// The lines that [`Log::check`] tells.
+    /// The lines that [`ShardLog::check`] tells.
     pub fn set_wrong(&self, settings: Vec<String>) {
         self.state().wrong = settings;
     }
 
     /// All records, by position.
-    pub fn records(&self) -> Vec<(Position, Bytes)> {
-        self.state().records.iter().map(|(position, record)| (Position::new(*position), record.clone())).collect()
+    pub fn records(&self) -> Vec<(LogPosition, Bytes)> {
+        self.state().records.iter().map(|(position, record)| (LogPosition::new(*position), record.clone())).collect()
     }
 
     fn has_work(&self) -> bool {
@@ -253,14 +253,14 @@ impl State {
         }
     }
 
-    fn store(&mut self, after: u64, record: Bytes) -> Result<Position, LogError> {
+    fn store(&mut self, after: u64, record: Bytes) -> Result<LogPosition, LogError> {
         if after != self.end {
             return Err(LogError::Refused(format!("the last position is {} and not {after}", self.end)));
         }
         self.end += 1;
         self.records.insert(self.end, record);
         self.is_away |= self.away_at.take_if(|at| *at == self.end).is_some();
-        Ok(Position::new(self.end))
+        Ok(LogPosition::new(self.end))
     }
 
     fn handle(&mut self) -> Option<Answer> {
@@ -301,7 +301,7 @@ impl State {
             return fate;
         }
         let late = 1 + self.random.below(LATE_MAX);
-        let Faults { refused, unknown_stored, unknown_late, unknown_lost, .. } = self.faults;
+        let LogFaults { refused, unknown_stored, unknown_late, unknown_lost, .. } = self.faults;
         let fates = [
             (refused, Fault::Refused),
             (unknown_stored, Fault::UnknownStored),
@@ -323,33 +323,33 @@ impl State {
     }
 }
 
-impl Log for MemoryLog {
-    fn append(&self, after: Position, record: Bytes, then: Appended) {
+impl ShardLog for MemoryLog {
+    fn append(&self, after: LogPosition, record: Bytes, then: Appended) {
         self.state().requests.push_back(Request { after: after.get(), record, then });
         if !self.0.by_steps {
             self.pump();
         }
     }
 
-    fn follow(&self, from: Position, each: &mut dyn FnMut(Position, Bytes) -> bool) -> Result<(), LogError> {
+    fn follow(&self, from: LogPosition, each: &mut dyn FnMut(LogPosition, Bytes) -> bool) -> Result<(), LogError> {
         let mut at = from.get().max(1);
         let mut state = self.state();
         state.tick();
         loop {
             state.reachable()?;
             if at < state.first {
-                return Err(LogError::Cut { first: Position::new(state.first) });
+                return Err(LogError::Cut { first: LogPosition::new(state.first) });
             }
             if at > state.end + 1 {
-                return Err(LogError::Gap(Position::new(state.end + 1)));
+                return Err(LogError::Gap(LogPosition::new(state.end + 1)));
             }
             if at == state.end + 1 {
                 state = self.0.changed.wait(state).expect("nothing panics while it is held");
                 continue;
             }
-            let record = state.records.get(&at).cloned().ok_or(LogError::Gap(Position::new(at)))?;
+            let record = state.records.get(&at).cloned().ok_or(LogError::Gap(LogPosition::new(at)))?;
             drop(state);
-            if !each(Position::new(at), record) {
+            if !each(LogPosition::new(at), record) {
                 return Ok(());
             }
             at += 1;
@@ -357,20 +357,20 @@ impl Log for MemoryLog {
         }
     }
 
-    fn first(&self) -> Result<Position, LogError> {
+    fn first(&self) -> Result<LogPosition, LogError> {
         let state = self.state();
         state.reachable()?;
-        Ok(Position::new(state.first))
+        Ok(LogPosition::new(state.first))
     }
 
-    fn end(&self) -> Result<Position, LogError> {
+    fn end(&self) -> Result<LogPosition, LogError> {
         let mut state = self.state();
         state.reachable()?;
         state.tick();
-        Ok(Position::new(state.end))
+        Ok(LogPosition::new(state.end))
     }
 
-    fn cut(&self, below: Position) -> Result<(), LogError> {
+    fn cut(&self, below: LogPosition) -> Result<(), LogError> {
         let mut state = self.state();
         state.reachable()?;
         state.first = state.first.max(below.get().min(state.end + 1));

@@ -4,4 +4,4 @@ mod cells;
 mod log;
 
 pub use cells::{CellFault, MemoryCells};
-pub use log::{Fault, Faults, LATE_MAX, MemoryLog};
+pub use log::{Fault, LATE_MAX, LogFaults, MemoryLog};

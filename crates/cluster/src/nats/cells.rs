@@ -29,7 +29,7 @@ impl NatsCells {
         NatsCells { engine, stream, seen: Arc::default() }
     }
 
-    /// As [`Log::check`](crate::Log::check).
+    /// As [`ShardLog::check`](crate::ShardLog::check).
     ///
     /// # Errors
     /// As there.

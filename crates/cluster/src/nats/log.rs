@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 
 use super::seen::{Highest, Missing};
 use super::{ApiError, NO_MESSAGE, NO_STREAM, NatsEngine, Published, check};
-use crate::{Appended, Log, LogError, Position};
+use crate::{Appended, LogError, LogPosition, ShardLog};
 
 /// A log in NATS JetStream.
 #[derive(Clone)]
@@ -97,7 +97,7 @@ impl NatsLog {
     }
 
     /// Shows the records that are there. False if the reader wants no more.
-    fn show(&self, at: &mut u64, end: u64, each: &mut dyn FnMut(Position, Bytes) -> bool) -> Result<bool, LogError> {
+    fn show(&self, at: &mut u64, end: u64, each: &mut dyn FnMut(LogPosition, Bytes) -> bool) -> Result<bool, LogError> {
         let mut under_way = VecDeque::new();
         let mut asked = *at;
         while *at <= end {
@@ -108,7 +108,7 @@ impl NatsLog {
             let Some(fetch) = under_way.pop_front() else { break };
             let Some(bytes) = self.fetched(fetch)? else { return Err(self.missing(*at)?) };
             self.seen().gap.found(*at);
-            if !each(Position::new(*at), bytes) {
+            if !each(LogPosition::new(*at), bytes) {
                 return Ok(false);
             }
             *at += 1;
@@ -120,18 +120,18 @@ impl NatsLog {
     fn missing(&self, position: u64) -> Result<LogError, LogError> {
         let first = self.state()?.first;
         if position < first {
-            return Ok(LogError::Cut { first: Position::new(first) });
+            return Ok(LogError::Cut { first: LogPosition::new(first) });
         }
         if self.seen().gap.takes(position, Instant::now()) {
-            Ok(LogError::Gap(Position::new(position)))
+            Ok(LogError::Gap(LogPosition::new(position)))
         } else {
             Err(LogError::Unreachable(format!("{}: position {position} is not there now", self.stream)))
         }
     }
 }
 
-impl Log for NatsLog {
-    fn append(&self, after: Position, record: Bytes, then: Appended) {
+impl ShardLog for NatsLog {
+    fn append(&self, after: LogPosition, record: Bytes, then: Appended) {
         let engine = self.engine.clone();
         let subject = self.stream.clone();
         let seen = self.seen.clone();
@@ -140,7 +140,7 @@ impl Log for NatsLog {
             then(match engine.publish(subject, EXPECTED_LAST, after.get(), record).await {
                 Published::Stored(sequence) => {
                     seen.lock().expect("nothing panics while it is held").end.is_at(sequence);
-                    Ok(Position::new(sequence))
+                    Ok(LogPosition::new(sequence))
                 }
                 Published::WrongSequence(why) => Err(LogError::Refused(why)),
                 Published::Unknown(why) => Err(LogError::Unknown(why)),
@@ -148,15 +148,15 @@ impl Log for NatsLog {
         });
     }
 
-    fn follow(&self, from: Position, each: &mut dyn FnMut(Position, Bytes) -> bool) -> Result<(), LogError> {
+    fn follow(&self, from: LogPosition, each: &mut dyn FnMut(LogPosition, Bytes) -> bool) -> Result<(), LogError> {
         let mut at = from.get().max(1);
         loop {
             let State { first, end } = self.state()?;
             if at < first {
-                return Err(LogError::Cut { first: Position::new(first) });
+                return Err(LogError::Cut { first: LogPosition::new(first) });
             }
             if at > end + 1 {
-                return Err(LogError::Gap(Position::new(end + 1)));
+                return Err(LogError::Gap(LogPosition::new(end + 1)));
             }
             if !self.show(&mut at, end, each)? {
                 return Ok(());
@@ -165,15 +165,15 @@ impl Log for NatsLog {
         }
     }
 
-    fn first(&self) -> Result<Position, LogError> {
-        self.state().map(|state| Position::new(state.first))
+    fn first(&self) -> Result<LogPosition, LogError> {
+        self.state().map(|state| LogPosition::new(state.first))
     }
 
-    fn end(&self) -> Result<Position, LogError> {
-        self.state().map(|state| Position::new(state.end))
+    fn end(&self) -> Result<LogPosition, LogError> {
+        self.state().map(|state| LogPosition::new(state.end))
     }
 
-    fn cut(&self, below: Position) -> Result<(), LogError> {
+    fn cut(&self, below: LogPosition) -> Result<(), LogError> {
         let call = format!("STREAM.PURGE.{}", self.stream);
         let answer = self.engine.block_on(self.engine.api(&call, &json!({ "seq": below.get() })))?;
         answer.map(drop).map_err(|error| LogError::Unreachable(error.description))

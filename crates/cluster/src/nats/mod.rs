@@ -171,7 +171,7 @@ impl NatsEngine {
         Ok(NatsCells::new(self.clone(), name))
     }
 
-    /// One with other settings stays as it is: [`Log::check`](crate::Log::check) names them.
+    /// One with other settings stays as it is: [`ShardLog::check`](crate::ShardLog::check) names them.
     fn make(&self, config: Value) -> Result<(), LogError> {
         let name = config["name"].as_str().expect("it was just made").to_owned();
         match self.block_on(self.api(&format!("STREAM.CREATE.{name}"), &config))? {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::Position;
+use crate::LogPosition;
 
 /// Ends of the log at past times, oldest first.
 #[derive(Debug, Default)]
@@ -12,13 +12,13 @@ pub(crate) struct Marks(VecDeque<Mark>);
 #[derive(Debug, Clone, Copy)]
 struct Mark {
     at: Duration,
-    end: Position,
+    end: LogPosition,
     bytes: u64,
 }
 
 impl Marks {
     /// Notes the end of the log, if it has grown.
-    pub fn note(&mut self, at: Duration, end: Position, bytes: u64, oldest: Duration) {
+    pub fn note(&mut self, at: Duration, end: LogPosition, bytes: u64, oldest: Duration) {
         if self.0.back().is_none_or(|last| last.end < end) {
             self.0.push_back(Mark { at, end, bytes });
         }
@@ -29,7 +29,7 @@ impl Marks {
     }
 
     /// Time since a position was the end of the log, and bytes appended since; nothing if it still is.
-    pub fn behind(&self, applied: Position, now: Duration) -> (Duration, u64) {
+    pub fn behind(&self, applied: LogPosition, now: Duration) -> (Duration, u64) {
         let after = self.0.partition_point(|mark| mark.end <= applied);
         let Some(missed) = self.0.get(after) else { return (Duration::ZERO, 0) };
         let before = after.checked_sub(1).map_or(0, |at| self.0[at].bytes);
@@ -38,12 +38,12 @@ impl Marks {
     }
 
     /// True if the bytes after a position are known.
-    pub fn cover(&self, applied: Position) -> bool {
+    pub fn cover(&self, applied: LogPosition) -> bool {
         self.0.front().is_some_and(|first| first.end <= applied)
     }
 
     /// The end of the log as it was so long, or so many bytes, ago, whichever is less. `None` if that was before the first mark.
-    pub fn ago(&self, keep: (Duration, u64), now: Duration) -> Option<Position> {
+    pub fn ago(&self, keep: (Duration, u64), now: Duration) -> Option<LogPosition> {
         let bytes = self.0.back()?.bytes;
         let is_old = |mark: &Mark| now.saturating_sub(mark.at) >= keep.0 || bytes.saturating_sub(mark.bytes) >= keep.1;
         let old = self.0.partition_point(is_old);
@@ -61,7 +61,7 @@ mod tests {
     fn marks() -> Marks {
         let mut marks = Marks::default();
         for n in 1..=9 {
-            marks.note(Duration::from_secs(n), Position::new(n * 10), n * 1000, Duration::from_secs(3600));
+            marks.note(Duration::from_secs(n), LogPosition::new(n * 10), n * 1000, Duration::from_secs(3600));
         }
         marks
     }
@@ -70,19 +70,19 @@ mod tests {
     fn a_position_has_an_age_and_bytes_after_it() {
         let marks = marks();
         let now = Duration::from_secs(10);
-        assert_eq!(marks.behind(Position::new(90), now), (Duration::ZERO, 0));
-        assert_eq!(marks.behind(Position::new(50), now), (Duration::from_secs(4), 4000));
+        assert_eq!(marks.behind(LogPosition::new(90), now), (Duration::ZERO, 0));
+        assert_eq!(marks.behind(LogPosition::new(50), now), (Duration::from_secs(4), 4000));
         assert_eq!(
-            marks.behind(Position::new(55), now),
+            marks.behind(LogPosition::new(55), now),
             (Duration::from_secs(4), 4000),
             "it lacks a part of the sixth"
         );
-        assert_eq!(marks.behind(Position::new(0), now), (Duration::from_secs(9), 9000));
-        assert_eq!(Marks::default().behind(Position::new(5), now), (Duration::ZERO, 0));
+        assert_eq!(marks.behind(LogPosition::new(0), now), (Duration::from_secs(9), 9000));
+        assert_eq!(Marks::default().behind(LogPosition::new(5), now), (Duration::ZERO, 0));
         assert!(
-            marks.cover(Position::new(10))
-                && !marks.cover(Position::new(9))
-                && !Marks::default().cover(Position::new(9))
+            marks.cover(LogPosition::new(10))
+                && !marks.cover(LogPosition::new(9))
+                && !Marks::default().cover(LogPosition::new(9))
         );
     }
 
@@ -90,7 +90,7 @@ mod tests {
     fn records_are_kept_by_time_or_bytes() {
         let marks = marks();
         let now = Duration::from_secs(10);
-        let ago = |secs, bytes| marks.ago((Duration::from_secs(secs), bytes), now).map(Position::get);
+        let ago = |secs, bytes| marks.ago((Duration::from_secs(secs), bytes), now).map(LogPosition::get);
         assert_eq!((ago(5, 1 << 40), ago(100, 3000), ago(100, 1 << 40)), (Some(50), Some(60), None));
     }
 
@@ -98,9 +98,9 @@ mod tests {
     fn old_marks_go() {
         let mut marks = Marks::default();
         for n in 1..=9000 {
-            marks.note(Duration::from_millis(n), Position::new(n), n, Duration::from_secs(1));
+            marks.note(Duration::from_millis(n), LogPosition::new(n), n, Duration::from_secs(1));
         }
         assert!(marks.0.len() <= 1003);
-        assert_eq!(marks.behind(Position::new(1), Duration::from_secs(9)).1, 9000, "more than it is, never less");
+        assert_eq!(marks.behind(LogPosition::new(1), Duration::from_secs(9)).1, 9000, "more than it is, never less");
     }
 }

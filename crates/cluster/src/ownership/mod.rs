@@ -16,16 +16,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use posthaste_random::Random;
 
-use crate::cell::{CellKey, NodeCell, NodeName, Report};
-use crate::sender::End;
-use crate::{LogError, Position};
+use crate::cell::{CellKey, MemberReport, NodeCell, NodeName};
+use crate::sender::SenderEnd;
+use crate::{LogError, LogPosition};
 use node::OwnNode;
 pub use settings::{OwnershipConfig, OwnershipRules, OwnershipTimes};
 use shard::ShardState;
 
 /// The ownership of all shards that a node is a member of.
 #[derive(Debug)]
-pub struct Ownership {
+pub struct ShardOwnership {
     me: Me,
     own: OwnNode,
     shards: BTreeMap<u16, ShardState>,
@@ -38,14 +38,14 @@ pub struct Ownership {
 /// A request to the engine, or an order to the shard. In order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnershipEffect {
-    /// Read a cell and call [`Ownership::got`].
+    /// Read a cell and call [`ShardOwnership::got`].
     Get {
         /// The cell.
         key: CellKey,
         /// Comes back with the answer.
         request: u64,
     },
-    /// Swap a cell and call [`Ownership::swapped`], after a few seconds at most.
+    /// Swap a cell and call [`ShardOwnership::swapped`], after a few seconds at most.
     Swap {
         /// The cell.
         key: CellKey,
@@ -56,12 +56,12 @@ pub enum OwnershipEffect {
         /// Comes back with the answer.
         request: u64,
     },
-    /// Ask the log for its end and call [`Ownership::log_end`].
+    /// Ask the log for its end and call [`ShardOwnership::log_end`].
     LogEnd {
         /// The shard.
         shard: u16,
     },
-    /// Append an `open` after all of the log, apply that, and call [`Ownership::opened`] or [`Ownership::ended`].
+    /// Append an `open` after all of the log, apply that, and call [`ShardOwnership::opened`] or [`ShardOwnership::ended`].
     Open {
         /// The shard.
         shard: u16,
@@ -75,7 +75,7 @@ pub enum OwnershipEffect {
         /// The shard.
         shard: u16,
     },
-    /// Take nothing new, let everything under way end, and call [`Ownership::released`].
+    /// Take nothing new, let everything under way end, and call [`ShardOwnership::released`].
     Release {
         /// The shard.
         shard: u16,
@@ -90,7 +90,7 @@ pub enum OwnershipEffect {
         /// The shard.
         shard: u16,
         /// The first position that stays.
-        below: Position,
+        below: LogPosition,
     },
     /// Append a `digest` record.
     Digest {
@@ -125,11 +125,11 @@ pub enum StopReason {
     #[error("the log ends at position {end}, and {node} has applied position {applied}")]
     LogRolledBack {
         /// The last position of the log.
-        end: Position,
+        end: LogPosition,
         /// A member that has more.
         node: NodeName,
         /// Its last position.
-        applied: Position,
+        applied: LogPosition,
     },
     /// The cell is older than what was read before.
     #[error("the shard's cell is older than one that was read before: the engine was restored or its data lost")]
@@ -139,14 +139,14 @@ pub enum StopReason {
     CellDamaged,
     /// The log cannot be read or written on.
     #[error("{0}")]
-    Log(End),
+    Log(SenderEnd),
 }
 
 /// The state of this node's member of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnReport {
     /// Published in the node's cell.
-    pub report: Report,
+    pub report: MemberReport,
     /// Age of the first record that it has not applied, by the engine's times.
     pub lag: Duration,
 }
@@ -155,9 +155,9 @@ pub struct OwnReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogState {
     /// The lowest position stored.
-    pub first: Position,
+    pub first: LogPosition,
     /// The highest one.
-    pub end: Position,
+    pub end: LogPosition,
     /// Bytes appended since any fixed moment of this ownership.
     pub bytes: u64,
     /// Bytes stored, and the limit.
@@ -218,11 +218,11 @@ impl Outbox {
     }
 }
 
-impl Ownership {
+impl ShardOwnership {
     /// Of a process that has just started. Call [`tick`](Self::tick) at once.
     pub fn new(config: OwnershipConfig) -> Self {
         let OwnershipConfig { node, incarnation, times, rules } = config;
-        Ownership {
+        ShardOwnership {
             me: Me { node, incarnation, times, rules, is_draining: false },
             own: OwnNode::new(env!("CARGO_PKG_VERSION")),
             shards: BTreeMap::new(),
@@ -348,7 +348,7 @@ impl Ownership {
     }
 
     /// The answer to a [`LogEnd`](OwnershipEffect::LogEnd).
-    pub fn log_end(&mut self, now: Duration, shard: u16, outcome: Result<Position, LogError>) {
+    pub fn log_end(&mut self, now: Duration, shard: u16, outcome: Result<LogPosition, LogError>) {
         if let Some(state) = self.shards.get_mut(&shard) {
             state.log_end(&self.me, &mut self.out, now, outcome);
         }
@@ -362,7 +362,7 @@ impl Ownership {
     }
 
     /// The member's sender has ended.
-    pub fn ended(&mut self, shard: u16, end: End) {
+    pub fn ended(&mut self, shard: u16, end: SenderEnd) {
         if let Some(state) = self.shards.get_mut(&shard) {
             state.ended(&mut self.out, end);
         }
@@ -384,7 +384,7 @@ impl Ownership {
     }
 
     /// The state of this node in a shard that no node owns.
-    pub fn publish(&mut self, shard: u16, report: Report) {
+    pub fn publish(&mut self, shard: u16, report: MemberReport) {
         self.own.cell.reports.insert(shard, report);
     }
 

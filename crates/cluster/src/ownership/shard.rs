@@ -9,9 +9,9 @@ use bytes::Bytes;
 
 use super::marks::Marks;
 use super::{Me, Outbox, OwnReport, OwnershipEffect, SeenNode, StopReason};
-use crate::cell::{CellKey, CellOwner, NodeName, Report, ShardCell};
-use crate::sender::End;
-use crate::{LogError, Position};
+use crate::cell::{CellKey, CellOwner, MemberReport, NodeName, ShardCell};
+use crate::sender::SenderEnd;
+use crate::{LogError, LogPosition};
 
 /// The state of a shard.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct ShardState {
     /// The end of the log is asked for.
     has_asked_end: bool,
     /// The member that had reported the most when it was.
-    reported: Option<(NodeName, Position)>,
+    reported: Option<(NodeName, LogPosition)>,
     /// The log ends below that since then.
     short_since: Option<Duration>,
     /// The earliest time of the next request.
@@ -52,7 +52,7 @@ pub(crate) struct ShardState {
     own: Option<OwnReport>,
     marks: Marks,
     /// The log was cut below this position.
-    cut_below: Position,
+    cut_below: LogPosition,
     /// The highest epoch that another's `open` in the log had.
     log_epoch: u64,
     digest_at: Duration,
@@ -115,7 +115,7 @@ impl ShardState {
             paused_until: Duration::ZERO,
             own: None,
             marks: Marks::default(),
-            cut_below: Position::START,
+            cut_below: LogPosition::START,
             log_epoch: 0,
             digest_at: Duration::ZERO,
         }
@@ -326,7 +326,7 @@ impl ShardState {
         if self.role == Role::Standby {
             (self.role, self.owned_since, self.has_asked_end) = (Role::Checking, now, false);
             self.short_since = None;
-            (self.again_at, self.marks, self.cut_below) = (now, Marks::default(), Position::START);
+            (self.again_at, self.marks, self.cut_below) = (now, Marks::default(), LogPosition::START);
         }
     }
 
@@ -377,15 +377,15 @@ impl ShardState {
         }
     }
 
-    fn most_reported(&self, me: &Me, nodes: &BTreeMap<NodeName, SeenNode>) -> Option<(NodeName, Position)> {
+    fn most_reported(&self, me: &Me, nodes: &BTreeMap<NodeName, SeenNode>) -> Option<(NodeName, LogPosition)> {
         let own = self.own?.report;
         let of_others = nodes.iter().filter_map(|(name, node)| Some((name, node.cell.reports.get(&self.number)?)));
-        let is_same = |report: &Report| report.log == own.log || own.log == 0;
+        let is_same = |report: &MemberReport| report.log == own.log || own.log == 0;
         let all = of_others.filter(|(_, report)| is_same(report)).chain([(&me.node, &own)]);
         all.max_by_key(|(_, report)| report.applied).map(|(name, report)| (name.clone(), report.applied))
     }
 
-    pub fn log_end(&mut self, me: &Me, out: &mut Outbox, now: Duration, outcome: Result<Position, LogError>) {
+    pub fn log_end(&mut self, me: &Me, out: &mut Outbox, now: Duration, outcome: Result<LogPosition, LogError>) {
         if self.role != Role::Checking {
             return;
         }
@@ -412,11 +412,11 @@ impl ShardState {
         }
     }
 
-    pub fn ended(&mut self, out: &mut Outbox, end: End) {
+    pub fn ended(&mut self, out: &mut Outbox, end: SenderEnd) {
         let has_sender = matches!(self.role, Role::Opening | Role::Owning | Role::Releasing(_) | Role::Freeing(_));
         match end {
             _ if !has_sender => {}
-            End::Fenced { epoch } => {
+            SenderEnd::Fenced { epoch } => {
                 self.lose(out);
                 (self.is_unsure, self.log_epoch) = (true, self.log_epoch.max(epoch));
             }

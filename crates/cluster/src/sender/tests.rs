@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use posthaste_random::Random;
 
 use super::*;
-use crate::Log;
-use crate::memory::{Fault, Faults, MemoryLog};
+use crate::ShardLog;
+use crate::memory::{Fault, LogFaults, MemoryLog};
 use crate::reader::ReaderRules;
 
-type Answer = (u64, Result<Position, LogError>);
+type Answer = (u64, Result<LogPosition, LogError>);
 
 /// A sender, the engine's answers to it, and its decisions.
 struct Node {
@@ -17,8 +17,8 @@ struct Node {
     log: MemoryLog,
     answers: Arc<Mutex<Vec<Answer>>>,
     /// Positions and loads of valid records, as they were told.
-    valid: Vec<(Position, Option<u64>)>,
-    end: Option<End>,
+    valid: Vec<(LogPosition, Option<u64>)>,
+    end: Option<SenderEnd>,
     not_stored: Vec<u64>,
     undecided: Vec<u64>,
 }
@@ -26,9 +26,9 @@ struct Node {
 impl Node {
     fn new(log: &MemoryLog, nonce: u64, rules: (ReaderRules, SenderRules)) -> Self {
         let (reader, sender) = rules;
-        let identity = Identity { nonce, log: 0xfeed + nonce, epoch: None };
+        let identity = OwnerIdentity { nonce, log: 0xfeed + nonce, epoch: None };
         Node {
-            sender: Sender::new(Reader::new(1).with_rules(reader), identity, sender),
+            sender: Sender::new(LogReader::new(1).with_rules(reader), identity, sender),
             log: log.clone(),
             answers: Arc::default(),
             valid: Vec::new(),
@@ -61,7 +61,7 @@ impl Node {
         }
     }
 
-    fn read(&mut self, from: Position) {
+    fn read(&mut self, from: LogPosition) {
         let end = self.log.end().unwrap();
         if from <= end {
             let sender = &mut self.sender;
@@ -86,11 +86,11 @@ impl Node {
 
 /// The valid loads of a log, as a reader finds them.
 fn stored(log: &MemoryLog, rules: ReaderRules) -> Result<Vec<u64>, String> {
-    let mut reader = Reader::new(1).with_rules(rules);
+    let mut reader = LogReader::new(1).with_rules(rules);
     let mut loads = Vec::new();
     for (position, bytes) in log.records() {
         match reader.read(position, &bytes).map_err(|invalid| invalid.to_string())? {
-            Read::Valid(Record { content: Content::Batches(batches), .. }) => {
+            Read::Valid(LogRecord { content: Content::Batches(batches), .. }) => {
                 loads.extend(batches.iter().map(|batch| u64::from_le_bytes(batch[..].try_into().unwrap())));
             }
             Read::Valid(_) | Read::Skipped(_) => {}
@@ -106,7 +106,7 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, one: &T, other: &T) -> Resu
 /// One owner sends `count` loads through an engine with faults.
 fn one_owner(seed: u64, rules: (ReaderRules, SenderRules), count: u64) -> Result<(), String> {
     let mut random = Random::of(seed, 1);
-    let log = MemoryLog::by_steps(seed, Faults::all());
+    let log = MemoryLog::by_steps(seed, LogFaults::all());
     let mut node = Node::new(&log, 1, rules);
     let mut next = 0;
     for _ in 0..count * 1000 {
@@ -127,7 +127,7 @@ fn one_owner(seed: u64, rules: (ReaderRules, SenderRules), count: u64) -> Result
         }
     }
     // What is late comes now.
-    log.set_faults(Faults::default());
+    log.set_faults(LogFaults::default());
     while log.step() {}
     let all: Vec<u64> = (0..count).collect();
     equal("told", &node.loads(), &all)?;
@@ -140,7 +140,7 @@ fn one_owner(seed: u64, rules: (ReaderRules, SenderRules), count: u64) -> Result
 /// A second owner opens while the first one sends.
 fn two_owners(seed: u64, rules: (ReaderRules, SenderRules)) -> Result<(), String> {
     let mut random = Random::of(seed, 2);
-    let log = MemoryLog::by_steps(seed, Faults::all());
+    let log = MemoryLog::by_steps(seed, LogFaults::all());
     let mut one = Node::new(&log, 1, rules);
     let mut other = None::<Node>;
     let mut next = 0;
@@ -171,13 +171,13 @@ fn two_owners(seed: u64, rules: (ReaderRules, SenderRules)) -> Result<(), String
         }
     }
     let mut other = other.expect("it has opened");
-    log.set_faults(Faults::default());
+    log.set_faults(LogFaults::default());
     while log.step() {
         other.act();
     }
     other.act();
     match &one.end {
-        Some(End::Fenced { .. }) => {}
+        Some(SenderEnd::Fenced { .. }) => {}
         end => return Err(format!("the first owner: {end:?}")),
     }
     equal("the second owner", &other.end, &None)?;
@@ -226,7 +226,7 @@ fn a_second_owner_fences_the_first() {
 
 /// A node that has sent one load per fate, after its opening.
 fn scripted(fates: &[Fault]) -> (Node, MemoryLog) {
-    let log = MemoryLog::by_steps(1, Faults::default());
+    let log = MemoryLog::by_steps(1, LogFaults::default());
     let mut node = Node::new(&log, 1, Default::default());
     settle(&mut node, &log);
     assert!(node.sender.is_ready());
@@ -299,7 +299,7 @@ fn an_epoch_from_the_cell_that_the_log_has_passed_is_fenced() {
     let mut late = Node::new(&log, 2, Default::default());
     late.sender.identity.epoch = Some(1);
     settle(&mut late, &log);
-    assert_eq!(late.end, Some(End::Fenced { epoch: 1 }));
+    assert_eq!(late.end, Some(SenderEnd::Fenced { epoch: 1 }));
     let mut next = Node::new(&log, 3, Default::default());
     next.sender.identity.epoch = Some(7);
     settle(&mut next, &log);
@@ -313,10 +313,11 @@ fn a_copy_of_the_owner_stops_both() {
     // The same memory, on another machine.
     let records = log.records();
     let history = *node.sender.history().unwrap();
-    let header = Header { shard: 1, log: history.log, epoch: 1, send: 99, first: history.next, previous: history.crc };
-    let (record, _) = Record::encode(&header, &Content::Digest);
+    let header =
+        LogRecordHeader { shard: 1, log: history.log, epoch: 1, send: 99, first: history.next, previous: history.crc };
+    let (record, _) = LogRecord::encode(&header, &Content::Digest);
     log.append(records.last().unwrap().0, record, Box::new(|_| ()));
     node.push(9);
     settle(&mut node, &log);
-    assert_eq!((&node.end, &node.undecided), (&Some(End::Foreign { epoch: 1 }), &vec![9]));
+    assert_eq!((&node.end, &node.undecided), (&Some(SenderEnd::Foreign { epoch: 1 }), &vec![9]));
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::world::{Place, append, content, inline, start};
 use nodes::{Nodes, SHARD, Service, TRANSACTIONS, name, settings};
-use posthaste_cluster::memory::{Faults, MemoryCells};
+use posthaste_cluster::memory::{LogFaults, MemoryCells};
 use posthaste_cluster::{
-    BootTime, CallThreads, ClusterNode, DriverWorld, Log, NodeDriver, NodeNews, NodeShard, OwnershipTimes, Position,
-    add_node,
+    BootTime, CallThreads, ClusterNode, DriverWorld, LogPosition, NodeDriver, NodeNews, NodeShard, OwnershipTimes,
+    ShardLog, add_node,
 };
 use posthaste_spool::{AppendError, Body, Lsn, Spool};
 
@@ -326,7 +326,7 @@ fn the_log_is_cut_below_what_all_in_sync_have() {
     append(&spool, stream, Body::None, "one more");
     nodes.until("the log is cut", |it| it.log.first().unwrap() >= end);
     assert!(nodes.log.first().unwrap() <= nodes.spool(1).place().unwrap().applied.next());
-    assert!(nodes.log.first().unwrap() > Position::START.next());
+    assert!(nodes.log.first().unwrap() > LogPosition::START.next());
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn draining_gives_a_shard_away_at_once_and_takes_none() {
 /// The whole of it, with threads and the time of the machine.
 #[test]
 fn a_node_runs_by_itself() {
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     let spool = Arc::new(place.follow().unwrap());
     let (tell, told) = channel();
     let service = Service::new(spool.clone());

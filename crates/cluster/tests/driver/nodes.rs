@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_cluster::memory::{Faults, MemoryCells, MemoryLog};
+use posthaste_cluster::memory::{LogFaults, MemoryCells, MemoryLog};
 use posthaste_cluster::{
-    Appended, CallLane, Cells, Digest, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease, LeaseClock, Log,
-    LogError, NodeDriver, NodeName, NodeNews, NodeShard, OwnershipConfig, OwnershipRules, OwnershipTimes, Position,
-    RosterError, ShardCell, ShardService, remove_node,
+    Appended, CallLane, Cells, Digest, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease, LeaseClock, LogError,
+    LogPosition, NodeDriver, NodeName, NodeNews, NodeShard, OwnershipConfig, OwnershipRules, OwnershipTimes,
+    RosterError, ShardCell, ShardLog, ShardService, remove_node,
 };
 use posthaste_fsops::Machine;
 use posthaste_spool::Spool;
@@ -120,7 +120,7 @@ impl ShardService for Service {
         self.demotions.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn digest_at(&self, position: Position) {
+    fn digest_at(&self, position: LogPosition) {
         *self.digest.lock().unwrap() = Some(Digest { position, sum: self.sum.load(Ordering::SeqCst) });
     }
 
@@ -149,27 +149,27 @@ impl NodeLog {
     }
 }
 
-impl Log for NodeLog {
-    fn append(&self, after: Position, record: Bytes, then: Appended) {
+impl ShardLog for NodeLog {
+    fn append(&self, after: LogPosition, record: Bytes, then: Appended) {
         match self.reach() {
             Ok(log) => log.append(after, record, then),
             Err(_) => then(Err(LogError::Unknown("it is away".to_owned()))),
         }
     }
 
-    fn follow(&self, from: Position, each: &mut dyn FnMut(Position, Bytes) -> bool) -> Result<(), LogError> {
+    fn follow(&self, from: LogPosition, each: &mut dyn FnMut(LogPosition, Bytes) -> bool) -> Result<(), LogError> {
         self.reach()?.follow(from, each)
     }
 
-    fn first(&self) -> Result<Position, LogError> {
+    fn first(&self) -> Result<LogPosition, LogError> {
         self.reach()?.first()
     }
 
-    fn end(&self) -> Result<Position, LogError> {
+    fn end(&self) -> Result<LogPosition, LogError> {
         self.reach()?.end()
     }
 
-    fn cut(&self, below: Position) -> Result<(), LogError> {
+    fn cut(&self, below: LogPosition) -> Result<(), LogError> {
         self.reach()?.cut(below)
     }
 
@@ -211,7 +211,7 @@ pub struct Nodes {
 impl Nodes {
     /// The first is the shard's home.
     pub fn new(count: usize, times: OwnershipTimes) -> Self {
-        let log = MemoryLog::new(7, Faults::default());
+        let log = MemoryLog::new(7, LogFaults::default());
         let clock = Arc::new(HandClock(Mutex::new(Duration::from_secs(1000))));
         let (cells, news) = Default::default();
         let mut nodes = Nodes { cells, log, clock, times, nodes: Vec::new(), incarnations: 0, news };
@@ -363,7 +363,7 @@ impl Nodes {
         for node in self.nodes.iter().filter(|node| !node.is_stopped && !node.is_log_away.load(Ordering::SeqCst)) {
             let Some(process) = &node.process else { continue };
             let spool = &process.service.spool;
-            while spool.place().is_none_or(|place| place.applied < end) && end > Position::START {
+            while spool.place().is_none_or(|place| place.applied < end) && end > LogPosition::START {
                 assert_eq!(spool.poisoned(), None);
                 std::thread::yield_now();
             }

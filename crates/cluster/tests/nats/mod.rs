@@ -9,11 +9,11 @@ use std::time::Duration;
 use crate::driver::nodes::{Service, settings};
 use crate::world::{Place, Replicated, append, content, in_file, inline, start};
 use bytes::Bytes;
-use posthaste_cluster::memory::Faults;
+use posthaste_cluster::memory::LogFaults;
 use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsError, NatsLog};
 use posthaste_cluster::{
-    BootTime, CallThreads, Cells, ClusterNode, DriverWorld, Identity, Log, LogError, NodeDriver, NodeNews, NodeShard,
-    OwnershipTimes, Position, ShardCell,
+    BootTime, CallThreads, Cells, ClusterNode, DriverWorld, LogError, LogPosition, NodeDriver, NodeNews, NodeShard,
+    OwnerIdentity, OwnershipTimes, ShardCell, ShardLog,
 };
 use posthaste_nats_server::{NatsServer, SYNCED, UNSYNCED, three};
 use posthaste_spool::{Spool, StreamError};
@@ -44,16 +44,16 @@ fn engine(disk: &'static str) -> Option<(NatsServer, NatsEngine)> {
     Some((server, engine))
 }
 
-fn put(log: &NatsLog, after: u64, record: &[u8]) -> std::sync::mpsc::Receiver<Result<Position, LogError>> {
+fn put(log: &NatsLog, after: u64, record: &[u8]) -> std::sync::mpsc::Receiver<Result<LogPosition, LogError>> {
     let (tell, told) = channel();
     let then = Box::new(move |outcome| drop(tell.send(outcome)));
-    log.append(Position::new(after), Bytes::copy_from_slice(record), then);
+    log.append(LogPosition::new(after), Bytes::copy_from_slice(record), then);
     told
 }
 
 fn read(log: &NatsLog, from: u64, count: usize) -> Result<Vec<Bytes>, LogError> {
     let mut records = Vec::new();
-    log.follow(Position::new(from), &mut |position, bytes| {
+    log.follow(LogPosition::new(from), &mut |position, bytes| {
         assert_eq!(position.get(), from + records.len() as u64);
         records.push(bytes);
         records.len() < count
@@ -66,31 +66,31 @@ fn a_log_keeps_the_contract() {
     let Some((_server, engine)) = engine(SYNCED) else { return };
     let log = engine.log(3).unwrap();
     assert_eq!((log.first().unwrap().get(), log.end().unwrap().get()), (1, 0));
-    assert_eq!(put(&log, 0, b"one").recv().unwrap(), Ok(Position::new(1)));
+    assert_eq!(put(&log, 0, b"one").recv().unwrap(), Ok(LogPosition::new(1)));
     assert!(matches!(put(&log, 0, b"other").recv().unwrap(), Err(LogError::Refused(_))));
     assert!(matches!(put(&log, 5, b"other").recv().unwrap(), Err(LogError::Refused(_))));
     // Sent without waiting, and in order.
     let told: Vec<_> = (1..40).map(|after| put(&log, after, &[after as u8; 700])).collect();
     for (after, told) in (1..).zip(told) {
-        assert_eq!(told.recv().unwrap(), Ok(Position::new(after + 1)));
+        assert_eq!(told.recv().unwrap(), Ok(LogPosition::new(after + 1)));
     }
     let large = vec![7; 1 << 20];
-    assert_eq!(put(&log, 40, &large).recv().unwrap(), Ok(Position::new(41)));
+    assert_eq!(put(&log, 40, &large).recv().unwrap(), Ok(LogPosition::new(41)));
     let records = read(&log, 1, 41).unwrap();
     assert_eq!((&records[0][..], &records[1][..], records[40].len()), (&b"one"[..], &[1; 700][..], 1 << 20));
     assert!(matches!(read(&log, 43, 1), Err(LogError::Gap(at)) if at.get() == 42));
-    log.cut(Position::new(5)).unwrap();
+    log.cut(LogPosition::new(5)).unwrap();
     assert_eq!((log.first().unwrap().get(), log.end().unwrap().get()), (5, 41));
     assert!(matches!(read(&log, 4, 1), Err(LogError::Cut { first }) if first.get() == 5));
     assert_eq!(read(&log, 5, 1).unwrap().len(), 1);
-    log.cut(Position::new(42)).unwrap();
+    log.cut(LogPosition::new(42)).unwrap();
     assert_eq!((log.first().unwrap().get(), log.end().unwrap().get()), (42, 41));
     // One that waits is shown what comes.
     let reader = std::thread::spawn({
         let log = log.clone();
         move || read(&log, 42, 1)
     });
-    assert_eq!(put(&log, 41, b"next").recv().unwrap(), Ok(Position::new(42)));
+    assert_eq!(put(&log, 41, b"next").recv().unwrap(), Ok(LogPosition::new(42)));
     assert_eq!(reader.join().unwrap().unwrap(), ["next"]);
     let (used, limit) = log.room().unwrap();
     assert!(used > 0 && used < 1000 && limit == config(&_server).log_bytes_max, "{used} of {limit}");
@@ -161,8 +161,8 @@ fn stream_of(spool: &Replicated, name: &str) -> posthaste_spool::StreamId {
 fn a_shard_survives_kills_of_the_engine_and_changes_hands() {
     let Some((mut server, engine)) = engine(SYNCED) else { return };
     let log = Arc::new(engine.log(3).unwrap());
-    let mut place = Place::new(Faults::default());
-    let mut other = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
+    let mut other = Place::new(LogFaults::default());
     (place.segments, other.segments) = (64, 64);
     (place.config.identity.nonce, other.config.identity.nonce) = (1, 1000);
     let first = place.open_on(log.clone()).unwrap();
@@ -180,7 +180,7 @@ fn a_shard_survives_kills_of_the_engine_and_changes_hands() {
     let stored = content(&first, stream);
     assert_eq!(stored.iter().map(|it| it.0).collect::<Vec<_>>(), lsns);
     first.demote();
-    second.promote(Identity { nonce: 5, log: 0x1061d, epoch: None }).unwrap();
+    second.promote(OwnerIdentity { nonce: 5, log: 0x1061d, epoch: None }).unwrap();
     let stream = stream_of(&second, "a");
     assert!(content(&second, stream) == stored);
     append(&second, stream, inline(10), "after");
@@ -200,7 +200,7 @@ fn a_log_on_three_servers_survives_the_kill_of_each() {
     let wait = || while !log.is_current().is_ok_and(|is_current| is_current) {};
     wait();
     assert_eq!(log.check(), Ok(Vec::new()));
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     (place.segments, place.config.identity.nonce) = (64, 1);
     let spool = place.open_on(log.clone()).unwrap();
     let stream = spool.stream("a").unwrap();
@@ -214,10 +214,10 @@ fn a_log_on_three_servers_survives_the_kill_of_each() {
     }
     let lsns: Vec<_> = told.iter().map(|told| told.recv().unwrap().unwrap()).collect();
     assert_eq!(content(&spool, stream).iter().map(|it| it.0).collect::<Vec<_>>(), lsns);
-    let mut other = Place::new(Faults::default());
+    let mut other = Place::new(LogFaults::default());
     (other.segments, other.config.identity.nonce) = (64, 1000);
     let other = other.follow_on(log.clone()).unwrap();
-    other.promote(Identity { nonce: 5, log: 0x1061d, epoch: None }).unwrap();
+    other.promote(OwnerIdentity { nonce: 5, log: 0x1061d, epoch: None }).unwrap();
     assert!(content(&other, stream_of(&other, "a")) == content(&spool, stream));
 }
 
@@ -227,7 +227,7 @@ fn nodes_hand_a_shard_over() {
     let Some(server) = NatsServer::start(SYNCED) else { return };
     let nodes = [0, 1].map(|number| {
         let engine = NatsEngine::connect(config(&server)).unwrap();
-        let mut place = Place::new(Faults::default());
+        let mut place = Place::new(LogFaults::default());
         place.config.identity.nonce = 1 + 1000 * number as u64;
         let spool = Arc::new(place.follow_on(Arc::new(engine.log(3).unwrap())).unwrap());
         let service = Service::new(spool.clone());

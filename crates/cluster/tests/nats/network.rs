@@ -8,11 +8,11 @@ use bytes::Bytes;
 use crate::driver::nodes::{Service, settings};
 use crate::nats::{config, stream_of};
 use crate::world::{Place, Replicated, append, content, inline, start};
-use posthaste_cluster::memory::Faults;
+use posthaste_cluster::memory::LogFaults;
 use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsLog};
 use posthaste_cluster::{
-    Appended, BootTime, CallThreads, Cells, ClusterNode, DriverWorld, Identity, Log, LogError, NodeDriver, NodeNews,
-    NodeShard, OwnershipTimes, Position, ShardCell,
+    Appended, BootTime, CallThreads, Cells, ClusterNode, DriverWorld, LogError, LogPosition, NodeDriver, NodeNews,
+    NodeShard, OwnerIdentity, OwnershipTimes, ShardCell, ShardLog,
 };
 use posthaste_nats_server::{NatsServer, SYNCED};
 use posthaste_spool::{AppendError, Lsn, Spool, StreamId};
@@ -37,7 +37,7 @@ impl Cut {
         let through = NatsConfig { servers: vec![relay.address().to_string()], ..config(&server) };
         let log = NatsEngine::connect(through).unwrap().log(3).unwrap();
         let direct = Arc::new(NatsEngine::connect(config(&server)).unwrap().log(3).unwrap());
-        let mut place = Place::new(Faults::default());
+        let mut place = Place::new(LogFaults::default());
         (place.segments, place.config.identity.nonce) = (64, 1);
         let (tell, unknown) = channel();
         let spool = place.open_on(Arc::new(ToldLog { log, unknown: tell })).unwrap();
@@ -57,11 +57,11 @@ impl Cut {
         let names: Vec<_> = stored.iter().map(|it| it.1.clone()).collect();
         let wanted: Vec<_> = (0..lsns.len()).map(|at| format!("{}.{}", at / 20, at % 20)).collect();
         assert_eq!(names, wanted);
-        let mut other = Place::new(Faults::default());
+        let mut other = Place::new(LogFaults::default());
         (other.segments, other.config.identity.nonce) = (64, 1000);
         let other = other.follow_on(self.direct.clone()).unwrap();
         self.spool.demote();
-        other.promote(Identity { nonce: 5, log: 0x1061d, epoch: None }).unwrap();
+        other.promote(OwnerIdentity { nonce: 5, log: 0x1061d, epoch: None }).unwrap();
         assert!(content(&other, stream_of(&other, "a")) == stored);
     }
 }
@@ -72,8 +72,8 @@ struct ToldLog {
     unknown: Sender<()>,
 }
 
-impl Log for ToldLog {
-    fn append(&self, after: Position, record: Bytes, then: Appended) {
+impl ShardLog for ToldLog {
+    fn append(&self, after: LogPosition, record: Bytes, then: Appended) {
         let unknown = self.unknown.clone();
         let then = move |outcome| {
             let is_unknown = matches!(outcome, Err(LogError::Unknown(_)));
@@ -86,19 +86,19 @@ impl Log for ToldLog {
         self.log.append(after, record, Box::new(then));
     }
 
-    fn follow(&self, from: Position, each: &mut dyn FnMut(Position, Bytes) -> bool) -> Result<(), LogError> {
+    fn follow(&self, from: LogPosition, each: &mut dyn FnMut(LogPosition, Bytes) -> bool) -> Result<(), LogError> {
         self.log.follow(from, each)
     }
 
-    fn first(&self) -> Result<Position, LogError> {
+    fn first(&self) -> Result<LogPosition, LogError> {
         self.log.first()
     }
 
-    fn end(&self) -> Result<Position, LogError> {
+    fn end(&self) -> Result<LogPosition, LogError> {
         self.log.end()
     }
 
-    fn cut(&self, below: Position) -> Result<(), LogError> {
+    fn cut(&self, below: LogPosition) -> Result<(), LogError> {
         self.log.cut(below)
     }
 
@@ -215,7 +215,7 @@ struct RunningNode {
 /// With a quarter of the usual times.
 fn start_node(number: usize, config: NatsConfig) -> RunningNode {
     let engine = NatsEngine::connect(config).unwrap();
-    let mut place = Place::new(Faults::default());
+    let mut place = Place::new(LogFaults::default());
     place.config.identity.nonce = 1 + 1000 * number as u64;
     let spool = Arc::new(place.follow_on(Arc::new(engine.log(3).unwrap())).unwrap());
     let service = Service::new(spool.clone());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use posthaste_cluster::{CellKey, LogError, Position, ShardCell};
+use posthaste_cluster::{CellKey, LogError, LogPosition, ShardCell};
 
 #[derive(Default)]
 pub struct Engine {
@@ -29,24 +29,24 @@ pub enum Request {
     Get(CellKey),
     Swap(CellKey, u64, Bytes),
     Watch,
-    Append { shard: u16, after: Position, record: Bytes },
-    Read { shard: u16, from: Position },
+    Append { shard: u16, after: LogPosition, record: Bytes },
+    Read { shard: u16, from: LogPosition },
     State { shard: u16 },
-    Cut { shard: u16, below: Position },
+    Cut { shard: u16, below: LogPosition },
 }
 
 /// Records, and the end of the log.
-pub type Records = (Vec<(Position, Bytes)>, Position);
+pub type Records = (Vec<(LogPosition, Bytes)>, LogPosition);
 
 /// Told to a node.
 pub enum Answer {
     Got(Result<(Bytes, u64), LogError>),
     Swapped(Result<u64, LogError>),
-    Appended(Result<Position, LogError>),
+    Appended(Result<LogPosition, LogError>),
     /// Records, and the end of the log.
     Read(Result<Records, LogError>),
     /// First position, last position, bytes appended, bytes stored.
-    State(Result<(Position, Position, u64, u64), LogError>),
+    State(Result<(LogPosition, LogPosition, u64, u64), LogError>),
     Done,
 }
 
@@ -81,7 +81,7 @@ impl Engine {
             Request::State { shard } => {
                 let log = self.log(*shard);
                 let stored = log.records.values().map(|record| record.len() as u64).sum();
-                Answer::State(Ok((Position::new(log.first), Position::new(log.end), log.bytes, stored)))
+                Answer::State(Ok((LogPosition::new(log.first), LogPosition::new(log.end), log.bytes, stored)))
             }
             Request::Cut { shard, below } => {
                 let log = self.log(*shard);
@@ -110,7 +110,7 @@ impl Engine {
 }
 
 impl SimLog {
-    fn append(&mut self, after: Position, record: &Bytes) -> Result<Position, LogError> {
+    fn append(&mut self, after: LogPosition, record: &Bytes) -> Result<LogPosition, LogError> {
         if after.get() != self.end {
             return Err(LogError::Refused("another position".to_owned()));
         }
@@ -118,20 +118,20 @@ impl SimLog {
         self.bytes += record.len() as u64;
         self.records.insert(self.end, record.clone());
         self.all.insert(self.end, record.clone());
-        Ok(Position::new(self.end))
+        Ok(LogPosition::new(self.end))
     }
 
-    fn read(&self, from: Position) -> Result<Records, LogError> {
+    fn read(&self, from: LogPosition) -> Result<Records, LogError> {
         let from = from.get().max(1);
         if from < self.first {
-            return Err(LogError::Cut { first: Position::new(self.first) });
+            return Err(LogError::Cut { first: LogPosition::new(self.first) });
         }
         if from > self.end + 1 {
-            return Err(LogError::Gap(Position::new(self.end + 1)));
+            return Err(LogError::Gap(LogPosition::new(self.end + 1)));
         }
         let some = self.records.range(from..).take(READ_RECORDS);
-        let records = some.map(|(position, record)| (Position::new(*position), record.clone())).collect();
-        Ok((records, Position::new(self.end)))
+        let records = some.map(|(position, record)| (LogPosition::new(*position), record.clone())).collect();
+        Ok((records, LogPosition::new(self.end)))
     }
 
     /// The engine was restored from an older state.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
-use posthaste_cluster::{Content, Digest, History, Position, Read, Reader, ReaderRules, Record, Sender};
+use posthaste_cluster::{Content, Digest, History, LogPosition, LogReader, LogRecord, Read, ReaderRules, Sender};
 
 /// A batch of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,7 +26,7 @@ impl Entry {
         if bytes[0] == 0 { Entry::Queued(id) } else { Entry::Delivered(id) }
     }
 
-    pub fn of(record: &Record) -> Vec<Entry> {
+    pub fn of(record: &LogRecord) -> Vec<Entry> {
         match &record.content {
             Content::Batches(batches) => batches.iter().map(Entry::decode).collect(),
             _ => Vec::new(),
@@ -40,7 +40,7 @@ pub struct Disk {
     /// Random, made with the spool.
     pub spool: u64,
     /// Position and entries of each valid record.
-    pub applied: Vec<(Position, Vec<Entry>)>,
+    pub applied: Vec<(LogPosition, Vec<Entry>)>,
     pub history: Option<History>,
     pub queue: ModelQueue,
     pub digest: Option<Digest>,
@@ -53,8 +53,8 @@ impl Disk {
         Disk { spool, applied: Vec::new(), history: None, queue: ModelQueue::default(), digest: None, wiped_at: None }
     }
 
-    pub fn position(&self) -> Position {
-        self.history.map_or(Position::START, |history| history.position)
+    pub fn position(&self) -> LogPosition {
+        self.history.map_or(LogPosition::START, |history| history.position)
     }
 
     fn apply(&mut self, valid: &Valid) {
@@ -101,7 +101,7 @@ fn hash(id: u64) -> u64 {
 
 /// A record on its way to the disk.
 pub struct Valid {
-    pub record: Record,
+    pub record: LogRecord,
     pub history: History,
     /// Messages that a client waits for.
     pub acknowledges: Vec<u64>,
@@ -112,7 +112,7 @@ pub type Load = Vec<u64>;
 
 /// The part of a process for one shard.
 pub struct Member {
-    pub reader: Reader,
+    pub reader: LogReader,
     pub sender: Option<Sender<Load>>,
     /// Tells the senders of a process apart.
     pub generation: u64,
@@ -142,8 +142,8 @@ pub struct Member {
 impl Member {
     pub fn new(shard: u16, disk: &Disk, rules: ReaderRules) -> Self {
         let reader = match disk.history {
-            Some(history) => Reader::resume(shard, history),
-            None => Reader::new(shard),
+            Some(history) => LogReader::resume(shard, history),
+            None => LogReader::new(shard),
         };
         Member {
             reader: reader.with_rules(rules),
@@ -175,8 +175,8 @@ impl Member {
         self.sender = None;
         self.generation += 1;
         self.reader = match self.last(disk) {
-            Some(history) => Reader::resume(shard, history),
-            None => Reader::new(shard),
+            Some(history) => LogReader::resume(shard, history),
+            None => LogReader::new(shard),
         }
         .with_rules(rules);
         (self.acts, self.is_releasing, self.is_opening, self.is_reading) = (None, false, false, false);
@@ -225,16 +225,16 @@ impl Member {
 
 /// The valid records of a whole log: entries by position, and the position of each epoch's `open`.
 pub struct ValidLog {
-    pub entries: Vec<(Position, Vec<Entry>)>,
-    pub opens: BTreeMap<u64, Position>,
+    pub entries: Vec<(LogPosition, Vec<Entry>)>,
+    pub opens: BTreeMap<u64, LogPosition>,
 }
 
 impl ValidLog {
     pub fn of(shard: u16, records: &BTreeMap<u64, Bytes>) -> Result<Self, String> {
-        let mut reader = Reader::new(shard);
+        let mut reader = LogReader::new(shard);
         let mut log = ValidLog { entries: Vec::new(), opens: BTreeMap::new() };
         for (position, bytes) in records {
-            let position = Position::new(*position);
+            let position = LogPosition::new(*position);
             let read =
                 reader.read(position, bytes).map_err(|invalid| format!("the log of shard {shard}: {invalid}"))?;
             if let Read::Valid(record) = read {

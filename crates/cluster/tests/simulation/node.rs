@@ -1,7 +1,8 @@
 //! A process: it drives the real ownership, senders and readers, and the model of the rest.
 
 use posthaste_cluster::{
-    Effect, Identity, Invalid, LogError, LogState, OwnReport, OwnershipEffect, Read, Record, Report, Sender,
+    Effect, Invalid, LogError, LogRecord, LogState, MemberReport, OwnReport, OwnerIdentity, OwnershipEffect, Read,
+    Sender,
 };
 
 use crate::engine::{Answer, Records, Request};
@@ -74,7 +75,7 @@ impl World {
                 continue;
             }
             let log = disk.history.map_or(0, |history| history.log);
-            let report = Report { spool: disk.spool, log, applied: disk.position(), digest: disk.digest };
+            let report = MemberReport { spool: disk.spool, log, applied: disk.position(), digest: disk.digest };
             let lag = std::time::Duration::from_millis(member.behind_since.map_or(0, |since| now - since));
             process.ownership.report(shard, OwnReport { report, lag });
         }
@@ -231,7 +232,8 @@ impl World {
         for (position, bytes) in &records {
             if !member.is_verified {
                 member.is_verified = true;
-                let is_same = Record::decode(bytes).is_ok_and(|it| disk.history.is_some_and(|last| last.crc == it.crc));
+                let is_same =
+                    LogRecord::decode(bytes).is_ok_and(|it| disk.history.is_some_and(|last| last.crc == it.crc));
                 if !is_same {
                     member.is_stopped = true;
                     break;
@@ -351,7 +353,7 @@ impl World {
                 let it = &mut self.nodes[node];
                 let member = &mut it.process.as_mut().expect("it runs").members[usize::from(shard)];
                 member.demote(shard, &it.disks[usize::from(shard)], reader_rules);
-                let identity = Identity { nonce, log, epoch: Some(epoch) };
+                let identity = OwnerIdentity { nonce, log, epoch: Some(epoch) };
                 member.sender = Some(Sender::new(member.reader.clone(), identity, sender_rules));
                 member.is_opening = true;
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_cluster::Position;
+use posthaste_cluster::LogPosition;
 
 use crate::member::{Entry, ValidLog};
 use crate::world::{Link, World};
@@ -89,7 +89,7 @@ impl World {
         }
         for (id, (_, epochs)) in self.delivered.iter().filter(|(_, it)| it.0 == shard) {
             for pair in epochs.windows(2) {
-                let open = valid.opens.get(&pair[1]).copied().unwrap_or(Position::START);
+                let open = valid.opens.get(&pair[1]).copied().unwrap_or(LogPosition::START);
                 if pair[0] == pair[1] {
                     return Err(format!("message {id} is delivered twice in epoch {}", pair[0]));
                 }

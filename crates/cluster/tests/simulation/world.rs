@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_cluster::{
-    CellKey, LogError, NodeName, Ownership, OwnershipConfig, OwnershipRules, OwnershipTimes, Position, ReaderRules,
-    SenderRules, StopReason,
+    CellKey, LogError, LogPosition, NodeName, OwnershipConfig, OwnershipRules, OwnershipTimes, ReaderRules,
+    SenderRules, ShardOwnership, StopReason,
 };
 use posthaste_random::Random;
 
@@ -89,7 +89,7 @@ pub struct Link {
 }
 
 pub struct Process {
-    pub ownership: Ownership,
+    pub ownership: ShardOwnership,
     pub members: Vec<Member>,
     /// By number, with the time of sending.
     pub pending: BTreeMap<u64, (u64, Request, Purpose)>,
@@ -239,7 +239,7 @@ impl World {
             times: self.times,
             rules: self.rules.ownership,
         };
-        let mut ownership = Ownership::new(config);
+        let mut ownership = ShardOwnership::new(config);
         (0..self.shards).for_each(|shard| ownership.add(shard, usize::from(shard) % self.homes == node));
         let reader = self.rules.reader;
         let it = &mut self.nodes[node];
@@ -429,7 +429,7 @@ impl World {
     }
 
     /// Two disks at least must have all that is cut, but for one that somebody has wiped a moment ago.
-    fn note_cut(&mut self, shard: u16, below: Position) {
+    fn note_cut(&mut self, shard: u16, below: LogPosition) {
         self.cuts += 1;
         let disks: Vec<&Disk> = self.nodes.iter().map(|node| &node.disks[usize::from(shard)]).collect();
         let has = disks.iter().filter(|disk| disk.position().next() >= below).count();

@@ -7,10 +7,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_cluster::memory::{Faults, MemoryLog};
+use posthaste_cluster::memory::{LogFaults, MemoryLog};
 use posthaste_cluster::{
-    Identity, Log, OpenError, Position, Read, Reader, ReaderRules, Record, ReplicatedConfig, ReplicatedSpool,
-    SenderRules, WriterRules,
+    LogPosition, LogReader, LogRecord, OwnerIdentity, Read, ReaderRules, ReplicatedConfig, ReplicatedSpool,
+    SenderRules, ShardLog, ShardOpenError, WriterRules,
 };
 use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{AppendError, Batch, Body, Config, Entry, FileSpool, Lsn, Replayed, Spool, StreamId};
@@ -28,19 +28,19 @@ pub struct Place {
 }
 
 /// Every way in which an engine that answers at once fails.
-pub fn faults() -> Faults {
-    Faults { held: 0, ..Faults::all() }
+pub fn faults() -> LogFaults {
+    LogFaults { held: 0, ..LogFaults::all() }
 }
 
 impl Place {
-    pub fn new(faults: Faults) -> Self {
+    pub fn new(faults: LogFaults) -> Self {
         Place::with(Machine::new().unwrap(), MemoryLog::new(7, faults))
     }
 
     pub fn with(machine: Machine, log: MemoryLog) -> Self {
         let config = ReplicatedConfig {
             shard: 3,
-            identity: Identity { nonce: 0, log: 0x1061d, epoch: None },
+            identity: OwnerIdentity { nonce: 0, log: 0x1061d, epoch: None },
             segment_bytes: SEGMENT_BYTES,
             record_bytes_max: 40 << 10,
             pending_bytes_max: 64 << 20,
@@ -57,23 +57,23 @@ impl Place {
         self.machine.path()
     }
 
-    pub fn open(&mut self) -> Result<Replicated, OpenError> {
+    pub fn open(&mut self) -> Result<Replicated, ShardOpenError> {
         self.config.identity.nonce += 1;
         self.open_on(Arc::new(self.log.clone()))
     }
 
     /// Opens it on another kind of log.
-    pub fn open_on(&self, log: Arc<dyn Log>) -> Result<Replicated, OpenError> {
+    pub fn open_on(&self, log: Arc<dyn ShardLog>) -> Result<Replicated, ShardOpenError> {
         ReplicatedSpool::open(self.local(), log, self.config.clone())
     }
 
     /// Opens it as a standby.
-    pub fn follow(&mut self) -> Result<Replicated, OpenError> {
+    pub fn follow(&mut self) -> Result<Replicated, ShardOpenError> {
         self.follow_on(Arc::new(self.log.clone()))
     }
 
     /// Opens it as a standby on another kind of log.
-    pub fn follow_on(&self, log: Arc<dyn Log>) -> Result<Replicated, OpenError> {
+    pub fn follow_on(&self, log: Arc<dyn ShardLog>) -> Result<Replicated, ShardOpenError> {
         ReplicatedSpool::follow(self.local(), log, self.config.clone())
     }
 
@@ -142,9 +142,9 @@ pub fn content(spool: &Replicated, stream: StreamId) -> Vec<(Lsn, String, Vec<u8
 }
 
 /// Valid records of a log.
-pub fn records(log: &MemoryLog) -> Vec<Record> {
-    let mut reader = Reader::new(3);
-    let valid = |(position, bytes): (Position, _)| match reader.read(position, &bytes).unwrap() {
+pub fn records(log: &MemoryLog) -> Vec<LogRecord> {
+    let mut reader = LogReader::new(3);
+    let valid = |(position, bytes): (LogPosition, _)| match reader.read(position, &bytes).unwrap() {
         Read::Valid(record) => Some(record),
         Read::Skipped(_) => None,
     };

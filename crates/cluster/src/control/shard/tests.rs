@@ -2,7 +2,7 @@ use std::sync::Barrier;
 
 use super::super::{ControlKind, ControlTable};
 use super::*;
-use crate::memory::{Fault, Faults, MemoryLog};
+use crate::memory::{Fault, LogFaults, MemoryLog};
 
 /// Keeps all that it is told, as a disk does.
 #[derive(Clone, Default)]
@@ -64,7 +64,7 @@ fn meet(log: &MemoryLog, shard: &ControlShard) {
 #[test]
 fn all_nodes_change_it_and_each_change_is_stored_once() {
     for seed in 0..20 {
-        let log = MemoryLog::new(seed, Faults { held: 0, ..Faults::all() });
+        let log = MemoryLog::new(seed, LogFaults { held: 0, ..LogFaults::all() });
         let disks = [(); 3].map(|()| Disk::default());
         let disks_of = &disks;
         let begin = &Barrier::new(3);
@@ -95,7 +95,7 @@ fn all_nodes_change_it_and_each_change_is_stored_once() {
 
 #[test]
 fn a_lost_answer_is_decided_by_the_log() {
-    let log = MemoryLog::new(1, Faults::default());
+    let log = MemoryLog::new(1, LogFaults::default());
     let disk = Disk::default();
     let shard = start(&log, 1, &disk);
     log.script(&[Fault::UnknownStored, Fault::UnknownLost, Fault::Refused, Fault::None, Fault::UnknownLate(2)]);
@@ -107,7 +107,7 @@ fn a_lost_answer_is_decided_by_the_log() {
 
 #[test]
 fn an_engine_that_is_away_is_named_and_nothing_is_lost() {
-    let log = MemoryLog::new(1, Faults::default());
+    let log = MemoryLog::new(1, LogFaults::default());
     let disk = Disk::default();
     let shard = start(&log, 1, &disk);
     shard.put(&[entry("a")], LONG).unwrap();
@@ -127,13 +127,13 @@ fn an_engine_that_is_away_is_named_and_nothing_is_lost() {
 
 #[test]
 fn a_disk_that_refuses_gets_the_entries_again() {
-    let log = MemoryLog::new(1, Faults::default());
+    let log = MemoryLog::new(1, LogFaults::default());
     let disk = Disk::default();
     let shard = start(&log, 1, &disk);
     disk.set_full(true);
     // It is stored: other nodes have it.
     let position = shard.put(&[entry("a")], Duration::from_millis(600)).unwrap();
-    assert_eq!((position, shard.trouble()), (Position::new(1), Some("the disk is full".to_owned())));
+    assert_eq!((position, shard.trouble()), (LogPosition::new(1), Some("the disk is full".to_owned())));
     disk.set_full(false);
     meet(&log, &shard);
     assert_eq!(disk.applied(), [entry("a")]);
@@ -141,8 +141,8 @@ fn a_disk_that_refuses_gets_the_entries_again() {
 
 #[test]
 fn another_history_is_not_applied() {
-    let log = MemoryLog::new(1, Faults::default());
-    let other = MemoryLog::new(2, Faults::default());
+    let log = MemoryLog::new(1, LogFaults::default());
+    let other = MemoryLog::new(2, LogFaults::default());
     let disk = Disk::default();
     let fresh = Disk::default();
     let shard = start(&log, 1, &disk);
@@ -157,7 +157,7 @@ fn another_history_is_not_applied() {
     assert!(why.contains("another history"), "{why}");
     assert_eq!(disk.applied(), [entry("a")]);
     // Shorter than what was applied.
-    let shard = start(&MemoryLog::new(3, Faults::default()), 4, &disk);
+    let shard = start(&MemoryLog::new(3, LogFaults::default()), 4, &disk);
     let why = shard.put(&[entry("b")], Duration::from_millis(600)).unwrap_err().to_string();
     assert!(why.contains("ends at 0"), "{why}");
 }

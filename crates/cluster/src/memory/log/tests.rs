@@ -6,8 +6,8 @@ use super::*;
 
 fn append(log: &MemoryLog, after: u64, text: &'static str) -> Result<u64, LogError> {
     let (tell, told) = channel();
-    log.append(Position::new(after), text.into(), Box::new(move |outcome| tell.send(outcome).unwrap()));
-    told.try_recv().expect("an answer at once").map(Position::get)
+    log.append(LogPosition::new(after), text.into(), Box::new(move |outcome| tell.send(outcome).unwrap()));
+    told.try_recv().expect("an answer at once").map(LogPosition::get)
 }
 
 fn stored(log: &MemoryLog) -> Vec<Bytes> {
@@ -16,7 +16,7 @@ fn stored(log: &MemoryLog) -> Vec<Bytes> {
 
 fn read(log: &MemoryLog, from: u64, count: usize) -> Result<Vec<u64>, LogError> {
     let mut seen = Vec::new();
-    log.follow(Position::new(from), &mut |position, _| {
+    log.follow(LogPosition::new(from), &mut |position, _| {
         seen.push(position.get());
         seen.len() < count
     })?;
@@ -25,7 +25,7 @@ fn read(log: &MemoryLog, from: u64, count: usize) -> Result<Vec<u64>, LogError> 
 
 #[test]
 fn a_record_is_stored_at_its_position_or_not_at_all() {
-    let log = MemoryLog::new(1, Faults::default());
+    let log = MemoryLog::new(1, LogFaults::default());
     assert_eq!((append(&log, 0, "a"), append(&log, 1, "b")), (Ok(1), Ok(2)));
     assert!(matches!(append(&log, 1, "c"), Err(LogError::Refused(_))));
     assert!(matches!(append(&log, 3, "c"), Err(LogError::Refused(_))));
@@ -35,7 +35,7 @@ fn a_record_is_stored_at_its_position_or_not_at_all() {
 
 #[test]
 fn each_fault_is_what_it_says() {
-    let log = MemoryLog::new(1, Faults::default());
+    let log = MemoryLog::new(1, LogFaults::default());
     let lost = |outcome| matches!(outcome, Err(LogError::Unknown(_)));
     log.script(&[Fault::Refused, Fault::UnknownLost, Fault::UnknownStored, Fault::UnknownLate(3), Fault::None]);
     assert!(matches!(append(&log, 0, "a"), Err(LogError::Refused(_))));
@@ -43,16 +43,16 @@ fn each_fault_is_what_it_says() {
     assert!(lost(append(&log, 0, "c")));
     assert_eq!(stored(&log), ["c"]);
     assert!(lost(append(&log, 1, "late")));
-    assert_eq!(log.end(), Ok(Position::new(1)), "a read that finds nothing decides nothing");
+    assert_eq!(log.end(), Ok(LogPosition::new(1)), "a read that finds nothing decides nothing");
     assert_eq!(read(&log, 1, 1), Ok(vec![1]));
-    assert_eq!(log.end(), Ok(Position::new(2)));
+    assert_eq!(log.end(), Ok(LogPosition::new(2)));
     assert_eq!(stored(&log), ["c", "late"]);
     assert_eq!(append(&log, 2, "d"), Ok(3));
 }
 
 #[test]
 fn a_late_record_whose_position_was_taken_is_not_stored() {
-    let log = MemoryLog::new(1, Faults::default());
+    let log = MemoryLog::new(1, LogFaults::default());
     log.script(&[Fault::UnknownLate(2), Fault::None]);
     assert!(append(&log, 0, "late").is_err());
     assert_eq!(append(&log, 0, "first"), Ok(1));
@@ -62,34 +62,34 @@ fn a_late_record_whose_position_was_taken_is_not_stored() {
 
 #[test]
 fn holes_cuts_and_shorter_logs_are_told_apart() {
-    let log = MemoryLog::new(1, Faults::default());
+    let log = MemoryLog::new(1, LogFaults::default());
     for (after, text) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
         append(&log, after as u64, text).unwrap();
     }
-    log.cut(Position::new(3)).unwrap();
-    assert_eq!((log.first(), log.end()), (Ok(Position::new(3)), Ok(Position::new(5))));
-    assert_eq!(read(&log, 2, 9), Err(LogError::Cut { first: Position::new(3) }));
-    log.flip(Position::new(3), 0);
+    log.cut(LogPosition::new(3)).unwrap();
+    assert_eq!((log.first(), log.end()), (Ok(LogPosition::new(3)), Ok(LogPosition::new(5))));
+    assert_eq!(read(&log, 2, 9), Err(LogError::Cut { first: LogPosition::new(3) }));
+    log.flip(LogPosition::new(3), 0);
     assert_eq!(stored(&log)[0], "b");
-    log.lose(Position::new(4));
-    assert_eq!(read(&log, 3, 9), Err(LogError::Gap(Position::new(4))));
+    log.lose(LogPosition::new(4));
+    assert_eq!(read(&log, 3, 9), Err(LogError::Gap(LogPosition::new(4))));
     log.roll_back(2);
-    assert_eq!(read(&log, 6, 9), Err(LogError::Gap(Position::new(4))));
-    log.cut(Position::new(9)).unwrap();
-    assert_eq!((log.first(), log.end()), (Ok(Position::new(4)), Ok(Position::new(3))), "a cut is no new log");
+    assert_eq!(read(&log, 6, 9), Err(LogError::Gap(LogPosition::new(4))));
+    log.cut(LogPosition::new(9)).unwrap();
+    assert_eq!((log.first(), log.end()), (Ok(LogPosition::new(4)), Ok(LogPosition::new(3))), "a cut is no new log");
     log.delete();
     assert_eq!(append(&log, 0, "new"), Ok(1));
 }
 
 #[test]
 fn a_follower_waits_for_the_next_record_and_hears_of_a_rollback() {
-    let log = MemoryLog::new(1, Faults::default());
+    let log = MemoryLog::new(1, LogFaults::default());
     append(&log, 0, "a").unwrap();
     let (tell, seen) = channel();
     let follower = std::thread::spawn({
         let log = log.clone();
         move || {
-            log.follow(Position::new(1), &mut |position, _| {
+            log.follow(LogPosition::new(1), &mut |position, _| {
                 tell.send(position.get()).unwrap();
                 true
             })
@@ -99,25 +99,25 @@ fn a_follower_waits_for_the_next_record_and_hears_of_a_rollback() {
     append(&log, 1, "b").unwrap();
     assert_eq!(seen.recv().unwrap(), 2);
     log.roll_back(1);
-    assert_eq!(follower.join().unwrap(), Err(LogError::Gap(Position::new(2))));
+    assert_eq!(follower.join().unwrap(), Err(LogError::Gap(LogPosition::new(2))));
 }
 
 #[test]
 fn an_engine_that_is_away_keeps_what_was_sent() {
-    let log = MemoryLog::new(1, Faults::default());
+    let log = MemoryLog::new(1, LogFaults::default());
     log.set_away(true);
     let (tell, told) = channel();
-    log.append(Position::START, "a".into(), Box::new(move |outcome| tell.send(outcome).unwrap()));
+    log.append(LogPosition::START, "a".into(), Box::new(move |outcome| tell.send(outcome).unwrap()));
     assert!(told.try_recv().is_err() && matches!(log.end(), Err(LogError::Unreachable(_))));
     assert!(matches!(read(&log, 1, 1), Err(LogError::Unreachable(_))));
     log.set_away(false);
-    assert_eq!(told.recv().unwrap(), Ok(Position::new(1)));
+    assert_eq!(told.recv().unwrap(), Ok(LogPosition::new(1)));
 }
 
 #[test]
 fn the_same_seed_fails_in_the_same_way() {
     let run = |seed| {
-        let log = MemoryLog::by_steps(seed, Faults::all());
+        let log = MemoryLog::by_steps(seed, LogFaults::all());
         let (tell, told) = channel();
         for number in 0..200 {
             let tell = tell.clone();
@@ -141,7 +141,7 @@ fn the_same_seed_fails_in_the_same_way() {
 
 #[test]
 fn room_and_settings_are_what_a_test_says() {
-    let log = MemoryLog::new(1, Faults::default());
+    let log = MemoryLog::new(1, LogFaults::default());
     append(&log, 0, "abc").unwrap();
     log.set_limit(10);
     assert_eq!((log.room(), log.check()), (Ok((3, 10)), Ok(Vec::new())));

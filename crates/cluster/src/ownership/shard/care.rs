@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Role, ShardState};
-use crate::Position;
-use crate::cell::{NodeName, Report};
+use crate::LogPosition;
+use crate::cell::{MemberReport, NodeName};
 use crate::ownership::{LogState, Me, Outbox, OwnershipEffect, SeenNode};
 
 type Nodes = BTreeMap<NodeName, SeenNode>;
@@ -52,7 +52,7 @@ impl ShardState {
         Some((in_sync, seeding))
     }
 
-    fn can_come_back(&self, me: &Me, own: &Report, report: &Report, bytes_behind: u64) -> bool {
+    fn can_come_back(&self, me: &Me, own: &MemberReport, report: &MemberReport, bytes_behind: u64) -> bool {
         let is_readable = report.applied.next() >= self.cut_below && self.marks.cover(report.applied);
         report.log == own.log && is_readable && bytes_behind < me.times.behind_least
     }
@@ -83,7 +83,7 @@ impl ShardState {
     }
 
     /// The position that two members, and all members in sync, have on their disks.
-    fn durable(&self, me: &Me, nodes: &Nodes, now: Duration) -> Option<Position> {
+    fn durable(&self, me: &Me, nodes: &Nodes, now: Duration) -> Option<LogPosition> {
         let own = self.own?.report;
         if !me.rules.cut_by_two {
             return Some(own.applied);
@@ -140,7 +140,7 @@ impl ShardState {
         }
     }
 
-    /// See [`Ownership::give_up`](crate::Ownership::give_up).
+    /// See [`ShardOwnership::give_up`](crate::ShardOwnership::give_up).
     pub fn give_up(&mut self, me: &Me, out: &mut Outbox, nodes: &Nodes, now: Duration) {
         self.paused_until = now + me.times.pause;
         self.hand_over(me, out, nodes, now, None);
@@ -159,7 +159,7 @@ impl ShardState {
 }
 
 /// True if both have a sum for the same digest, and the sums differ.
-fn differs(own: &Report, other: &Report) -> bool {
+fn differs(own: &MemberReport, other: &MemberReport) -> bool {
     match (own.digest, other.digest) {
         (Some(own), Some(other)) => own.position == other.position && own.sum != other.sum,
         _ => false,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_cluster::{
     BootTime, CONTROL_SHARD, ClusterNode, ControlEntry, ControlFollower, ControlKind, ControlPlace, ControlShard,
-    ControlTable, ENTRIES_MAX, LeaseClock, Log, Report,
+    ControlTable, ENTRIES_MAX, LeaseClock, MemberReport, ShardLog,
 };
 use posthaste_control::Named;
 use posthaste_queue::{EntryText, QueueEntry, Secs};
@@ -35,7 +35,7 @@ pub(super) struct ControlDesk {
 
 /// The parts of this node that the control shard changes.
 pub(super) struct ControlParts {
-    pub log: Arc<dyn Log>,
+    pub log: Arc<dyn ShardLog>,
     /// The snapshot of the values, and of their place in the log.
     pub path: PathBuf,
     pub suppressions: Option<Arc<Suppressions>>,
@@ -358,7 +358,7 @@ fn lock(table: &SharedTable) -> MutexGuard<'_, ControlTable> {
 
 /// Tells the other nodes that this one has applied it.
 fn publish(node: &ClusterNode, place: ControlPlace) {
-    node.publish(CONTROL_SHARD, Report { spool: 0, log: place.log, applied: place.position, digest: None });
+    node.publish(CONTROL_SHARD, MemberReport { spool: 0, log: place.log, applied: place.position, digest: None });
 }
 
 /// A command waits so long for the engine.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use posthaste_cluster::{BootTime, Cells, ClusterNode, LeaseClock, Log, NodeName, NodeNews, SurveyedNode, survey};
+use posthaste_cluster::{BootTime, Cells, ClusterNode, LeaseClock, NodeName, NodeNews, ShardLog, SurveyedNode, survey};
 use posthaste_config::ClusterShard;
 use posthaste_control::{
     CheckedNode, ClusterCheck, ClusterStatus, MemberStatus, Named, ShardRole, ShardStatus, Suppressed,
@@ -33,7 +33,7 @@ pub(super) struct NodeDoor {
 
 pub(super) struct DoorShard {
     pub config: ClusterShard,
-    pub log: Arc<dyn Log>,
+    pub log: Arc<dyn ShardLog>,
     pub state: Arc<ShardState>,
 }
 

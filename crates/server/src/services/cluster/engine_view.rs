@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use posthaste_cluster::{CellKey, Cells, Log, NodeCell, NodeName, Position, ShardCell};
+use posthaste_cluster::{CellKey, Cells, LogPosition, NodeCell, NodeName, ShardCell, ShardLog};
 
 /// Cells and logs, as far as the engine has answered.
 pub(super) struct EngineView {
@@ -18,7 +18,7 @@ pub(super) struct EngineView {
 pub(super) struct ShardView {
     /// Empty for a shard that never had an owner.
     pub cell: ShardCell,
-    pub end: Option<Position>,
+    pub end: Option<LogPosition>,
     /// Bytes used, and the limit.
     pub room: Option<(u64, u64)>,
     /// Questions without an answer.
@@ -37,7 +37,7 @@ impl EngineView {
     /// Asks for shards and nodes. Blocks, but not for longer than `patience`.
     pub fn ask(
         cells: &Arc<dyn Cells>,
-        logs: Vec<(u16, Arc<dyn Log>)>,
+        logs: Vec<(u16, Arc<dyn ShardLog>)>,
         nodes: Vec<NodeName>,
         patience: Duration,
     ) -> Self {
@@ -72,13 +72,13 @@ impl EngineView {
     }
 
     /// The position that a node's member has applied, by its last report.
-    pub fn applied(&self, shard: u16, node: &NodeName) -> Option<Position> {
+    pub fn applied(&self, shard: u16, node: &NodeName) -> Option<LogPosition> {
         Some(self.nodes.get(node)?.reports.get(&shard)?.applied)
     }
 }
 
 impl ShardView {
-    fn of(cells: &dyn Cells, shard: u16, log: &dyn Log) -> Self {
+    fn of(cells: &dyn Cells, shard: u16, log: &dyn ShardLog) -> Self {
         let (cell, end, room) = (cell(cells, shard), log.end(), log.room());
         let mut troubles: Vec<String> = cell.as_ref().err().cloned().into_iter().collect();
         troubles.extend(end.as_ref().err().map(ToString::to_string));
@@ -126,8 +126,8 @@ const THREADS_MAX: usize = 32;
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use posthaste_cluster::Report;
-    use posthaste_cluster::memory::{Faults, MemoryCells, MemoryLog};
+    use posthaste_cluster::MemberReport;
+    use posthaste_cluster::memory::{LogFaults, MemoryCells, MemoryLog};
 
     use super::*;
 
@@ -165,17 +165,17 @@ mod tests {
     fn a_view_has_shards_and_the_reports_of_nodes() {
         let cells = MemoryCells::default();
         let node = NodeName::new("a").unwrap();
-        let applied = Position::new(7);
-        let report = Report { spool: 1, log: 2, applied, digest: None };
+        let applied = LogPosition::new(7);
+        let report = MemberReport { spool: 1, log: 2, applied, digest: None };
         let cell = NodeCell { reports: BTreeMap::from([(3, report)]), ..NodeCell::default() };
         cells.swap(&node.key(), 0, cell.encode()).unwrap();
         cells.swap("shard.3", 0, ShardCell { epoch: 9, ..ShardCell::default() }.encode()).unwrap();
         cells.swap("shard.4", 0, Bytes::from_static(b"no cell")).unwrap();
-        let log: Arc<dyn Log> = Arc::new(MemoryLog::new(7, Faults::default()));
+        let log: Arc<dyn ShardLog> = Arc::new(MemoryLog::new(7, LogFaults::default()));
         let logs = [3, 4, 5].map(|shard| (shard, log.clone())).to_vec();
         let mut view = EngineView::ask(&(Arc::new(cells) as Arc<dyn Cells>), logs, vec![node.clone()], LONG);
         let shard = view.take_shard(3);
-        assert_eq!((shard.cell.epoch, shard.end, shard.troubles.len()), (9, Some(Position::START), 0));
+        assert_eq!((shard.cell.epoch, shard.end, shard.troubles.len()), (9, Some(LogPosition::START), 0));
         assert_eq!((view.applied(3, &node), view.applied(4, &node)), (Some(applied), None));
         assert!(view.take_shard(4).troubles[0].contains("cannot be read"));
         assert!(view.take_shard(5).troubles.is_empty(), "it never had an owner");

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsLogin, NatsTls};
 use posthaste_cluster::{
-    BootTime, CallThreads, Cells, ClusterNode, DriverConfig, DriverWorld, Identity, Log, NodeDriver, NodeName,
-    NodeNews, NodeShard, OwnershipConfig, OwnershipRules, OwnershipTimes, ReaderRules, ReplicatedConfig,
-    ReplicatedSpool, SenderRules, WriterRules,
+    BootTime, CallThreads, Cells, ClusterNode, DriverConfig, DriverWorld, NodeDriver, NodeName, NodeNews, NodeShard,
+    OwnerIdentity, OwnershipConfig, OwnershipRules, OwnershipTimes, ReaderRules, ReplicatedConfig, ReplicatedSpool,
+    SenderRules, ShardLog, WriterRules,
 };
 use posthaste_config::{Cluster, ClusterShard, Config, Dns};
 use posthaste_directory::Directory;
@@ -46,7 +46,7 @@ pub(crate) struct OpenShards {
     /// Limit of the log of each shard.
     log_bytes: u64,
     cells: Arc<dyn Cells>,
-    control: Arc<dyn Log>,
+    control: Arc<dyn ShardLog>,
     nodes: NodeList,
     shards: Vec<OpenShard>,
     home: Intake,
@@ -55,7 +55,7 @@ pub(crate) struct OpenShards {
 struct OpenShard {
     config: ClusterShard,
     dir: PathBuf,
-    log: Arc<dyn Log>,
+    log: Arc<dyn ShardLog>,
     spool: Arc<ReplicatedSpool<FileSpool>>,
     intake: Intake,
 }
@@ -188,7 +188,7 @@ fn open(
     let failed = |error: &dyn std::fmt::Display| ServeError::Cluster(error.to_string());
     let engine = NatsEngine::connect(engine_config(cluster, login)).map_err(|error| failed(&error))?;
     let cells = engine.cells().map_err(|error| failed(&error))?;
-    let control: Arc<dyn Log> = Arc::new(engine.control().map_err(|error| failed(&error))?);
+    let control: Arc<dyn ShardLog> = Arc::new(engine.control().map_err(|error| failed(&error))?);
     let mut wrong = cells.check().map_err(|error| failed(&error))?;
     wrong.extend(control.check().map_err(|error| failed(&error))?);
     wrong.sort();
@@ -202,7 +202,7 @@ fn open(
     let (mut shards, mut home) = (Vec::new(), None);
     for shard in cluster.own_shards() {
         let dir = config.storage.data.join("cluster").join(format!("shard-{}", shard.number));
-        let log: Arc<dyn Log> = Arc::new(engine.log(shard.number).map_err(|error| failed(&error))?);
+        let log: Arc<dyn ShardLog> = Arc::new(engine.log(shard.number).map_err(|error| failed(&error))?);
         let local = open_local(config, &dir, repeats)?;
         let spool = ReplicatedSpool::follow(local, log.clone(), shard_config(config, shard.number));
         let spool = spool.map_err(|error| ServeError::Cluster(format!("shard {}: {error}", shard.number)))?;
@@ -245,7 +245,7 @@ fn shard_config(config: &Config, shard: u16) -> ReplicatedConfig {
     let segment_bytes = config.storage.spool_segment_bytes;
     ReplicatedConfig {
         shard,
-        identity: Identity { nonce: random(), log: random(), epoch: None },
+        identity: OwnerIdentity { nonce: random(), log: random(), epoch: None },
         segment_bytes,
         record_bytes_max: usize::try_from(segment_bytes / 2).unwrap_or(usize::MAX),
         pending_bytes_max: PENDING_BYTES_MAX,

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use posthaste_cluster::{Digest, Lease, Position, ShardService};
+use posthaste_cluster::{Digest, Lease, LogPosition, ShardService};
 use posthaste_consumer::StreamOpenError;
 use posthaste_intake::{Destination, Intake};
 use posthaste_relay::sender::{Config as RelayConfig, Delivering, Notifier, OutgoingNotice, Relay};
@@ -158,7 +158,7 @@ impl ShardService for ShardRelay {
     }
 
     /// The relay has applied all entries before, and none after. One that is being opened has not, and has no digest.
-    fn digest_at(&self, position: Position) {
+    fn digest_at(&self, position: LogPosition) {
         let digest = self.state.opened().map(|relay| Digest { position, sum: relay.queue_digest() });
         *self.state.digest.lock().unwrap_or_else(PoisonError::into_inner) = digest;
     }
@@ -354,14 +354,14 @@ mod tests {
         let intake = Intake::new(Arc::new(spool), intake_config(&of_intake));
         let state = Arc::new(ShardState::new(Arc::new(ShardQueue::new(3, intake, Arc::default(), Vec::new()))));
         let relay = ShardRelay { state: state.clone(), orders: channel().0 };
-        relay.digest_at(Position::new(6));
+        relay.digest_at(LogPosition::new(6));
         assert_eq!(relay.digest(), None, "it is not open");
         state.queue.standby().set(Some(queue.relay().clone()));
-        relay.digest_at(Position::new(7));
-        assert_eq!(relay.digest(), Some(Digest { position: Position::new(7), sum: queue.relay().queue_digest() }));
+        relay.digest_at(LogPosition::new(7));
+        assert_eq!(relay.digest(), Some(Digest { position: LogPosition::new(7), sum: queue.relay().queue_digest() }));
         assert_ne!(queue.relay().queue_digest(), 0);
         state.queue.standby().set(None);
-        relay.digest_at(Position::new(8));
+        relay.digest_at(LogPosition::new(8));
         assert_eq!(relay.digest(), None);
     }
 }
