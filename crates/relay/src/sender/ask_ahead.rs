@@ -18,7 +18,7 @@ use super::router::site_of;
 use super::session_settings::{demand_of, settings_for, tls_failed};
 use super::shared::Shared;
 use super::source::Egress;
-use crate::session::{Endpoint, Loss, OutgoingSession, SessionOpenError, SessionSettings, Verdict};
+use crate::session::{Endpoint, Loss, OutgoingSession, RecipientVerdict, SessionOpenError, SessionSettings};
 use posthaste_dns::Attempt;
 use posthaste_queue::QueueName;
 
@@ -75,9 +75,9 @@ async fn ask_hop(shared: &Arc<Shared>, domain: &str, address: &Address) -> Ahead
     let address = shared.generic().and_then(|generic| generic.address(address)).unwrap_or_else(|| address.clone());
     let recipient = RcptTo::new(address);
     match timeout(ANSWER_PATIENCE, ask_hosts(shared, &plan, &hop, &recipient)).await {
-        Ok(Ok(Verdict::Taken)) => Ahead::Taken,
-        Ok(Ok(Verdict::Refused(reply))) => Ahead::Refused(refusal(&reply)),
-        Ok(Ok(Verdict::NotKnown(reply))) => Ahead::NotKnown(cleaned(&reply.to_string()).into()),
+        Ok(Ok(RecipientVerdict::Taken)) => Ahead::Taken,
+        Ok(Ok(RecipientVerdict::Refused(reply))) => Ahead::Refused(refusal(&reply)),
+        Ok(Ok(RecipientVerdict::NotKnown(reply))) => Ahead::NotKnown(cleaned(&reply.to_string()).into()),
         Ok(Err(why)) => hop.failed(&why),
         Err(_) => hop.failed(&format!("no answer within {} s", ANSWER_PATIENCE.as_secs())),
     }
@@ -85,7 +85,12 @@ async fn ask_hop(shared: &Arc<Shared>, domain: &str, address: &Address) -> Ahead
 
 /// # Errors
 /// No host could be asked: the error of the last.
-async fn ask_hosts(shared: &Arc<Shared>, plan: &Plan, hop: &Arc<Hop>, recipient: &RcptTo) -> Result<Verdict, String> {
+async fn ask_hosts(
+    shared: &Arc<Shared>,
+    plan: &Plan,
+    hop: &Arc<Hop>,
+    recipient: &RcptTo,
+) -> Result<RecipientVerdict, String> {
     // A session that was closed meanwhile says nothing of its host.
     while let Some(IdleSession { mut session, host, source, .. }) = hop.take() {
         let asked = Asked { plan, source: &source, host: &host };
@@ -135,7 +140,7 @@ async fn ask_host(
     endpoint: &Endpoint,
     settings: Result<SessionSettings, SessionOpenError>,
     recipient: &RcptTo,
-) -> Result<Verdict, SessionOpenError> {
+) -> Result<RecipientVerdict, SessionOpenError> {
     let mut settings = settings?;
     // Leaves time to ask another host.
     settings.timeouts.connect = settings.timeouts.connect.min(CONNECT_PATIENCE);
@@ -180,7 +185,7 @@ async fn verify(
     session: &mut OutgoingSession,
     asked: &Asked<'_>,
     recipient: &RcptTo,
-) -> Result<Verdict, Loss> {
+) -> Result<RecipientVerdict, Loss> {
     let verdict = session.verify(recipient.clone()).await;
     hear(shared, asked, verdict.as_ref().err().and_then(Loss::last_words));
     verdict

@@ -102,7 +102,7 @@ pub use preview::{
 };
 pub use queue_limit::{QueueLimitNow, QueueLimits};
 pub use ranking::Ranking;
-pub use relay::{OpenReport, Relay, STREAM};
+pub use relay::{Relay, RelayOpenReport, STREAM};
 pub use route::{FixedRoute, RouteTls, TlsRule};
 pub use route_section::{Hosts, RouteEncryption, RouteError, RouteSection};
 pub use routing::Routing;

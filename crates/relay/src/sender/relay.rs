@@ -56,7 +56,7 @@ pub(super) struct Opened {
 
 /// Findings of [`Relay::open`].
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct OpenReport {
+pub struct RelayOpenReport {
     /// Waiting recipients.
     pub recipients: u64,
     /// Recipients held because they were in flight in several crashes.
@@ -115,7 +115,7 @@ impl Relay {
     ///
     /// # Errors
     /// See [`StreamOpenError`].
-    pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), StreamOpenError> {
+    pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, RelayOpenReport), StreamOpenError> {
         Self::restore(spool, config, Acting::Sends(None))
     }
 
@@ -127,7 +127,7 @@ impl Relay {
         spool: Arc<dyn Spool>,
         config: Config,
         may_act: BudgetGate,
-    ) -> Result<(Self, OpenReport), StreamOpenError> {
+    ) -> Result<(Self, RelayOpenReport), StreamOpenError> {
         Self::restore(spool, config, Acting::Sends(Some(may_act)))
     }
 
@@ -136,7 +136,7 @@ impl Relay {
     ///
     /// # Errors
     /// See [`StreamOpenError`].
-    pub fn open_standby(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), StreamOpenError> {
+    pub fn open_standby(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, RelayOpenReport), StreamOpenError> {
         Self::restore(spool, config, Acting::Applies)
     }
 
@@ -144,11 +144,15 @@ impl Relay {
     ///
     /// # Errors
     /// See [`StreamOpenError`].
-    pub fn open_idle(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, OpenReport), StreamOpenError> {
+    pub fn open_idle(spool: Arc<dyn Spool>, config: Config) -> Result<(Self, RelayOpenReport), StreamOpenError> {
         Self::restore(spool, config, Acting::Waits)
     }
 
-    fn restore(spool: Arc<dyn Spool>, config: Config, acting: Acting) -> Result<(Self, OpenReport), StreamOpenError> {
+    fn restore(
+        spool: Arc<dyn Spool>,
+        config: Config,
+        acting: Acting,
+    ) -> Result<(Self, RelayOpenReport), StreamOpenError> {
         let stream = StreamHandle::register(spool.clone(), STREAM)?;
         let seed = seed();
         let restored = spool.restore(stream.id())?;
@@ -161,7 +165,8 @@ impl Relay {
         let Restoring { mut queue, replies, uncertain, uncertain_recipients } = restoring;
         let unreadable = restored.unreadable;
         let damaged = std::mem::take(&mut replayed.damaged);
-        let mut report = OpenReport { unreadable, damaged, uncertain, uncertain_recipients, ..OpenReport::default() };
+        let mut report =
+            RelayOpenReport { unreadable, damaged, uncertain, uncertain_recipients, ..RelayOpenReport::default() };
         // The next snapshot records the uncertain range, too.
         queue.pass(stream.position().0.max(uncertain.unwrap_or_default()));
         replies.retain(|key| queue.show(key).is_some() || queue.is_owed(key));

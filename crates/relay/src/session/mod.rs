@@ -118,7 +118,7 @@ pub enum RunEnd {
 
 /// A host's verdict on a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RecipientVerdict {
     /// 2yz to RCPT: it takes mail for it.
     Taken,
     /// 5yz to RCPT, or the address needs something that the host does not offer: it takes no mail for it.
@@ -306,7 +306,7 @@ impl OutgoingSession {
     ///
     /// # Errors
     /// The session is over, or was already: [`Loss::Closed`] after any 421.
-    pub async fn verify(&mut self, recipient: RcptTo) -> Result<Verdict, Loss> {
+    pub async fn verify(&mut self, recipient: RcptTo) -> Result<RecipientVerdict, Loss> {
         if !self.is_open() {
             return Err(Loss::Over);
         }
@@ -330,9 +330,9 @@ impl OutgoingSession {
             return Err(self.link.closed());
         }
         Ok(match recipient.stage {
-            Stage::Rcpt if reply.is_positive() => Verdict::Taken,
-            Stage::Rcpt | Stage::Local if reply.is_permanent() => Verdict::Refused(reply),
-            _ => Verdict::NotKnown(reply),
+            Stage::Rcpt if reply.is_positive() => RecipientVerdict::Taken,
+            Stage::Rcpt | Stage::Local if reply.is_permanent() => RecipientVerdict::Refused(reply),
+            _ => RecipientVerdict::NotKnown(reply),
         })
     }
 

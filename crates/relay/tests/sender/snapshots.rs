@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use posthaste_queue::{Origin, Selection, Status};
-use posthaste_relay::sender::{Exported, ExportedRecipient, OpenReport};
+use posthaste_relay::sender::{Exported, ExportedRecipient, RelayOpenReport};
 
 use super::*;
 
@@ -12,7 +12,7 @@ use super::*;
 struct Idle {
     relay: Relay,
     spool: Arc<FileSpool>,
-    report: OpenReport,
+    report: RelayOpenReport,
     dir: PathBuf,
 }
 

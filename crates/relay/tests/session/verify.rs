@@ -1,6 +1,6 @@
 //! Call-ahead questions: every class of reply at every stage, and reused sessions.
 
-use posthaste_relay::session::{Loss, OutgoingSession, RunEnd, Verdict};
+use posthaste_relay::session::{Loss, OutgoingSession, RecipientVerdict, RunEnd};
 use posthaste_smtp::{ForwardPath, RcptTo};
 
 use crate::support::{Act, At, List, Script, Seen, settings};
@@ -10,7 +10,7 @@ fn rcpt(path: &str) -> RcptTo {
 }
 
 /// Verdicts on two recipients, one after the other, by a server that misbehaves at its first `at`.
-async fn ask(script: Script) -> (Vec<Result<Verdict, Loss>>, Seen) {
+async fn ask(script: Script) -> (Vec<Result<RecipientVerdict, Loss>>, Seen) {
     let (stream, server) = script.serve();
     let mut session = OutgoingSession::open_over(stream, &settings()).await.unwrap();
     let answers = vec![session.verify(rcpt("<b@d>")).await, session.verify(rcpt("<c@d>")).await];
@@ -18,11 +18,11 @@ async fn ask(script: Script) -> (Vec<Result<Verdict, Loss>>, Seen) {
     (answers, server.await.unwrap())
 }
 
-fn is(answer: &Result<Verdict, Loss>) -> (&'static str, u16) {
+fn is(answer: &Result<RecipientVerdict, Loss>) -> (&'static str, u16) {
     match answer {
-        Ok(Verdict::Taken) => ("taken", 0),
-        Ok(Verdict::Refused(reply)) => ("refused", reply.code()),
-        Ok(Verdict::NotKnown(reply)) => ("not known", reply.code()),
+        Ok(RecipientVerdict::Taken) => ("taken", 0),
+        Ok(RecipientVerdict::Refused(reply)) => ("refused", reply.code()),
+        Ok(RecipientVerdict::NotKnown(reply)) => ("not known", reply.code()),
         Err(_) => ("lost", 0),
     }
 }

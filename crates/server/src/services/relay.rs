@@ -10,7 +10,7 @@ use posthaste_dns::{Resolver, Settings as DnsSettings, SetupError};
 use posthaste_intake::{Destination, GatheredBody, Intake, Mail, MailPlace, MailRecipient, NotifyWhen};
 use posthaste_notify::dsn::DsnMessage;
 use posthaste_relay::sender::{
-    Bounces, BouncesError, Config as RelayConfig, Delivering, MtaSts, Notifier, OpenReport, OutgoingNotice, Relay,
+    Bounces, BouncesError, Config as RelayConfig, Delivering, MtaSts, Notifier, OutgoingNotice, Relay, RelayOpenReport,
     STREAM, opportunistic_tls,
 };
 use posthaste_relay::session::SessionTimeouts;
@@ -230,7 +230,7 @@ fn open(
 }
 
 /// Logs the report of an opened queue. `spool`: directory of the spool.
-pub(crate) fn tell_opened(report: &OpenReport, spool: &Path) {
+pub(crate) fn tell_opened(report: &RelayOpenReport, spool: &Path) {
     log_damaged(&report.damaged, "the queue");
     log_uncertain(report, spool);
     if report.quarantined > 0 {
@@ -312,7 +312,7 @@ fn help(error: &StreamOpenError) -> &'static str {
 }
 
 /// Says which snapshots could not be read, and what that has cost.
-fn log_uncertain(report: &OpenReport, spool: &Path) {
+fn log_uncertain(report: &RelayOpenReport, spool: &Path) {
     for unreadable in &report.unreadable {
         let (file, what) = (spool.join(&unreadable.place).display().to_string(), &unreadable.what);
         match report.uncertain {
