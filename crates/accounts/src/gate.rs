@@ -35,8 +35,8 @@ use crate::remembered::RememberedPasswords;
 /// Checks passwords.
 #[derive(Debug)]
 pub struct LoginGate {
-    /// One lane for each door, so that a flood at one leaves the other open.
-    lanes: [Lane; LoginDoor::COUNT],
+    /// One lane for each purpose, so that a flood of one leaves the other open.
+    lanes: [Lane; LoginUse::COUNT],
     known: KnownNetworks,
     guesses: Guesses,
     /// Wrong tokens of HTTP, counted separately: a program with an outdated token must not keep users at its address
@@ -50,14 +50,14 @@ pub struct LoginGate {
 
 /// Purpose of a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LoginDoor {
+pub enum LoginUse {
     /// Login to send mail.
     Sending,
     /// To read mail: clients reconnect after a restart, with a dozen connections each.
     Reading,
 }
 
-impl LoginDoor {
+impl LoginUse {
     pub(crate) const COUNT: usize = 2;
 }
 
@@ -65,7 +65,7 @@ impl LoginDoor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoginOrigin {
     /// Purpose of the login.
-    pub door: LoginDoor,
+    pub purpose: LoginUse,
     /// The client's network: an IPv4 address, or an IPv6 /64. `None` without an address.
     pub network: Option<IpAddr>,
 }
@@ -79,7 +79,7 @@ struct Entered<'a> {
     begun: Instant,
 }
 
-/// Checks of one door.
+/// Checks of one purpose.
 #[derive(Debug)]
 struct Lane {
     everybody: Checks,
@@ -206,7 +206,7 @@ impl LoginGate {
             _ if before.is_some() => false,
             Some(hash) if password.len() <= PASSWORD_BYTES_MAX => {
                 let account = name.as_deref().filter(|_| login.is_some());
-                self.is_right((origin.door, entered.is_known), account, hash, &password).await?
+                self.is_right((origin.purpose, entered.is_known), account, hash, &password).await?
             }
             _ => false,
         };
@@ -228,7 +228,7 @@ impl LoginGate {
         // Who is on this machine may log in for many, as webmail does.
         let from = origin.network.filter(|ip| !ip.is_loopback());
         let is_known = from.is_none_or(|ip| self.known.has(ip));
-        Ok(Entered { attempt: self.guesses.begin(origin.door, from, is_known)?, from, is_known, begun })
+        Ok(Entered { attempt: self.guesses.begin(origin.purpose, from, is_known)?, from, is_known, begun })
     }
 
     /// Makes an attempt at a slow account wait. The wait precedes the check: after it, a client could ignore the wait
@@ -272,7 +272,7 @@ impl LoginGate {
     /// wrong password would be sent. Clients on this machine count, too: no webmail shows tokens for its users.
     pub async fn wrong_token(&self, network: Option<IpAddr>, presented: &str) -> LoginFailure {
         let begun = Instant::now();
-        let attempt = match self.token_guesses.begin(LoginDoor::Reading, network, false) {
+        let attempt = match self.token_guesses.begin(LoginUse::Reading, network, false) {
             Ok(attempt) => attempt,
             Err(why) => return why,
         };
@@ -289,7 +289,7 @@ impl LoginGate {
     /// `account`: the login's name, if it exists.
     async fn is_right(
         &self,
-        (door, is_known): (LoginDoor, bool),
+        (purpose, is_known): (LoginUse, bool),
         account: Option<&str>,
         hash: &Arc<PasswordHash>,
         password: &str,
@@ -298,7 +298,7 @@ impl LoginGate {
         if is_remembered() {
             return Ok(true);
         }
-        let mut place = self.lanes[door as usize].place(is_known).ok_or(LoginFailure::Busy)?;
+        let mut place = self.lanes[purpose as usize].place(is_known).ok_or(LoginFailure::Busy)?;
         place.wait().await?;
         // Many clients of one login may have waited for the same check.
         if is_remembered() {
@@ -370,7 +370,7 @@ const CHECKS_MAX: usize = 2;
 /// Checks at a time for reading: about 40 MiB.
 const READING_CHECKS_MAX: usize = 1;
 const RESERVED_CHECKS_MAX: usize = 1;
-/// Passwords checked or waiting at a door: about a second's worth.
+/// Passwords checked or waiting for a purpose: about a second's worth.
 const PLACES_MAX: usize = 64;
 /// Places of known networks: fewer, so that their queue stays short.
 const RESERVED_PLACES_MAX: usize = 16;

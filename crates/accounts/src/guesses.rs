@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::gate::{LoginDoor, LoginFailure};
+use crate::gate::{LoginFailure, LoginUse};
 
 /// Wrong guesses, by network.
 #[derive(Debug, Default)]
@@ -75,8 +75,8 @@ struct Counted {
     /// with an outdated password repeats one guess and learns nothing, so a repetition does not count. The digest's key
     /// is known to this process only. Kept for a [`Network::Client`] only.
     last: Option<(u64, &'static str)>,
-    /// Attempts in flight by door, so that one door does not fill the other.
-    in_flight: [u32; LoginDoor::COUNT],
+    /// Attempts in flight by purpose, so that one purpose does not fill the other.
+    in_flight: [u32; LoginUse::COUNT],
 }
 
 impl Counted {
@@ -89,7 +89,7 @@ impl Counted {
 #[derive(Debug)]
 pub(crate) struct Attempt<'a> {
     guesses: &'a Guesses,
-    door: LoginDoor,
+    purpose: LoginUse,
     /// Networks in which it counts as in flight, the client first.
     networks: Vec<Network>,
 }
@@ -114,18 +114,18 @@ impl Guesses {
     ///
     /// # Errors
     /// [`LoginFailure::Blocked`] and [`LoginFailure::Busy`].
-    pub fn begin(&self, door: LoginDoor, from: Option<IpAddr>, is_known: bool) -> Result<Attempt<'_>, LoginFailure> {
-        let mut attempt = Attempt { guesses: self, door, networks: Vec::new() };
+    pub fn begin(&self, purpose: LoginUse, from: Option<IpAddr>, is_known: bool) -> Result<Attempt<'_>, LoginFailure> {
+        let mut attempt = Attempt { guesses: self, purpose, networks: Vec::new() };
         for network in Network::all(from) {
             // What others in a /48 guess does not keep out a client that is known. Its own guesses count there all the same.
             let is_limited = !is_known || matches!(network, Network::Client(_));
-            self.enter(network, door, is_limited)?;
+            self.enter(network, purpose, is_limited)?;
             attempt.networks.push(network);
         }
         Ok(attempt)
     }
 
-    fn enter(&self, network: Network, door: LoginDoor, is_limited: bool) -> Result<(), LoginFailure> {
+    fn enter(&self, network: Network, purpose: LoginUse, is_limited: bool) -> Result<(), LoginFailure> {
         let now = Instant::now();
         let mut networks = self.lock();
         if networks.len() >= NETWORKS_MAX && !networks.contains_key(&network) {
@@ -136,7 +136,7 @@ impl Guesses {
             let oldest = idle.min_by_key(|(_, counted)| counted.since).map(|(network, _)| *network);
             networks.remove(&oldest.ok_or(LoginFailure::Busy)?);
         }
-        let new = Counted { since: now, failures: 0, last: None, in_flight: [0; LoginDoor::COUNT] };
+        let new = Counted { since: now, failures: 0, last: None, in_flight: [0; LoginUse::COUNT] };
         let counted = networks.entry(network).or_insert(new);
         if now - counted.since >= GUESSES_FOR {
             (counted.since, counted.failures, counted.last) = (now, 0, None);
@@ -144,10 +144,10 @@ impl Guesses {
         if is_limited && counted.failures >= network.failures_max() {
             return Err(LoginFailure::Blocked);
         }
-        if is_limited && counted.in_flight[door as usize] >= network.in_flight_max() {
+        if is_limited && counted.in_flight[purpose as usize] >= network.in_flight_max() {
             return Err(LoginFailure::Busy);
         }
-        counted.in_flight[door as usize] += 1;
+        counted.in_flight[purpose as usize] += 1;
         Ok(())
     }
 }
@@ -243,7 +243,7 @@ impl Drop for Attempt<'_> {
         let mut networks = self.guesses.lock();
         for network in &self.networks {
             if let Some(counted) = networks.get_mut(network) {
-                counted.in_flight[self.door as usize] -= 1;
+                counted.in_flight[self.purpose as usize] -= 1;
                 if counted.is_idle() && counted.failures == 0 {
                     networks.remove(network);
                 }
@@ -252,9 +252,9 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// Attempts of one client at a time at each door, including those whose reply is delayed.
+/// Attempts of one client at a time for each purpose, including those whose reply is delayed.
 pub(crate) const IN_FLIGHT_MAX: u32 = 16;
-/// Attempts of one /48 at a time at each door.
+/// Attempts of one /48 at a time for each purpose.
 const PREFIX_IN_FLIGHT_MAX: u32 = 32;
 /// Maximum wrong guesses of a client within [`GUESSES_FOR`].
 pub(crate) const FAILURES_MAX: u32 = 10;
@@ -274,11 +274,11 @@ mod tests {
         let guesses = Guesses::default();
         let ip = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
         for number in 0..NETWORKS_MAX as u32 {
-            guesses.begin(LoginDoor::Sending, Some(ip(number)), false).unwrap().failed(1, "wrong password");
+            guesses.begin(LoginUse::Sending, Some(ip(number)), false).unwrap().failed(1, "wrong password");
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        let held = guesses.begin(LoginDoor::Sending, Some(ip(0)), false).unwrap();
-        drop(guesses.begin(LoginDoor::Sending, Some(ip(1_000_000)), false).unwrap());
+        let held = guesses.begin(LoginUse::Sending, Some(ip(0)), false).unwrap();
+        drop(guesses.begin(LoginUse::Sending, Some(ip(1_000_000)), false).unwrap());
         let networks = guesses.lock();
         assert_eq!(networks.len(), NETWORKS_MAX - 1);
         let has = |number| networks.contains_key(&Network::Client(ip(number)));

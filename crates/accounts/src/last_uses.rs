@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::gate::{LoginDoor, LoginOrigin};
+use crate::gate::{LoginOrigin, LoginUse};
 use crate::logins::Logins;
 
 /// A successful login.
@@ -14,7 +14,7 @@ pub struct LastUse {
     /// Seconds since 1970.
     pub at: u64,
     /// Purpose of the login.
-    pub door: LoginDoor,
+    pub purpose: LoginUse,
     /// The client's network, as in [`LoginOrigin`].
     pub network: Option<IpAddr>,
 }
@@ -28,7 +28,7 @@ impl LastUses {
     /// kept.
     pub fn note(&self, logins: &Logins, name: &str, origin: LoginOrigin) {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let last = LastUse { at, door: origin.door, network: origin.network };
+        let last = LastUse { at, purpose: origin.purpose, network: origin.network };
         let mut uses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = uses.get_mut(name) {
             *known = last;
@@ -55,12 +55,12 @@ mod tests {
     #[test]
     fn last_uses_are_bounded_by_the_logins() {
         let (uses, none) = (LastUses::default(), Logins::default());
-        let origin = LoginOrigin { door: LoginDoor::Reading, network: None };
+        let origin = LoginOrigin { purpose: LoginUse::Reading, network: None };
         for number in 0..10 * REMOVED_MAX {
             uses.note(&none, &number.to_string(), origin);
         }
         assert!(uses.0.lock().unwrap().len() <= REMOVED_MAX);
         let last = (10 * REMOVED_MAX - 1).to_string();
-        assert_eq!(uses.of(&last).map(|last| last.door), Some(LoginDoor::Reading));
+        assert_eq!(uses.of(&last).map(|last| last.purpose), Some(LoginUse::Reading));
     }
 }

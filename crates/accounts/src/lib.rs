@@ -15,7 +15,7 @@ mod password;
 mod quotas;
 mod remembered;
 
-pub use gate::{Guessed, LoggedIn, LoginDoor, LoginFailure, LoginGate, LoginOrigin, LoginStatus, PasswordClaim};
+pub use gate::{Guessed, LoggedIn, LoginFailure, LoginGate, LoginOrigin, LoginStatus, LoginUse, PasswordClaim};
 pub use guesses::GuessingClient;
 pub use last_uses::LastUse;
 pub use logins::{AuthorRight, Login, LoginSecrets, Logins, LoginsError};

@@ -42,7 +42,7 @@ pub struct LoginLine {
     pub slow: bool,
 }
 
-/// The door of a login.
+/// The purpose of a login.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LoginPurpose {

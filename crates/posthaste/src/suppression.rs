@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
-use posthaste_control::{Request, Source, Suppressed, SuppressionFilter};
+use posthaste_control::{Request, Suppressed, SuppressionFilter, SuppressionSource};
 use posthaste_message::DateTime;
 use serde_json::{Value, json};
 
@@ -84,12 +84,12 @@ enum SourceArg {
     Complaint,
 }
 
-impl From<SourceArg> for Source {
+impl From<SourceArg> for SuppressionSource {
     fn from(source: SourceArg) -> Self {
         match source {
-            SourceArg::Operator => Source::Operator,
-            SourceArg::Bounce => Source::Bounce,
-            SourceArg::Complaint => Source::Complaint,
+            SourceArg::Operator => SuppressionSource::Operator,
+            SourceArg::Bounce => SuppressionSource::Bounce,
+            SourceArg::Complaint => SuppressionSource::Complaint,
         }
     }
 }

@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
     use crate::account_guesses::{ACCOUNT_FAILURES_MAX, ACCOUNT_WAIT};
-    use crate::gate::LoginDoor;
+    use crate::gate::LoginUse;
     use crate::guesses::FAILURES_MAX;
 
     struct Rig {
@@ -92,7 +92,7 @@ mod tests {
     }
 
     fn origin(ip: &str) -> LoginOrigin {
-        LoginOrigin { door: LoginDoor::Sending, network: Some(ip.parse::<IpAddr>().unwrap()) }
+        LoginOrigin { purpose: LoginUse::Sending, network: Some(ip.parse::<IpAddr>().unwrap()) }
     }
 
     impl Rig {

@@ -55,11 +55,11 @@ impl Rig {
     }
 
     async fn check(&self, ip: &str, user: &str, password: &str) -> Result<String, LoginFailure> {
-        self.check_at(LoginDoor::Sending, ip, user, password).await
+        self.check_at(LoginUse::Sending, ip, user, password).await
     }
 
-    async fn check_at(&self, door: LoginDoor, ip: &str, user: &str, password: &str) -> Result<String, LoginFailure> {
-        let origin = LoginOrigin { door, network: network(ip) };
+    async fn check_at(&self, purpose: LoginUse, ip: &str, user: &str, password: &str) -> Result<String, LoginFailure> {
+        let origin = LoginOrigin { purpose, network: network(ip) };
         let checked = self.gate.check(&self.logins, &self.directory, origin, claim(user, password)).await;
         checked.map(|login| login.name)
     }
@@ -82,7 +82,7 @@ async fn only_the_right_password_lets_in_and_only_as_oneself() {
     assert_eq!(rig.check("192.0.2.1", "bob", "password").await, Err(LoginFailure::Wrong("no such login")));
     assert_eq!(rig.check("192.0.2.1", "ann", &"x".repeat(5000)).await, Err(LoginFailure::Wrong("wrong password")));
     let acts_for = |acts_for: &str| PasswordClaim { acts_for: Some(acts_for.to_owned()), ..claim("ann", "password") };
-    let origin = LoginOrigin { door: LoginDoor::Sending, network: network("192.0.2.1") };
+    let origin = LoginOrigin { purpose: LoginUse::Sending, network: network("192.0.2.1") };
     let itself = rig.gate.check(&rig.logins, &rig.directory, origin, acts_for("ANN@example.org")).await;
     assert_eq!(itself.map(|login| login.name), ann);
     for _ in 0..2 {
@@ -325,13 +325,13 @@ async fn clients_that_read_take_no_place_of_those_who_send() {
     let rig = Arc::new(Rig::new());
     rig.check("192.0.2.1", "ann", "password").await.unwrap();
     rig.gate.remembered.clear();
-    let reading = &rig.gate.lanes[LoginDoor::Reading as usize];
+    let reading = &rig.gate.lanes[LoginUse::Reading as usize];
     let _checks = Arc::clone(&reading.everybody.running).acquire_owned().await.unwrap();
     let _reserved = Arc::clone(&reading.reserved.running).acquire_owned().await.unwrap();
-    // As many as one client may have, and as many as may wait at that door.
+    // As many as one client may have, and as many as may wait for that purpose.
     let attempt = |ip: String| {
         let rig = Arc::clone(&rig);
-        tokio::spawn(async move { rig.check_at(LoginDoor::Reading, &ip, "ann", "password").await })
+        tokio::spawn(async move { rig.check_at(LoginUse::Reading, &ip, "ann", "password").await })
     };
     let waiting: Vec<_> = (0..PLACES_MAX as u32 + RESERVED_PLACES_MAX as u32)
         .map(|client| attempt(format!("192.0.2.{}", 1 + client / IN_FLIGHT_MAX)))
@@ -339,11 +339,11 @@ async fn clients_that_read_take_no_place_of_those_who_send() {
     while reading.everybody.places.available_permits() + reading.reserved.places.available_permits() > 0 {
         tokio::task::yield_now().await;
     }
-    let busy = rig.check_at(LoginDoor::Reading, "192.0.2.99", "ann", "password").await;
+    let busy = rig.check_at(LoginUse::Reading, "192.0.2.99", "ann", "password").await;
     assert_eq!(busy, Err(LoginFailure::Busy));
     for ip in ["192.0.2.1", "192.0.2.99"] {
         let check = timeout(FAILURE_DELAY, rig.check_anew(ip, "ann", "password"));
-        check.await.expect("checks of the other door are free").unwrap();
+        check.await.expect("checks of the other purpose are free").unwrap();
     }
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
@@ -428,7 +428,7 @@ async fn known_networks_are_kept_by_the_gate() {
 #[tokio::test(start_paused = true)]
 async fn an_operator_sees_who_guesses_and_can_forget_it() {
     let rig = Rig::new();
-    rig.check_at(LoginDoor::Reading, "198.51.100.1", "ann", "password").await.unwrap();
+    rig.check_at(LoginUse::Reading, "198.51.100.1", "ann", "password").await.unwrap();
     for guess in 0..FAILURES_MAX {
         rig.check("2001:db8:1::1", "ann", &guess.to_string()).await.unwrap_err();
     }
@@ -437,7 +437,7 @@ async fn an_operator_sees_who_guesses_and_can_forget_it() {
     let ann = &rig.gate.logins(&rig.logins)[0];
     assert_eq!((&*ann.name, ann.wrong, ann.is_slow, ann.is_remembered), ("ann@example.org", FAILURES_MAX, false, true));
     let last = ann.last_use.unwrap();
-    assert_eq!((last.door, last.network), (LoginDoor::Reading, network("198.51.100.1")));
+    assert_eq!((last.purpose, last.network), (LoginUse::Reading, network("198.51.100.1")));
     let clients: Vec<_> =
         rig.gate.guessing_clients().into_iter().map(|of| (of.network, of.wrong, of.is_turned_away)).collect();
     let expected =
@@ -465,14 +465,14 @@ async fn wrong_tokens_keep_nobody_from_reading_mail() {
         assert_eq!(rig.gate.wrong_token(ip, &guess.to_string()).await, LoginFailure::Wrong("wrong token"));
     }
     assert_eq!(rig.gate.wrong_token(ip, "more").await, LoginFailure::Blocked);
-    rig.check_at(LoginDoor::Reading, "192.0.2.1", "ann", "password").await.unwrap();
+    rig.check_at(LoginUse::Reading, "192.0.2.1", "ann", "password").await.unwrap();
     let clients = rig.gate.guessing_clients();
     assert!(clients.len() == 1 && clients[0].is_turned_away, "{clients:?}");
     assert!(rig.gate.forget(&Guessed::Client(ip.unwrap())) && rig.gate.guessing_clients().is_empty());
     for guess in 0..FAILURES_MAX {
-        rig.check_at(LoginDoor::Reading, "192.0.2.1", "ann", &guess.to_string()).await.unwrap_err();
+        rig.check_at(LoginUse::Reading, "192.0.2.1", "ann", &guess.to_string()).await.unwrap_err();
     }
-    let blocked = rig.check_at(LoginDoor::Reading, "192.0.2.1", "ann", "password").await;
+    let blocked = rig.check_at(LoginUse::Reading, "192.0.2.1", "ann", "password").await;
     assert_eq!(blocked.err(), Some(LoginFailure::Blocked));
     assert_eq!(rig.gate.wrong_token(ip, "0").await, LoginFailure::Wrong("wrong token"), "and not the other way round");
 }

@@ -61,31 +61,31 @@ impl std::fmt::Debug for FileWriter {
 
 /// The way of messages into mailboxes.
 #[derive(Default)]
-pub(super) struct AppendDoor(OnceLock<OpenDoor>);
+pub(super) struct MailAppender(OnceLock<OpenAppender>);
 
-struct OpenDoor {
+struct OpenAppender {
     intake: Intake,
     writer: FileWriter,
     memory: MemoryBudget,
 }
 
-impl AppendDoor {
+impl MailAppender {
     pub fn open(&self, intake: Intake, writer: FileWriter, memory: MemoryBudget) {
-        let _ = self.0.set(OpenDoor { intake, writer, memory });
+        let _ = self.0.set(OpenAppender { intake, writer, memory });
     }
 
-    fn get(&self) -> Result<&OpenDoor, MailstoreError> {
+    fn get(&self) -> Result<&OpenAppender, MailstoreError> {
         self.0.get().ok_or_else(|| MailstoreError::Unavailable("nothing can be added now".to_owned()))
     }
 
     /// Files that are under way become durable. Blocks.
     pub fn settle(&self) -> io::Result<()> {
-        self.0.get().map_or(Ok(()), |door| (door.writer.settle)())
+        self.0.get().map_or(Ok(()), |open| (open.writer.settle)())
     }
 
     /// Mail for a removed mailbox gets no files. Blocks.
     pub fn forget(&self, path: &MailboxPath) -> io::Result<()> {
-        self.0.get().map_or(Ok(()), |door| (door.writer.forget)(path))
+        self.0.get().map_or(Ok(()), |open| (open.writer.forget)(path))
     }
 }
 
@@ -94,8 +94,8 @@ pub(super) async fn begin(
     core: Arc<MailboxCore>,
     request: AppendRequest,
 ) -> Result<Box<dyn MessageWriter>, MailstoreError> {
-    let door = core.shared.append_door.get()?;
-    let (intake, memory) = (door.intake.clone(), door.memory.clone());
+    let open = core.shared.appender.get()?;
+    let (intake, memory) = (open.intake.clone(), open.memory.clone());
     check(&core, (&request, 0), 1).await?;
     let earlier = EarlierMail::default();
     let (room, place, parts, large, file) = (Reservation::default(), None, Vec::new(), None, None);
@@ -256,7 +256,7 @@ impl AppendWriter {
         let _adding = Arc::clone(&core.adding).read_owned().await;
         let opening = Arc::clone(&core);
         let facts = spawn_blocking(move || opening.prepare(&request)).await.map_err(ended)??;
-        let OpenDoor { intake, writer, .. } = core.shared.append_door.get()?;
+        let OpenAppender { intake, writer, .. } = core.shared.appender.get()?;
         let arrival = Arc::new(AppendArrival { core: Arc::clone(&core), facts });
         let place = MailPlace::Maildir(lock(&core.path).as_str().into());
         let internal_date = Some(facts.internal_date);

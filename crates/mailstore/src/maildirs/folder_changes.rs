@@ -327,7 +327,7 @@ pub(super) fn wait_for_delivery(core: &MailboxCore) -> Result<(), MailstoreError
         Ok(files.filter_map(|file| file.body()).any(|(lsn, _)| core.is_pending(lsn)))
     };
     if pending(core)?
-        && let Err(error) = core.shared.append_door.settle()
+        && let Err(error) = core.shared.appender.settle()
     {
         let (mailbox, error) = (lock(&core.path).to_string(), error.to_string());
         tracing::warn!(mailbox, error, "RENAME waits for mail whose files cannot be made durable now");

@@ -70,7 +70,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use self::account::MaildirAccount;
-use self::append::AppendDoor;
+use self::append::MailAppender;
 pub use self::append::{FileWriter, ForgetMail, SettleFiles};
 pub use self::arrivals::MailArrivals;
 use self::body::ended;
@@ -116,7 +116,7 @@ struct Shared {
     is_pending: Box<IsPending>,
     loaded: LoadedMailboxes,
     gone_dirs: Arc<GoneDirs>,
-    append_door: AppendDoor,
+    appender: MailAppender,
     copy_names: CopyNames,
     quotas: Quotas,
     /// Mailboxes that were made anew: paths stand for other ids since.
@@ -182,14 +182,14 @@ impl MaildirStore {
         let (loaded, account_ids) = (LoadedMailboxes::default(), Mutex::default());
         let gone_dirs = Arc::new(GoneDirs::new(Arc::clone(&root), root_path));
         tokio::spawn(sweep_at_times(Arc::downgrade(&gone_dirs)));
-        let (append_door, copy_names, quotas) = (AppendDoor::default(), CopyNames::new(), Quotas::default());
+        let (appender, copy_names, quotas) = (MailAppender::default(), CopyNames::new(), Quotas::default());
         let shared = Arc::new(Shared {
             root,
             ledger,
             is_pending,
             loaded,
             gone_dirs,
-            append_door,
+            appender,
             copy_names,
             quotas,
             replaced: AtomicU64::new(0),
@@ -205,7 +205,7 @@ impl MaildirStore {
     /// From now on messages can be added: `intake` makes them durable, and `writer` makes their files in the Maildirs. Their memory is that of all mail on its
     /// way in.
     pub fn open_for_append(&self, intake: Intake, writer: FileWriter, memory: MemoryBudget) {
-        self.shared.append_door.open(intake, writer, memory);
+        self.shared.appender.open(intake, writer, memory);
     }
 
     /// The ledger that it keeps UIDs and flags in.

@@ -206,7 +206,7 @@ fn take_back(account: &MaildirAccount, id: u32, from: &MailboxPath, to: &Mailbox
 fn remove(account: &MaildirAccount, id: u32, folder: &PendingFolder) -> io::Result<()> {
     if !folder.is_forgotten {
         // Mail that was added to it and has no file yet gets none.
-        account.shared.append_door.forget(&folder.from)?;
+        account.shared.appender.forget(&folder.from)?;
         if let Some(folder) = lock(&account.mailboxes).pending.by_id.get_mut(&id) {
             folder.is_forgotten = true;
         }

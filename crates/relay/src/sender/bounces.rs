@@ -20,7 +20,7 @@ use crate::originals::{Original, Originals, OriginalsError};
 use crate::return_path::{Bounced, PrefixError, ReturnPathError, ReturnPaths};
 use crate::secrets::{SecretFileError, Secrets};
 use crate::session::FateScope;
-use crate::suppression::{Source, Suppressed, SuppressionError, Suppressions};
+use crate::suppression::{Suppressed, SuppressionError, SuppressionSource, Suppressions};
 use posthaste_queue::{RecipientKey, Transaction};
 
 /// `[relay.bounces]` of the configuration.
@@ -292,11 +292,11 @@ impl Bounces {
     }
 
     /// Puts an address on the list, if the configuration says so for this source.
-    pub fn suppress(&self, source: Source, tenant: &str, address: &str, reason: String) {
+    pub fn suppress(&self, source: SuppressionSource, tenant: &str, address: &str, reason: String) {
         let is_wanted = match source {
-            Source::Bounce => self.suppress_bounces,
-            Source::Complaint => self.suppress_complaints,
-            Source::Operator => true,
+            SuppressionSource::Bounce => self.suppress_bounces,
+            SuppressionSource::Complaint => self.suppress_complaints,
+            SuppressionSource::Operator => true,
         };
         let Some(list) = self.suppressions.as_ref().filter(|_| is_wanted) else { return };
         let added = wall_secs();
@@ -324,7 +324,7 @@ impl Bounces {
         let class = classes.classify_reply(reply);
         if let Some(recipient) = envelope.recipient(number).filter(|_| class.is_address_bad()) {
             let reason = format!("{}: {}", class.name(), line_of(reply));
-            self.suppress(Source::Bounce, &envelope.queued.tenant, &recipient.address, reason);
+            self.suppress(SuppressionSource::Bounce, &envelope.queued.tenant, &recipient.address, reason);
         }
     }
 
@@ -387,9 +387,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let section = BounceSection { suppress_complaints: true, ..BounceSection::default() };
         let bounces = Bounces::open(BounceFiles::default(), &section, dir.path()).unwrap();
-        bounces.suppress(Source::Bounce, "", "bob@a.example", "no such user".to_owned());
+        bounces.suppress(SuppressionSource::Bounce, "", "bob@a.example", "no such user".to_owned());
         assert!(bounces.suppressed().is_none());
-        bounces.suppress(Source::Complaint, "news", "bob@a.example", "abuse".to_owned());
+        bounces.suppress(SuppressionSource::Complaint, "news", "bob@a.example", "abuse".to_owned());
         let found = bounces.suppressed().unwrap().find("news", "bob@a.example", wall_secs()).unwrap().unwrap();
         assert_eq!(found.expires, Some(found.added + 180 * 86_400));
     }

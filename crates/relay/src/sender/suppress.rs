@@ -11,7 +11,7 @@ use super::observer::AttemptResult;
 use super::shared::Shared;
 use super::site::Site;
 use super::status::{ReplyPlace, keys_of};
-use crate::suppression::{Source, Suppressed, SuppressionError};
+use crate::suppression::{Suppressed, SuppressionError, SuppressionSource};
 use posthaste_queue::{AttemptOutcome, Prefer, Take, Taken, Transaction};
 
 /// Ends the recipients of a transaction that are on the list, and leaves the others. Without a list this costs
@@ -97,9 +97,9 @@ pub(super) fn flush_bounces(shared: &Shared) {
 /// The reply for the log; no client sees it.
 fn reply_for(entry: &Suppressed) -> Reply {
     let source = match entry.source {
-        Source::Operator => "operator",
-        Source::Bounce => "bounce",
-        Source::Complaint => "complaint",
+        SuppressionSource::Operator => "operator",
+        SuppressionSource::Bounce => "bounce",
+        SuppressionSource::Complaint => "complaint",
     };
     let reason: String = entry.reason.chars().filter(|c| matches!(c, ' '..='~')).take(200).collect();
     Reply::new(550, "5.7.1", format!("on the suppression list ({source}) {reason}").trim_end().to_owned())

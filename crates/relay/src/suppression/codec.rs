@@ -17,7 +17,7 @@ pub struct Suppressed {
     pub tenant: String,
     /// The cause of the entry.
     #[serde(default)]
-    pub source: Source,
+    pub source: SuppressionSource,
     /// The reason, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -51,7 +51,7 @@ impl Suppressed {
 /// The cause of an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum SuppressionSource {
     /// A person, or an import.
     #[default]
     Operator,
@@ -100,9 +100,9 @@ pub(super) fn encode(entry: &Suppressed) -> Result<(String, Vec<u8>), Suppressio
         return Err(SuppressionEntryError::Tenant(tenant.chars().take(100).collect()));
     }
     let source = match source {
-        Source::Operator => 0,
-        Source::Bounce => 1,
-        Source::Complaint => 2,
+        SuppressionSource::Operator => 0,
+        SuppressionSource::Bounce => 1,
+        SuppressionSource::Complaint => 2,
     };
     let mut value = vec![VERSION, source];
     value.extend(added.to_le_bytes());
@@ -117,9 +117,9 @@ pub(super) fn decode(key: &str, value: &[u8]) -> Option<Suppressed> {
     let (tenant, address) = key.split_once('\0')?;
     let (head, reason) = value.split_at_checked(HEAD_BYTES)?;
     let source = match head[..2] {
-        [VERSION, 0] => Source::Operator,
-        [VERSION, 1] => Source::Bounce,
-        [VERSION, 2] => Source::Complaint,
+        [VERSION, 0] => SuppressionSource::Operator,
+        [VERSION, 1] => SuppressionSource::Bounce,
+        [VERSION, 2] => SuppressionSource::Complaint,
         _ => return None,
     };
     let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight octets"));

@@ -6,14 +6,14 @@
 //! [flush](Suppressions::flush).
 //!
 //! ```
-//! use posthaste_relay::suppression::{Source, Suppressed, Suppressions};
+//! use posthaste_relay::suppression::{SuppressionSource, Suppressed, Suppressions};
 //!
 //! let dir = tempfile::tempdir().unwrap();
 //! let list = Suppressions::open(&dir.path().join("suppression.redb")).unwrap();
 //! let bob = Suppressed { address: "Bob@Example.ORG".into(), reason: "asked for it".into(), ..Suppressed::default() };
 //! assert_eq!(list.add(&[bob], 0).unwrap(), 1);
 //! let found = list.find("news", "bob@example.org", 0).unwrap().expect("an entry without a tenant is for all");
-//! assert_eq!((found.source, &*found.reason), (Source::Operator, "asked for it"));
+//! assert_eq!((found.source, &*found.reason), (SuppressionSource::Operator, "asked for it"));
 //! ```
 mod codec;
 mod share;
@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::database::DatabaseFile;
 
-pub use codec::{REASON_BYTES_MAX, Source, Suppressed, SuppressionEntryError, TENANT_BYTES_MAX};
+pub use codec::{REASON_BYTES_MAX, Suppressed, SuppressionEntryError, SuppressionSource, TENANT_BYTES_MAX};
 
 /// A filter of entries; empty matches all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +47,7 @@ pub struct SuppressionFilter {
     pub address: Option<String>,
     /// Only from this source.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
+    pub source: Option<SuppressionSource>,
 }
 
 /// Error in reading or changing the list.

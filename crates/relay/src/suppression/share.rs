@@ -109,12 +109,12 @@ const UNSHARED: TableDefinition<'_, &str, u64> = TableDefinition::new("unshared"
 
 #[cfg(test)]
 mod tests {
-    use super::super::Source;
+    use super::super::SuppressionSource;
     use super::*;
 
     fn bounced(address: &str, added: u64, expires: Option<u64>) -> Suppressed {
         let address = address.to_owned();
-        let source = Source::Bounce;
+        let source = SuppressionSource::Bounce;
         Suppressed { address, source, added, expires, ..Suppressed::default() }
     }
 

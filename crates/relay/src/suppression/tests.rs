@@ -9,7 +9,14 @@ use super::*;
 fn entry(tenant: &str, address: &str, expires: Option<u64>) -> Suppressed {
     let tenant = tenant.to_owned();
     let address = address.to_owned();
-    Suppressed { address, tenant, source: Source::Bounce, reason: "no such user".to_owned(), added: 7, expires }
+    Suppressed {
+        address,
+        tenant,
+        source: SuppressionSource::Bounce,
+        reason: "no such user".to_owned(),
+        added: 7,
+        expires,
+    }
 }
 
 fn all(list: &Suppressions, wanted: &SuppressionFilter, now: u64) -> Vec<(String, String)> {

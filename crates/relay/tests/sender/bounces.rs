@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use posthaste_relay::sender::{Bounces, ReturnPathSection, SignedPaths};
-use posthaste_relay::suppression::{Source, Suppressed, Suppressions};
+use posthaste_relay::suppression::{Suppressed, SuppressionSource, Suppressions};
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn a_bad_address_is_suppressed_and_then_not_connected_to() {
     rig.wait_empty();
     let list = rig.relay.bounces().suppressions.clone().unwrap();
     let found = list.find("", "NO1@a.example", 1).unwrap().expect("a bad address");
-    assert_eq!((found.source, &*found.reason), (Source::Bounce, "bad-address: 550 5.1.1 no such user"));
+    assert_eq!((found.source, &*found.reason), (SuppressionSource::Bounce, "bad-address: 550 5.1.1 no such user"));
     assert!(list.find("", "later@a.example", 1).unwrap().is_none(), "it was refused for a time alone");
     wait("the connection ends", || rig.relay.stats().connections == 0);
     let connections = sink.connections();

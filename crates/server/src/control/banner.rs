@@ -9,7 +9,7 @@ use posthaste_units::{count, wrapped};
 use rustix::process::{Resource, getrlimit};
 
 use crate::MailServer;
-use crate::control::page_door::SESSION_SECS;
+use crate::control::page_links::SESSION_SECS;
 use crate::services::opening::Restored;
 use posthaste_config::{self, Config, Domain, ListenerAuth, ListenerProtocol, ListenerTls};
 

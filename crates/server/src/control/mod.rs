@@ -7,7 +7,7 @@ pub(crate) mod disks;
 pub(crate) mod http;
 pub(crate) mod outbound;
 pub(crate) mod overview;
-pub(crate) mod page_door;
+pub(crate) mod page_links;
 pub(crate) mod public_files;
 pub(crate) mod ready;
 pub(crate) mod requests;

@@ -25,14 +25,14 @@ use crate::control::disks::{Disks, FileSystem};
 use crate::control::public_files::PublicFiles;
 use crate::control::requests::queue_counts::{NamedCount, QueueCounts};
 use crate::receive::handler::Receiver;
-use crate::services::inject::{InjectDoor, InjectKeys};
+use crate::services::inject::{InjectKeys, Injector};
 use crate::services::watch::CHECKPOINT_HANGS;
 use posthaste_config::{Config, Storage};
 
 /// The server as the page sees it.
 pub(crate) struct Overview {
     receiver: Receiver,
-    door: InjectDoor,
+    injector: Injector,
     settings: Mutex<Shown>,
     public: PublicFiles,
     disks: Disks,
@@ -61,10 +61,10 @@ const SUSPENSIONS_MAX: usize = 10;
 impl Overview {
     pub fn new(receiver: Receiver, keys: InjectKeys, config: &Config, challenges: Challenges) -> Self {
         let settings = Mutex::new(Shown { config: config.clone(), expiring: None });
-        let door = InjectDoor::new(receiver.clone(), keys, config);
+        let injector = Injector::new(receiver.clone(), keys, config);
         Self {
             receiver,
-            door,
+            injector,
             settings,
             public: PublicFiles::new(config, challenges),
             disks: Disks::of(&config.storage),
@@ -74,7 +74,7 @@ impl Overview {
     }
 
     pub fn reload(&self, config: &Config) {
-        self.door.reload(config);
+        self.injector.reload(config);
         self.public.reload(config);
         let shown = Shown { config: config.clone(), expiring: None };
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = shown;
@@ -263,7 +263,7 @@ impl ServerView for Overview {
     }
 
     async fn inject(&self, call: InjectCall<'_>) -> InjectReply {
-        self.door.inject(call).await
+        self.injector.inject(call).await
     }
 
     fn public_file(&self, host: &str, path: &str) -> Option<PublicFile> {

@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use crate::config::error::ServeError;
 use crate::config::own_certificates::CertificateService;
 use crate::control::http::HttpService;
-use crate::control::page_door::PageDoor;
-use crate::control::requests::{Control, ControlSocket, MailDoor, ReloadAsked};
+use crate::control::page_links::PageLinkMaker;
+use crate::control::requests::{Control, ControlMailboxes, ControlSocket, ReloadAsked};
 use crate::lifecycle::Services;
 use crate::listen::listening::{Addresses, Bound, Listeners, bind_when_free};
 use crate::listen::reading::{self, ReadingService};
@@ -60,7 +60,7 @@ pub struct MailServer {
     pub(crate) addresses: Addresses,
     pub(crate) replayed: Restored,
     pub(crate) is_indexing: bool,
-    pub(crate) page: Option<PageDoor>,
+    pub(crate) page: Option<PageLinkMaker>,
     /// Reload requests of the control socket, until the main loop takes the receiver.
     pub(crate) reloads: Option<mpsc::Receiver<ReloadAsked>>,
 }
@@ -162,7 +162,7 @@ struct Started {
     addresses: Addresses,
     replayed: Restored,
     is_indexing: bool,
-    page: Option<PageDoor>,
+    page: Option<PageLinkMaker>,
     reloads: mpsc::Receiver<ReloadAsked>,
 }
 
@@ -177,13 +177,13 @@ fn begin_tidy(config: &Config, mailboxes: Option<Arc<MaildirStore>>, are_unreada
 }
 
 /// Access to mailboxes for the control socket.
-fn mail_door(config: &Config, store: Arc<MaildirStore>, receiver: &Receiver) -> MailDoor {
+fn control_mailboxes(config: &Config, store: Arc<MaildirStore>, receiver: &Receiver) -> ControlMailboxes {
     let receiver = receiver.downgrade();
     let maildir_of = move |name: &str| {
         let settings = receiver.upgrade()?.settings();
         Some(settings.directory.maildir_of(&settings.directory.login_name(name)?)?.to_string())
     };
-    MailDoor::new(config, store, Arc::new(maildir_of))
+    ControlMailboxes::new(config, store, Arc::new(maildir_of))
 }
 
 /// Starts each service after those that it uses. If one fails, the others are in `services`, to be stopped.
@@ -245,9 +245,9 @@ async fn start_services(
     services.add(keys.service());
     let http = HttpService::start(http, config, receiver.clone(), keys, own.challenges.clone()).await?;
     let is_first_minute = receiver.first_password().is_some();
-    let page = http.as_ref().map(|http| PageDoor::new(http.links(), config, &addresses.http, is_first_minute));
+    let page = http.as_ref().map(|http| PageLinkMaker::new(http.links(), config, &addresses.http, is_first_minute));
     http.into_iter().for_each(|http| services.add(http));
-    let mail = mailboxes.clone().map(|store| mail_door(config, store, &receiver));
+    let mail = mailboxes.clone().map(|store| control_mailboxes(config, store, &receiver));
     if let Some(mailboxes) = mailboxes.filter(|_| !of_readers.0.is_empty()) {
         addresses.reading = reading::addresses(&of_readers, config);
         let readable = of_users(mailboxes, receiver.clone());

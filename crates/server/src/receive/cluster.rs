@@ -8,7 +8,7 @@ use crate::receive::shards::ShardQueue;
 use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 
 /// A node of a cluster, for receiving mail and for the operator's commands.
-pub(crate) trait ClusterDoor: Send + Sync {
+pub(crate) trait NodeControl: Send + Sync {
     /// Its shards, as it knows them and as the engine answers now. Blocks.
     fn status(&self) -> ClusterStatus;
 

@@ -24,7 +24,7 @@ use crate::receive::shards::ShardQueue;
 #[derive(Default)]
 pub(crate) struct RemoteHosts {
     /// In a cluster, that of the shard that this node is the home of.
-    relay: Arc<RelayDoor>,
+    relay: Arc<RelaySlot>,
     /// Those of a cluster that this node is a member of, by number.
     shards: OnceLock<Vec<Arc<ShardQueue>>>,
     /// Shared with the relay. `None`: the machine has no resolver.
@@ -37,13 +37,13 @@ pub(crate) struct RemoteHosts {
 
 /// The queue for other hosts, while it is open. Mail for it is deferred otherwise.
 #[derive(Default)]
-pub(crate) struct RelayDoor {
+pub(crate) struct RelaySlot {
     relay: RwLock<Option<Relay>>,
     /// Figures of relays that were open before: what is counted never falls.
     past: Mutex<DestinationFigures>,
 }
 
-impl RelayDoor {
+impl RelaySlot {
     /// The relay, if it is open.
     pub fn opened(&self) -> Option<Relay> {
         self.relay.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -60,7 +60,7 @@ impl RelayDoor {
     }
 }
 
-impl Destination for RelayDoor {
+impl Destination for RelaySlot {
     fn figures(&self) -> DestinationFigures {
         let now = self.opened().map(|relay| relay.figures()).unwrap_or_default();
         let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +131,7 @@ impl RemoteHosts {
     }
 
     /// The queue as a destination.
-    pub fn queue(&self) -> &Arc<RelayDoor> {
+    pub fn queue(&self) -> &Arc<RelaySlot> {
         &self.relay
     }
 
@@ -228,13 +228,13 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_not_open_defers_its_own_mail_alone() {
-        let door = RelayDoor::default();
+        let slot = RelaySlot::default();
         let facts = BodyFacts { len: 1, large: None };
         let is_taken = |place: MailPlace| {
             let mail = Mail { recipients: vec![MailRecipient::to(place.clone())], ..Mail::default() };
             let mut reserved = Reserved::default();
-            let Reserving::Done(taken) = door.reserve(&mail, facts, &mut reserved) else { panic!("it waits") };
-            assert_eq!(taken.is_ok(), door.check(&place, 1).is_ok());
+            let Reserving::Done(taken) = slot.reserve(&mail, facts, &mut reserved) else { panic!("it waits") };
+            assert_eq!(taken.is_ok(), slot.check(&place, 1).is_ok());
             taken.is_ok()
         };
         assert!(!is_taken(MailPlace::Remote) && is_taken(MailPlace::Maildir("ann".into())));

@@ -10,7 +10,7 @@ use posthaste_relay::originals::Original;
 use posthaste_relay::report::{FeedbackReport, MailReport, RecipientReport, ReportedAction};
 use posthaste_relay::return_path::ReturnPathError;
 use posthaste_relay::sender::Relay;
-use posthaste_relay::suppression::Source;
+use posthaste_relay::suppression::SuppressionSource;
 use posthaste_smtp::ForwardPath;
 use posthaste_spool::Lsn;
 use tokio::task::spawn_blocking;
@@ -96,10 +96,15 @@ pub(crate) fn note(relay: &Relay, recorder: Option<&EventRecorder>, mail: &Retur
             let class = said.refused.as_deref().map(|line| (classes.classify(line), line));
             if let Some((class, line)) = class.filter(|(class, _)| class.is_address_bad()) {
                 let reason = format!("{}: {line}", class.name());
-                bounces.suppress(Source::Bounce, &original.tenant, &original.recipient, reason);
+                bounces.suppress(SuppressionSource::Bounce, &original.tenant, &original.recipient, reason);
             }
             if said.is_complaint {
-                bounces.suppress(Source::Complaint, &original.tenant, &original.recipient, said.kind.clone());
+                bounces.suppress(
+                    SuppressionSource::Complaint,
+                    &original.tenant,
+                    &original.recipient,
+                    said.kind.clone(),
+                );
             }
         }
         let Some(recorder) = recorder else { continue };

@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use posthaste_intake::{Destination, Intake};
 
-use crate::receive::remote::RelayDoor;
+use crate::receive::remote::RelaySlot;
 
 /// A shard that this node is a member of: its intake, and its queue for other hosts.
 pub(crate) struct ShardQueue {
     number: u16,
     intake: Intake,
-    owner: Arc<RelayDoor>,
-    standby: RelayDoor,
+    owner: Arc<RelaySlot>,
+    standby: RelaySlot,
     destinations: Vec<Arc<dyn Destination>>,
 }
 
 impl ShardQueue {
     /// `owner`: the queue while this node owns the shard. `destinations`: of mail that comes under the shard, the queue among them.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
-    pub fn new(number: u16, intake: Intake, owner: Arc<RelayDoor>, destinations: Vec<Arc<dyn Destination>>) -> Self {
-        Self { number, intake, owner, standby: RelayDoor::default(), destinations }
+    pub fn new(number: u16, intake: Intake, owner: Arc<RelaySlot>, destinations: Vec<Arc<dyn Destination>>) -> Self {
+        Self { number, intake, owner, standby: RelaySlot::default(), destinations }
     }
 
     /// The number of the shard, which its messages have in their ids.
@@ -38,12 +38,12 @@ impl ShardQueue {
     }
 
     /// The queue, open while this node owns the shard.
-    pub fn owner(&self) -> &Arc<RelayDoor> {
+    pub fn owner(&self) -> &Arc<RelaySlot> {
         &self.owner
     }
 
     /// The queue, open while another node owns the shard: it only follows.
-    pub fn standby(&self) -> &RelayDoor {
+    pub fn standby(&self) -> &RelaySlot {
         &self.standby
     }
 }

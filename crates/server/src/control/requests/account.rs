@@ -33,9 +33,9 @@ pub(crate) type MaildirOf = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// The mail of all accounts, for clients of the control socket.
 #[derive(Clone)]
-pub(crate) struct MailDoor(Arc<DoorParts>);
+pub(crate) struct ControlMailboxes(Arc<ControlMailboxParts>);
 
-struct DoorParts {
+struct ControlMailboxParts {
     logins: MaildirLogins,
     maildir_of: Arc<MaildirOf>,
     root: PathBuf,
@@ -53,14 +53,14 @@ struct Found {
     adding: Arc<AccountLock>,
 }
 
-impl MailDoor {
+impl ControlMailboxes {
     pub fn new(config: &Config, store: Arc<MaildirStore>, maildir_of: Arc<MaildirOf>) -> Self {
         let known = Arc::clone(&maildir_of);
         let find = move |name: &str| MailboxPath::parse(&known(name).unwrap_or_else(|| name.to_owned())).ok();
         let logins = MaildirLogins::new(store, Box::new(find)).with_usual_folders();
         let (root, message_bytes) = (config.storage.mail.clone(), config.limits.session.message_bytes.into());
         let adding = Mutex::default();
-        Self(Arc::new(DoorParts { logins, maildir_of, root, message_bytes, adding }))
+        Self(Arc::new(ControlMailboxParts { logins, maildir_of, root, message_bytes, adding }))
     }
 
     /// Changes the longest message for later sessions; 0 for no limit.
@@ -103,13 +103,13 @@ pub(super) type Commands = BufReader<Take<OwnedReadHalf>>;
 pub(super) async fn serve(
     commands: Commands,
     write: OwnedWriteHalf,
-    door: Option<MailDoor>,
+    mailboxes: Option<ControlMailboxes>,
     name: String,
     uid: u32,
 ) -> io::Result<()> {
     let mut client = Client { commands, write };
-    let found = match &door {
-        Some(door) => door.account(&name).await,
+    let found = match &mailboxes {
+        Some(mailboxes) => mailboxes.account(&name).await,
         None => Err(NO_MAILBOXES.to_owned()),
     };
     let Found { account, adding } = match found {
@@ -117,7 +117,7 @@ pub(super) async fn serve(
         Err(error) => return client.say(&MailAnswer::Error(error)).await,
     };
     client.say(&MailAnswer::Done(MailDone::default())).await?;
-    let limit = door.map_or(0, |door| door.0.message_bytes.load(Ordering::Relaxed));
+    let limit = mailboxes.map_or(0, |mailboxes| mailboxes.0.message_bytes.load(Ordering::Relaxed));
     let mut session = Session { account, adding, adds: None, selected: None, client, limit, name, uid, added: 0 };
     let ended = session.run().await;
     if session.added > 0 {

@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 
 use super::REQUEST_BYTES_MAX;
-use super::account::{self, MailDoor};
+use super::account::{self, ControlMailboxes};
 use super::closed::{ClosedError, check_closed, unreadable};
 use crate::lifecycle::Services;
 use crate::receive::events::Events;
@@ -25,7 +25,7 @@ use crate::services::opening::open_spool;
 pub(super) struct ClosedMailboxes {
     runtime: Runtime,
     services: Services,
-    door: MailDoor,
+    control: ControlMailboxes,
 }
 
 impl ClosedMailboxes {
@@ -39,7 +39,7 @@ impl ClosedMailboxes {
         let runtime = runtime.map_err(|error| unreadable(config, error))?;
         let mut services = Services::default();
         match runtime.block_on(open(config, &mut services)) {
-            Ok(door) => Ok(Self { runtime, services, door }),
+            Ok(control) => Ok(Self { runtime, services, control }),
             Err(error) => {
                 runtime.block_on(services.stop(PATIENCE));
                 Err(error)
@@ -49,12 +49,12 @@ impl ClosedMailboxes {
 
     /// Serves a session about an account, then closes the mailboxes.
     pub fn serve(self, account: String, stream: StdStream, uid: u32) -> io::Result<()> {
-        let Self { runtime, services, door } = self;
+        let Self { runtime, services, control } = self;
         stream.set_nonblocking(true)?;
         let served = runtime.block_on(async {
             let (read, write) = UnixStream::from_std(stream)?.into_split();
             let commands = BufReader::new(read.take(REQUEST_BYTES_MAX));
-            account::serve(commands, write, Some(door), account, uid).await
+            account::serve(commands, write, Some(control), account, uid).await
         });
         runtime.block_on(services.shutdown(PATIENCE));
         served
@@ -62,7 +62,7 @@ impl ClosedMailboxes {
 }
 
 /// Delivery makes the files of messages that are added, and what an earlier run has left.
-async fn open(config: &Config, services: &mut Services) -> Result<MailDoor, ClosedError> {
+async fn open(config: &Config, services: &mut Services) -> Result<ControlMailboxes, ClosedError> {
     let opened = open_spool(config, Arc::<Repeats>::default(), posthaste_watch::Watch::default()).await;
     let opened = opened.map_err(|error| unreadable(config, error))?;
     if let Some(error) = opened.without_events {
@@ -85,9 +85,9 @@ async fn open(config: &Config, services: &mut Services) -> Result<MailDoor, Clos
     let mailboxes = mailboxes.map_err(|failed| unreadable(config, failed.error))?;
     let directory = config.directory();
     let maildir_of = move |name: &str| Some(directory.maildir_of(&directory.login_name(name)?)?.to_string());
-    let door = MailDoor::new(config, Arc::clone(mailboxes.store()), Arc::new(maildir_of));
+    let control = ControlMailboxes::new(config, Arc::clone(mailboxes.store()), Arc::new(maildir_of));
     services.add(mailboxes);
-    Ok(door)
+    Ok(control)
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -13,36 +13,36 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::{Answer, Asker, Outcome, as_json};
-use crate::receive::cluster::ClusterDoor;
+use crate::receive::cluster::NodeControl;
 use crate::receive::handler::Receiver;
 
-type Door = Arc<dyn ClusterDoor>;
+type NodeHandle = Arc<dyn NodeControl>;
 
 /// The node that this server is.
 ///
 /// # Errors
 /// It is none.
-fn door(receiver: &Receiver) -> Result<&Door, String> {
+fn node_of(receiver: &Receiver) -> Result<&NodeHandle, String> {
     receiver.cluster().ok_or_else(|| NO_CLUSTER.to_owned())
 }
 
 /// Tells the state, in a line, or moves a shard.
 pub(super) fn perform(receiver: &Receiver, asker: &Asker, order: Option<&ClusterOrder>, answer: Answer<'_>) -> Outcome {
-    let door = door(receiver)?;
+    let node = node_of(receiver)?;
     match order {
-        None => _ = answer(as_json(&door.status())),
-        Some(ClusterOrder::Check) => _ = answer(as_json(&door.status())) && answer(as_json(&door.check())),
+        None => _ = answer(as_json(&node.status())),
+        Some(ClusterOrder::Check) => _ = answer(as_json(&node.status())) && answer(as_json(&node.check())),
         Some(ClusterOrder::Move { shard, to }) => {
-            check_move(&door.status(), *shard, to.as_deref())?;
-            door.move_shard(*shard, to.as_deref());
+            check_move(&node.status(), *shard, to.as_deref())?;
+            node.move_shard(*shard, to.as_deref());
             tracing::info!(uid = asker.uid, shard, to, "the operator has a shard go to another node");
         }
         Some(ClusterOrder::Remove { node }) => {
-            door.remove_node(node)?;
+            node.remove_node(node)?;
             tracing::info!(uid = asker.uid, node, "the operator has taken a node off the list");
         }
         Some(ClusterOrder::Add { node }) => {
-            door.add_node(node)?;
+            node.add_node(node)?;
             tracing::info!(uid = asker.uid, node, "the operator lets a node start that was off the list");
         }
         Some(ClusterOrder::Drain) => return Err("answered elsewhere".to_owned()),
@@ -57,12 +57,12 @@ pub(super) async fn drain(
     mut ended: watch::Receiver<()>,
     uid: u32,
 ) -> io::Result<()> {
-    let door = door(&receiver).cloned();
+    let node = node_of(&receiver).cloned();
     // It holds nothing up at the server's end.
     drop(receiver);
     tracing::info!(uid, "the operator has this node give its shards away");
     let drained = tokio::select! {
-        drained = async { give_away(door?).await } => drained,
+        drained = async { give_away(node?).await } => drained,
         _ = ended.changed() => Err("the server is stopping".to_owned()),
     };
     let last = drained.unwrap_or_else(|error| json!({ "error": error }));
@@ -70,9 +70,9 @@ pub(super) async fn drain(
 }
 
 /// Waits until this node owns none, but not for ever.
-async fn give_away(door: Door) -> Outcome {
-    if !status(&door).await.is_draining {
-        let (draining, (tell, told)) = (door.clone(), oneshot::channel());
+async fn give_away(node: NodeHandle) -> Outcome {
+    if !status(&node).await.is_draining {
+        let (draining, (tell, told)) = (node.clone(), oneshot::channel());
         // It may never end, and a thread of the runtime would hold the server's end up.
         let thread = std::thread::Builder::new().name("cluster-drain".to_owned());
         let begun = thread.spawn(move || {
@@ -84,7 +84,7 @@ async fn give_away(door: Door) -> Outcome {
             return Ok(json!({ "done": 1 }));
         }
     }
-    match left(&status(&door).await) {
+    match left(&status(&node).await) {
         left if left.is_empty() => Ok(json!({ "done": 1 })),
         left => Err(format!(
             "this node still owns {left}: no other member in sync takes it. It goes on to give it away, and takes no new shard"
@@ -93,9 +93,9 @@ async fn give_away(door: Door) -> Outcome {
 }
 
 /// It may wait for the engine.
-async fn status(door: &Door) -> ClusterStatus {
-    let door = door.clone();
-    spawn_blocking(move || door.status()).await.expect("it does not panic")
+async fn status(node: &NodeHandle) -> ClusterStatus {
+    let node = node.clone();
+    spawn_blocking(move || node.status()).await.expect("it does not panic")
 }
 
 /// The node's own thread would take no notice of an order that makes no sense.
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    impl ClusterDoor for Node {
+    impl NodeControl for Node {
         fn status(&self) -> ClusterStatus {
             self.state.lock().unwrap().clone()
         }

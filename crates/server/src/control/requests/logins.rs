@@ -1,6 +1,6 @@
 //! Logins as the gate against guessing knows them.
 
-use posthaste_accounts::{Guessed, GuessingClient, LoginDoor, LoginStatus};
+use posthaste_accounts::{Guessed, GuessingClient, LoginStatus, LoginUse};
 use posthaste_control::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 use serde_json::json;
 
@@ -17,7 +17,7 @@ pub(super) fn list(receiver: &Receiver, answer: Answer<'_>) -> Outcome {
             tenant,
             scram: has_scram,
             last_use: last_use.map(|last| last.at),
-            last_to: last_use.map(|last| purpose(last.door)),
+            last_to: last_use.map(|last| purpose(last.purpose)),
             last_from: last_use.and_then(|last| last.network),
             remembered: is_remembered,
             wrong,
@@ -35,10 +35,10 @@ pub(super) fn list(receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     Ok(json!({ "done": listened }))
 }
 
-fn purpose(door: LoginDoor) -> LoginPurpose {
-    match door {
-        LoginDoor::Sending => LoginPurpose::Send,
-        LoginDoor::Reading => LoginPurpose::Read,
+fn purpose(of: LoginUse) -> LoginPurpose {
+    match of {
+        LoginUse::Sending => LoginPurpose::Send,
+        LoginUse::Reading => LoginPurpose::Read,
     }
 }
 

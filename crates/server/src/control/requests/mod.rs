@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-pub(crate) use account::MailDoor;
+pub(crate) use account::ControlMailboxes;
 pub(crate) use asker::Asker;
 pub use closed::{ClosedAnswer, ClosedError, open_closed};
 use posthaste_admin::{AskRefusal, Token};
@@ -61,7 +61,7 @@ use tokio::time::{Instant, timeout};
 
 use self::queues::{no_relay, of_each, on_each, relay_of, relays_for};
 use crate::config::acme::Acme;
-use crate::control::page_door::{NO_PAGE, PageDoor};
+use crate::control::page_links::{NO_PAGE, PageLinkMaker};
 use crate::lifecycle::{Ending, OnFailure, Service};
 use crate::receive::handler::Receiver;
 
@@ -97,7 +97,7 @@ impl Drop for ControlSocket {
 pub(crate) struct Control {
     /// The task that accepts, and the file, which is there as long.
     accepting: Option<(JoinHandle<()>, ControlSocket)>,
-    mail: Option<MailDoor>,
+    mail: Option<ControlMailboxes>,
     /// Sessions about mail end with it.
     _ending: watch::Sender<()>,
 }
@@ -106,8 +106,8 @@ pub(crate) struct Control {
 #[derive(Clone)]
 struct Doors {
     receiver: Receiver,
-    page: Option<PageDoor>,
-    mail: Option<MailDoor>,
+    page: Option<PageLinkMaker>,
+    mail: Option<ControlMailboxes>,
     acme: Acme,
     reload: mpsc::Sender<ReloadAsked>,
     ended: watch::Receiver<()>,
@@ -121,7 +121,7 @@ impl Control {
     pub fn begin(
         socket: Option<ControlSocket>,
         receiver: Receiver,
-        (page, mail, acme): (Option<PageDoor>, Option<MailDoor>, Acme),
+        (page, mail, acme): (Option<PageLinkMaker>, Option<ControlMailboxes>, Acme),
         reload: mpsc::Sender<ReloadAsked>,
     ) -> Self {
         let (ending, ended) = watch::channel(());

@@ -6,7 +6,7 @@ use posthaste_relay::suppression::Suppressed;
 use serde_json::{Value, json};
 
 use super::{Answer, Asker, Outcome, as_json, scopes};
-use crate::receive::cluster::ClusterDoor;
+use crate::receive::cluster::NodeControl;
 use crate::receive::shared::{SharedChange, SharedSuspension};
 
 /// True if all nodes of a cluster have it in common.
@@ -22,7 +22,7 @@ pub(super) fn concerns(request: &Request) -> bool {
 }
 
 /// Changes it at all nodes. The last line has how many `nodes` there are, and the `missing` ones, which will have it once they run. The list is this node's.
-pub(super) fn perform(door: &dyn ClusterDoor, request: &Request, asker: &Asker, answer: Answer<'_>) -> Outcome {
+pub(super) fn perform(door: &dyn NodeControl, request: &Request, asker: &Asker, answer: Answer<'_>) -> Outcome {
     if let Request::Suppressions { of } = request {
         let mut count = 0;
         door.suppressed(of, &mut |entry| {
@@ -57,7 +57,7 @@ fn kind(request: &Request) -> &'static str {
 
 /// # Errors
 /// It names nothing, or too much.
-fn changes(door: &dyn ClusterDoor, request: &Request, asker: &Asker, now: u64) -> Result<Vec<SharedChange>, String> {
+fn changes(door: &dyn NodeControl, request: &Request, asker: &Asker, now: u64) -> Result<Vec<SharedChange>, String> {
     let (uid, token) = (asker.uid, asker.token.clone());
     Ok(match request {
         Request::Suspend { scope, secs, reason, .. } => {

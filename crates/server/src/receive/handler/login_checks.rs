@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use posthaste_accounts::{LoggedIn, LoginDoor, LoginFailure, LoginOrigin, PasswordClaim};
+use posthaste_accounts::{LoggedIn, LoginFailure, LoginOrigin, LoginUse, PasswordClaim};
 use posthaste_admin::is_page_link;
 use posthaste_smtp::driver::Peer;
 
@@ -78,10 +78,10 @@ pub(super) fn logged(user: &str) -> &str {
 
 /// A client of SMTP.
 pub(super) fn sending(peer: &Peer) -> LoginOrigin {
-    LoginOrigin { door: LoginDoor::Sending, network: peer.network() }
+    LoginOrigin { purpose: LoginUse::Sending, network: peer.network() }
 }
 
 /// A client that reads mail.
 pub(super) fn reading(peer: &Peer) -> LoginOrigin {
-    LoginOrigin { door: LoginDoor::Reading, network: peer.network() }
+    LoginOrigin { purpose: LoginUse::Reading, network: peer.network() }
 }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::checks::CheckList;
 use crate::config::first_password::FirstPassword;
 use crate::ids::Ids;
-use crate::receive::cluster::ClusterDoor;
+use crate::receive::cluster::NodeControl;
 use crate::receive::destinations::Destinations;
 use crate::receive::events::EventRecorder;
 use crate::receive::live::Live;
@@ -56,7 +56,7 @@ pub(super) struct Shared {
     pub(super) first_password: Option<FirstPassword>,
     pub(super) quotas: Quotas,
     /// Of a node of a cluster.
-    pub(super) cluster: OnceLock<Arc<dyn ClusterDoor>>,
+    pub(super) cluster: OnceLock<Arc<dyn NodeControl>>,
 }
 
 impl Receiver {
@@ -130,14 +130,14 @@ impl Receiver {
     }
 
     /// The node of a cluster that this server is, if it is one.
-    pub fn cluster(&self) -> Option<&Arc<dyn ClusterDoor>> {
+    pub fn cluster(&self) -> Option<&Arc<dyn NodeControl>> {
         self.0.cluster.get()
     }
 
     /// It is a node of a cluster. Said once.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
-    pub fn set_cluster(&self, door: Arc<dyn ClusterDoor>) {
-        let _ = self.0.cluster.set(door);
+    pub fn set_cluster(&self, node: Arc<dyn NodeControl>) {
+        let _ = self.0.cluster.set(node);
     }
 
     /// Histograms of its work.

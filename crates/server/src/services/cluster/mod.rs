@@ -8,8 +8,6 @@ mod absent;
 #[cfg(feature = "cluster")]
 mod control;
 #[cfg(feature = "cluster")]
-mod door;
-#[cfg(feature = "cluster")]
 mod engine_view;
 #[cfg(feature = "cluster")]
 mod health;
@@ -17,6 +15,8 @@ mod health;
 mod node;
 #[cfg(feature = "cluster")]
 mod nodes;
+#[cfg(feature = "cluster")]
+mod serving_node;
 #[cfg(feature = "cluster")]
 mod shard;
 

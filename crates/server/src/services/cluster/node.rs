@@ -24,15 +24,15 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
 use super::control::{ControlDesk, ControlParts};
-use super::door::{DoorShard, NodeDoor, Roles};
 use super::nodes::NodeList;
+use super::serving_node::{Roles, ServedShard, ServingNode};
 use super::shard::{Alarm, RelaySettings, ShardParts, ShardRelay, ShardSenders};
 use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
 use crate::config::start_files::RelayFiles;
 use crate::lifecycle::{Ended, Ending, OnFailure, Service};
 use crate::receive::handler::{Receiver, WeakReceiver};
-use crate::receive::remote::RelayDoor;
+use crate::receive::remote::RelaySlot;
 use crate::receive::shards::ShardQueue;
 use crate::receive::success::random_id;
 use crate::repeats::Repeats;
@@ -91,8 +91,8 @@ impl OpenShards {
         let resolver = files.resolver.as_ref().map_err(|error| ServeError::Dns(error.to_string()))?.clone();
         warn_of_far(&resolver);
         receiver.remote().set_resolver(resolver.clone());
-        let home_door = receiver.remote().queue().clone();
-        let senders = ShardSenders::new(receiver.downgrade(), self.home.clone(), home_door);
+        let home_slot = receiver.remote().queue().clone();
+        let senders = ShardSenders::new(receiver.downgrade(), self.home.clone(), home_slot);
         let (of_relay, to) = (config.clone(), receiver.clone());
         let make = move || relay_config(&of_relay, files, resolver, &to, (Arc::new(senders), to.events().cloned()));
         let relay = spawn_blocking(make).await.map_err(std::io::Error::from)??;
@@ -115,15 +115,15 @@ impl OpenShards {
         let (mut members, mut relays, mut seen, mut queues) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for OpenShard { config, dir, log, spool, intake } in shards {
             let is_home = config.home == node;
-            let door = if is_home { receiver.remote().queue().clone() } else { Arc::<RelayDoor>::default() };
-            let notifier = Arc::new(ShardSenders::new(receiver.downgrade(), intake.clone(), door.clone()));
-            let own: Arc<dyn Destination> = door.clone();
+            let slot = if is_home { receiver.remote().queue().clone() } else { Arc::<RelaySlot>::default() };
+            let notifier = Arc::new(ShardSenders::new(receiver.downgrade(), intake.clone(), slot.clone()));
+            let own: Arc<dyn Destination> = slot.clone();
             let destinations = if is_home { receiver.destinations().list().to_vec() } else { vec![own] };
-            let queue = Arc::new(ShardQueue::new(config.number, intake, door, destinations));
+            let queue = Arc::new(ShardQueue::new(config.number, intake, slot, destinations));
             queues.push(queue.clone());
             let parts = ShardParts { queue, spool: spool.clone(), dir, settings: settings.clone(), notifier };
             let relay = Arc::new(ShardRelay::start(parts, alarm.clone())?);
-            seen.push(DoorShard { config, log, state: relay.state.clone() });
+            seen.push(ServedShard { config, log, state: relay.state.clone() });
             members.push(NodeShard::new(spool, is_home, relay.clone()));
             relays.push(relay);
         }
@@ -149,7 +149,7 @@ impl OpenShards {
             seed: random(),
         })?;
         let is_draining = AtomicBool::new(false);
-        receiver.set_cluster(Arc::new(NodeDoor {
+        receiver.set_cluster(Arc::new(ServingNode {
             node,
             running: running.clone(),
             cells,

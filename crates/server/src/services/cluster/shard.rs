@@ -16,7 +16,7 @@ use super::health::QueueHealth;
 use crate::lifecycle::Alive;
 use crate::receive::cluster::Begun;
 use crate::receive::handler::WeakReceiver;
-use crate::receive::remote::RelayDoor;
+use crate::receive::remote::RelaySlot;
 use crate::receive::shards::ShardQueue;
 use crate::services::relay::tell_opened;
 
@@ -284,9 +284,9 @@ impl Worker {
     fn close(&mut self, deadline: Instant) {
         self.is_told = false;
         self.state.set_lease(None);
-        for door in [&**self.state.queue.owner(), self.state.queue.standby()] {
-            if let Some(relay) = door.opened() {
-                door.set(None);
+        for slot in [&**self.state.queue.owner(), self.state.queue.standby()] {
+            if let Some(relay) = slot.opened() {
+                slot.set(None);
                 relay.end_by(deadline);
             }
         }
@@ -301,8 +301,8 @@ pub(super) struct ShardSenders {
 }
 
 impl ShardSenders {
-    pub fn new(receiver: WeakReceiver, intake: Intake, door: Arc<RelayDoor>) -> Self {
-        Self { receiver, intake, destinations: [door] }
+    pub fn new(receiver: WeakReceiver, intake: Intake, slot: Arc<RelaySlot>) -> Self {
+        Self { receiver, intake, destinations: [slot] }
     }
 }
 

@@ -28,7 +28,7 @@ use posthaste_config::Config;
 
 /// Takes messages of requests. Clones share it.
 #[derive(Clone)]
-pub(crate) struct InjectDoor(Arc<Shared>);
+pub(crate) struct Injector(Arc<Shared>);
 
 struct Shared {
     receiver: Receiver,
@@ -50,7 +50,7 @@ impl From<Refused> for InjectReply {
 
 /// A request that was checked.
 struct Delivery {
-    door: InjectDoor,
+    injector: Injector,
     request: Arc<InjectRequest>,
     /// Octets of its messages.
     sizes: Vec<u64>,
@@ -72,7 +72,7 @@ impl Drop for Asking {
     }
 }
 
-impl InjectDoor {
+impl Injector {
     pub fn new(receiver: Receiver, keys: InjectKeys, config: &Config) -> Self {
         let room_kib = u32::try_from(config.limits.process.memory_bytes >> 12).unwrap_or(u32::MAX).max(ROOM_KIB_MIN);
         let room_kib = room_kib.min(ROOM_KIB_MAX);
@@ -115,7 +115,7 @@ impl InjectDoor {
         let asking = Asking(Arc::clone(&is_asked));
         let peer = Peer::Token { name: token.name().into(), client: client.0 };
         let bounds = Arc::new(bounds);
-        let delivery = Delivery { door: self.clone(), request, sizes, only, bounds, peer, tenant, key, is_asked };
+        let delivery = Delivery { injector: self.clone(), request, sizes, only, bounds, peer, tenant, key, is_asked };
         let reply = if delivery.key.is_some() {
             // Messages under way are finished although the client leaves: until then nobody knows what a repeated request has left to do.
             let run = async move {
@@ -176,25 +176,25 @@ impl InjectDoor {
 impl Delivery {
     /// Receives the messages that are left, and answers for all recipients.
     async fn run(self) -> InjectReply {
-        let Self { door, request, sizes, mut only, bounds, peer, tenant, key, is_asked } = self;
+        let Self { injector, request, sizes, mut only, bounds, peer, tenant, key, is_asked } = self;
         let before = key.as_ref().map(|key| key.running.before().clone()).unwrap_or_default();
         let mut outcomes = Outcomes::new();
         let mut receiving = JoinSet::new();
-        let request_id = door.0.receiver.new_id();
+        let request_id = injector.0.receiver.new_id();
         let is_single = sizes.len() == 1;
         for (number, bytes) in sizes.into_iter().enumerate() {
             let left: Vec<u32> = request.indexes_of(number).filter(|index| !before.settled.has(*index)).collect();
             if left.is_empty() {
                 continue;
             }
-            let kib = u32::try_from(bytes >> 9).unwrap_or(u32::MAX).clamp(MESSAGE_KIB_MIN, door.0.room_kib);
-            let room = Arc::clone(&door.0.room).acquire_many_owned(kib).await.expect("it is never closed");
+            let kib = u32::try_from(bytes >> 9).unwrap_or(u32::MAX).clamp(MESSAGE_KIB_MIN, injector.0.room_kib);
+            let room = Arc::clone(&injector.0.room).acquire_many_owned(kib).await.expect("it is never closed");
             if !is_asked.load(Ordering::Relaxed) {
                 break;
             }
             let received_id = format!("{request_id}.{}", number + 1);
             let (of_message, request, bounds, key) =
-                (door.clone(), Arc::clone(&request), Arc::clone(&bounds), key.clone());
+                (injector.clone(), Arc::clone(&request), Arc::clone(&bounds), key.clone());
             let (only, peer, tenant) = (only.take(), peer.clone(), tenant.clone());
             let receive = async move {
                 let composed = match only {

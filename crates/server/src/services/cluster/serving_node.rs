@@ -16,22 +16,22 @@ use super::control::ControlDesk;
 use super::engine_view::{Call, EngineView, ShardView, ask_all};
 use super::nodes::NodeList;
 use super::shard::ShardState;
-use crate::receive::cluster::{Begun, ClusterDoor};
+use crate::receive::cluster::{Begun, NodeControl};
 use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 
 /// A node at work.
-pub(super) struct NodeDoor {
+pub(super) struct ServingNode {
     pub node: String,
     pub running: Arc<ClusterNode>,
     pub cells: Arc<dyn Cells>,
-    pub shards: Vec<DoorShard>,
+    pub shards: Vec<ServedShard>,
     pub nodes: NodeList,
     pub control: ControlDesk,
     pub roles: Arc<Roles>,
     pub is_draining: AtomicBool,
 }
 
-pub(super) struct DoorShard {
+pub(super) struct ServedShard {
     pub config: ClusterShard,
     pub log: Arc<dyn ShardLog>,
     pub state: Arc<ShardState>,
@@ -89,8 +89,8 @@ impl Roles {
     }
 }
 
-impl NodeDoor {
-    fn status_of(&self, shard: &DoorShard, view: &mut EngineView) -> ShardStatus {
+impl ServingNode {
+    fn status_of(&self, shard: &ServedShard, view: &mut EngineView) -> ShardStatus {
         let number = shard.config.number;
         let (role, why) = self.roles.of(number);
         let ShardView { cell, end, room, troubles: unanswered } = view.take_shard(number);
@@ -131,7 +131,7 @@ fn checked(of: SurveyedNode) -> CheckedNode {
     CheckedNode { node: of.node.to_string(), version, clock_ms: of.clock_ms }
 }
 
-impl ClusterDoor for NodeDoor {
+impl NodeControl for ServingNode {
     fn status(&self) -> ClusterStatus {
         let logs = self.shards.iter().map(|shard| (shard.config.number, shard.log.clone())).collect();
         let mut view = EngineView::ask(&self.cells, logs, self.members(), STATUS_PATIENCE);
@@ -203,7 +203,7 @@ impl ClusterDoor for NodeDoor {
     }
 
     fn begin(&self, must_be_home: bool) -> Option<Begun> {
-        let is_home = |shard: &&DoorShard| shard.config.home == self.node;
+        let is_home = |shard: &&ServedShard| shard.config.home == self.node;
         let others = self.shards.iter().filter(|shard| !must_be_home && !is_home(shard));
         self.shards.iter().filter(is_home).chain(others).find_map(|shard| shard.state.begin())
     }

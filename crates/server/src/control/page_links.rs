@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// Makes links to the page of a server.
 #[derive(Debug, Clone)]
-pub(crate) struct PageDoor {
+pub(crate) struct PageLinkMaker {
     links: Arc<PageLinks>,
     /// Addresses of the page for a browser.
     urls: Vec<String>,
@@ -21,7 +21,7 @@ pub(crate) struct PageDoor {
 pub(crate) const SESSION_SECS: u64 = 12 * 3600;
 const SESSION_SECS_MAX: u64 = 30 * 86_400;
 
-impl PageDoor {
+impl PageLinkMaker {
     /// `listening`: addresses, and true for those with TLS.
     pub fn new(
         links: Arc<PageLinks>,
@@ -80,8 +80,8 @@ mod tests {
     fn a_link_has_the_name_by_which_browsers_may_ask() {
         let check = |text: &str, address: &str, is_encrypted, expected: &str| {
             let config = Config::parse(Path::new("x"), &format!("host_name = 'mx.example.org'\n{text}")).unwrap();
-            let door = PageDoor::new(Arc::default(), &config, &[(address.parse().unwrap(), is_encrypted)], false);
-            let link = door.link(&[], 60).unwrap();
+            let maker = PageLinkMaker::new(Arc::default(), &config, &[(address.parse().unwrap(), is_encrypted)], false);
+            let link = maker.link(&[], 60).unwrap();
             assert!(link.starts_with(&format!("{expected}#k=phl_")), "{link}");
         };
         let proxied = "[http]\nnames = ['mail.example.org']\n[[listener]]\naddress = '127.0.0.1:8025'\nprotocol = 'http'\nproxies = '127.0.0.1'\n";
@@ -97,18 +97,18 @@ mod tests {
         let address = "127.0.0.1:8025".parse().unwrap();
         for is_first_minute in [true, false] {
             let links = Arc::<PageLinks>::default();
-            let door = PageDoor::new(links.clone(), &config, &[(address, false)], is_first_minute);
+            let maker = PageLinkMaker::new(links.clone(), &config, &[(address, false)], is_first_minute);
             let scopes = |named: &[String]| {
-                let answer = door.answer(named, 60).unwrap();
+                let answer = maker.answer(named, 60).unwrap();
                 let key = answer["link"].as_str().unwrap().split_once("#k=").unwrap().1.to_owned();
                 links.scopes_of(&key).unwrap()
             };
             assert_eq!(scopes(&[]).contains(&Scope::MailRead), is_first_minute);
             assert_eq!(scopes(&["mail:read".to_owned()]), [Scope::MailRead]);
-            assert!(door.answer(&["everything".to_owned()], 60).unwrap_err().contains("there is no scope"));
-            assert!(door.answer(&[], 0).is_err());
+            assert!(maker.answer(&["everything".to_owned()], 60).unwrap_err().contains("there is no scope"));
+            assert!(maker.answer(&[], 0).is_err());
         }
-        let nowhere = PageDoor::new(Arc::default(), &config, &[], true);
+        let nowhere = PageLinkMaker::new(Arc::default(), &config, &[], true);
         assert_eq!(nowhere.answer(&[], 60), Err(NO_PAGE.to_owned()));
     }
 }
