@@ -5,7 +5,7 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use posthaste_message::DateTime;
 use posthaste_notify::dsn::{DsnAction, Notification, Recipient, Returned, Template, Wording};
-use posthaste_relay::report::{self, MailReport};
+use posthaste_notify::report::{self, MailReport};
 
 fuzz_target!(|data: &[u8]| {
     let Some((how, rest)) = data.split_first() else { return };

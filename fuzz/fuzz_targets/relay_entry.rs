@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_queue::{Queue, QueueEntry, Schedules, Selection, QueueSnapshot};
+use posthaste_queue::{Queue, QueueEntry, QueueSnapshot, Schedules, Selection};
 use posthaste_spool::Lsn;
 
 fuzz_target!(|data: &[u8]| {

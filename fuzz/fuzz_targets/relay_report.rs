@@ -4,8 +4,8 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
+use posthaste_notify::report::{MailReport, RECIPIENTS_MAX, TEXT_BYTES_MAX};
 use posthaste_relay::classify::Classifier;
-use posthaste_relay::report::{RECIPIENTS_MAX, MailReport, TEXT_BYTES_MAX};
 
 static CLASSES: LazyLock<Classifier> = LazyLock::new(Classifier::default);
 

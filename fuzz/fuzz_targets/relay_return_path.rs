@@ -3,9 +3,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use posthaste_message::DateTime;
+use posthaste_notify::return_path::ReturnPaths;
+use posthaste_notify::secrets::Secrets;
 use posthaste_queue::RecipientKey;
-use posthaste_relay::return_path::ReturnPaths;
-use posthaste_relay::secrets::Secrets;
 use posthaste_smtp::ReversePath;
 use posthaste_spool::Lsn;
 

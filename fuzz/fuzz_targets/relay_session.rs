@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use posthaste_net::Stream;
-use posthaste_relay::session::{RecipientFate, OutgoingMessage, OutgoingSession, SessionSettings, Traffic};
+use posthaste_relay::session::{OutgoingMessage, OutgoingSession, RecipientFate, SessionSettings, Traffic};
 use posthaste_smtp::client::Transfer;
 use posthaste_smtp::{ForwardPath, MailFrom, Protocol, RcptTo, ReversePath};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

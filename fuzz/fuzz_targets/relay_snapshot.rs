@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use posthaste_queue::{Queue, Schedules, QueueSnapshot};
+use posthaste_queue::{Queue, QueueSnapshot, Schedules};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(queue) = Queue::restore(data, Schedules::default(), 1) else { return };

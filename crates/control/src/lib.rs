@@ -19,7 +19,7 @@ pub use cluster::{
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 pub use mail::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow, PIECE_BYTES_MAX};
 pub use of_tenant::NotOfTenant;
-pub use posthaste_relay::suppression::{Suppressed, SuppressionFilter, SuppressionSource};
+pub use posthaste_notify::suppression::{Suppressed, SuppressionFilter, SuppressionSource};
 pub use posthaste_shaping::explain::{Defaults, Explained};
 use posthaste_spool::Lsn;
 use posthaste_units::object::{object, objects};

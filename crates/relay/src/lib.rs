@@ -5,12 +5,5 @@
 #![warn(missing_docs)]
 
 pub mod classify;
-mod database;
-pub mod originals;
-pub mod report;
-pub mod return_path;
-pub mod secrets;
 pub mod sender;
 pub mod session;
-pub mod srs;
-pub mod suppression;

@@ -1,3 +1,5 @@
+use posthaste_notify::report::{RecipientReport, ReportedAction};
+
 use super::*;
 
 #[test]
@@ -206,4 +208,21 @@ fn a_hostile_reply_costs_a_bounded_time() {
         classifier.classify(&line);
     }
     assert_eq!(classifier.classify(&format!("550 {}no such user", "x".repeat(LINE_BYTES_MAX))).name(), "other");
+}
+
+#[test]
+fn a_recipient_of_a_report_has_the_class_of_its_line() {
+    for (status, diagnostic, class) in
+        [((5, 1, 1), Some("550 5.1.1 no such user"), "bad-address"), ((5, 2, 2), None, "mailbox-full")]
+    {
+        let report = RecipientReport {
+            recipient: "bob@example.org".to_owned(),
+            original: None,
+            action: ReportedAction::Failed,
+            status: Some(status),
+            diagnostic: diagnostic.map(str::to_owned),
+            remote_mta: None,
+        };
+        assert_eq!(Classifier::default().classify(&report.line()).name(), class);
+    }
 }

@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 use super::messages::Envelope;
 use super::status::keys_of;
 use crate::classify::{Classifier, RulesError, line_of};
-use crate::originals::{Original, Originals, OriginalsError};
-use crate::return_path::{Bounced, PrefixError, ReturnPathError, ReturnPaths};
-use crate::secrets::{SecretFileError, Secrets};
 use crate::session::FateScope;
-use crate::suppression::{Suppressed, SuppressionError, SuppressionSource, Suppressions};
+use posthaste_notify::originals::{Original, Originals, OriginalsError};
+use posthaste_notify::return_path::{Bounced, PrefixError, ReturnPathError, ReturnPaths};
+use posthaste_notify::secrets::{SecretFileError, Secrets};
+use posthaste_notify::suppression::{Suppressed, SuppressionError, SuppressionSource, Suppressions};
 use posthaste_queue::{RecipientKey, Transaction};
 
 /// `[relay.bounces]` of the configuration.

@@ -17,7 +17,7 @@ use super::routing;
 use super::source_section::{Mistake, PoolSection, SourceSection, TlsSection};
 use super::tenants::{self, TenantSection};
 use super::{BounceSection, FixedRoute, NoticeSection, ReturnPathSection, RouteError, Routing};
-use crate::secrets::{SecretFileError, Secrets};
+use posthaste_notify::secrets::{SecretFileError, Secrets};
 use posthaste_queue::Schedules;
 use posthaste_shaping::{ShapingError, ShapingRules};
 

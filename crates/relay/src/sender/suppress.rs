@@ -11,7 +11,7 @@ use super::observer::AttemptResult;
 use super::shared::Shared;
 use super::site::Site;
 use super::status::{ReplyPlace, keys_of};
-use crate::suppression::{Suppressed, SuppressionError, SuppressionSource};
+use posthaste_notify::suppression::{Suppressed, SuppressionError, SuppressionSource};
 use posthaste_queue::{AttemptOutcome, Prefer, Take, Taken, Transaction};
 
 /// Ends the recipients of a transaction that are on the list, and leaves the others. Without a list this costs

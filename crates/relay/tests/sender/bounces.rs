@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use posthaste_notify::suppression::{Suppressed, SuppressionSource, Suppressions};
 use posthaste_relay::sender::{Bounces, ReturnPathSection, SignedPaths};
-use posthaste_relay::suppression::{Suppressed, SuppressionSource, Suppressions};
 
 use super::*;
 

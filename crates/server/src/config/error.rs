@@ -63,7 +63,7 @@ pub enum ServeError {
     Wording(#[from] posthaste_notify::dsn::WordingError),
     /// Senders of forwarded mail cannot be rewritten.
     #[error("relay.srs: {0}")]
-    Srs(#[from] posthaste_relay::secrets::SecretFileError),
+    Srs(#[from] posthaste_notify::secrets::SecretFileError),
     /// An address or path cannot be listened on; nothing was touched.
     #[error("cannot listen on {0}{hint}", hint = hint(.0))]
     Listen(#[from] ListenError),

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use posthaste_directory::Directory;
 use posthaste_message::DateTime;
 use posthaste_message::address::AddressDomain;
+use posthaste_notify::srs::{ReverseError, Srs};
 use posthaste_relay::sender::SrsSection;
-use posthaste_relay::srs::{ReverseError, Srs};
 use posthaste_smtp::{ForwardPath, ReversePath};
 
 use crate::config::error::ServeError;

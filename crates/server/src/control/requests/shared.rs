@@ -1,8 +1,8 @@
 //! Requests of a node that hold at all nodes of its cluster. They are durable in the engine before they are answered.
 
 use posthaste_control::Request;
+use posthaste_notify::suppression::Suppressed;
 use posthaste_relay::sender::wall_secs;
-use posthaste_relay::suppression::Suppressed;
 use serde_json::{Value, json};
 
 use super::{Answer, Asker, Outcome, as_json, scopes};

@@ -1,7 +1,7 @@
 //! The suppression list.
 
+use posthaste_notify::suppression::{Suppressed, SuppressionError, SuppressionFilter, Suppressions};
 use posthaste_relay::sender::{Relay, wall_secs};
-use posthaste_relay::suppression::{Suppressed, SuppressionError, SuppressionFilter, Suppressions};
 use serde_json::json;
 
 use super::{Answer, Asker, Outcome};

@@ -11,9 +11,9 @@ use posthaste_cluster::{
     ControlTable, ENTRIES_MAX, LeaseClock, MemberReport, ShardLog,
 };
 use posthaste_control::Named;
+use posthaste_notify::suppression::{Suppressed, SuppressionFilter, Suppressions};
 use posthaste_queue::{EntryText, QueueEntry, Secs};
 use posthaste_relay::sender::{Originator, Relay, wall_secs};
-use posthaste_relay::suppression::{Suppressed, SuppressionFilter, Suppressions};
 use posthaste_shaping::MailScope;
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};

@@ -17,7 +17,7 @@ use posthaste_cluster::{
 use posthaste_config::{Cluster, ClusterShard, Config, Dns};
 use posthaste_directory::Directory;
 use posthaste_intake::{Destination, Intake};
-use posthaste_relay::suppression::Suppressions;
+use posthaste_notify::suppression::Suppressions;
 use posthaste_spool::FileSpool;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;

@@ -5,7 +5,7 @@
 //! return path](crate::return_path) that received it identifies the mail.
 //!
 //! ```
-//! use posthaste_relay::report::{MailReport, ReportedAction};
+//! use posthaste_notify::report::{MailReport, ReportedAction};
 //!
 //! let mail = b"Content-Type: multipart/report; report-type=delivery-status; boundary=b\r\n\r\n\
 //!     --b\r\nContent-Type: message/delivery-status\r\n\r\nReporting-MTA: dns; mx.example.org\r\n\r\n\
@@ -106,7 +106,7 @@ impl FeedbackReport {
 }
 
 impl RecipientReport {
-    /// The line `code enhanced text` for a [`Classifier`](crate::classify::Classifier). The status replaces a missing
+    /// The line `code enhanced text` for a classifier of replies. The status replaces a missing
     /// reply.
     pub fn line(&self) -> String {
         let said = self.diagnostic.as_deref().unwrap_or_default();

@@ -11,8 +11,8 @@
 //!
 //! ```
 //! use posthaste_message::DateTime;
-//! use posthaste_relay::secrets::Secrets;
-//! use posthaste_relay::srs::Srs;
+//! use posthaste_notify::secrets::Secrets;
+//! use posthaste_notify::srs::Srs;
 //! use posthaste_smtp::ReversePath;
 //!
 //! let srs = Srs::new(&Secrets::new(["twenty-four random octets"]).unwrap());

@@ -6,7 +6,7 @@
 //! [flush](Suppressions::flush).
 //!
 //! ```
-//! use posthaste_relay::suppression::{SuppressionSource, Suppressed, Suppressions};
+//! use posthaste_notify::suppression::{SuppressionSource, Suppressed, Suppressions};
 //!
 //! let dir = tempfile::tempdir().unwrap();
 //! let list = Suppressions::open(&dir.path().join("suppression.redb")).unwrap();

@@ -3,8 +3,7 @@ use posthaste_message::DateTime;
 use posthaste_random::Random;
 
 use super::*;
-use crate::classify::Classifier;
-use posthaste_notify::dsn;
+use crate::dsn;
 
 fn report(kind: &str, part: &str, fields: &str) -> Vec<u8> {
     format!(
@@ -63,7 +62,6 @@ fn our_own_notifications_are_understood() {
                 remote_mta: Some("mx.example.org".to_owned()),
             };
             assert_eq!(report.recipients, [expected.clone(), expected]);
-            assert_eq!(Classifier::default().classify(&report.recipients[0].line()).name(), "bad-address");
         }
     }
 }
@@ -75,7 +73,6 @@ fn what_other_hosts_write_is_read() {
     let [bob, cat] = &report.recipients[..] else { panic!("{report:?}") };
     assert_eq!((&*bob.recipient, bob.action, bob.status), ("bob@example.org", ReportedAction::Failed, Some((5, 2, 2))));
     assert_eq!((&*cat.recipient, cat.action, cat.status), ("cat@x", ReportedAction::Delayed, None));
-    assert_eq!(Classifier::default().classify(&bob.line()).name(), "mailbox-full");
     let said = |text: &str| RecipientReport { diagnostic: Some(text.to_owned()), ..bob.clone() }.line();
     assert_eq!(said("550-5.1.1 no such user"), "550 5.1.1 no such user");
     assert_eq!(said("äöü no"), "550 5.2.2 äöü no");

@@ -9,8 +9,8 @@
 //! ```
 //! use posthaste_message::DateTime;
 //! use posthaste_queue::RecipientKey;
-//! use posthaste_relay::return_path::ReturnPaths;
-//! use posthaste_relay::secrets::Secrets;
+//! use posthaste_notify::return_path::ReturnPaths;
+//! use posthaste_notify::secrets::Secrets;
 //! use posthaste_spool::Lsn;
 //!
 //! let paths = ReturnPaths::new(&Secrets::new(["twenty-four random octets"]).unwrap(), "bounce").unwrap();
