@@ -96,7 +96,7 @@ pub(crate) fn last(mut answer: Answer) -> Answer {
     answer
 }
 
-/// An answer as it goes over the wire, where hyper does not write it.
+/// Encodes an answer as HTTP/1.1 octets, for connections that hyper does not serve.
 pub(crate) fn octets(answer: Answer) -> Vec<u8> {
     let (parts, body) = answer.into_parts();
     let body = body.into_octets();

@@ -142,7 +142,7 @@ pub enum ClusterOrder {
 /// The engine's settings, and the nodes by their cells. It takes some seconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterCheck {
-    /// Settings of the engine that do not keep the promise, a sentence each.
+    /// Settings of the engine that can lose acknowledged mail, a sentence each.
     pub wrong: Vec<String>,
     /// Why the engine could not be asked for some of it; empty: it was.
     pub unanswered: Vec<String>,

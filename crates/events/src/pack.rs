@@ -1,4 +1,4 @@
-//! Closed files become smaller, and old ones go: on a thread of its own, as the writer must not wait for it.
+//! Compresses closed files and removes old ones, on a thread of its own so that the writer does not wait.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,13 +21,14 @@ pub(crate) const STEPS: &[&str] = &["", "looking for old files", "compressing a 
 pub(crate) struct Packer {
     pub dir: PathBuf,
     pub compress: bool,
-    /// Zero: they are kept.
+    /// Age at which files are removed; zero: never.
     pub max_age: Duration,
     pub stop: Arc<AtomicBool>,
 }
 
 impl Packer {
-    /// Until the writer has ended. `closed` brings the number below which files are closed for good: their lines are in front of a durable cursor.
+    /// Runs until the writer has ended. `closed` brings the number below which files are closed for good: their lines
+    /// precede a durable cursor.
     pub fn run(&self, closed: &Receiver<u64>, pulse: &Pulse) {
         let mut before = 0;
         loop {
@@ -68,7 +69,8 @@ impl Packer {
     }
 }
 
-/// Compresses a file that is closed. After a kill or a power cut the plain file is there, or the compressed one, or both with the same lines.
+/// Compresses a closed file. After a kill or a power cut the plain file exists, or the compressed one, or both with the
+/// same lines.
 pub(crate) fn pack(dir: &Path, number: u64, stop: &AtomicBool) -> io::Result<()> {
     let (path, partial) = (dir.join(file_name(number)), dir.join(PARTIAL));
     let mut plain = match File::open(&path) {
@@ -89,7 +91,7 @@ pub(crate) fn pack(dir: &Path, number: u64, stop: &AtomicBool) -> io::Result<()>
     sync_dir(dir)
 }
 
-/// Writes the compressed file; `None`: stopped before.
+/// Writes the compressed file; `None`: stopped before its end.
 fn write_packed(plain: &mut File, path: &Path, stop: &AtomicBool) -> io::Result<Option<File>> {
     let mut packed = GzEncoder::new(open_file(path)?, Compression::fast());
     let mut block = vec![0; BLOCK_BYTES];
@@ -108,7 +110,7 @@ fn write_packed(plain: &mut File, path: &Path, stop: &AtomicBool) -> io::Result<
     Ok(Some(packed))
 }
 
-/// A temporary name that is no log file's.
+/// Temporary name, which no log file has.
 const PARTIAL: &str = "packing";
 const BLOCK_BYTES: usize = 256 << 10;
 /// Time between two looks for files that have become too old.

@@ -12,7 +12,7 @@ use crate::space::{DeclaredSpace, Space};
 use crate::tree::{Node, NodeId, ROOT, Tree};
 use crate::world::{Faults, HAS_BAD_SECTORS, State, lock};
 
-/// A directory of its own, everything below which goes on record. No call is really synced: the record knows what is durable.
+/// A temporary directory in which every call is recorded. Nothing is really synced: the recording tells what is durable.
 #[derive(Debug)]
 pub struct Machine {
     key: u64,
@@ -75,18 +75,18 @@ impl Machine {
         self.with(|state| (state.syncs, state.changes))
     }
 
-    /// Number of directories opened through the door so far. A scan opens the directory that it reads.
+    /// Number of directories opened by recorded calls so far. A scan opens the directory that it reads.
     pub fn dirs_opened(&self) -> u64 {
         self.with(|state| state.dirs_opened)
     }
 
-    /// Changes what goes wrong from now on.
+    /// Replaces the faults to inject.
     pub fn set_faults(&self, faults: Faults) {
         HAS_BAD_SECTORS.fetch_or(faults.bad_sectors.is_some(), Ordering::Release);
         self.with(|state| state.faults = faults);
     }
 
-    /// Declares what is left on the file system of this directory, until something else is declared. Writes take nothing of it.
+    /// Sets the free space that the program sees on the file system of this directory. Writes do not reduce it.
     ///
     /// # Panics
     /// When it is no directory of the machine.
@@ -94,8 +94,8 @@ impl Machine {
         self.declare(dir, DeclaredSpace::Fixed(space));
     }
 
-    /// Declares how many bytes the files on the file system of this directory may have together, until something else is declared. Nothing fails that takes more:
-    /// the program has to ask.
+    /// Sets the size of the file system of this directory: its free space is reported as that, less its files. A write
+    /// beyond it does not fail: the program has to ask.
     ///
     /// # Panics
     /// When it is no directory of the machine.
@@ -112,12 +112,12 @@ impl Machine {
         state.spaces.insert(mount, space);
     }
 
-    /// The program is dead: its calls have no effect, and all of them fail.
+    /// Kills the program: from now on all its calls fail without effect.
     pub fn kill(&self) {
         self.with(|state| state.is_off = true);
     }
 
-    /// Somebody else may run: what was written is there, synced or not.
+    /// Starts a program again after a kill, without a power cut: unsynced writes are still there.
     pub fn go_on(&self) {
         self.with(|state| state.is_off = false);
     }
@@ -128,7 +128,7 @@ impl Machine {
         Recording { base: self.base.clone(), events, mounts, ordered_log: self.ordered_log }
     }
 
-    /// Paths that are not as the recording says: something has changed them past the door.
+    /// Paths that differ from the recording: something changed them without a recorded call.
     ///
     /// # Errors
     /// An error of reading the tree.
@@ -170,7 +170,7 @@ impl Drop for Machine {
     }
 }
 
-/// In memory if there is room: nothing here is meant to last.
+/// In memory if there is room: nothing here has to survive.
 fn temporary() -> io::Result<tempfile::TempDir> {
     let in_memory = Path::new("/dev/shm");
     let has_room = rustix::fs::statvfs(in_memory).is_ok_and(|space| space.f_bavail * space.f_frsize > ROOM_BYTES_MIN);

@@ -277,7 +277,7 @@ pub enum LoginRefusal {
     Wrong,
     /// Passwords cannot be checked now: `NO [UNAVAILABLE]`, upon which clients do not ask for another password.
     Busy,
-    /// The password is right, and the mailboxes cannot be opened: `NO [UNAVAILABLE]`.
+    /// The password is right, but the mailboxes cannot be opened: `NO [UNAVAILABLE]`.
     Unavailable,
     /// The client's address has guessed too often: BYE.
     Blocked,

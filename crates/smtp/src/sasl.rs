@@ -23,21 +23,21 @@ pub const MECHANISMS: &[&str] = &["PLAIN", "LOGIN"];
 /// Credentials of a client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The user of the password.
+    /// The authentication identity: the login's name.
     pub user: String,
     /// The password itself.
     pub password: String,
-    /// The user to act for (the authorization identity of PLAIN); `None` for its own.
+    /// The authorization identity of PLAIN; `None`: the login itself.
     pub acts_for: Option<String>,
 }
 
 impl Credentials {
-    /// Credentials of a user who acts for nobody else.
+    /// Credentials without a separate authorization identity.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self { user: user.into(), password: password.into(), acts_for: None }
     }
 
-    /// The message of PLAIN in base64.
+    /// Encodes the message of PLAIN (RFC 4616) in base64.
     pub(crate) fn plain(&self) -> String {
         let acts_for = self.acts_for.as_deref().unwrap_or_default();
         BASE64.encode(format!("{acts_for}\0{}\0{}", self.user, self.password))
@@ -57,9 +57,9 @@ impl Credentials {
 pub struct Identity {
     /// Its mechanism: one of [`MECHANISMS`].
     pub mechanism: &'static str,
-    /// The authentication identity: the user of the password.
+    /// The authentication identity: the login's name.
     pub authentication_id: String,
-    /// The authorization identity: the name in which the session acts, as the server knows it.
+    /// The authorization identity: the account that the session acts for, as the server spells it.
     pub authorization_id: String,
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn encode(text: &str) -> String {
     BASE64.encode(text)
 }
 
-/// The text of a server's challenge.
+/// Decodes a server's challenge.
 #[cfg(feature = "scram")]
 pub(crate) fn decode(base64: &str) -> Option<String> {
     BASE64.decode(base64).ok().and_then(|octets| String::from_utf8(octets).ok())
@@ -219,7 +219,7 @@ impl Exchange {
         Step::Lookup(user)
     }
 
-    /// Continues after [`Step::Lookup`] with the user's keys; `None` without any, which the client is not told.
+    /// Continues after [`Step::Lookup`] with the user's keys; `None`: the user has none, which the client cannot tell.
     #[cfg(feature = "scram")]
     pub fn keys(&mut self, keys: Option<scram::ScramKeys>) -> Step {
         let Asked::ScramKeys(first) = std::mem::take(&mut self.asked) else { return ill_formed() };
@@ -231,7 +231,7 @@ impl Exchange {
         Step::Challenge(challenge)
     }
 
-    /// Continues after [`Step::Prove`]: the session may act in the name `name`. A wrong proof is refused all the same.
+    /// Continues after [`Step::Prove`]: the session may act as `name`. A wrong proof is refused nevertheless.
     #[cfg(feature = "scram")]
     pub fn proven(&mut self, proof: &scram::ScramProof, name: String) -> Step {
         let Ok(last) = proof.answer() else { return wrong() };

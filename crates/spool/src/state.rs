@@ -167,7 +167,7 @@ impl Stream {
         self.durable.iter().flatten().chain(&self.snapshot).any(|row| row.name == *name)
     }
 
-    /// Leaves out snapshots that cannot be read. Without any other, what its entries up to the position said is not known any more.
+    /// Drops unreadable snapshots. If none is left, the state up to the position is unknown.
     pub fn leave_out(&mut self, unreadable: &[SnapshotName]) {
         let left = self.snapshots().into_iter().filter(|row| !unreadable.contains(&row.name));
         let mut left = left.collect::<Vec<_>>().into_iter();
@@ -223,7 +223,8 @@ impl State {
         self.streams.values_mut().for_each(|stream| stream.lost = stream.lost.max(through));
     }
 
-    /// Rebuilds what a lost live file said of a batch: entries after each stream's position are needed, and no body counts as released.
+    /// Rebuilds the needs of a batch whose live file is lost: entries after each stream's position are needed, and no
+    /// body counts as released.
     pub fn find_again(&mut self, lsn: u64, head: &Head) {
         for entry in &head.entries {
             let Some(stream) = self.streams.get_mut(&entry.stream) else { continue };
@@ -341,7 +342,7 @@ impl State {
         self.streams.iter().map(|(id, stream)| (*id, stream.name.clone())).collect()
     }
 
-    /// True if a checkpoint would say anything new.
+    /// True if a checkpoint would differ from the last one.
     pub fn is_changed(&self) -> bool {
         let has_doomed = !self.unripe_uploads.is_empty() || !self.doomed.is_empty();
         self.is_changed_otherwise || self.published != self.through || !self.dirty.is_empty() || has_doomed
@@ -418,7 +419,7 @@ impl State {
         content
     }
 
-    /// Takes in what a live file says.
+    /// Merges the content of a live file.
     pub fn add_window(&mut self, content: Window) {
         for (id, is_body, key, word) in content.words {
             if let Some(stream) = self.streams.get_mut(&id) {
@@ -428,7 +429,7 @@ impl State {
         self.large.extend(content.large);
     }
 
-    /// Has snapshots of idle streams count for what came since; see [`Stream::keep_up`].
+    /// Moves the snapshots of idle streams forward; see [`Stream::keep_up`].
     pub fn keep_up(&mut self) {
         let published = self.published;
         self.streams.values_mut().for_each(|stream| stream.keep_up(published));

@@ -1,4 +1,4 @@
-//! How far the stream has come, and what is written down anew so that it can come further.
+//! The stream's position, and entries that are re-appended so that it can advance.
 
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -10,7 +10,7 @@ use crate::events::unix_secs;
 use crate::queues::{Carry, Job, Message, Queues, RefusalNotice, Stand};
 use crate::work::Note;
 
-/// A message that is written down anew, as one batch.
+/// A message whose entries are re-appended, as one batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CarriedMessage {
     /// The batch that has its body.
@@ -57,7 +57,8 @@ impl Queues {
         carried.collect()
     }
 
-    /// Everything that waits because of a failure, up to a number: what was noted of it is passed with the older entries.
+    /// Notes of transports and targets that wait because of a failure, at most `max`, to be appended again: the stream
+    /// advances past the older ones.
     pub fn troubles(&self, max: usize) -> Vec<Note> {
         let blocked = self.queues.iter().filter_map(|(transport, queue)| {
             let (due, error) = (queue.blocked_until?, queue.error.clone()?);
@@ -78,7 +79,7 @@ impl Queues {
 }
 
 impl Message {
-    /// All that is known of it. `body`: the batch that has its body.
+    /// Its state as entries. `body`: the batch that has the body.
     fn written(&self, body: Lsn) -> Vec<TransportEntry> {
         let key = |number: &u16| (body, *number);
         let targets = self.jobs.iter().map(|(number, job)| (*number, job.target.clone())).collect();
@@ -104,7 +105,7 @@ impl Message {
     }
 }
 
-/// Says *notice owed* again. What is the matter now follows with the other [`troubles`](Queues::troubles).
+/// Repeats *notice owed*. The current failure follows with the other [`troubles`](Queues::troubles).
 fn refusal(key: TargetKey, job: &Job, reply: &Arc<str>) -> TransportEntry {
     let due = match job.stand {
         Stand::Waiting(due) => due.saturating_duration_since(Instant::now()),
@@ -120,6 +121,6 @@ fn refusal(key: TargetKey, job: &Job, reply: &Arc<str>) -> TransportEntry {
     })
 }
 
-/// Entries that may be shown while messages wait, and how many more for each of those, before they are written down anew.
+/// Waiting messages are re-appended once so many entries were shown, plus [`CARRY_RATIO`] for each of them.
 const CARRY_ENTRIES: usize = 4096;
 const CARRY_RATIO: usize = 8;

@@ -62,7 +62,7 @@ pub struct DmarcVerdict {
     pub result: DmarcResult,
     /// The policy for this author; while the domain tests (`t=y`), one step milder than published.
     pub policy: Policy,
-    /// The organisational domain of the author; the author's own without an answer.
+    /// The organisational domain of the author; the author's own domain if DNS gave no answer.
     pub organization: String,
 }
 

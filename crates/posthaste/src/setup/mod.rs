@@ -1,6 +1,7 @@
 //! `posthaste setup`: from an empty machine to a server for the mail of a domain.
 //!
-//! It looks, prints a plan, asks once, makes what is missing, and sends a message to itself. What it has made is undone if it does not come to its end.
+//! It inspects the machine, prints a plan, asks once, makes what is missing, and sends itself a message. If a step
+//! fails, all earlier ones are undone.
 
 mod look;
 mod made;
@@ -88,19 +89,19 @@ pub struct SetupArgs {
     outbound_port: u16,
 }
 
-/// Everything that is known before something is made.
+/// Options and findings, complete before anything is made.
 struct Setup {
     args: SetupArgs,
     wanted: Wanted,
     place: Place,
     findings: Vec<Finding>,
     nat: Option<Nat>,
-    /// Left to do.
+    /// Remaining steps.
     steps: Vec<Step>,
     interrupted: Arc<AtomicBool>,
 }
 
-/// Exit status 1: it cannot be made so, or nobody said yes.
+/// Exit status 1: a step failed, or the user declined.
 pub fn run(args: SetupArgs) -> Result<ExitCode, AnyError> {
     if args.json && !args.yes && !args.dry_run {
         return Err("--json needs --yes or --dry-run".into());
@@ -334,13 +335,13 @@ impl Setup {
         Ok(print(&text)?)
     }
 
-    /// The option for other commands, where they do not find the file by themselves.
+    /// `--config FILE` for the commands that are printed, if they would not find the file themselves.
     fn named_config(&self) -> String {
         if self.place.is_system { String::new() } else { format!(" --config {}", shell_word(&self.place.config())) }
     }
 }
 
-/// The beginning of a file of passwords.
+/// Reads a password file, up to [`PASSWORD_FILE_MAX`] bytes.
 fn head_of(file: &Path) -> Result<String, AnyError> {
     let at = |error: std::io::Error| format!("{}: {error}", file.display());
     let mut text = String::new();
@@ -355,7 +356,7 @@ fn first_line(file: &Path) -> Result<String, AnyError> {
     }
 }
 
-/// A server may have a disk to look through.
+/// Timeout of the start: a server may have to scan its disk first.
 const START_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
 const PASSWORD_FILE_MAX: u64 = 8192;

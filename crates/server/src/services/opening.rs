@@ -1,4 +1,4 @@
-//! Opening the spool, and what the log says of what was found there.
+//! Opens the spool, and logs its findings.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct OpenedSpool {
     pub intake: Intake,
     /// The event log, if there is one.
     pub events: Option<Events>,
-    /// Why there is none although there should be. Mail is accepted and delivered without it.
+    /// Why the event log could not be opened. Mail is accepted and delivered without it.
     pub without_events: Option<StreamOpenError>,
     pub found: OpenReport,
 }
@@ -30,9 +30,9 @@ pub(crate) struct OpenedSpool {
 /// Mail that a start found in the spool, and finished.
 #[derive(Debug, Default)]
 pub(crate) struct Restored {
-    /// Messages that were not known to be in all of their mailboxes.
+    /// Messages whose delivery was not known to be complete.
     pub messages: usize,
-    /// Entries of mailboxes that were written anew.
+    /// Mailbox entries that were written again.
     pub restored: usize,
     /// Entries of mailboxes that cannot be written yet.
     pub deferred: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Restored {
     pub damaged_places: usize,
 }
 
-/// Opens the spool, which gets its workers watched by `workers`, and the event log. A log that cannot be opened stops nothing.
+/// Opens the spool, whose workers `workers` watches, and the event log. A log that cannot be opened is no error.
 ///
 /// # Errors
 /// [`ServeError::Spool`] and [`ServeError::Storage`].
@@ -89,7 +89,7 @@ pub(crate) fn intake_config(config: &Config) -> posthaste_intake::Config {
     }
 }
 
-/// Opens it. A predecessor that was killed holds its locks until the kernel has taken it apart, so this waits a little.
+/// Opens the spool. Waits a little for its lock: a killed predecessor holds it until the kernel has reaped it.
 pub(crate) fn open_when_free(
     dir: &Path,
     config: posthaste_spool::Config,
@@ -105,7 +105,7 @@ pub(crate) fn open_when_free(
     }
 }
 
-/// Logs what an opening has found.
+/// Logs the findings of an opening.
 pub(crate) fn tell(found: &OpenReport) {
     for damage in &found.cut_off {
         let (batch, what) = (damage.lsn.map(display), &damage.what);
@@ -119,7 +119,7 @@ pub(crate) fn tell(found: &OpenReport) {
     found.mended.iter().for_each(log_mended);
 }
 
-/// A file that held a copy of something.
+/// Logs a damaged file that was rebuilt, since it only had copies.
 pub(crate) fn log_mended(damage: &Damage) {
     let (place, what) = (&damage.place, &damage.what);
     tracing::warn!(place, what, "a file of the spool is damaged or unreadable; it is written anew");
@@ -132,7 +132,7 @@ pub(crate) fn log_damaged(batches: &[Lsn], consumer: &str) {
     }
 }
 
-/// Logs an event of the spool; a failure that lasts, now and then.
+/// Logs an event of the spool. A failure that lasts is logged at intervals.
 fn log(event: SpoolEvent, repeats: &Repeats) {
     let failing = match &event {
         SpoolEvent::CheckpointFailed { .. } => Some((Kind::Broken, "checkpoints of the spool")),

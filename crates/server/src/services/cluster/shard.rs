@@ -52,7 +52,7 @@ pub(super) struct ShardParts {
     pub notifier: Arc<dyn Notifier>,
 }
 
-/// Has the server stop: dropped by a panic, or [rung](Self::ring). Clones are the same one.
+/// Stops the server when a panic drops it, or when it is [rung](Self::ring). Clones share it.
 #[derive(Clone)]
 pub(super) struct Alarm(Arc<Mutex<Option<Alive>>>);
 
@@ -118,7 +118,7 @@ impl ShardState {
 }
 
 impl ShardRelay {
-    /// Opens the relay of a standby, on a thread of its own. A panic of that rings the alarm.
+    /// Opens the relay of a standby on a thread of its own. A panic of that thread rings the alarm.
     ///
     /// # Errors
     /// The thread could not be started.
@@ -183,7 +183,7 @@ struct Worker {
     parts: ShardParts,
     state: Arc<ShardState>,
     role: Role,
-    /// That it cannot be opened.
+    /// The failed opening is logged.
     is_told: bool,
     alarm: Alarm,
 }
@@ -219,7 +219,7 @@ impl Worker {
         matches!(self.role, Role::Released) || self.state.opened().is_some()
     }
 
-    /// A relay that has ended by itself has panicked.
+    /// Rings the alarm if the relay has ended by itself: then it has panicked.
     fn look(&self) {
         let mut cx = Context::from_waker(Waker::noop());
         if self.state.opened().is_some_and(|relay| relay.poll_failed(&mut cx).is_ready()) {
@@ -227,7 +227,7 @@ impl Worker {
         }
     }
 
-    /// Opens the relay of its role, if it can be.
+    /// Tries to open the relay of its role.
     fn open(&mut self) {
         let (config, generic) = {
             let settings = self.parts.settings.lock().unwrap_or_else(PoisonError::into_inner);
