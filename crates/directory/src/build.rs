@@ -295,7 +295,7 @@ enum At<'a> {
 }
 
 impl Origin<'_> {
-    /// The alias; those of patterns and of a catch-all have none, and are never asked for it.
+    /// The alias. Never called for patterns and a catch-all, which have none.
     fn name(&self) -> &str {
         if let At::Alias(name) | At::Forward(name) = self.at { name } else { "" }
     }

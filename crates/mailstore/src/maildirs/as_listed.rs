@@ -143,7 +143,8 @@ impl Shared {
 }
 
 impl MaildirStore {
-    /// Notes how the directories of mailboxes were listed last, so that the first sessions of the next start wait for no listing: before the end of the ledger.
+    /// Records the last listing of each mailbox's directories, so that the first sessions after the next start wait for
+    /// none. Call it before the ledger ends.
     pub fn note_listings(&self) {
         self.shared.note_listings();
     }

@@ -164,8 +164,8 @@ struct OpenTable {
 /// The table's file, in its directory.
 pub const FILE: &str = "meta.redb";
 const NEW_FILE: &str = "meta.redb.new";
-/// Beside a file of which a sync has failed: pages of it that read well may not be on the disk, and its length may be another there. So the next opening copies its
-/// rows as well. A power cut may take the mark, and takes what was not on the disk with it.
+/// Marks a file whose sync has failed. Pages that read well may not be on the disk, nor its length, so the next opening
+/// copies its rows. A power cut may lose the mark; then it has lost the unwritten pages, too.
 const SUSPECT_FILE: &str = "meta.redb.suspect";
 /// A page of the database; a longer one counts as several.
 const PAGE_BYTES: u64 = 4096;

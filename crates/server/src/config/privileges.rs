@@ -46,7 +46,7 @@ pub enum PrivilegeError {
         "the process runs as uid {uid}, but the configuration says user = `{user}`: switch to that user first, or leave `user` out"
     )]
     OtherUser {
-        /// The user to be.
+        /// The user to run as.
         user: String,
         /// The process's user.
         uid: u32,
