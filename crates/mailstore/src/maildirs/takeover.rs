@@ -170,7 +170,7 @@ impl Takeover<'_> {
         Ok(())
     }
 
-    /// The last batch has the mailbox itself, after `also`.
+    /// Appends `entries` and `left` in batches; the last one has the mailbox itself, after `also`.
     pub fn append(
         &self,
         mut entries: Vec<MailEntry>,
