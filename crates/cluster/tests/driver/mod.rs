@@ -157,7 +157,7 @@ fn a_standby_that_cannot_act_takes_nothing_over() {
 }
 
 #[test]
-fn members_whose_state_differs_are_told_of_and_take_nothing_over() {
+fn members_that_differ_are_told_of_and_take_nothing_over() {
     let times = OwnershipTimes { digest: Duration::from_secs(5), ..Default::default() };
     let mut nodes = Nodes::new(3, times);
     nodes.until_in_sync();

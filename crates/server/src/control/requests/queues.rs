@@ -90,7 +90,7 @@ mod tests {
     use crate::control::requests::closed::ClosedQueue;
 
     #[test]
-    fn a_change_of_each_queue_has_one_answer_and_a_list_each_line_once() {
+    fn queues_answer_once_and_lists_have_each_line_once() {
         let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let queues = dirs.each_ref().map(|dir| {
             let text = format!("[storage]\ndata = {:?}\n", dir.path().join("data"));
