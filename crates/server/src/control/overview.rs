@@ -23,7 +23,7 @@ use crate::config::expiry::CertificateWarning;
 use crate::control::delays::{DELAYS_MAX, Delay, rough};
 use crate::control::disks::{Disks, FileSystem};
 use crate::control::public_files::PublicFiles;
-use crate::control::requests::queue_counts::{NamedCount, QueueCounts};
+use crate::control::requests::queue_counts::{NamedCount, QueueCounts, tls_counts};
 use crate::receive::handler::Receiver;
 use crate::services::inject::{InjectKeys, Injector};
 use crate::services::watch::CHECKPOINT_HANGS;
@@ -364,18 +364,6 @@ fn of_relay(receiver: &Receiver) -> RelayStatus {
             waiting: dns.waiting,
         },
     }
-}
-
-/// Sessions of all relays: see [`Relay::tls_counts`].
-pub(crate) fn tls_counts(relays: &[Relay]) -> Vec<(&'static str, &'static str, u64)> {
-    let mut sum: Vec<(&str, &str, u64)> = Vec::new();
-    for (demand, result, count) in relays.iter().flat_map(Relay::tls_counts) {
-        match sum.iter_mut().find(|known| (known.0, known.1) == (demand, result)) {
-            Some(known) => known.2 += count,
-            None => sum.push((demand, result, count)),
-        }
-    }
-    sum
 }
 
 fn not_delivering(mailboxes_stand_still: bool, relay_stuck: Option<&str>) -> Option<String> {

@@ -6,10 +6,10 @@ use posthaste_admin::{CHECK_METHODS, CHECK_RESULTS};
 use posthaste_dkim::{KeyDirectory, StoredKey};
 use serde_json::{Value, json};
 
+use super::queue_counts::tls_counts;
 use super::{Answer, Outcome};
 use crate::config::expiry::{self, ListenerCertificate};
 use crate::config::own_domains::KnownRecords;
-use crate::control::overview::tls_counts;
 use crate::receive::handler::Receiver;
 
 /// A line for each domain with its keys. The last has what all share.

@@ -112,6 +112,18 @@ impl NamedCount {
     }
 }
 
+/// Sessions of all relays: see [`Relay::tls_counts`].
+pub(crate) fn tls_counts(relays: &[Relay]) -> Vec<(&'static str, &'static str, u64)> {
+    let mut sum: Vec<(&str, &str, u64)> = Vec::new();
+    for (demand, result, count) in relays.iter().flat_map(Relay::tls_counts) {
+        match sum.iter_mut().find(|known| (known.0, known.1) == (demand, result)) {
+            Some(known) => known.2 += count,
+            None => sum.push((demand, result, count)),
+        }
+    }
+    sum
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
