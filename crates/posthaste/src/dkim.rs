@@ -15,6 +15,7 @@ use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, ask_own_servers};
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
+use crate::dns::tell_if_foreign;
 use crate::dns_check::CUT_OFF;
 use crate::queue::{AnyError, answer_or_none};
 use crate::spool_access::become_owner;
@@ -88,6 +89,7 @@ pub fn run(command: DkimCommand) -> Result<ExitCode, AnyError> {
             keys.sort_by_key(|kind| *kind as u8);
             keys.dedup();
             let algorithms: Vec<Algorithm> = keys.into_iter().map(Algorithm::from).collect();
+            tell_if_foreign(&of.config.load()?, &folded(&of.domain)?);
             of.change("made", |store, domain, month, now| store.create(domain, &algorithms, month, now))
         }
         DkimCommand::Rotate(of) => of.change("next", KeyDirectory::rotate),

@@ -79,14 +79,18 @@ impl RecordsArgs {
     }
 }
 
+/// Complains of a domain that is not ours: a slip of the pen, published, leads mail here that is refused, and its keys sign nothing.
+pub fn tell_if_foreign(loaded: &Loaded, name: &str) {
+    if !loaded.directory.is_ours(name) {
+        complain(&format!("{name} is not received here: no [[domain]] of the configuration has this name"));
+    }
+}
+
 /// The domain, with its data from the configuration and the keys.
 pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> {
     let (config, directory) = (&loaded.config, &loaded.directory);
     let name = folded(domain)?;
-    // A slip of the pen, published, leads mail here that is refused.
-    if !directory.is_ours(&name) {
-        complain(&format!("{name} is not received here: no [[domain]] of the configuration has this name"));
-    }
+    tell_if_foreign(loaded, &name);
     if config.dkim.dir.is_dir() {
         become_owner(&config.dkim.dir)?;
     }
