@@ -286,9 +286,7 @@ impl Resolver {
             if mx.exchange.is_root() && records.data.len() == 1 {
                 return Err(DnsError::NullMx(domain.to_owned()));
             }
-            if let Some(name) = name_text(&mx.exchange) {
-                hosts.push(MailHost { preference: mx.preference, name: name.into() });
-            }
+            hosts.extend(name_text(&mx.exchange).map(|name| MailHost { preference: mx.preference, name: name.into() }));
         }
         if hosts.is_empty() {
             return Err(DnsError::NoAddress(domain.to_owned()));
@@ -311,10 +309,10 @@ impl Resolver {
         valid_until: Instant,
     ) -> Result<MailDestination, DnsError> {
         let site = Site::new(hosts, self.settings.mx_hosts_max, |name| self.own_names.contains(name));
-        if site.hosts().is_empty() {
-            return Err(DnsError::Loop(domain.to_owned()));
-        }
         let domain = domain.to_owned();
+        if site.hosts().is_empty() {
+            return Err(DnsError::Loop(domain));
+        }
         Ok(MailDestination { domain, alias: None, site, implicit, is_secure: false, fixed: false, valid_until })
     }
 
