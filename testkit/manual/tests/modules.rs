@@ -42,7 +42,7 @@ fn relay() -> Modules {
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/relay/src"), "", &mut found);
     // It is compiled for tests alone.
     found.remove("sender::test_relay").expect("a relay for tests");
-    assert!(found.len() > 80, "{:?}", found.keys());
+    assert!(found.len() > 60, "{:?}", found.keys());
     found
 }
 
@@ -164,7 +164,7 @@ fn modules_of_the_relay_form_layers() {
     let modules = relay();
     let edges = edges(&modules);
     let count: usize = edges.values().map(BTreeSet::len).sum();
-    assert!(count > 300, "only {count} uses found");
+    assert!(count > 200, "only {count} uses found");
     // Functions that take the shared state are above it, and so is the relay itself.
     assert!(edges["sender::serving"].contains("sender::shared") && edges["sender::relay"].contains("sender::serving"));
     assert_eq!(circle(&edges), None, "a module above gives the one below what it needs, as a value or a function");
@@ -218,5 +218,5 @@ fn methods_stand_in_the_file_of_their_type() {
     let allowed = METHODS_ELSEWHERE.iter().map(|(name, modules, _)| (*name, modules.iter().copied().collect()));
     let allowed: BTreeMap<&str, BTreeSet<&str>> = allowed.collect();
     assert_eq!(elsewhere, allowed, "found and allowed: an `impl` in another file is a use that nobody sees");
-    assert!(homes.len() > 150, "{} types", homes.len());
+    assert!(homes.len() > 120, "{} types", homes.len());
 }
