@@ -79,7 +79,7 @@ impl OwnNode {
         self.asked = None;
         let Ok((value, revision)) = outcome else { return };
         let is_removed = NodeCell::decode(&value).is_some_and(|cell| cell.is_removed);
-        if is_removed {
+        if is_removed && me.rules.removal {
             self.phase = Phase::Taken;
             return out.push(OwnershipEffect::Removed);
         }

@@ -108,6 +108,8 @@ pub struct OwnershipRules {
     pub one_at_a_time: bool,
     /// A process whose name another one uses ends.
     pub one_name: bool,
+    /// A process of a node that is off the list ends. Broken: it writes the node's cell again.
+    pub removal: bool,
 }
 
 impl OwnershipRules {
@@ -125,5 +127,6 @@ impl OwnershipRules {
         digests: true,
         one_at_a_time: true,
         one_name: true,
+        removal: true,
     };
 }

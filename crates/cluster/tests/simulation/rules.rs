@@ -50,6 +50,7 @@ switches! {
     digests: scenarios::unlike_standby, 6;
     one_at_a_time: scenarios::many_shards, 6;
     one_name: scenarios::cloned_node, 6;
+    removal: scenarios::removed_node, 6;
 }
 
 fn check(rules: Rules) {

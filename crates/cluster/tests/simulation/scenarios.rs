@@ -1,7 +1,8 @@
 //! Single faults, with what must come of them.
 
-use posthaste_cluster::StopReason;
+use posthaste_cluster::{CellKey, NodeCell, StopReason};
 
+use crate::engine::Request;
 use crate::world::{Event, Rules, World};
 
 impl World {
@@ -11,6 +12,15 @@ impl World {
             self.process(node).ownership.hand_over(clock, shard, None);
             self.act(node);
         }
+    }
+
+    /// An operator at another node takes it off the list.
+    fn remove_node(&mut self, node: usize) {
+        let key = CellKey::Node(self.nodes[node].name.clone());
+        let revision = self.engine.cells[&key.to_string()].1;
+        let removed = NodeCell { is_removed: true, ..NodeCell::default() };
+        let (other, swap) = ((node + 1) % self.nodes.len(), Request::Swap(key, revision, removed.encode()));
+        self.at_engine(other, self.nodes[other].boot, u64::MAX, &swap);
     }
 
     /// With an owner for each shard, mail in them, and all nodes in sync.
@@ -247,6 +257,24 @@ pub fn cloned_node(seed: u64, rules: Rules) -> Result<(), String> {
     holds(world.violations.is_empty(), &world.violations.join("; "))
 }
 
+/// It is taken off the list while it is silent: its process ends when it wakes, and so does the next one.
+pub fn removed_node(seed: u64, rules: Rules) -> Result<(), String> {
+    let mut world = World::begun(seed, 3, 1, rules)?;
+    let owner = world.owner_of(0)?;
+    world.freeze(owner, 40_000);
+    world.run_for(5_000);
+    world.remove_node(owner);
+    world.run_for(34_000);
+    let in_sync = world.engine.shard_cell(0).map_or(0, |cell| cell.in_sync.len());
+    holds(world.owner_of(0)? != owner && in_sync == 2, "the log waits for the removed node")?;
+    world.run_for(10_000);
+    holds(world.nodes[owner].process.is_none(), "the removed node goes on")?;
+    world.start(owner);
+    world.run_for(30_000);
+    holds(world.nodes[owner].process.is_none(), "the removed node starts again")?;
+    holds(world.violations.is_empty(), &world.violations.join("; "))
+}
+
 /// The clock of the owner stands still for 60 s, the process runs on.
 pub fn stopped_clock(seed: u64, rules: Rules) -> Result<(), String> {
     let mut world = World::begun(seed, 3, 1, rules)?;
@@ -343,6 +371,7 @@ scenarios!(
     wiped_and_back,
     unlike_standby,
     cloned_node,
+    removed_node,
     stopped_clock,
     stopped_guest,
     hand_overs,

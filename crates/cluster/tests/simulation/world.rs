@@ -395,7 +395,7 @@ impl World {
         self.after(late, Event::Arrives { node, boot, number: u64::MAX, request });
     }
 
-    fn at_engine(&mut self, node: usize, boot: u64, number: u64, request: &Request) {
+    pub fn at_engine(&mut self, node: usize, boot: u64, number: u64, request: &Request) {
         match request {
             Request::Watch => {
                 let cells: Vec<_> = self.engine.cells.iter().map(|(key, cell)| (key.clone(), cell.clone())).collect();
