@@ -28,21 +28,21 @@ fn node_of(receiver: &Receiver) -> Result<&NodeHandle, String> {
 
 /// Tells the state, in a line, or moves a shard.
 pub(super) fn perform(receiver: &Receiver, asker: &Asker, order: Option<&ClusterOrder>, answer: Answer<'_>) -> Outcome {
-    let node = node_of(receiver)?;
+    let own = node_of(receiver)?;
     match order {
-        None => _ = answer(as_json(&node.status())),
-        Some(ClusterOrder::Check) => _ = answer(as_json(&node.status())) && answer(as_json(&node.check())),
+        None => _ = answer(as_json(&own.status())),
+        Some(ClusterOrder::Check) => _ = answer(as_json(&own.status())) && answer(as_json(&own.check())),
         Some(ClusterOrder::Move { shard, to }) => {
-            check_move(&node.status(), *shard, to.as_deref())?;
-            node.move_shard(*shard, to.as_deref());
+            check_move(&own.status(), *shard, to.as_deref())?;
+            own.move_shard(*shard, to.as_deref());
             tracing::info!(uid = asker.uid, shard, to, "the operator has a shard go to another node");
         }
         Some(ClusterOrder::Remove { node }) => {
-            node.remove_node(node)?;
+            own.remove_node(node)?;
             tracing::info!(uid = asker.uid, node, "the operator has taken a node off the list");
         }
         Some(ClusterOrder::Add { node }) => {
-            node.add_node(node)?;
+            own.add_node(node)?;
             tracing::info!(uid = asker.uid, node, "the operator lets a node start that was off the list");
         }
         Some(ClusterOrder::Drain) => return Err("answered elsewhere".to_owned()),
