@@ -326,7 +326,10 @@ def flip_bits(world, chance):
     """a bit of each block file of a server is flipped; it leads the logs, an empty member finds that, and new files heal it"""
     damaged, victim = (chance.choice(NUMBERS) for _ in range(2))
     engine, node = world.engines[damaged], world.nodes[victim]
-    engine.kill()
+    # After a kill a server reads all its blocks and fetches again what it finds damaged; after a clean end it does not look.
+    is_clean = chance.random() < 0.7
+    engine.send(signal.SIGTERM if is_clean else signal.SIGKILL)
+    engine.process.wait(60)
     blocks = [path for path in engine.store.rglob("*.blk") if "posthaste-log-" in str(path)]
     for block in blocks:
         with open(block, "r+b") as file:
@@ -355,7 +358,7 @@ def flip_bits(world, chance):
         node.kill()
         node.run()
     world.wait_until_well(homes=False)
-    return {"blocks": len(blocks), "led": led, "found": found}
+    return {"blocks": len(blocks), "clean": is_clean, "led": led, "found": found}
 
 
 def leads(world, server, shard):
