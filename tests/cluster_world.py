@@ -281,10 +281,12 @@ class World:
         wait_for("all queues are empty", is_empty)
 
     def spools(self):
-        """Ends the nodes. The directories of all shards on all members."""
+        """Ends the nodes. All mail in the shards of their homes, as files."""
         for node in self.nodes.values():
             node.end()
-        return [node.data / "cluster" / f"shard-{shard}" for node in self.nodes.values() for shard in NUMBERS]
+            spool = node.data / "cluster" / f"shard-{node.number}"
+            subprocess.run([self.program, "spool", "export", "--to", f"{node.name}-mail", spool], cwd=self.dir, check=True, capture_output=True)
+        return [f"{node.name}-mail" for node in self.nodes.values()]
 
     def account(self, spools=()):
         """Compares what was acknowledged to each load with what the sink has, and these spools."""

@@ -206,9 +206,12 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         &self.hub.log
     }
 
-    /// True if nothing more is applied or accepted until the spool is opened again. A fenced owner goes on as a standby.
-    pub(crate) fn is_poisoned(&self) -> bool {
-        matches!(self.hub.failure(), Some(Failure::Poisoned(_)))
+    /// Why nothing more is applied or accepted until the spool is opened again. A fenced owner goes on as a standby.
+    pub(crate) fn poison(&self) -> Option<Arc<str>> {
+        match self.hub.failure()? {
+            Failure::Poisoned(why) => Some(why),
+            Failure::Fenced(_) => None,
+        }
     }
 
     pub(crate) fn progress(&self) -> &LogProgress {

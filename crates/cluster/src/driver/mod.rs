@@ -79,6 +79,13 @@ pub enum NodeNews {
         /// The cause.
         why: StopReason,
     },
+    /// This node's member of a shard applies nothing more, and takes nothing over, before the process starts again. An owner gives the shard away.
+    MemberStopped {
+        /// The shard.
+        shard: u16,
+        /// The cause: a record that cannot be read, or the local spool.
+        why: Arc<str>,
+    },
     /// Another process has this node's name, and this one does nothing more: end it.
     NameTaken,
     /// An operator has taken this node off the list, and this process does nothing more: end it.
@@ -270,10 +277,13 @@ impl NodeDriver {
             let number = *number;
             let ownership = &mut self.ownership;
             match shard.report(now) {
-                Some(report) => ownership.report(number, report),
-                None => {
+                Ok(report) => ownership.report(number, report),
+                Err(why) => {
                     ownership.needs_seeding(number);
                     ownership.hand_over(now, number, None);
+                    if !std::mem::replace(&mut shard.is_stop_told, true) {
+                        (self.tell)(NodeNews::MemberStopped { shard: number, why });
+                    }
                 }
             }
             if shard.service.has_failed() {

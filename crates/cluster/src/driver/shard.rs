@@ -60,7 +60,8 @@ pub(super) trait ShardSpool: Send + Sync {
     fn log(&self) -> &Arc<dyn ShardLog>;
     fn progress(&self) -> &LogProgress;
     fn place(&self) -> Option<MemberPlace>;
-    fn has_stopped(&self) -> bool;
+    /// Why the member applies nothing more, until its spool is opened again.
+    fn stopped(&self) -> Option<Arc<str>>;
     fn ended(&self) -> Option<SenderEnd>;
     fn log_digest(&self);
     fn on_digest(&self, hook: Option<DigestHook>);
@@ -86,8 +87,8 @@ impl<L: LocalSpool> ShardSpool for ReplicatedSpool<L> {
         self.place()
     }
 
-    fn has_stopped(&self) -> bool {
-        self.is_poisoned() || self.local().poisoned().is_some()
+    fn stopped(&self) -> Option<Arc<str>> {
+        self.poison().or_else(|| self.local().poisoned())
     }
 
     fn ended(&self) -> Option<SenderEnd> {
@@ -131,6 +132,8 @@ pub(super) struct DrivenShard {
     /// The last look at the log was begun then.
     looked_at: Option<Duration>,
     pub is_looking: bool,
+    /// News were told that its member has stopped.
+    pub is_stop_told: bool,
     answers: u64,
 }
 
@@ -163,14 +166,15 @@ impl DrivenShard {
             marked_at: None,
             looked_at: None,
             is_looking: false,
+            is_stop_told: false,
             answers: 0,
         }
     }
 
-    /// The state of the member; `None` if it has stopped applying.
-    pub fn report(&mut self, now: Duration) -> Option<OwnReport> {
-        if self.spool.has_stopped() {
-            return None;
+    /// The state of the member, or why it has stopped applying.
+    pub fn report(&mut self, now: Duration) -> Result<OwnReport, Arc<str>> {
+        if let Some(why) = self.spool.stopped() {
+            return Err(why);
         }
         let place = self.spool.place();
         let (log, applied) = place.map_or((0, LogPosition::START), |it| (it.log, it.applied));
@@ -180,7 +184,7 @@ impl DrivenShard {
         }
         let lag = self.marks.behind(applied, now).0;
         let report = MemberReport { spool: self.spool.id(), log, applied, digest: self.service.digest() };
-        Some(OwnReport { report, lag })
+        Ok(OwnReport { report, lag })
     }
 
     /// True if the engine has stored records of this owner since the last call.

@@ -175,6 +175,24 @@ fn members_that_differ_are_told_of_and_take_nothing_over() {
 }
 
 #[test]
+fn a_member_that_finds_a_hole_says_so_once_and_leaves() {
+    let mut nodes = Nodes::new(3, OwnershipTimes::default());
+    nodes.until_in_sync();
+    nodes.kill(2);
+    append(&nodes.spool(0), nodes.spool(0).stream("a").unwrap(), inline(100), "one");
+    nodes.settle();
+    let lost = nodes.log.records().last().unwrap().0;
+    nodes.log.lose(lost);
+    nodes.start(2);
+    // It never has all, so nobody waits for it.
+    while nodes.stops(2) == 0 || nodes.in_sync() != [0, 1] {
+        nodes.pass(Duration::from_secs(1));
+    }
+    nodes.pass(Duration::from_secs(10));
+    assert_eq!([0, 1, 2].map(|node| nodes.stops(node)), [0, 0, 1]);
+}
+
+#[test]
 fn a_killed_owners_shard_is_taken_over_after_its_lease() {
     let mut nodes = Nodes::new(2, OwnershipTimes::default());
     nodes.until_in_sync();

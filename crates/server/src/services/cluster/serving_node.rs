@@ -71,6 +71,14 @@ impl Roles {
                 tracing::error!(shard, why, "the shard has stopped: its mail waits until an operator has looked at it");
                 set(*shard, ShardRole::Stopped, Some(why));
             }
+            NodeNews::MemberStopped { shard, why } => {
+                tracing::error!(
+                    shard,
+                    why = &**why,
+                    "this node applies nothing more of the shard, and does not take it over, before it starts again"
+                );
+                set(*shard, ShardRole::Stopped, Some(why.to_string()));
+            }
             NodeNews::NameTaken => {
                 tracing::error!("another process is the node of this name: this one ends");
                 return true;
@@ -229,5 +237,7 @@ mod tests {
         let (role, why) = roles.of(3);
         assert!(role == ShardRole::Stopped && why.is_some());
         assert_eq!(roles.of(4).0, ShardRole::Standby);
+        assert!(!roles.note(&NodeNews::MemberStopped { shard: 4, why: "a hole".into() }));
+        assert_eq!(roles.of(4), (ShardRole::Stopped, Some("a hole".to_owned())));
     }
 }
