@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_cluster::{
     BootTime, CONTROL_SHARD, ClusterNode, ControlEntry, ControlFollower, ControlKind, ControlPlace, ControlShard,
-    ControlTable, ENTRIES_MAX, LeaseClock, MemberReport, ShardLog,
+    ControlTable, ENTRIES_MAX, LeaseClock, MemberReport, NodeCell, NodeName, ShardLog,
 };
 use posthaste_control::Named;
 use posthaste_notify::suppression::{Suppressed, SuppressionFilter, Suppressions};
@@ -25,6 +25,7 @@ use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 
 /// The control shard, for commands.
 pub(super) struct ControlDesk {
+    me: NodeName,
     shard: Arc<ControlShard>,
     nodes: NodeList,
     table: SharedTable,
@@ -35,6 +36,8 @@ pub(super) struct ControlDesk {
 
 /// The parts of this node that the control shard changes.
 pub(super) struct ControlParts {
+    /// This node.
+    pub me: NodeName,
     pub log: Arc<dyn ShardLog>,
     /// The snapshot of the values, and of their place in the log.
     pub path: PathBuf,
@@ -79,7 +82,7 @@ impl ControlDesk {
     /// # Errors
     /// The snapshot cannot be read, or the thread cannot be started.
     pub fn start(parts: ControlParts) -> std::io::Result<Self> {
-        let ControlParts { log, path, suppressions, queues, node, nodes, seed } = parts;
+        let ControlParts { me, log, path, suppressions, queues, node, nodes, seed } = parts;
         let table = match std::fs::read(&path) {
             // The log has all of it: it is read again from its begin.
             Ok(bytes) => ControlTable::decode(&bytes).unwrap_or_default(),
@@ -93,7 +96,7 @@ impl ControlDesk {
         let follower = Follower { path, suppressions: list, queues, node, table: table.clone(), looked_at: None };
         let shard = Arc::new(ControlShard::start(log, place, seed, Box::new(follower))?);
         let forwarding = suppressions.clone().map(|list| forward(list, shard.clone())).transpose()?;
-        Ok(ControlDesk { shard, nodes, table, suppressions, _forwarding: forwarding })
+        Ok(ControlDesk { me, shard, nodes, table, suppressions, _forwarding: forwarding })
     }
 
     /// Makes changes for all nodes, durably, and waits a few seconds until all have them. Blocks.
@@ -111,15 +114,19 @@ impl ControlDesk {
             let listed = self.nodes.listed();
             // It is stored, whatever is known of the others.
             let Ok(listed) = listed else { return Ok(Spread { nodes: 0, missing: Vec::new() }) };
-            let has_it = |cell: &posthaste_cluster::NodeCell| {
-                cell.reports.get(&CONTROL_SHARD).is_some_and(|report| report.applied >= position)
+            // The cell of this node is a moment behind, more so after its start.
+            let own = self.shard.place().position;
+            let lacks = |(name, cell): &&(NodeName, NodeCell)| {
+                let told = cell.reports.get(&CONTROL_SHARD).map(|report| report.applied);
+                let applied = if *name == self.me { Some(own) } else { told };
+                applied.is_none_or(|applied| applied < position)
             };
-            let missing = listed.iter().filter(|(_, cell)| !has_it(cell)).map(|(name, _)| name.to_string());
-            let missing: Vec<String> = missing.collect();
+            let missing: Vec<&(NodeName, NodeCell)> = listed.iter().filter(lacks).collect();
             // One that does not run is not waited for.
             let now = BootTime.wall();
-            let is_awaited = listed.iter().any(|(_, cell)| !has_it(cell) && !is_silent(cell, now));
+            let is_awaited = missing.iter().any(|(_, cell)| !is_silent(cell, now));
             if !is_awaited || Instant::now() >= until {
+                let missing = missing.iter().map(|(name, _)| name.to_string()).collect();
                 return Ok(Spread { nodes: listed.len(), missing });
             }
             std::thread::sleep(LOOK_EVERY);

@@ -140,6 +140,7 @@ impl OpenShards {
         let driver = NodeDriver::new(driver_config(&node, log_bytes), world, members, tell)?;
         let running = Arc::new(ClusterNode::start(driver)?);
         let control = ControlDesk::start(ControlParts {
+            me: NodeName::new(&node).expect("the configuration was checked"),
             log: control,
             path: config.storage.data.join("cluster").join("control"),
             suppressions: suppressions_of(&settings),
