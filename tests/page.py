@@ -346,7 +346,7 @@ class Tests:
         system.locator("tbody tr").first.wait_for()
         self.go(now, "#/now")
         expect(now.locator(".facts")).to_contain_text("no mail seen")
-        Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], b"Subject: " + STRINGS[0].encode() + b"\r\n\r\nx")
+        Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], b"Subject: " + STRINGS[0].encode() + b"\r\nContent-Type: text/html\r\n\r\nx")
         expect(now.locator(".facts")).to_contain_text("p50")
         self.server.stop()
         system.get_by_role("button", name="look again").click()
