@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use posthaste_cluster::{Content, LoggedBatch, LogPosition, LogReader, LogRecord};
+use posthaste_cluster::{Content, LogPosition, LogReader, LogRecord, LoggedBatch};
 
 fuzz_target!(|data: &[u8]| {
     let mut reader = LogReader::new(1);

@@ -112,14 +112,14 @@ impl KeyDirectory {
                 continue;
             }
             let domain = name.to_ascii_lowercase();
-            let keys = match is_domain(&name) {
-                true => self.keys(&name)?,
+            let keys = if is_domain(&name) {
+                self.keys(&name)?
+            } else if is_domain(&domain) && !self.dir.join(&domain).exists() && has_keys(&path)? {
                 // Passed over, mail of the domain would leave unsigned.
-                false if is_domain(&domain) && !self.dir.join(&domain).exists() && has_keys(&path)? => {
-                    let why = format!("a domain is in lower case here: rename this directory to {domain}");
-                    vec![StoredKey { selector: UNKNOWN.to_owned(), path, file: Err(why) }]
-                }
-                false => Vec::new(),
+                let why = format!("a domain is in lower case here: rename this directory to {domain}");
+                vec![StoredKey { selector: UNKNOWN.to_owned(), path, file: Err(why) }]
+            } else {
+                Vec::new()
             };
             if !keys.is_empty() {
                 all.push(DomainKeys { domain, keys });

@@ -405,7 +405,7 @@ fn an_export_has_the_ids_of_mounts_from_either_list() {
 }
 
 #[test]
-fn an_export_lies_beside_its_spool_and_a_spool_beside_its_export() {
+fn an_export_and_its_spool_lie_beside_each_other() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path());
     std::os::unix::fs::symlink("spool", dir.path().join("link")).unwrap();

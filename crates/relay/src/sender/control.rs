@@ -212,9 +212,8 @@ impl Relay {
             let mut told = told.chunks(TOLD_MAX).map(|told| event_of(shared, by, action, told.to_vec()));
             let nobody = Arc::default();
             for change in bounces {
-                let place = ReplyPlace::of(&nobody);
                 let message = change.key.message;
-                settle_told(shared, message, vec![change], AttemptResult::Failed, reply, place);
+                settle_told(shared, message, vec![change], AttemptResult::Failed, reply, ReplyPlace::of(&nobody));
             }
             for changes in changes.chunks(TOLD_MAX) {
                 let mut entries = vec![shared.outcomes.recorder.entry(shared.time.now(), changes)];
