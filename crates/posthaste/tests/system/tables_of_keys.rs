@@ -47,7 +47,7 @@ const TABLES: [Table; 36] = [
     table("### Recipients", "", &[("relay/src/sender/maps.rs", "RecipientsSection")]),
     table("### Maps", "/relay/maps", &[("relay/src/sender/maps.rs", "MapsSection")]),
     table("### Tenants", "", &[("relay/src/sender/tenants.rs", "TenantSection")]),
-    table("### Schedule", "/relay/schedule/default", &[("queue/src/schedule.rs", "Schedule")]),
+    table("### Schedule", "/relay/schedule/default", &[("queue/src/schedule.rs", "RetrySchedule")]),
     table("### Bounces", "/relay/bounces", &[("relay/src/sender/bounces.rs", "BounceSection")]),
     table("### Notices", "/relay/notices", &[("relay/src/sender/notices.rs", "NoticeSection")]),
     table("### Return path", "", &[("relay/src/sender/bounces.rs", "ReturnPathSection")]),
