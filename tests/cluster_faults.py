@@ -13,14 +13,15 @@ FAULTS = {}
 RECORDED_LATE = 1000
 
 
-def fault(doubles=0, small_disks=False, stops=False, size="1k-20k", seconds=(3, 6)):
+def fault(doubles=0, small_disks=False, stops=False, network=False, size="1k-20k", seconds=(3, 6)):
     """Registers a fault.
 
     doubles: messages that may come twice. small_disks: each server and node has a disk of a few hundred megabytes. stops: shards do not go on after it.
-    size: of messages. seconds: of load before it.
+    network: it needs the relays. size: of messages. seconds: of load before it.
     """
     def register(function):
         function.doubles, function.small_disks, function.stops, function.size, function.seconds = doubles, small_disks, stops, size, seconds
+        function.network = network
         FAULTS[function.__name__.replace("_", "-")] = function
         return function
     return register
@@ -194,13 +195,13 @@ def pause_engine(world, chance):
     nothing_moved(world, before)
 
 
-@fault(doubles=RECORDED_LATE)
+@fault(doubles=RECORDED_LATE, network=True)
 def one_way(world, chance):
     """the engine's answers to an owner stand still for 13 s: it acts no longer than its lease"""
     return stall(world, chance, 13, chance.choice(["to-client", "to-server"]))
 
 
-@fault(doubles=RECORDED_LATE)
+@fault(doubles=RECORDED_LATE, network=True)
 def one_way_long(world, chance):
     """an owner is cut off one way for 40 s: another one has its shard"""
     return stall(world, chance, 40, chance.choice(["to-client", "to-server"]))
@@ -219,7 +220,7 @@ def stall(world, chance, seconds, way):
     return figures
 
 
-@fault()
+@fault(network=True)
 def slow_network(world, chance):
     """20 to 80 ms each way between nodes and engine, and resets of connections"""
     before = world.owners()

@@ -77,6 +77,9 @@ def main():
     failed = 0
     for seed in range(options.seed, options.seed + options.rounds):
         for name in options.faults or cluster_faults.FAULTS:
+            if cluster_faults.FAULTS[name].network and "RELAY" not in os.environ:
+                print(json.dumps({"fault": name, "skipped": "RELAY is not set"}), flush=True)
+                continue
             begun = time.monotonic()
             line = run_round(options, cluster_faults.FAULTS[name], seed)
             print(json.dumps(line | {"seconds": round(time.monotonic() - begun, 1)}), flush=True)
