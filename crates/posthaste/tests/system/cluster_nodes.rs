@@ -55,7 +55,9 @@ fn wait_for_cell(cells: &NatsCells, what: &str, holds: impl Fn(&ShardCell) -> bo
 fn wait_for_shard(cells: &NatsCells, shard: u16, what: &str, holds: impl Fn(&ShardCell) -> bool) {
     let deadline = Instant::now() + TAKEN_OVER;
     loop {
-        let cell = ShardCell::decode(&cells.get(&format!("shard.{shard}")).unwrap().0).unwrap_or_default();
+        // A busy machine may take longer than the request waits: it is asked again.
+        let value = cells.get(&format!("shard.{shard}")).unwrap_or_default().0;
+        let cell = ShardCell::decode(&value).unwrap_or_default();
         if holds(&cell) {
             return;
         }
