@@ -60,6 +60,7 @@ impl Destinations {
     }
 
     /// All of them.
+    #[cfg(feature = "cluster")]
     pub fn list(&self) -> &[Arc<dyn Destination>] {
         &self.list
     }
