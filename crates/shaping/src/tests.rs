@@ -256,7 +256,7 @@ fn a_share_of_all_limits_says_so() {
     let connections = site.connections.unwrap();
     assert_eq!((connections.value, &*connections.from), (3, "a.toml: default, shared by 3 shards"));
     assert_eq!(site.message_rate.unwrap().value, rate("100/3s, burst 3"));
-    let total = &site.totals[0].value;
+    let total = &site.limits[0].limit.value;
     assert_eq!((total.connections, total.message_rate), (Some(2), Some(rate("3/minute, burst 1"))));
     assert_eq!(shared.messages_of("a").unwrap().message_rate.unwrap().value, rate("1/3h, burst 1"));
     let rule = &shared.automation().rules()[0];
