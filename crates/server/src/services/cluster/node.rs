@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsLogin, NatsTls};
 use posthaste_cluster::{
-    BootTime, CallThreads, Cells, ClusterNode, DriverConfig, DriverWorld, NodeDriver, NodeName, NodeNews, NodeShard,
-    OwnerIdentity, OwnershipConfig, OwnershipRules, OwnershipTimes, ReaderRules, ReplicatedConfig, ReplicatedSpool,
-    SenderRules, ShardLog, WriterRules,
+    BootTime, CallThreads, Cells, ClusterNode, DriverConfig, DriverWorld, LogError, NodeDriver, NodeName, NodeNews,
+    NodeShard, OwnerIdentity, OwnershipConfig, OwnershipRules, OwnershipTimes, ReaderRules, ReplicatedConfig,
+    ReplicatedSpool, SenderRules, ShardLog, WriterRules,
 };
 use posthaste_config::{Cluster, ClusterShard, Config, Dns};
 use posthaste_directory::Directory;
@@ -188,10 +188,11 @@ fn open(
 ) -> Result<OpenShards, ServeError> {
     let failed = |error: &dyn std::fmt::Display| ServeError::Cluster(error.to_string());
     let engine = NatsEngine::connect(engine_config(cluster, login)).map_err(|error| failed(&error))?;
-    let cells = engine.cells().map_err(|error| failed(&error))?;
-    let control: Arc<dyn ShardLog> = Arc::new(engine.control().map_err(|error| failed(&error))?);
-    let mut wrong = cells.check().map_err(|error| failed(&error))?;
-    wrong.extend(control.check().map_err(|error| failed(&error))?);
+    let until = std::time::Instant::now() + ENGINE_STARTS;
+    let cells = answered(until, || engine.cells())?;
+    let control: Arc<dyn ShardLog> = Arc::new(answered(until, || engine.control())?);
+    let mut wrong = answered(until, || cells.check())?;
+    wrong.extend(answered(until, || control.check())?);
     wrong.sort();
     wrong.dedup();
     if !wrong.is_empty() {
@@ -203,7 +204,7 @@ fn open(
     let (mut shards, mut home) = (Vec::new(), None);
     for shard in cluster.own_shards() {
         let dir = config.storage.data.join("cluster").join(format!("shard-{}", shard.number));
-        let log: Arc<dyn ShardLog> = Arc::new(engine.log(shard.number).map_err(|error| failed(&error))?);
+        let log: Arc<dyn ShardLog> = Arc::new(answered(until, || engine.log(shard.number))?);
         let local = open_local(config, &dir, repeats)?;
         let spool = ReplicatedSpool::follow(local, log.clone(), shard_config(config, shard.number));
         let spool = spool.map_err(|error| ServeError::Cluster(format!("shard {}: {error}", shard.number)))?;
@@ -217,6 +218,19 @@ fn open(
     let home = home.expect("the configuration was checked");
     let (node, log_bytes) = (cluster.node.clone(), cluster.log_bytes);
     Ok(OpenShards { node, log_bytes, cells, control, nodes, shards, home })
+}
+
+/// Asks again until then while the engine cannot be reached: its servers may start at the same time, and elect a leader.
+fn answered<T>(until: std::time::Instant, ask: impl Fn() -> Result<T, LogError>) -> Result<T, ServeError> {
+    loop {
+        match ask() {
+            Err(error @ LogError::Unreachable(_)) if std::time::Instant::now() < until => {
+                tracing::warn!(%error, "the engine is asked again");
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            other => return other.map_err(|error| ServeError::Cluster(error.to_string())),
+        }
+    }
 }
 
 fn open_local(config: &Config, dir: &Path, repeats: &Arc<Repeats>) -> Result<FileSpool, ServeError> {
@@ -344,6 +358,8 @@ impl Service for ClusterService {
 const PENDING_BYTES_MAX: u64 = 256 << 20;
 /// A request without an answer for so long is lost.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest that a start waits for the engine, once a server of it has answered.
+const ENGINE_STARTS: Duration = Duration::from_secs(60);
 /// Between two questions for the engine's room.
 const ENGINE_PACE: Duration = Duration::from_secs(5);
 /// A planned hand-over waits so long for transactions that have begun.
