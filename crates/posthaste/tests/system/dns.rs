@@ -12,6 +12,7 @@ use crate::http::{CONFIG, page_of, token};
 use crate::page::control;
 use crate::relaying::unused_port;
 use crate::support::{ANYBODY, PATIENCE, Server, command, configure};
+use crate::tls::certify;
 
 #[test]
 fn records_are_printed_with_what_they_replace() {
@@ -76,6 +77,7 @@ fn records_are_printed_with_what_they_replace() {
 fn tlsa_records_of_our_host_that_name_another_key_are_told() {
     let (dir, name) = (tempfile::tempdir().unwrap(), "_25._tcp.mx.example.org");
     let zone = || Zone::default().mx("example.org", 10, "mx.example.org");
+    certify(dir.path());
     let dns = Dns::start(zone().tlsa(name, [3, 1, 1], &[7; 32]));
     let config = format!(
         "host_name = \"mx.example.org\"\n[tls]\ncertificate = \"cert.pem\"\nkey = \"key.pem\"\n\
