@@ -329,7 +329,8 @@ fn a_pipe_in_place_of_a_file_holds_up_nobody() {
     let (spool, _) = open(dir.path());
     let stream = spool.stream("a").unwrap();
     let lsns: Vec<Lsn> = (0..2).map(|n| append(&spool, stream, &[n; 100]).unwrap()).collect();
-    drop(spool);
+    // Records before a checkpoint are not read at an opening.
+    spool.abandon();
     let file = file_of(dir.path(), lsns[0]);
     std::fs::remove_file(&file).unwrap();
     mknodat(CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
