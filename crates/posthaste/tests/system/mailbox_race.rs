@@ -86,6 +86,24 @@ struct Seen {
     flags: BTreeMap<u32, Flags>,
 }
 
+impl Seen {
+    /// Takes out a message by its UID. False: the session was never told of it.
+    fn vanished(&mut self, gone: u32) -> bool {
+        if let Some(at) = self.numbers.iter().position(|uid| *uid == Some(gone)) {
+            self.numbers.remove(at);
+            return true;
+        }
+        // Only EXISTS told of it: its number lies between those of its neighbours, as UIDs ascend.
+        let is_above = |uid: &Option<u32>| uid.is_some_and(|uid| uid > gone);
+        let end = self.numbers.iter().position(is_above).unwrap_or(self.numbers.len());
+        let is_there = end.checked_sub(1).is_some_and(|at| self.numbers[at].is_none());
+        if is_there {
+            self.numbers.remove(end - 1);
+        }
+        is_there
+    }
+}
+
 /// One of the clients.
 struct Racer<'m> {
     client: usize,
@@ -162,8 +180,7 @@ impl<'m> Racer<'m> {
         let said = || format!("client {}, {}, {command}: {answer}", self.client, MAILBOXES[self.at]);
         if first == "VANISHED" {
             assert!(may_expunge, "{}", said());
-            let gone = uids_of(second);
-            self.seen.numbers.retain(|uid| uid.is_none_or(|uid| !gone.contains(&uid)));
+            uids_of(second).into_iter().for_each(|gone| assert!(self.seen.vanished(gone), "UID {gone}: {}", said()));
             return;
         }
         let Ok(first) = first.parse::<usize>() else { return };
