@@ -131,6 +131,15 @@ mod tests {
     }
 
     #[test]
+    fn all_scripts_are_asked_for_at_once() {
+        // Else a browser asks for each when it has read the one that imports it.
+        let index = std::str::from_utf8(INDEX).unwrap();
+        for (name, _, _) in FILES.iter().filter(|(_, content_type, _)| *content_type == JAVASCRIPT) {
+            assert!(index.contains(&format!("\"/assets/{name}\"")), "{name}");
+        }
+    }
+
+    #[test]
     fn the_page_is_small() {
         let bytes: usize = texts().iter().map(|(_, text)| text.len()).sum();
         assert!(bytes <= 100 << 10, "{bytes} bytes");
