@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Instant;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::corpus::{corpus_dir, messages_in};
@@ -31,6 +31,14 @@ pub(crate) fn counts(added: u64, there: u64, left_out: u64, removed: u64) -> Val
 
 pub(crate) fn make_maildir(dir: &Path) {
     ["cur", "new", "tmp"].iter().for_each(|sub| fs::create_dir_all(dir.join(sub)).unwrap());
+}
+
+/// Makes a Maildir whose messages have their number as subject.
+pub(crate) fn make_numbered_maildir(dir: &Path, messages: u32) {
+    make_maildir(dir);
+    for number in 0..messages {
+        fs::write(dir.join(format!("cur/{number}.x.h:2,S")), format!("Subject: {number}\n\n")).unwrap();
+    }
 }
 
 /// Files of a Maildir by the path of their folder: the flags and the octets of each.
@@ -284,8 +292,13 @@ pub(crate) fn import_until(dir: &Path, lines: usize, more: &[&str]) -> Child {
     child
 }
 
-pub(crate) fn pid(child: &Child) -> Pid {
-    Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
+/// Begins an import and kills it, once for each of these numbers of lines.
+pub(crate) fn kill_imports(dir: &Path, lines: &[usize], more: &[&str]) {
+    for lines in lines {
+        let mut child = import_until(dir, *lines, more);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
 
 /// Scenario 19.
@@ -293,28 +306,17 @@ pub(crate) fn pid(child: &Child) -> Pid {
 fn an_import_that_is_killed_goes_on_where_it_was() {
     const MESSAGES: u32 = 2000;
     let dir = tempfile::tempdir().unwrap();
-    let source = dir.path().join("Maildir");
-    make_maildir(&source);
-    for number in 0..MESSAGES {
-        // Some have the same octets otherwise.
-        fs::write(source.join(format!("cur/{number}.x.h:2,S")), format!("Subject: {number}\n\n")).unwrap();
-    }
+    make_numbered_maildir(&dir.path().join("Maildir"), MESSAGES);
     let (mut server, _) = serve(dir.path(), "", "imap");
     // The client is killed: between batches, and within them.
-    for lines in [1, 2, 5, 8] {
-        let mut child = import_until(dir.path(), lines, &[]);
-        kill_process(pid(&child), Signal::KILL).unwrap();
-        child.wait().unwrap();
-    }
+    kill_imports(dir.path(), &[1, 2, 5, 8], &[]);
     // The server is killed: the client says so, and it can be repeated.
     let mut child = import_until(dir.path(), 12, &[]);
     server.signal(Signal::KILL);
     server.wait();
     assert_eq!(child.wait().unwrap().code(), Some(2));
     // Without a server, and killed again.
-    let mut child = import_until(dir.path(), 15, &[]);
-    kill_process(pid(&child), Signal::KILL).unwrap();
-    child.wait().unwrap();
+    kill_imports(dir.path(), &[15], &[]);
     let (server, _) = serve(dir.path(), "", "imap");
     let last = import(dir.path(), "Maildir", "ann@example.org/In", &[]);
     assert_eq!(last["added"].as_u64().unwrap() + last["there"].as_u64().unwrap(), u64::from(MESSAGES), "{last}");

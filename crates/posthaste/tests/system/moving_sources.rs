@@ -6,12 +6,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use rustix::process::{Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::imap::{Imap, serve};
 use crate::mailbox_changes::output;
-use crate::moving::{ANN, counts, import, import_until, make_maildir, pid, subjects};
+use crate::moving::{ANN, counts, import, import_until, kill_imports, make_maildir, make_numbered_maildir, subjects};
 
 #[test]
 fn however_the_target_is_written_an_import_has_one_record() {
@@ -246,16 +246,9 @@ fn a_move_that_is_killed_has_each_message_in_one_place() {
     const MESSAGES: u32 = 700;
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("Maildir");
-    make_maildir(&source);
-    for number in 0..MESSAGES {
-        fs::write(source.join(format!("cur/{number}.x.h:2,S")), format!("Subject: {number}\n\n")).unwrap();
-    }
+    make_numbered_maildir(&source, MESSAGES);
     let (mut server, _) = serve(dir.path(), "", "imap");
-    for lines in [1, 2, 3] {
-        let mut child = import_until(dir.path(), lines, &["--move"]);
-        kill_process(pid(&child), Signal::KILL).unwrap();
-        child.wait().unwrap();
-    }
+    kill_imports(dir.path(), &[1, 2, 3], &["--move"]);
     let mut child = import_until(dir.path(), 5, &["--move"]);
     server.signal(Signal::KILL);
     server.wait();
