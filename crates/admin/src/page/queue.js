@@ -157,7 +157,7 @@ export class QueuePage {
     const { lines, end } = await control(request);
     const scope = {};
     for (const key of ["domain", "tenant", "campaign"]) if (of[key]) scope[key] = of[key];
-    const isScope = Object.keys(scope).length > 0 && !(scope.tenant && scope.campaign) && of.message === undefined && !of.recipient && !of.sender && !(this.tenant && scope.campaign);
+    const isScope = Object.keys(scope).length > 0 && !(scope.tenant && scope.campaign) && of.message === undefined && !of.recipient && !of.sender;
     put(this.top, el("p", {}, el("strong", {}, this.named())),
       el("span", { class: "buttons" }, this.acts(of, () => this.named(), lines.length > 0), isScope ? this.scopeActs(scope, () => this.scopeNamed()) : null,
         of.domain && !this.tenant ? button("explain limits", () => this.explain(of)) : null,
