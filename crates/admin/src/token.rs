@@ -231,7 +231,7 @@ impl Token {
         Ok(Self { name: name.to_owned(), hash, scopes, until, bounds: TokenBounds::default() })
     }
 
-    /// The same token within bounds.
+    /// Puts bounds on the token.
     ///
     /// # Errors
     /// [`TokenError::Bounds`]: one of its scopes does not go with them.

@@ -39,7 +39,7 @@ impl Spool {
     pub fn named(&self, error: OpenError) -> AnyError {
         let dir = self.dir.display();
         match error {
-            OpenError::Locked => format!("{dir}: the spool is in use; stop the server first (inspect works beside it)"),
+            OpenError::Locked => format!("{dir}: the spool is in use; stop the server first (inspect works beside it, but for an LSM tree)"),
             OpenError::NoCheckpoint => format!(
                 "{dir}: neither checkpoint file can be read, so nobody knows what was delivered; keep the directory as it is, and make a new spool with \
                  `posthaste spool repair {dir} --rebuild NEW`, which shows everything that is found to every stream again"

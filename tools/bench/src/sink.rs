@@ -76,9 +76,7 @@ impl Sink {
 
     /// Messages accepted since its start, as it told last.
     pub fn accepted(&self) -> u64 {
-        let log = self.process.log();
-        let lines = log.rsplit_once('\n').map_or("", |(whole, _)| whole).lines();
-        lines.rev().find_map(accepted).unwrap_or(0)
+        whole_lines(&self.process.log()).rev().find_map(accepted).unwrap_or(0)
     }
 
     /// Number of connections since its start.
@@ -113,10 +111,14 @@ fn accepted(line: &str) -> Option<u64> {
     line.split_once(" accepted,")?.0.rsplit_once(' ')?.1.parse().ok()
 }
 
+/// The last line may be one that is being written.
+fn whole_lines(log: &str) -> std::str::Lines<'_> {
+    log.rsplit_once('\n').map_or("", |(whole, _)| whole).lines()
+}
+
 /// Parses the complete lines of its log.
 fn told(log: &str) -> impl Iterator<Item = Connections> {
-    let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    whole.lines().filter_map(|line| {
+    whole_lines(log).filter_map(|line| {
         let (all, most) = line.rsplit_once("; ")?.1.split_once(" connections in all, ")?;
         Some(Connections { all: all.parse().ok()?, most: most.strip_suffix(" at a time")?.parse().ok()? })
     })
