@@ -36,11 +36,8 @@ impl BoundServer {
     /// Serves on the current tokio runtime until [`RunningServer::shutdown`].
     ///
     /// # Errors
-    /// `InvalidInput` without any listener, or with a [`ServerSetupError`] inside; other errors of the system.
+    /// `InvalidInput` with a [`ServerSetupError`] inside; other errors of the system.
     pub fn start<H: Handler>(self, handler: H) -> io::Result<RunningServer> {
-        if self.sockets.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no address to listen on"));
-        }
         let certificate = self.certificate;
         let checked = self
             .settings
