@@ -1,7 +1,7 @@
 //! The control shard: small values that all nodes have in common.
 //!
-//! Its log has no owner. An entry is an absolute value, and each append names the record that it follows: so any node appends, and one whose append was refused reads
-//! on and tries again. [`ControlShard`] follows the log and appends to it; [`ControlTable`] has the values. The log is never cut.
+//! Its log has no owner: any node appends. Each append names the record that it follows. A node whose append is refused reads on and tries again.
+//! An entry is an absolute value. [`ControlShard`] follows the log and appends to it; [`ControlTable`] has the values. The log is never cut.
 
 mod entry;
 mod shard;

@@ -261,7 +261,7 @@ impl NodeDriver {
         }
     }
 
-    /// Nobody appends any more: what was appended is decided before the next owner opens the log.
+    /// Nobody appends any more. The engine decides all appended batches before the next owner opens the log.
     fn service_released(&mut self, number: u16, epoch: u64) {
         let drained = self.inbox.told(NodeInput::Drained(number, epoch));
         let shard = self.shard(number);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::cell::NodeName;
 
-/// Settings of an [`ShardOwnership`](super::ShardOwnership).
+/// Settings of a [`ShardOwnership`](super::ShardOwnership).
 #[derive(Debug, Clone)]
 pub struct OwnershipConfig {
     /// The name of this node.

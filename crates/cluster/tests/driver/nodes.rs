@@ -250,14 +250,14 @@ impl Nodes {
         self.nodes[number].is_stopped = is_stopped;
     }
 
-    /// How often a node was told that its member has stopped.
+    /// Number of times that a node was told that its member has stopped.
     pub fn stops(&self, number: usize) -> usize {
         let is_stop =
             |news: &&(usize, NodeNews)| matches!(news, (node, NodeNews::MemberStopped { .. }) if *node == number);
         self.news.lock().unwrap().iter().filter(is_stop).count()
     }
 
-    /// How often processes of a node were told that it is off the list.
+    /// Number of times that processes of a node were told of its removal.
     pub fn refusals(&self, number: usize) -> usize {
         self.news.lock().unwrap().iter().filter(|news| **news == (number, NodeNews::Removed)).count()
     }

@@ -23,9 +23,9 @@ use crate::receive::shards::ShardQueue;
 /// Other hosts. Open if the configuration lets anybody use the relay.
 #[derive(Default)]
 pub(crate) struct RemoteHosts {
-    /// In a cluster, that of the shard that this node is the home of.
+    /// In a cluster, the queue of this node's home shard.
     relay: Arc<RelaySlot>,
-    /// Those of a cluster that this node is a member of, by number.
+    /// Shards of a cluster that have this node as a member, by number.
     shards: OnceLock<Vec<Arc<ShardQueue>>>,
     /// Shared with the relay. `None`: the machine has no resolver.
     resolver: RwLock<Option<Arc<Resolver>>>,
