@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsLogin, NatsTls};
 use posthaste_cluster::{
@@ -21,7 +21,7 @@ use posthaste_notify::suppression::Suppressions;
 use posthaste_spool::FileSpool;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use super::control::{ControlDesk, ControlParts};
 use super::nodes::NodeList;
@@ -188,7 +188,7 @@ fn open(
 ) -> Result<OpenShards, ServeError> {
     let failed = |error: &dyn std::fmt::Display| ServeError::Cluster(error.to_string());
     let engine = NatsEngine::connect(engine_config(cluster, login)).map_err(|error| failed(&error))?;
-    let until = std::time::Instant::now() + ENGINE_STARTS;
+    let until = Instant::now() + ENGINE_STARTS;
     let cells = answered(until, || engine.cells())?;
     let control: Arc<dyn ShardLog> = Arc::new(answered(until, || engine.control())?);
     let mut wrong = answered(until, || cells.check())?;
@@ -200,11 +200,13 @@ fn open(
     }
     let cells: Arc<dyn Cells> = Arc::new(cells);
     let nodes = NodeList::new(cluster.shards.iter().flat_map(ClusterShard::members), cells.clone());
-    nodes.check_start(&cluster.node).map_err(ServeError::Cluster)?;
+    answered(until, || nodes.check_start(&cluster.node))?.map_err(ServeError::Cluster)?;
     let (mut shards, mut home) = (Vec::new(), None);
     for shard in cluster.own_shards() {
         let dir = config.storage.data.join("cluster").join(format!("shard-{}", shard.number));
         let log: Arc<dyn ShardLog> = Arc::new(answered(until, || engine.log(shard.number))?);
+        // Each log elects a leader of its own: the engine knows an old one before it can read it.
+        answered(until, || log.end())?;
         let local = open_local(config, &dir, repeats)?;
         let spool = ReplicatedSpool::follow(local, log.clone(), shard_config(config, shard.number));
         let spool = spool.map_err(|error| ServeError::Cluster(format!("shard {}: {error}", shard.number)))?;
@@ -220,11 +222,11 @@ fn open(
     Ok(OpenShards { node, log_bytes, cells, control, nodes, shards, home })
 }
 
-/// Asks again until then while the engine cannot be reached: its servers may start at the same time, and elect a leader.
-fn answered<T>(until: std::time::Instant, ask: impl Fn() -> Result<T, LogError>) -> Result<T, ServeError> {
+/// Asks again until then while the engine does not answer: its servers may start at the same time, and elect leaders.
+fn answered<T>(until: Instant, ask: impl Fn() -> Result<T, LogError>) -> Result<T, ServeError> {
     loop {
         match ask() {
-            Err(error @ LogError::Unreachable(_)) if std::time::Instant::now() < until => {
+            Err(error @ LogError::Unreachable(_)) if Instant::now() < until => {
                 tracing::warn!(%error, "the engine is asked again");
                 std::thread::sleep(Duration::from_secs(1));
             }
@@ -327,7 +329,7 @@ impl Service for ClusterService {
     }
 
     /// Hands its shards over. What is under way is finished, or is another node's.
-    fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
+    fn stop(self: Box<Self>, deadline: tokio::time::Instant) -> Ending<'static> {
         Box::pin(async move {
             let (node, (tell, told)) = (self.node.clone(), oneshot::channel());
             self.intakes.iter().for_each(Intake::close);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_cluster::{Cells, NodeCell, NodeName, add_node, is_removed, remove_node};
+use posthaste_cluster::{Cells, LogError, NodeCell, NodeName, add_node, is_removed, remove_node};
 use posthaste_control::{NodeState, NodeStatus};
 
 /// The nodes that the configuration names, and their cells.
@@ -66,15 +66,18 @@ impl NodeList {
     /// Refuses the start of a node that is off the list.
     ///
     /// # Errors
-    /// It is off, or the engine does not answer.
-    pub fn check_start(&self, node: &str) -> Result<(), String> {
-        match is_removed(&*self.cells, self.known(node)?) {
-            Ok(Some(true)) => Err(format!(
-                "{node} was taken off the list of nodes: `posthaste cluster add {node}` at another node lets it start again"
-            )),
-            Ok(_) => Ok(()),
-            Err(error) => Err(error.to_string()),
+    /// The engine does not answer.
+    pub fn check_start(&self, node: &str) -> Result<Result<(), String>, LogError> {
+        let name = match self.known(node) {
+            Ok(name) => name,
+            Err(unknown) => return Ok(Err(unknown)),
+        };
+        if is_removed(&*self.cells, name)? != Some(true) {
+            return Ok(Ok(()));
         }
+        Ok(Err(format!(
+            "{node} was taken off the list of nodes: `posthaste cluster add {node}` at another node lets it start again"
+        )))
     }
 
     fn known(&self, node: &str) -> Result<&NodeName, String> {
@@ -146,12 +149,12 @@ mod tests {
     #[test]
     fn a_node_off_the_list_does_not_start_until_it_is_added() {
         let list = NodeList::new(["a", "b"].into_iter(), Arc::new(MemoryCells::default()));
-        list.check_start("b").unwrap();
+        list.check_start("b").unwrap().unwrap();
         list.remove("b").unwrap();
-        let why = list.check_start("b").unwrap_err();
+        let why = list.check_start("b").unwrap().unwrap_err();
         assert!(why.contains("`posthaste cluster add b`"), "{why}");
         list.add("b").unwrap();
-        list.check_start("b").unwrap();
+        list.check_start("b").unwrap().unwrap();
         let unknown = "x is no node of this cluster: a, b";
         assert_eq!(
             (list.remove("x").unwrap_err(), list.add("x").unwrap_err()),
