@@ -13,7 +13,7 @@ pub struct ClusterStatus {
     pub is_draining: bool,
     /// Its shards, by number.
     pub shards: Vec<ShardStatus>,
-    /// All nodes of the cluster, by name; empty if the engine does not answer.
+    /// All nodes of the cluster, by name; without those of which the engine has not told in time.
     #[serde(default)]
     pub nodes: Vec<NodeStatus>,
     /// Why the node that answers does not hear of suppressions and suspensions of the cluster now.

@@ -10,7 +10,8 @@ use posthaste_cluster::{CellKey, Cells, LogPosition, NodeCell, NodeName, ShardCe
 /// Cells and logs, as far as the engine has answered.
 pub(super) struct EngineView {
     shards: BTreeMap<u16, ShardView>,
-    nodes: BTreeMap<NodeName, NodeCell>,
+    /// The cell of each node of which the engine has told; `None` of one that has never written it.
+    pub nodes: BTreeMap<NodeName, Option<NodeCell>>,
 }
 
 /// A shard as the engine has it.
@@ -28,6 +29,7 @@ pub(super) struct ShardView {
 enum Seen {
     Shard(u16, ShardView),
     Node(NodeName, Option<NodeCell>),
+    Nothing,
 }
 
 /// A call that may take long.
@@ -49,15 +51,16 @@ impl EngineView {
         for node in nodes {
             let cells = cells.clone();
             calls.push(Box::new(move || {
-                let cell = cells.get(&node.key()).ok().and_then(|(value, _)| NodeCell::decode(&value));
-                Seen::Node(node, cell)
+                let answer = cells.get(&node.key());
+                answer.map_or(Seen::Nothing, |(value, _)| Seen::Node(node, NodeCell::decode(&value)))
             }));
         }
         let mut view = Self { shards: BTreeMap::new(), nodes: BTreeMap::new() };
         for seen in ask_all(calls, patience).into_iter().flatten() {
             match seen {
                 Seen::Shard(number, shard) => drop(view.shards.insert(number, shard)),
-                Seen::Node(node, cell) => drop(cell.and_then(|cell| view.nodes.insert(node, cell))),
+                Seen::Node(node, cell) => drop(view.nodes.insert(node, cell)),
+                Seen::Nothing => {}
             }
         }
         view
@@ -73,7 +76,7 @@ impl EngineView {
 
     /// The position that a node's member has applied, by its last report.
     pub fn applied(&self, shard: u16, node: &NodeName) -> Option<LogPosition> {
-        Some(self.nodes.get(node)?.reports.get(&shard)?.applied)
+        Some(self.nodes.get(node)?.as_ref()?.reports.get(&shard)?.applied)
     }
 }
 

@@ -19,16 +19,9 @@ impl NodeList {
         NodeList { names: names.filter_map(NodeName::new).collect(), cells }
     }
 
-    /// All nodes, by name. `now` is the time since 1970.
-    ///
-    /// # Errors
-    /// The engine does not answer.
-    pub fn status(&self, now: Duration) -> Result<Vec<NodeStatus>, String> {
-        let status = |name: &NodeName| {
-            let (value, _) = self.cells.get(&name.key()).map_err(|error| error.to_string())?;
-            Ok(status_of(name, NodeCell::decode(&value), now))
-        };
-        self.names.iter().map(status).collect()
+    /// All nodes, by name.
+    pub fn names(&self) -> Vec<NodeName> {
+        self.names.iter().cloned().collect()
     }
 
     /// The nodes that are not taken off.
@@ -94,7 +87,8 @@ pub(super) fn is_silent(cell: &NodeCell, now: Duration) -> bool {
     now.saturating_sub(Duration::from_millis(cell.wall_ms)) > SILENT
 }
 
-fn status_of(name: &NodeName, cell: Option<NodeCell>, now: Duration) -> NodeStatus {
+/// The state of a node by its cell. `now` is the time since 1970.
+pub(super) fn status_of(name: &NodeName, cell: Option<&NodeCell>, now: Duration) -> NodeStatus {
     let node = name.to_string();
     let Some(cell) = cell else {
         return NodeStatus { node, state: NodeState::New, version: None, silent_secs: None };
@@ -102,14 +96,14 @@ fn status_of(name: &NodeName, cell: Option<NodeCell>, now: Duration) -> NodeStat
     let silent = now.saturating_sub(Duration::from_millis(cell.wall_ms));
     let state = match () {
         () if cell.is_removed => NodeState::Removed,
-        () if is_silent(&cell, now) => NodeState::Silent,
+        () if is_silent(cell, now) => NodeState::Silent,
         () => NodeState::Runs,
     };
     let is_known = cell.wall_ms > 0;
     NodeStatus {
         node,
         state,
-        version: Some(cell.version).filter(|version| !version.is_empty()),
+        version: Some(cell.version.clone()).filter(|version| !version.is_empty()),
         silent_secs: is_known.then_some(silent.as_secs()),
     }
 }
@@ -121,6 +115,7 @@ const SILENT: Duration = Duration::from_secs(10);
 mod tests {
     use posthaste_cluster::memory::MemoryCells;
 
+    use super::super::engine_view::EngineView;
     use super::*;
 
     #[test]
@@ -134,7 +129,9 @@ mod tests {
         write("a", 99_000, false);
         write("b", 40_000, false);
         write("c", 40_000, true);
-        let status = list.status(Duration::from_secs(100)).unwrap();
+        let view = EngineView::ask(&list.cells, Vec::new(), list.names(), Duration::from_secs(60));
+        let now = Duration::from_secs(100);
+        let status: Vec<_> = view.nodes.iter().map(|(name, cell)| status_of(name, cell.as_ref(), now)).collect();
         let states: Vec<_> = status.iter().map(|it| (it.node.as_str(), it.state, it.silent_secs)).collect();
         let wanted = [
             ("a", NodeState::Runs, Some(1)),

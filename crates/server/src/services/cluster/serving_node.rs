@@ -14,7 +14,7 @@ use posthaste_control::{
 
 use super::control::ControlDesk;
 use super::engine_view::{Call, EngineView, ShardView, ask_all};
-use super::nodes::NodeList;
+use super::nodes::{NodeList, status_of};
 use super::shard::ShardState;
 use crate::receive::cluster::{Begun, NodeControl};
 use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
@@ -142,16 +142,15 @@ fn checked(of: SurveyedNode) -> CheckedNode {
 impl NodeControl for ServingNode {
     fn status(&self) -> ClusterStatus {
         let logs = self.shards.iter().map(|shard| (shard.config.number, shard.log.clone())).collect();
-        let mut view = EngineView::ask(&self.cells, logs, self.members(), STATUS_PATIENCE);
-        let (list, now) = (self.nodes.clone(), BootTime.wall());
-        let ask: Call<_> = Box::new(move || list.status(now));
-        let nodes = ask_all(vec![ask], STATUS_PATIENCE).into_iter().flatten().find_map(Result::ok);
+        let now = BootTime.wall();
+        let mut view = EngineView::ask(&self.cells, logs, self.nodes.names(), STATUS_PATIENCE);
+        let nodes = view.nodes.iter().map(|(name, cell)| status_of(name, cell.as_ref(), now)).collect();
         ClusterStatus {
             node: self.node.clone(),
             engine: "nats".to_owned(),
             is_draining: self.is_draining.load(Ordering::Relaxed),
             shards: self.shards.iter().map(|shard| self.status_of(shard, &mut view)).collect(),
-            nodes: nodes.unwrap_or_default(),
+            nodes,
             troubles: self.control.trouble().into_iter().collect(),
         }
     }
