@@ -75,6 +75,7 @@ impl<const FAULTS: bool> SpoolKind for OnMachine<FAULTS> {
 mod nats {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
 
     use posthaste_cluster::ShardLog;
     use posthaste_cluster::nats::{NatsConfig, NatsEngine};
@@ -102,11 +103,10 @@ mod nats {
                 None => Arc::new(machine.0.log.clone()),
                 Some(server) => {
                     let prefix = format!("suite-{}", COUNT.fetch_add(1, Ordering::SeqCst));
-                    let config = NatsConfig { prefix, log_bytes_max: 256 << 20, ..config(server) };
-                    let engine = NatsEngine::connect(config).unwrap();
-                    // A busy machine may take longer than a request waits: it is asked again.
-                    let log = (0..20).find_map(|_| engine.log(3).ok());
-                    Arc::new(log.unwrap_or_else(|| engine.log(3).unwrap()))
+                    // A busy machine is slow to make a stream.
+                    let timeout = Duration::from_secs(20);
+                    let config = NatsConfig { prefix, log_bytes_max: 256 << 20, timeout, ..config(server) };
+                    Arc::new(NatsEngine::connect(config).unwrap().log(3).unwrap())
                 }
             };
             OnNats { machine, log, _server: server }
