@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use posthaste_loadgen::server::ScratchServer;
 use serde_json::Value;
@@ -62,22 +61,14 @@ impl Cluster {
 }
 
 impl Node {
-    /// Starts it, once the engine answers.
+    /// Starts it; it waits for an engine that elects its leaders.
     fn start(settings: &Settings, dir: &Path, text: &str) -> Result<Self, SideError> {
         std::fs::create_dir_all(dir).map_err(SideError::failed("directory of a node"))?;
         let config = dir.join("posthaste.toml");
         std::fs::write(&config, text).map_err(SideError::failed("configuration"))?;
-        let begun = Instant::now();
-        loop {
-            match ScratchServer::start(&settings.program, dir, Some(&config)) {
-                Ok(server) => return Ok(Self { server, program: settings.program.clone(), config }),
-                Err(error) if begun.elapsed() > START_MAX || error.to_string().contains("without the feature") => {
-                    return Err(SideError::Failed(format!("posthaste serve: {error}")));
-                }
-                // The engine may still elect leaders.
-                Err(_) => std::thread::sleep(Duration::from_secs(1)),
-            }
-        }
+        let server = ScratchServer::start(&settings.program, dir, Some(&config));
+        let server = server.map_err(SideError::failed("posthaste serve"))?;
+        Ok(Self { server, program: settings.program.clone(), config })
     }
 
     /// `None` if it does not answer.
@@ -171,4 +162,3 @@ fn section(number: usize, engine: &Engine) -> String {
 
 /// Connections to the sink: limits are divided among the shards.
 pub(super) const CONNECTIONS: u64 = 20;
-const START_MAX: Duration = Duration::from_secs(60);
