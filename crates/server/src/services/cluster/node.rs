@@ -368,3 +368,24 @@ const ENGINE_PACE: Duration = Duration::from_secs(5);
 const TRANSACTIONS: Duration = Duration::from_secs(10);
 /// A planned hand-over waits so long for all that is under way.
 const RELEASE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_start_asks_again_only_while_the_engine_is_not_reached() {
+        let check = |wait_secs, answers: &[Result<u8, LogError>], expected: Option<u8>, asked: usize| {
+            let next = Cell::new(0);
+            let until = Instant::now() + Duration::from_secs(wait_secs);
+            let answer = answered(until, || answers[next.replace(next.get() + 1)].clone());
+            assert_eq!((answer.ok(), next.get()), (expected, asked));
+        };
+        let away = || Err(LogError::Unreachable("no leader".to_owned()));
+        check(60, &[away(), Ok(7)], Some(7), 2);
+        check(60, &[Err(LogError::Conflict), Ok(7)], None, 1);
+        check(0, &[away(), Ok(7)], None, 1);
+    }
+}
