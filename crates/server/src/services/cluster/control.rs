@@ -102,12 +102,17 @@ impl ControlDesk {
     /// Makes changes for all nodes, durably, and waits a few seconds until all have them. Blocks.
     ///
     /// # Errors
-    /// The engine does not answer.
+    /// The engine does not answer: the text says whether a change may be made.
     pub fn share(&self, changes: &[SharedChange]) -> Result<Spread, String> {
         let entries: Vec<ControlEntry> = changes.iter().map(entry_of).collect();
-        let mut position = None;
+        let (mut position, mut stored) = (None, 0);
         for part in entries.chunks(ENTRIES_MAX) {
-            position = Some(self.shard.put(part, PUT_PATIENCE).map_err(|error| error.to_string())?);
+            let put = self.shard.put(part, PUT_PATIENCE).map_err(|error| match stored {
+                0 => error.to_string(),
+                _ => format!("{stored} of {} changes are made; make all of them again: {error}", entries.len()),
+            });
+            position = Some(put?);
+            stored += part.len();
         }
         let (position, until) = (position.unwrap_or_default(), Instant::now() + SPREAD_PATIENCE);
         loop {
