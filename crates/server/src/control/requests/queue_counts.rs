@@ -49,7 +49,9 @@ impl QueueCounts {
                 part.push(ranking);
             }
         }
-        let wall = |queue: usize, secs: Secs| relays[queue].wall(secs);
+        // Clocks are read once, not twice for each name.
+        let begins: Vec<i64> = relays.iter().map(|relay| relay.wall(0)).collect();
+        let wall = |queue: usize, secs: Secs| begins[queue].saturating_add(secs.into());
         let mut kinds = by.into_iter();
         parts.map(|parts| Self::merged(parts, &wall, kinds.next().map_or(0, |(_, most)| most)))
     }
