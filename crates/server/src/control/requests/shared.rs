@@ -5,6 +5,7 @@ use posthaste_notify::suppression::Suppressed;
 use posthaste_relay::sender::wall_secs;
 use serde_json::{Value, json};
 
+use super::suppression::dated;
 use super::{Answer, Asker, Outcome, as_json, scopes};
 use crate::receive::cluster::NodeControl;
 use crate::receive::shared::{SharedChange, SharedSuspension};
@@ -72,13 +73,11 @@ fn changes(door: &dyn NodeControl, request: &Request, asker: &Asker, now: u64) -
             vec![SharedChange::Suspend(named, SharedSuspension { uid, token, resumed: Some(now), ..before })]
         }
         Request::Suppress { entries } => {
-            let added = |entry: &Suppressed| if entry.added == 0 { now } else { entry.added };
-            let dated = entries.iter().map(|entry| Suppressed { added: added(entry), ..entry.clone() });
             let checked = |entry: Suppressed| match entry.check() {
                 Ok(()) => Ok(SharedChange::Suppress(entry)),
                 Err(error) => Err(error.to_string()),
             };
-            dated.map(checked).collect::<Result<_, _>>()?
+            entries.iter().map(|entry| checked(dated(entry, now))).collect::<Result<_, _>>()?
         }
         Request::Unsuppress { tenant, addresses } => {
             let change =

@@ -20,14 +20,18 @@ pub(super) fn list(relay: &Relay, wanted: &SuppressionFilter, answer: Answer<'_>
 /// Adds entries; those without a time are added now.
 pub(super) fn add(relay: &Relay, asker: &Asker, entries: &[Suppressed]) -> Outcome {
     let now = wall_secs();
-    let added = |entry: &Suppressed| if entry.added == 0 { now } else { entry.added };
-    let entries: Vec<Suppressed> =
-        entries.iter().map(|entry| Suppressed { added: added(entry), ..entry.clone() }).collect();
+    let entries: Vec<Suppressed> = entries.iter().map(|entry| dated(entry, now)).collect();
     let new = list_of(relay)?.add(&entries, now).map_err(failed)?;
     let (count, first) = (entries.len(), entries.first().map_or("", |entry| &*entry.address));
     let Asker { uid, token, .. } = asker;
     tracing::info!(uid, token, entries = count, new, first, "the operator has added to the suppression list");
     Ok(json!({ "done": count, "new": new }))
+}
+
+/// The entry, added now if it has no time.
+pub(super) fn dated(entry: &Suppressed, now: u64) -> Suppressed {
+    let added = if entry.added == 0 { now } else { entry.added };
+    Suppressed { added, ..entry.clone() }
 }
 
 /// Removes addresses of a tenant, or those for everybody.
