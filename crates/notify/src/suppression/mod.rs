@@ -27,7 +27,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use redb::{
-    ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, Table, TableDefinition, TableError, WriteTransaction,
+    ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition, TableError,
+    WriteTransaction,
 };
 use serde::{Deserialize, Serialize};
 
@@ -240,7 +241,7 @@ impl Suppressions {
         let batch = self.fed().entries.clone();
         if !batch.is_empty() {
             self.write(now, |writing, table| {
-                let lasting = share::insert_lasting(table, batch.iter().map(|(key, value)| (&**key, &**value)))?;
+                let lasting = insert_lasting(table, batch.iter().map(|(key, value)| (&**key, &**value)))?;
                 if self.shares.load(Ordering::Relaxed) {
                     share::note(writing, &lasting)?;
                 }
@@ -251,6 +252,57 @@ impl Suppressions {
         fed.entries.retain(|key, value| batch.get(key) != Some(value));
         self.recount(&fed)?;
         Ok(std::mem::take(&mut fed.dropped))
+    }
+
+    /// Adds entries as [`feed`](Self::feed) does, from another machine: an existing one that lasts as long stays.
+    /// Durable on return. Blocks.
+    ///
+    /// # Errors
+    /// See [`SuppressionError`].
+    pub fn merge(&self, entries: &[Suppressed], now: u64) -> Result<(), SuppressionError> {
+        let encoded: Vec<(String, Vec<u8>)> = entries.iter().map(codec::encode).collect::<Result<_, _>>()?;
+        self.flush(now)?;
+        let entries = || encoded.iter().map(|(key, value)| (&**key, &**value));
+        self.write(now, |_, table| Ok(insert_lasting(table, entries())?.len() as u64)).map(drop)
+    }
+
+    /// From now on entries that are fed wait for [`share`](Self::share), too.
+    pub fn keep_to_share(&self) {
+        self.shares.store(true, Ordering::Relaxed);
+    }
+
+    /// Passes up to `most` of the entries that were fed since [`keep_to_share`](Self::keep_to_share) to `send`, none
+    /// twice unless it returns false or the process crashes. Returns how many were sent. Blocks.
+    ///
+    /// # Errors
+    /// [`SuppressionError::File`].
+    pub fn share(
+        &self,
+        most: usize,
+        now: u64,
+        send: &mut dyn FnMut(&[Suppressed]) -> bool,
+    ) -> Result<usize, SuppressionError> {
+        let found = self.file.read(|file| {
+            let reading = file.begin_read()?;
+            let keys = share::waiting(&reading, most)?;
+            let mut entries = Vec::with_capacity(keys.len());
+            // The first entry made the table.
+            if !keys.is_empty() {
+                let table = reading.open_table(TABLE)?;
+                for (key, _) in &keys {
+                    // An entry that was removed since is not sent.
+                    entries.extend(table.get(&**key)?.and_then(|value| codec::decode(key, value.value())));
+                }
+            }
+            Ok((keys, entries))
+        });
+        let (keys, mut entries) = found.map_err(|error| self.failed(error))?.unwrap_or_default();
+        entries.retain(|entry| entry.is_valid(now));
+        if keys.is_empty() || !entries.is_empty() && !send(&entries) {
+            return Ok(0);
+        }
+        self.write(now, |writing, _| share::forget(writing, &keys).map(|()| 0))?;
+        Ok(entries.len())
     }
 
     /// Passes matching entries to `show`, by tenant and address, until it returns false. Entries added meanwhile may be
@@ -354,4 +406,21 @@ impl Suppressions {
     fn failed(&self, why: impl std::fmt::Display) -> SuppressionError {
         SuppressionError::File { path: self.path.clone(), why: why.to_string() }
     }
+}
+
+/// Inserts entries unless one is there that lasts as long; returns the inserted ones with their keys.
+fn insert_lasting<'a>(
+    table: &mut Stores<'_>,
+    entries: impl Iterator<Item = (&'a str, &'a [u8])>,
+) -> Result<Vec<(&'a str, Suppressed)>, redb::Error> {
+    let mut inserted = Vec::new();
+    for (key, value) in entries {
+        let Some(entry) = codec::decode(key, value) else { continue };
+        let there = table.get(key)?.and_then(|there| codec::decode(key, there.value()));
+        if there.is_none_or(|there| there.lasts() < entry.lasts()) {
+            table.insert(key, value)?;
+            inserted.push((key, entry));
+        }
+    }
+    Ok(inserted)
 }

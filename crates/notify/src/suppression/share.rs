@@ -1,99 +1,15 @@
-//! Entries that bounces and complaints feed, for other machines: they wait in the file until they are sent, so none is
-//! lost by a crash.
+//! Keys of fed entries that other machines are to get: they wait in the file until they are sent, so none is lost by a
+//! crash.
 
-use std::sync::atomic::Ordering;
+use redb::{ReadTransaction, ReadableTable, TableDefinition, TableError, WriteTransaction};
 
-use redb::{ReadableDatabase, ReadableTable, TableDefinition, TableError, WriteTransaction};
+use super::codec::Suppressed;
 
-use super::{Stores, Suppressed, SuppressionError, Suppressions, TABLE, codec};
+/// The key of a fed entry, and the time at which the entry was added.
+pub(super) type Unshared = (String, u64);
 
-impl Suppressions {
-    /// Adds entries as [`feed`](Self::feed) does, from another machine: an existing one that lasts as long stays.
-    /// Durable on return. Blocks.
-    ///
-    /// # Errors
-    /// See [`SuppressionError`].
-    pub fn merge(&self, entries: &[Suppressed], now: u64) -> Result<(), SuppressionError> {
-        let encoded: Vec<(String, Vec<u8>)> = entries.iter().map(codec::encode).collect::<Result<_, _>>()?;
-        self.flush(now)?;
-        let entries = || encoded.iter().map(|(key, value)| (&**key, &**value));
-        self.write(now, |_, table| Ok(insert_lasting(table, entries())?.len() as u64)).map(drop)
-    }
-
-    /// From now on entries that are fed wait for [`share`](Self::share), too.
-    pub fn keep_to_share(&self) {
-        self.shares.store(true, Ordering::Relaxed);
-    }
-
-    /// Passes up to `most` of the entries that were fed since [`keep_to_share`](Self::keep_to_share) to `send`, none
-    /// twice unless it returns false or the process crashes. Returns how many were sent. Blocks.
-    ///
-    /// # Errors
-    /// [`SuppressionError::File`].
-    pub fn share(
-        &self,
-        most: usize,
-        now: u64,
-        send: &mut dyn FnMut(&[Suppressed]) -> bool,
-    ) -> Result<usize, SuppressionError> {
-        let unshared = self.unshared(most)?;
-        let (entries, keys): (Vec<_>, Vec<_>) =
-            unshared.into_iter().map(|(key, added, entry)| (entry, (key, added))).unzip();
-        let entries: Vec<Suppressed> = entries.into_iter().flatten().filter(|entry| entry.is_valid(now)).collect();
-        if keys.is_empty() || !entries.is_empty() && !send(&entries) {
-            return Ok(0);
-        }
-        self.write(now, |writing, _| {
-            let mut unshared = writing.open_table(UNSHARED)?;
-            for (key, added) in &keys {
-                // One that was fed again meanwhile is another.
-                if unshared.get(&**key)?.is_some_and(|there| there.value() == *added) {
-                    unshared.remove(&**key)?;
-                }
-            }
-            Ok(0)
-        })?;
-        Ok(entries.len())
-    }
-
-    /// Keys that are to be shared, with times and entries; `None` for one that was removed since.
-    fn unshared(&self, most: usize) -> Result<Vec<(String, u64, Option<Suppressed>)>, SuppressionError> {
-        let found = self.file.read(|file| {
-            let reading = file.begin_read()?;
-            let mut found = Vec::new();
-            let unshared = match reading.open_table(UNSHARED) {
-                Err(TableError::TableDoesNotExist(_)) => return Ok(found),
-                unshared => unshared?,
-            };
-            let table = reading.open_table(TABLE)?;
-            for waiting in unshared.iter()?.take(most) {
-                let (key, added) = waiting?;
-                let key = key.value().to_owned();
-                let entry = table.get(&*key)?.and_then(|value| codec::decode(&key, value.value()));
-                found.push((key, added.value(), entry));
-            }
-            Ok(found)
-        });
-        Ok(found.map_err(|error| self.failed(error))?.unwrap_or_default())
-    }
-}
-
-/// Inserts entries unless one is there that lasts as long; returns the inserted ones with their keys.
-pub(super) fn insert_lasting<'a>(
-    table: &mut Stores<'_>,
-    entries: impl Iterator<Item = (&'a str, &'a [u8])>,
-) -> Result<Vec<(&'a str, Suppressed)>, redb::Error> {
-    let mut inserted = Vec::new();
-    for (key, value) in entries {
-        let Some(entry) = codec::decode(key, value) else { continue };
-        let there = table.get(key)?.and_then(|there| codec::decode(key, there.value()));
-        if there.is_none_or(|there| there.lasts() < entry.lasts()) {
-            table.insert(key, value)?;
-            inserted.push((key, entry));
-        }
-    }
-    Ok(inserted)
-}
+/// Keys that are to be shared, with the times at which their entries were added.
+const UNSHARED: TableDefinition<'_, &str, u64> = TableDefinition::new("unshared");
 
 /// Has entries wait to be shared.
 pub(super) fn note(writing: &WriteTransaction, entries: &[(&str, Suppressed)]) -> Result<(), redb::Error> {
@@ -104,13 +20,34 @@ pub(super) fn note(writing: &WriteTransaction, entries: &[(&str, Suppressed)]) -
     Ok(())
 }
 
-/// Keys of fed entries that are to be shared, with the times at which they were added.
-const UNSHARED: TableDefinition<'_, &str, u64> = TableDefinition::new("unshared");
+/// Up to `most` of the keys that wait.
+pub(super) fn waiting(reading: &ReadTransaction, most: usize) -> Result<Vec<Unshared>, redb::Error> {
+    let unshared = match reading.open_table(UNSHARED) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+        unshared => unshared?,
+    };
+    let mut found = Vec::new();
+    for waiting in unshared.iter()?.take(most) {
+        let (key, added) = waiting?;
+        found.push((key.value().to_owned(), added.value()));
+    }
+    Ok(found)
+}
+
+/// Removes keys whose entries were sent. The key of an entry that was fed again meanwhile stays.
+pub(super) fn forget(writing: &WriteTransaction, keys: &[Unshared]) -> Result<(), redb::Error> {
+    let mut unshared = writing.open_table(UNSHARED)?;
+    for (key, added) in keys {
+        if unshared.get(&**key)?.is_some_and(|there| there.value() == *added) {
+            unshared.remove(&**key)?;
+        }
+    }
+    Ok(())
+}
 
 #[cfg(test)]
 mod tests {
-    use super::super::SuppressionSource;
-    use super::*;
+    use super::super::{Suppressed, SuppressionSource, Suppressions};
 
     fn bounced(address: &str, added: u64, expires: Option<u64>) -> Suppressed {
         let address = address.to_owned();
