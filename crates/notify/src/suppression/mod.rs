@@ -321,20 +321,19 @@ impl Suppressions {
         let address = wanted.address.as_deref().map(codec::canonical);
         loop {
             // A transaction per page: a slow reader keeps no old pages alive.
-            let (page, last) = self.reading(|table| -> Result<_, redb::Error> {
+            let (page, next) = self.reading(|table| -> Result<_, redb::Error> {
                 let mut page = Vec::with_capacity(PAGE);
-                let mut last = None;
-                let Some(table) = table else { return Ok((page, last)) };
-                for entry in table.range::<&str>((Bound::Included(&*from), Bound::Unbounded))?.take(PAGE) {
+                let mut next = None;
+                let Some(table) = table else { return Ok((page, next)) };
+                let entries = table.range::<&str>((Bound::Included(&*from), Bound::Unbounded))?;
+                for (number, entry) in (1..=PAGE).zip(entries) {
                     let (key, value) = entry?;
                     page.extend(codec::decode(key.value(), value.value()));
-                    last = Some(key.value().to_owned());
+                    // A damaged entry is left out of the page, but counts: others follow it.
+                    next = (number == PAGE).then(|| format!("{}\0", key.value()));
                 }
-                Ok((page, last))
+                Ok((page, next))
             })?;
-            // After this entry.
-            from = last.map_or(from, |last| format!("{last}\0"));
-            let is_last = page.len() < PAGE;
             for entry in page {
                 if wanted.tenant.as_ref().is_some_and(|tenant| *tenant != entry.tenant) {
                     return Ok(());
@@ -346,9 +345,8 @@ impl Suppressions {
                     return Ok(());
                 }
             }
-            if is_last {
-                return Ok(());
-            }
+            let Some(next) = next else { return Ok(()) };
+            from = next;
         }
     }
 

@@ -190,6 +190,18 @@ fn a_long_list_is_shown_in_pages_until_it_is_enough() {
 }
 
 #[test]
+fn entries_behind_a_damaged_one_are_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = Suppressions::open(&dir.path().join("list")).unwrap();
+    let entries: Vec<_> = (0..PAGE).map(|number| entry("t", &format!("{number:05}@a.example"), None)).collect();
+    list.add(&entries, 0).unwrap();
+    // Before the others, and of a version to come.
+    let damaged = codec::key("t", "-@a.example");
+    list.write(0, |_, table| Ok(table.insert(&*damaged, &[9][..]).map(|_| 0)?)).unwrap();
+    assert_eq!(all(&list, &SuppressionFilter::default(), 0).len(), PAGE);
+}
+
+#[test]
 fn a_list_opens_without_its_mark_and_is_marked_with_a_change() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("list");
