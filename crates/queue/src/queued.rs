@@ -9,7 +9,7 @@ use super::Secs;
 use super::codec::{Fields, QueueDecodeError};
 
 /// A message for the queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Queued {
     /// Time of reception.
     pub received: Secs,
@@ -96,22 +96,8 @@ const LEAVES_FROM_OTHER: u8 = 16;
 impl Queued {
     /// A message without any parameter, of no tenant. Its recipients are numbered from 0.
     pub fn plain<A: Into<Arc<str>>>(received: Secs, sender: &str, addresses: impl IntoIterator<Item = A>) -> Self {
-        let none: Arc<str> = "".into();
-        Queued {
-            received,
-            not_before: 0,
-            expires: 0,
-            sender: sender.into(),
-            forwarded: None,
-            is_8bit: false,
-            smtputf8: false,
-            ret: None,
-            envid: none.clone(),
-            tenant: none.clone(),
-            campaign: none.clone(),
-            pool: none,
-            recipients: (0..).zip(addresses).map(|(number, to)| QueuedRecipient::plain(number, to)).collect(),
-        }
+        let recipients = (0..).zip(addresses).map(|(number, to)| QueuedRecipient::plain(number, to)).collect();
+        Queued { received, sender: sender.into(), recipients, ..Queued::default() }
     }
 
     /// The sender's address for a recipient; empty for none.
