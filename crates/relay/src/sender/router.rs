@@ -98,15 +98,17 @@ async fn end_all(shared: &Arc<Shared>, id: QueueId, end: impl Fn(&Transaction)) 
 pub(super) fn site_of(shared: &Shared, plan: &Plan, egress: &Arc<Egress>) -> Arc<Site> {
     let known = shared.sites.find(&(egress.name().clone(), plan.name.clone()));
     known.unwrap_or_else(|| {
-        let unlimited = shared.shaper.unlimited(egress.name(), &plan.name);
-        let egress = egress.clone();
-        let name = plan.name.clone();
-        let manner = plan.manner.clone();
-        let destination = plan.destination.clone();
-        let site = Site::new(egress, name, manner, destination, ReadyId::default(), unlimited);
+        let site = new_site(shared, plan, egress, ReadyId::default());
         join(shared, &site, &mut site.state(), &plan.domain);
         Arc::new(site)
     })
+}
+
+/// The site of a plan as one of its sources sees it, without limits.
+fn new_site(shared: &Shared, plan: &Plan, egress: &Arc<Egress>, ready: ReadyId) -> Site {
+    let unlimited = shared.shaper.unlimited(egress.name(), &plan.name);
+    let Plan { name, manner, destination, .. } = plan;
+    Site::new(egress.clone(), name.clone(), manner.clone(), destination.clone(), ready, unlimited)
 }
 
 /// Routes a queue to the sites of its plans, one per source, with their current hosts. `false`: the routes have
@@ -140,14 +142,8 @@ fn route_to(shared: &Arc<Shared>, id: QueueId, routes: &Arc<Routes>, usual: &Pla
             (ready, resumes)
         };
         let site = |(ready, (plan, (egress, _))): (_, (&Plan, &Member))| {
-            let site = sites.find(egress, &plan.name, &plan.manner).unwrap_or_else(|| {
-                let egress = egress.clone();
-                let name = plan.name.clone();
-                let manner = plan.manner.clone();
-                let unlimited = shared.shaper.unlimited(egress.name(), &name);
-                let site = Site::new(egress, name, manner, plan.destination.clone(), ready, unlimited);
-                sites.put(site, routes.egresses())
-            });
+            let known = sites.find(egress, &plan.name, &plan.manner);
+            let site = known.unwrap_or_else(|| sites.put(new_site(shared, plan, egress, ready), routes.egresses()));
             let mut state = site.state();
             (state.destination, state.ready) = (plan.destination.clone(), ready);
             if resumes {
