@@ -190,14 +190,9 @@ fn notice(
     let to_address = to.address.clone();
     let recipient = QueuedRecipient { number: 0, address: to_address.clone(), orcpt: "".into(), notify: notify::NEVER };
     let remote = Outgoing {
-        sender: "".into(),
         is_8bit: written.is_8bit,
         smtputf8: written.smtputf8,
-        ret: None,
-        envid: "".into(),
         tenant: if to.is_postmaster { Arc::default() } else { tenant },
-        campaign: "".into(),
-        pool: "".into(),
         recipients: vec![recipient],
         ..Outgoing::default()
     };
