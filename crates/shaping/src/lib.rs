@@ -12,7 +12,15 @@
 //!
 //! let rules = ShapingRules::parse(
 //!     "shaping.toml",
-//!     "[default]\nconnections = 10\n[provider.big]\nmx = ['.big.example']\nconnections = 5\ntotal = { connections = 20 }\n",
+//!     "
+//!     [default]
+//!     connections = 10
+//!
+//!     [provider.big]
+//!     mx = ['.big.example']
+//!     connections = 5
+//!     total = { connections = 20 }
+//!     ",
 //! )?;
 //! let site = rules.of_site("default", &["mx1.big.example"], &rules.of_domain("a.example"));
 //! assert_eq!(site.connections.unwrap().value, 5);

@@ -229,7 +229,8 @@ impl State {
     }
 
     /// Asks for one more connection, if allowed. In a pause there is none; else only as many new ones as there are; and
-    /// after a pause a single probe, until something is accepted. `share` is asked last, when all else allows it.
+    /// after a pause a single probe, until something is accepted. `share` is asked once the site itself allows it; the
+    /// limits that sites have in common are last, as a refusal there queues the site.
     pub fn grow(&mut self, site: &Arc<Site>, alarm: &Alarm, share: impl FnOnce(&mut Self) -> Option<Share>) -> Wanted {
         if self.standing.is_paused(Instant::now()) {
             return Wanted::Nothing;

@@ -1,8 +1,8 @@
-//! LimitTokens of one message, reserved when it is chosen and spent at its MAIL; and those of one connection, reserved
-//! until it connects.
+//! Tokens of one message, reserved when it is chosen and spent at its MAIL; and those of one connection, reserved until
+//! it connects.
 //!
 //! A message read from a slow disk reaches MAIL late, and a connection that looks up a name connects late, or never.
-//! LimitTokens spent early would let later messages add up to more than a burst.
+//! Tokens spent early would let later messages add up to more than a burst.
 
 use std::sync::Arc;
 
