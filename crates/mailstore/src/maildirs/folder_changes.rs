@@ -253,8 +253,9 @@ impl<'a> FolderChanges<'a> {
         Err(refused)
     }
 
-    /// UIDVALIDITYs by mailbox, new ones, where the last mailbox of the new name had the same. Dovecot gives one to all
-    /// mailboxes that it makes in a second, and a client would take messages of one for those of the other.
+    /// New UIDVALIDITYs by mailbox, where the last mailbox of the new name had the same or a higher one: a rename
+    /// has to raise the UIDVALIDITY of a name (RFC 9051 section 2.3.1.1). Dovecot gives one to all mailboxes that it makes in a second,
+    /// and a client would take messages of one for those of the other.
     fn renewed_validities(&self, moves: &[Move]) -> Result<HashMap<u32, u32>, MailstoreError> {
         let (ledger, mut renewed) = (&self.account.shared.ledger, HashMap::new());
         let Some(owner) = self.account.owner.get() else { return Ok(renewed) };
@@ -262,7 +263,7 @@ impl<'a> FolderChanges<'a> {
         for step in moves {
             let head = ledger.head_without_tail(step.core.id).map_err(|error| refusal(&error))?;
             let before = names.get(step.name.as_str().as_bytes()).map(|row| row.last_validity);
-            if head.is_some_and(|head| before == Some(head.uid_validity)) {
+            if head.is_some_and(|head| before >= Some(head.uid_validity)) {
                 last = new_validity(ledger, last, 0);
                 renewed.insert(step.core.id, last);
             }
