@@ -91,7 +91,8 @@ impl Line {
                     let mut end = Vec::new();
                     let write = self.stream.write(&packed);
                     unless_stalled(write, || deflated.break_off(&mut end)).await?;
-                    packed = end;
+                    packed.clear();
+                    packed.append(&mut end);
                 }
                 self.stream.write(&packed).await
             }
