@@ -24,8 +24,8 @@ impl Maildir {
         Ok(posthaste_fsops::linkat(from.subdir(subdir), name, self.tmp_dir(), tmp_name, AtFlags::empty())?)
     }
 
-    /// Gives an open file a name in `tmp/`. False: it has to be copied, as it is on another file system, belongs to
-    /// somebody else than `tmp/`, or has other names, which may be of a file that its user cannot even read. Not synced.
+    /// Gives an open file a name in `tmp/`. False: the file has to be copied. It is on another file system, its owner is
+    /// not that of `tmp/`, or it has several names: users can link files that they cannot read. Not synced.
     ///
     /// # Errors
     /// `AlreadyExists`; others of `link` and `fstat`.

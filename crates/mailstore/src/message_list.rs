@@ -30,7 +30,7 @@ pub(crate) struct Message<F> {
 /// Ascending by UID. Each change keeps the counts right.
 #[derive(Debug, Clone)]
 pub(crate) struct MessageList<F> {
-    /// None of them is empty.
+    /// Never empty, and at most [`CHUNK_MESSAGES`] each. Only the last one grows, so removals leave short chunks.
     chunks: Vec<Arc<Vec<Message<F>>>>,
     /// Position of the first message of each chunk.
     starts: Vec<u32>,
