@@ -24,6 +24,13 @@ pub fn serve(dir: &Path) -> (Server, SocketAddr) {
     (server, address)
 }
 
+#[test]
+fn a_server_may_have_an_http_listener_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path(), &format!("host_name = \"mx.example.org\"\n{CONFIG}"));
+    assert_eq!(get(page_of(&server), "/health/ready", None), (200, "ready\n".to_owned()));
+}
+
 /// Creates a token and returns its secret.
 pub fn token(dir: &Path, name: &str, scopes: &str) -> String {
     let file = dir.join(format!("{name}.token"));
