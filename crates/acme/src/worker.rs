@@ -230,7 +230,7 @@ impl Worker {
         }
         if let Some(why) = &about_key {
             let new_key = self.settings.new_key;
-            tracing::warn!(name, why, new_key, "other hosts expect another key: see `posthaste dns check`");
+            tracing::warn!(name, why, new_key, "other hosts may expect another key: see `posthaste dns check`");
         }
         Ok(about_key)
     }
