@@ -37,14 +37,18 @@ impl PageLinkMaker {
     /// has a TCP address.
     pub fn link(&self, scopes: &[Scope], secs: u64) -> Option<String> {
         let url = self.urls.first()?;
-        let scopes = match scopes {
-            [] => Scope::all().filter(|scope| self.is_first_minute || *scope != Scope::MailRead).collect(),
-            named => named.to_vec(),
-        };
-        Some(format!("{url}#k={}", self.links.make(scopes, secs).reveal()))
+        Some(format!("{url}#k={}", self.links.make(self.or_usual(scopes), secs).reveal()))
     }
 
-    /// Answers `posthaste page`.
+    /// These scopes; if there are none, the usual ones.
+    fn or_usual(&self, scopes: &[Scope]) -> Vec<Scope> {
+        match scopes {
+            [] => Scope::all().filter(|scope| self.is_first_minute || *scope != Scope::MailRead).collect(),
+            named => named.to_vec(),
+        }
+    }
+
+    /// Answers `posthaste page`. `scopes` of the answer is a text as `--scopes` takes it.
     pub fn answer(&self, scopes: &[String], secs: u64) -> Result<Value, String> {
         let parsed = scopes.iter().map(|name| name.parse::<Scope>().map_err(|error| error.to_string()));
         let parsed: Vec<Scope> = parsed.collect::<Result<_, _>>()?;
@@ -52,7 +56,8 @@ impl PageLinkMaker {
             return Err("a session lasts 1 s to 30 days".to_owned());
         }
         let link = self.link(&parsed, secs).ok_or(NO_PAGE)?;
-        Ok(json!({ "done": 1, "link": link, "secs": LINK_SECS }))
+        let scopes = self.or_usual(&parsed).iter().map(Scope::to_string).collect::<Vec<_>>().join(",");
+        Ok(json!({ "done": 1, "link": link, "secs": LINK_SECS, "scopes": scopes }))
     }
 }
 
@@ -101,7 +106,10 @@ mod tests {
             let scopes = |named: &[String]| {
                 let answer = maker.answer(named, 60).unwrap();
                 let key = answer["link"].as_str().unwrap().split_once("#k=").unwrap().1.to_owned();
-                links.scopes_of(&key).unwrap()
+                let given = links.scopes_of(&key).unwrap();
+                let told = answer["scopes"].as_str().unwrap().split(',').map(|name| name.parse().unwrap());
+                assert_eq!(told.collect::<Vec<Scope>>(), given);
+                given
             };
             assert_eq!(scopes(&[]).contains(&Scope::MailRead), is_first_minute);
             assert_eq!(scopes(&["mail:read".to_owned()]), [Scope::MailRead]);

@@ -249,7 +249,7 @@ async fn serve(stream: UnixStream, doors: Doors) -> io::Result<()> {
     answer(write, move |answer| match serde_json::from_str(&line) {
         Ok(SentRequest(Request::Page { secs, scopes })) => {
             let last = page.ok_or(NO_PAGE)?.answer(&scopes, secs)?;
-            tracing::info!(uid, scopes = scopes.join(","), secs, "a link to the page was made");
+            tracing::info!(uid, scopes = last["scopes"].as_str(), secs, "a link to the page was made");
             Ok(last)
         }
         Ok(SentRequest(request)) => {
