@@ -581,6 +581,7 @@ class Tests:
         expect(records.first).to_contain_text("no answer", timeout=120_000)
         expect(records.first).to_contain_text("10 mx.here.example.")
         expect(page.get_by_text(re.compile(r"Without an answer: (\d+) of \1 records"))).to_be_visible()
+        expect(page.get_by_text(re.compile("DNS did not answer about the host's address: "))).to_be_visible()
         # `none` is a result of a check.
         expect(page.get_by_text("no check yet")).to_have_count(3)
         expect(page.get_by_text("MTA-STS policy: not served")).to_be_visible()

@@ -17,8 +17,8 @@ pub struct DomainCheck {
     pub servers: Vec<String>,
     /// The domain has a key of DKIM.
     pub has_keys: bool,
-    /// The host has an address.
-    pub has_address: bool,
+    /// The host has an address ([`FoundRecord::Same`]) or none, or DNS did not answer.
+    pub host_address: FoundRecord,
     /// The MTA-STS policy is served under its name, or not; `None`: there is no listener for it.
     pub has_policy: Option<bool>,
 }
@@ -71,7 +71,7 @@ impl DomainCheck {
                     RecordSource::Resolver(_) => Vec::new(),
                 },
                 has_keys: !own.keys.is_empty(),
-                has_address: addresses.is_ok_and(|addresses| !addresses.is_empty()),
+                host_address: FoundRecord::among(addresses, |_| true, |_| String::new()),
                 has_policy,
             })
         })
@@ -80,12 +80,17 @@ impl DomainCheck {
 
     /// True if nothing is missing.
     pub fn is_complete(&self) -> bool {
-        self.left() == 0 && self.has_keys && self.has_address
+        self.left() == 0 && self.has_keys && self.host_address == FoundRecord::Same
     }
 
     /// The number of records that are not as they should be.
     pub fn left(&self) -> usize {
         self.records.iter().filter(|record| record.found != FoundRecord::Same).count()
+    }
+
+    /// The number of records about which DNS did not answer: they may be as they should be.
+    pub fn unanswered(&self) -> usize {
+        self.records.iter().filter(|record| matches!(record.found, FoundRecord::Unknown(_))).count()
     }
 }
 
@@ -97,18 +102,25 @@ impl Serialize for DomainCheck {
             complete: bool,
             asked: &'static str,
             servers: &'a [String],
-            host_has_address: bool,
+            /// `None`: DNS did not answer.
+            host_has_address: Option<bool>,
+            host_address_error: Option<&'a str>,
             has_dkim_keys: bool,
             mta_sts: Option<bool>,
             records: &'a [WantedRecord],
         }
-        let Self { domain, host: _, records, servers, has_keys, has_address, has_policy } = self;
+        let Self { domain, host: _, records, servers, has_keys, host_address, has_policy } = self;
+        let host_address_error = match host_address {
+            FoundRecord::Unknown(why) => Some(&**why),
+            _ => None,
+        };
         let shown = Shown {
             domain,
             complete: self.is_complete(),
             asked: if servers.is_empty() { "resolver" } else { "own servers" },
             servers,
-            host_has_address: *has_address,
+            host_has_address: host_address_error.is_none().then_some(*host_address == FoundRecord::Same),
+            host_address_error,
             has_dkim_keys: *has_keys,
             mta_sts: *has_policy,
             records,

@@ -86,16 +86,25 @@ fn asked(check: &DomainCheck) -> String {
 
 fn text(check: &DomainCheck) -> String {
     let mut text: String = check.records.iter().map(line).collect();
-    if !check.has_address {
-        text += &format!("missing    {}.  A or AAAA: the host has no address\n", check.host);
+    match &check.host_address {
+        FoundRecord::Unknown(why) => {
+            text += &format!("no answer  {}.  A or AAAA  {}\n", check.host, harmless(why));
+        }
+        FoundRecord::Nothing => text += &format!("missing    {}.  A or AAAA: the host has no address\n", check.host),
+        FoundRecord::Same | FoundRecord::Other(_) => {}
     }
     if !check.has_keys {
         text += &format!("missing    a DKIM key: `posthaste dkim new {}` makes one\n", check.domain);
     }
-    let verdict = match check.left() {
+    let (all, unanswered) = (check.records.len(), check.unanswered());
+    let verdict = match (check.left() - unanswered, unanswered) {
         _ if check.is_complete() => "all records are seen".to_owned(),
-        0 => "the records are seen, and something else is missing".to_owned(),
-        left => format!("{left} of {} records are not as they should be", check.records.len()),
+        (0, 0) => "the records are seen, and something else is missing".to_owned(),
+        (wrong, 0) => format!("{wrong} of {all} records are not as they should be"),
+        (0, _) => format!("DNS did not answer about {unanswered} of {all} records"),
+        (wrong, _) => {
+            format!("{wrong} of {all} records are not as they should be, and DNS did not answer about {unanswered}")
+        }
     };
     text + &format!("{verdict} ({})\n", asked(check))
 }

@@ -62,7 +62,8 @@ function recordsOf(domain, lines, end, now) {
   if (end.failure) said.push(el("p", { class: "error" }, foreign(end.failure)));
   if (lines.length && end.complete) said.push(el("p", { class: "good" }, "All records are seen."));
   said.push(counted("Not as it should be: ", some("missing", "differs")), counted("Without an answer: ", some("unknown")));
-  if (end.host_has_address === false) said.push(el("p", { class: "warning" }, "No address of the host was found in DNS."));
+  if (end.host_has_address === null) said.push(el("p", { class: "warning" }, "DNS did not answer about the host's address: ", foreign(end.host_address_error)));
+  if (end.host_has_address === false) said.push(el("p", { class: "warning" }, "The host has no address in DNS."));
   if (end.has_dkim_keys === false) said.push(el("p", { class: "warning" }, "There is no DKIM key: ", el("code", {}, "posthaste dkim new ", foreign(domain)), " makes one."));
   if (end.mta_sts !== undefined) said.push(el("p", {}, "MTA-STS policy: " + POLICY[end.mta_sts]));
   const asked = end.at ? [end.servers?.length ? ["Asked: ", foreign(end.servers.join(", "))] : "Asked: the resolver, which may keep old answers", ", " + clock(end.at, now) + ". "] : null;

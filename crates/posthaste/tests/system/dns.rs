@@ -260,6 +260,33 @@ fn a_blocked_port_53_uses_the_resolver_and_says_so() {
 }
 
 #[test]
+fn silence_of_dns_is_no_missing_address() {
+    let fails = Zone::default().mx("example.org", 10, "mx.example.org").fails("mx.example.org");
+    let (dir, dns) = (tempfile::tempdir().unwrap(), Dns::start(fails));
+    server_with_key(dir.path(), &dns);
+    let check = |more: &[&str]| {
+        let args = [&["dns", "check", "example.org", "--dns-port", "9"][..], more].concat();
+        let output = command(dir.path(), &args).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = check(&[]);
+    assert!(text.contains("no answer  mx.example.org.  A or AAAA  DNS has no answer for mx.example.org"), "{text}");
+    assert!(!text.contains("no address") && text.contains("DNS did not answer about "), "{text}");
+    let round: Value = serde_json::from_str(&check(&["--json"])).unwrap();
+    assert_eq!((&round["host_has_address"], &round["complete"]), (&Value::Null, &false.into()), "{round}");
+    assert!(round["host_address_error"].as_str().unwrap().contains("no answer"), "{round}");
+    // The name has no address, and the name does not exist.
+    for zone in [Zone::default().txt("mx.example.org", "x"), Zone::default().txt("other.example.org", "x")] {
+        dns.change(zone);
+        let text = check(&[]);
+        assert!(text.contains("missing    mx.example.org.  A or AAAA: the host has no address\n"), "{text}");
+        let round: Value = serde_json::from_str(&check(&["--json"])).unwrap();
+        assert_eq!((&round["host_has_address"], &round["host_address_error"]), (&false.into(), &Value::Null));
+    }
+}
+
+#[test]
 fn the_record_of_a_policy_is_wanted_once_the_policy_is_served() {
     let name = "mta-sts.example.org";
     let key = rcgen::KeyPair::generate().unwrap();
