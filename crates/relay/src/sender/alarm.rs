@@ -1,8 +1,8 @@
-//! Wakes those that wait for a token when it is there.
+//! Wakes those that wait for a token when it is there, and those that a holder of a lock cannot wake itself.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use posthaste_shaping::limits::RateLimit;
@@ -12,9 +12,15 @@ use tokio::time::Instant;
 /// Limits by the time of their next token.
 pub(super) struct Alarm<W> {
     opened: Instant,
-    due: Mutex<BinaryHeap<Reverse<Due<W>>>>,
+    state: Mutex<AlarmState<W>>,
     /// Notified when the next time changes.
     changed: Notify,
+}
+
+struct AlarmState<W> {
+    due: BinaryHeap<Reverse<Due<W>>>,
+    /// Waiters due now, whatever the limits.
+    now: Vec<W>,
 }
 
 struct Due<W> {
@@ -44,7 +50,12 @@ impl<W> Ord for Due<W> {
 
 impl<W> Alarm<W> {
     pub fn new() -> Self {
-        Alarm { opened: Instant::now(), due: Mutex::new(BinaryHeap::new()), changed: Notify::new() }
+        let state = AlarmState { due: BinaryHeap::new(), now: Vec::new() };
+        Alarm { opened: Instant::now(), state: Mutex::new(state), changed: Notify::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, AlarmState<W>> {
+        self.state.lock().expect("the alarm")
     }
 
     /// Nanoseconds since the relay's opening: the time of all buckets.
@@ -59,11 +70,17 @@ impl<W> Alarm<W> {
         }
     }
 
+    /// Wakes these soon. For callers that hold the lock of a site, so cannot serve another.
+    pub fn wake(&self, waiters: impl IntoIterator<Item = W>) {
+        self.state().now.extend(waiters);
+        self.changed.notify_one();
+    }
+
     fn set(&self, at: u64, limit: Arc<RateLimit<W>>) {
-        let mut due = self.due.lock().expect("the alarm");
-        let is_next = due.peek().is_none_or(|Reverse(next)| at < next.at);
-        due.push(Reverse(Due { at, limit }));
-        drop(due);
+        let mut state = self.state();
+        let is_next = state.due.peek().is_none_or(|Reverse(next)| at < next.at);
+        state.due.push(Reverse(Due { at, limit }));
+        drop(state);
         if is_next {
             self.changed.notify_one();
         }
@@ -72,7 +89,13 @@ impl<W> Alarm<W> {
     /// Waits for the next time, and returns the waiters due then.
     pub async fn next(&self) -> Vec<W> {
         loop {
-            let next = self.due.lock().expect("the alarm").peek().map(|Reverse(next)| next.at);
+            let next = {
+                let mut state = self.state();
+                if !state.now.is_empty() {
+                    return std::mem::take(&mut state.now);
+                }
+                state.due.peek().map(|Reverse(next)| next.at)
+            };
             let now = self.now();
             match next {
                 Some(at) if at <= now => return self.take_due(now),
@@ -88,7 +111,7 @@ impl<W> Alarm<W> {
     fn take_due(&self, now: u64) -> Vec<W> {
         let mut limits = Vec::new();
         {
-            let mut due = self.due.lock().expect("the alarm");
+            let due = &mut self.state().due;
             while due.peek().is_some_and(|Reverse(next)| next.at <= now) {
                 limits.extend(due.pop().map(|Reverse(due)| due.limit));
             }
@@ -105,3 +128,19 @@ impl<W> Alarm<W> {
 
 /// Longest timer.
 const A_WHILE: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn waiters_that_are_due_now_are_woken_before_any_time() {
+        let alarm = Alarm::new();
+        let woken = async { tokio::time::timeout(Duration::from_secs(1), alarm.next()).await.unwrap_or_default() };
+        // It waits already.
+        let (found, ()) = tokio::join!(woken, async { alarm.wake([1, 2]) });
+        assert_eq!(found, [1, 2]);
+        alarm.wake([3]);
+        assert_eq!(alarm.next().await, [3]);
+    }
+}

@@ -9,7 +9,7 @@ use super::serving::serve;
 use super::shared::Shared;
 use super::site::{OpenLimit, Permit, Site, State, Waiter};
 use posthaste_queue::Slow;
-use posthaste_shaping::limits::{LimitedSite, SlowDown};
+use posthaste_shaping::limits::{LimitedSite, SlowDown, end_all};
 use posthaste_shaping::{MailScope, ShapingRules};
 
 /// Wakes those that wait for a limit, until the relay ends.
@@ -96,6 +96,11 @@ fn wake_waiters(shared: &Arc<Shared>, waiters: Vec<Waiter>) {
                     serve(shared, &site);
                 }
             }
+            Waiter::InTurn(site) => {
+                if let Some(site) = site.upgrade() {
+                    serve(shared, &site);
+                }
+            }
         }
     }
     if !parked.is_empty() {
@@ -108,8 +113,7 @@ fn wake_waiters(shared: &Arc<Shared>, waiters: Vec<Waiter>) {
 
 /// Returns the permits of a connection that has ended, and wakes the next in turn.
 pub(super) fn give_back(shared: &Arc<Shared>, permits: &mut Vec<Permit>) {
-    let next: Vec<Arc<Site>> = permits.drain(..).filter_map(Permit::end).collect();
-    next.iter().for_each(|site| serve(shared, site));
+    end_all(permits.drain(..)).iter().for_each(|site| serve(shared, site));
 }
 
 /// A permit for a connection to an address, if these are limited.

@@ -89,6 +89,8 @@ pub(super) enum Waiter {
     Message(Weak<Site>),
     /// A site that needs one more connection.
     Connection(Weak<Site>),
+    /// A site whose turn it is at a limit of open connections.
+    InTurn(Weak<Site>),
     /// Mail that the queue has parked.
     Parked(Parked),
 }
@@ -214,10 +216,17 @@ impl State {
             return None;
         }
         match limits.permits() {
-            // If another site was faster, this one is checked again each second.
-            Ok(permits) => Tokens::try_reserve(&limits.connecting, now).map(|tokens| (permits, tokens)),
-            Err(limit) => {
-                limit.wait(site);
+            Ok(permits) => match Tokens::try_reserve(&limits.connecting, now) {
+                Some(tokens) => Some((permits, tokens)),
+                // Another site was faster: this one is checked again each second.
+                None => {
+                    wake_in_turn(alarm, &limits::end_all(permits));
+                    None
+                }
+            },
+            Err(refused) => {
+                refused.limit.wait(site);
+                wake_in_turn(alarm, &refused.next);
                 None
             }
         }
@@ -335,6 +344,13 @@ impl State {
         if !self.lost.is_empty() {
             self.lost.remove(&message);
         }
+    }
+}
+
+/// Has sites served that permits of another have held up.
+fn wake_in_turn(alarm: &Alarm, sites: &[Arc<Site>]) {
+    if !sites.is_empty() {
+        alarm.wake(sites.iter().map(|site| Waiter::InTurn(Arc::downgrade(site))));
     }
 }
 

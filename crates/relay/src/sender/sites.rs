@@ -231,7 +231,7 @@ const SITES_KEPT: usize = 10_000;
 mod tests {
     use super::*;
     use crate::sender::shared::Shared;
-    use crate::sender::site::{State, Wanted};
+    use crate::sender::site::{Alarm, OpenLimit, SiteLimits, State, Waiter, Wanted};
     use crate::sender::source::OutgoingSource;
     use crate::sender::test_relay::{append, idle};
     use crate::sender::{FixedRoute, Routing};
@@ -325,6 +325,29 @@ mod tests {
         let new = site();
         assert!(!Arc::ptr_eq(&new, &old) && (&new.name, new.state().ready) == (&old.name, ready));
         assert!(take().is_some(), "by the new one");
+    }
+
+    #[test]
+    fn a_site_refused_by_one_limit_wakes_those_at_the_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let relay = idle(dir.path());
+        let shared = &relay.0.shared;
+        let [site, waiting] = ["one", "other"].map(|name| add(shared, name));
+        let [free, used] = ["free", "used"].map(|name| Arc::new(OpenLimit::new(name.into())));
+        let mut limits = SiteLimits::of(shared.shaper.defaults(), "default", "one");
+        limits.open = vec![(free.clone(), 1), (used, 0)];
+        free.wait(&waiting);
+        let alarm = Alarm::new();
+        {
+            let mut state = site.state();
+            state.limits = Arc::new(limits);
+            let share = |state: &mut State| state.share(&site, &shared.sites.sharing);
+            assert!(matches!(state.grow(&site, &alarm, share), Wanted::Nothing));
+        }
+        let woken = async { tokio::time::timeout(Duration::from_secs(10), alarm.next()).await.unwrap_or_default() };
+        let woken = shared.runtime.block_on(woken);
+        let [Waiter::InTurn(next)] = &woken[..] else { panic!("{woken:?}") };
+        assert!(next.upgrade().is_some_and(|next| Arc::ptr_eq(&next, &waiting)));
     }
 
     #[test]

@@ -20,9 +20,9 @@ use crate::automation::Counts;
 use crate::explain::Defaults;
 use crate::{DomainOrSite, Label, MailScope, NamedLimit, Sections, ShapingRules, Sourced};
 
-pub use open::{OpenLimit, OpenPermit};
+pub use open::{OpenLimit, OpenPermit, end_all};
 pub use rate::{RateLimit, check};
-pub use site::{LimitedSite, SiteLimits};
+pub use site::{LimitedSite, NoPermit, SiteLimits};
 pub use tokens::LimitTokens;
 
 /// Finds limits, and keeps those in use.

@@ -116,6 +116,11 @@ impl<S> OpenPermit<S> {
     }
 }
 
+/// Ends connections; returns the next sites in turn, to be woken.
+pub fn end_all<S>(permits: impl IntoIterator<Item = OpenPermit<S>>) -> Vec<Arc<S>> {
+    permits.into_iter().filter_map(OpenPermit::end).collect()
+}
+
 impl<S> Drop for OpenPermit<S> {
     fn drop(&mut self) {
         self.limit.open.fetch_sub(1, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::State;
-use super::open::{OpenLimit, OpenPermit};
+use super::open::{OpenLimit, OpenPermit, end_all};
 use super::rate::RateLimit;
 use crate::explain::Defaults;
 use crate::{FAILURES_BEFORE_PAUSE, MailScope, Sections, Sourced};
@@ -137,12 +137,15 @@ impl<W, S> SiteLimits<W, S> {
     /// A permit of each connection limit.
     ///
     /// # Errors
-    /// The limit that is used up.
-    pub fn permits(&self) -> Result<Vec<OpenPermit<S>>, &Arc<OpenLimit<S>>> {
-        let permit = |(limit, most): &'_ (Arc<OpenLimit<S>>, u32)| limit.open(*most);
+    /// A limit is used up.
+    pub fn permits(&self) -> Result<Vec<OpenPermit<S>>, NoPermit<'_, S>> {
         let mut permits = Vec::with_capacity(self.open.len());
-        for place in &self.open {
-            permits.push(permit(place).ok_or(&place.0)?);
+        for (limit, most) in &self.open {
+            match limit.open(*most) {
+                Some(permit) => permits.push(permit),
+                // Meanwhile these permits may have turned other sites away.
+                None => return Err(NoPermit { limit, next: end_all(permits) }),
+            }
         }
         Ok(permits)
     }
@@ -150,5 +153,33 @@ impl<W, S> SiteLimits<W, S> {
     /// True if others wait for connections of this site.
     pub fn is_waited_for(&self) -> bool {
         self.open.iter().any(|(limit, _)| limit.is_waited_for())
+    }
+}
+
+/// A site that gets no permits.
+pub struct NoPermit<'a, S> {
+    /// The limit that is used up.
+    pub limit: &'a Arc<OpenLimit<S>>,
+    /// Sites to wake: they are next in turn at the other limits.
+    pub next: Vec<Arc<S>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_without_all_permits_wakes_those_it_held_up() {
+        let defaults = Defaults { connections: 5, messages_per_connection: 10, recipients_per_message: 10 };
+        let limit = |name: &str| Arc::new(OpenLimit::<u8>::new(name.into()));
+        let [free, used] = [limit("free"), limit("used")];
+        let mut limits = SiteLimits::<(), u8>::of(defaults, "default", "a site");
+        limits.open = vec![(free.clone(), 1), (used.clone(), 0)];
+        let waiting = Arc::new(7);
+        free.wait(&waiting);
+        let refused = limits.permits().err().expect("one is used up");
+        assert!(Arc::ptr_eq(refused.limit, &used));
+        assert_eq!(refused.next, [waiting]);
+        assert!(free.count() == 0 && !free.is_waited_for());
     }
 }
