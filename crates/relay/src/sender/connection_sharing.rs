@@ -2,9 +2,11 @@
 //! for a turn, and connections give way to them.
 //!
 //! One lock holds the number of open connections, the queue, and the connections about to end for it. So those that ask
-//! at the same moment get no more than are allowed. Lock it after a site.
+//! at the same moment get no more than are allowed. Lock it after a site. After each message a connection asks whether
+//! to give its turn away: that is read without the lock while no site waits.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,8 @@ pub(super) struct ConnectionSharing<S> {
     /// Connections at a time.
     most: usize,
     shares: Mutex<Shares<S>>,
+    /// True if a connection in use should end for a waiting site. Set at the end of each [change](Self::change).
+    wants_turns: AtomicBool,
     /// Notified when a connection has ended.
     ended: Condvar,
 }
@@ -21,9 +25,15 @@ struct Shares<S> {
     open: usize,
     /// Open connections that are about to end for a waiting site, or a future one.
     giving_way: usize,
-    /// Sites that have mail and no connection.
-    waiting: VecDeque<Arc<S>>,
+    /// Sites that have mail and no connection, in turn.
+    waiting: BTreeMap<Place, Arc<S>>,
+    /// The next place in the queue.
+    next_place: u64,
 }
+
+/// The place of a site that waits for its first connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place(u64);
 
 impl<S> Shares<S> {
     /// Connections above `most * (1 - 1/part)`: the used part of a reserve.
@@ -42,7 +52,7 @@ pub(super) struct Share<S>(Arc<ConnectionSharing<S>>);
 
 impl<S> Drop for Share<S> {
     fn drop(&mut self) {
-        self.0.shares().open -= 1;
+        self.0.change(|shares| shares.open -= 1);
         self.0.ended.notify_all();
     }
 }
@@ -52,18 +62,27 @@ pub(super) struct GivesWay<S>(Arc<ConnectionSharing<S>>);
 
 impl<S> Drop for GivesWay<S> {
     fn drop(&mut self) {
-        self.0.shares().giving_way -= 1;
+        self.0.change(|shares| shares.giving_way -= 1);
     }
 }
 
 impl<S> ConnectionSharing<S> {
     pub fn new(most: usize) -> Self {
-        let shares = Shares { open: 0, giving_way: 0, waiting: VecDeque::new() };
-        ConnectionSharing { most, shares: Mutex::new(shares), ended: Condvar::new() }
+        let shares = Mutex::new(Shares { open: 0, giving_way: 0, waiting: BTreeMap::new(), next_place: 0 });
+        ConnectionSharing { most, shares, wants_turns: AtomicBool::new(false), ended: Condvar::new() }
     }
 
     fn shares(&self) -> MutexGuard<'_, Shares<S>> {
         self.shares.lock().expect("the connections")
+    }
+
+    /// Changes the shares: the only way, so `wants_turns` is always set.
+    fn change<T>(&self, change: impl FnOnce(&mut Shares<S>) -> T) -> T {
+        let mut shares = self.shares();
+        let done = change(&mut shares);
+        // Stored under the lock, so in the order of changes.
+        self.wants_turns.store(shares.wanted(0) > 0, Ordering::Relaxed);
+        done
     }
 
     /// Open connections, those about to open included.
@@ -72,34 +91,46 @@ impl<S> ConnectionSharing<S> {
     }
 
     /// A share for one more connection of a site that has so many. Without one for its first, the site is queued unless
-    /// it `waits` already.
-    pub fn take(self: &Arc<Self>, site: &Arc<S>, connections: usize, waits: &mut bool) -> Option<Share<S>> {
-        let mut shares = self.shares();
-        let is_reserved = connections > 0 && shares.reserve_used(self.most, RESERVE) > 0;
-        if shares.open < self.most && !is_reserved && shares.waiting.is_empty() {
-            shares.open += 1;
-            return Some(Share(self.clone()));
-        }
-        if connections == 0 && !std::mem::replace(waits, true) {
-            shares.waiting.push_back(site.clone());
-        }
-        None
+    /// it has a `place` already.
+    pub fn take(self: &Arc<Self>, site: &Arc<S>, connections: usize, place: &mut Option<Place>) -> Option<Share<S>> {
+        self.change(|shares| {
+            let is_reserved = connections > 0 && shares.reserve_used(self.most, RESERVE) > 0;
+            if shares.open < self.most && !is_reserved && shares.waiting.is_empty() {
+                shares.open += 1;
+                return Some(Share(self.clone()));
+            }
+            if connections == 0 && place.is_none() {
+                let last = Place(shares.next_place);
+                shares.next_place += 1;
+                shares.waiting.insert(last, site.clone());
+                *place = Some(last);
+            }
+            None
+        })
+    }
+
+    /// Removes a site from the queue.
+    pub fn leave(&self, place: Place) {
+        self.change(|shares| shares.waiting.remove(&place));
     }
 
     /// The waiting site in turn, with a share for its first connection; `None` if no site waits or none is left.
     pub fn next(self: &Arc<Self>) -> Option<(Arc<S>, Share<S>)> {
-        let mut shares = self.shares();
-        if shares.open >= self.most {
-            return None;
-        }
-        let site = shares.waiting.pop_front()?;
-        shares.open += 1;
-        Some((site, Share(self.clone())))
+        self.change(|shares| {
+            if shares.open >= self.most {
+                return None;
+            }
+            let (_, site) = shares.waiting.pop_first()?;
+            shares.open += 1;
+            Some((site, Share(self.clone())))
+        })
     }
 
     /// Decides if a connection ends after a message, to give a waiting site its turn. `used`: how long its site has it.
+    /// Costs no lock while no site waits.
     pub fn gives_turn(self: &Arc<Self>, used: Duration) -> Option<GivesWay<S>> {
-        if used >= TURN { self.give(|_| 0) } else { None }
+        // A wish that is seen late is granted after the next message.
+        if used >= TURN && self.wants_turns.load(Ordering::Relaxed) { self.give(|_| 0) } else { None }
     }
 
     /// Decides if an unused connection ends: for a waiting site, or, if it was idle before, for a future one.
@@ -108,12 +139,13 @@ impl<S> ConnectionSharing<S> {
     }
 
     fn give(self: &Arc<Self>, spare: impl FnOnce(&Shares<S>) -> usize) -> Option<GivesWay<S>> {
-        let mut shares = self.shares();
-        if shares.wanted(spare(&shares)) == 0 {
-            return None;
-        }
-        shares.giving_way += 1;
-        Some(GivesWay(self.clone()))
+        self.change(|shares| {
+            if shares.wanted(spare(shares)) == 0 {
+                return None;
+            }
+            shares.giving_way += 1;
+            Some(GivesWay(self.clone()))
+        })
     }
 
     /// Idle connections still to end.
@@ -149,7 +181,7 @@ mod tests {
 
     /// A share for the first connection of a site.
     fn first(sharing: &Arc<ConnectionSharing<usize>>, site: usize) -> Option<Share<usize>> {
-        sharing.take(&Arc::new(site), 0, &mut false)
+        sharing.take(&Arc::new(site), 0, &mut None)
     }
 
     #[test]
@@ -160,7 +192,7 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..5000 {
-                        if let Some(_share) = sharing.take(&Arc::new(0), 1, &mut false) {
+                        if let Some(_share) = sharing.take(&Arc::new(0), 1, &mut None) {
                             most_seen.fetch_max(sharing.open(), Ordering::Relaxed);
                         }
                     }
@@ -177,8 +209,8 @@ mod tests {
         let shares = [first(&sharing, 0), first(&sharing, 1)];
         assert!(shares.iter().all(Option::is_some) && sharing.gives_way(true).is_none(), "no site waits");
         assert!(first(&sharing, 2).is_none() && first(&sharing, 3).is_none() && sharing.next().is_none());
-        let mut waits = true;
-        assert!(sharing.take(&Arc::new(3), 0, &mut waits).is_none(), "it waits already");
+        let place = Place(1);
+        assert!(sharing.take(&Arc::new(3), 0, &mut Some(place)).is_none(), "it waits already");
         assert!(sharing.gives_turn(Duration::ZERO).is_none(), "it has just begun");
         let given = [sharing.gives_turn(TURN), sharing.gives_way(false)];
         assert!(given.iter().all(Option::is_some) && sharing.gives_way(false).is_none());
@@ -198,7 +230,7 @@ mod tests {
     #[test]
     fn the_last_connections_are_for_sites_that_have_none() {
         let sharing = sharing(16);
-        let more = || sharing.take(&Arc::new(0), 1, &mut false);
+        let more = || sharing.take(&Arc::new(0), 1, &mut None);
         let mut shares: Vec<_> = std::iter::from_fn(more).collect();
         assert_eq!(shares.len(), 15);
         shares.extend(first(&sharing, 1));
@@ -206,5 +238,33 @@ mod tests {
         let given: Vec<_> = std::iter::from_fn(|| sharing.gives_way(true)).collect();
         assert_eq!(given.len(), 4);
         assert!(sharing.gives_way(false).is_none(), "nobody waits for one that is in use");
+    }
+
+    #[test]
+    fn a_message_costs_no_lock_while_no_site_waits() {
+        let sharing = sharing(2);
+        let _shares = [first(&sharing, 0), first(&sharing, 1)];
+        let told = {
+            let _held = sharing.shares();
+            let (tell, told) = std::sync::mpsc::channel();
+            let asking = sharing.clone();
+            std::thread::spawn(move || tell.send(asking.gives_turn(TURN).is_some()));
+            told.recv_timeout(Duration::from_secs(10))
+        };
+        assert_eq!(told, Ok(false));
+        assert!(first(&sharing, 2).is_none() && sharing.gives_turn(TURN).is_some(), "one waits");
+    }
+
+    #[test]
+    fn a_site_that_leaves_the_queue_is_released_and_gets_no_turn() {
+        let sharing = sharing(1);
+        let share = first(&sharing, 0);
+        let site = Arc::new(1);
+        let mut place = None;
+        assert!(sharing.take(&site, 0, &mut place).is_none() && first(&sharing, 2).is_none());
+        sharing.leave(place.expect("it waits"));
+        assert_eq!((Arc::strong_count(&site), sharing.wanted()), (1, 1));
+        drop(share);
+        assert_eq!(sharing.next().map(|(site, _)| *site), Some(2));
     }
 }

@@ -55,7 +55,7 @@ fn serve_with(shared: &Arc<Shared>, site: &Arc<Site>, share: impl FnOnce(&mut St
 /// Gives free connections to the sites that have waited longest and still have mail.
 pub(super) fn serve_waiting_sites(shared: &Arc<Shared>) {
     while let Some((site, share)) = shared.sites.sharing.next() {
-        site.state().waits_for_connection = false;
+        site.state().place = None;
         serve_with(shared, &site, |_| Some(share));
     }
 }

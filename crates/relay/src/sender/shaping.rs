@@ -128,13 +128,16 @@ pub(super) fn address_permit(
     let limits = site.state().limits.clone();
     let Some(most) = limits.connections_per_address else { return Ok(None) };
     let limit = shared.shaper.address(&limits.source, address);
-    match limit.open(most) {
-        Some(permit) => Ok(Some(permit)),
-        None => {
+    let permit = limit.open(most);
+    if permit.is_none() {
+        let state = site.state();
+        // A retired site has left all queues.
+        if !state.is_retired {
             limit.wait(site);
-            Err(limit)
         }
+        return Err(limit);
     }
+    Ok(permit)
 }
 
 /// Interval of checks for the end of the relay.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::alarm;
 use super::backlog::Backlog;
-use super::connection_sharing::{self, ConnectionSharing};
+use super::connection_sharing::{self, ConnectionSharing, Place};
 use super::idle::Idle;
 use super::route::Manner;
 use super::source::Egress;
@@ -44,8 +44,8 @@ pub(super) struct State {
     pub standing: Standing,
     /// Most recipients that it took in one transaction before it refused more.
     pub recipients_max: Option<usize>,
-    /// True while it waits for a connection in [connection sharing](super::connection_sharing).
-    pub waits_for_connection: bool,
+    /// Its place in the queue of [connection sharing](super::connection_sharing), while it waits there.
+    pub place: Option<Place>,
     pub limits: Arc<SiteLimits>,
     pub joined: JoinedSections,
     /// Limits of its addresses, if all were reached at the last try to connect.
@@ -134,7 +134,7 @@ impl Site {
             idle: Idle::default(),
             standing: Standing::default(),
             recipients_max: None,
-            waits_for_connection: false,
+            place: None,
             limits,
             joined: JoinedSections::default(),
             full: Vec::new(),
@@ -234,7 +234,7 @@ impl State {
 
     /// Takes a share of all connections for one more; without one for its first, the site is queued.
     pub fn share(&mut self, site: &Arc<Site>, sharing: &Arc<Sharing>) -> Option<Share> {
-        sharing.take(site, self.connections, &mut self.waits_for_connection)
+        sharing.take(site, self.connections, &mut self.place)
     }
 
     /// Asks for one more connection, if allowed. In a pause there is none; else only as many new ones as there are; and
@@ -282,6 +282,13 @@ impl State {
     /// Waits for one of these limits: all addresses of its hosts are at their limits.
     pub fn set_full(&mut self, limits: Vec<Arc<OpenLimit>>) {
         self.full = limits;
+    }
+
+    /// Ends all waiting for connections: others keep the site in memory, and end connections for it.
+    pub fn leave_queues(&mut self, site: &Site, sharing: &Sharing) {
+        self.place.take().into_iter().for_each(|place| sharing.leave(place));
+        let limits = self.limits.open.iter().map(|(limit, _)| limit);
+        limits.chain(&self.full).for_each(|limit| limit.leave(site.number()));
     }
 
     fn is_full(&mut self, site: &Arc<Site>) -> bool {

@@ -109,6 +109,7 @@ impl Sites {
         let mut state = site.state();
         state.is_retired = true;
         state.idle.wake_all();
+        state.leave_queues(site, &self.sharing);
         if state.standing.retire() {
             self.unreachable.fetch_sub(1, Ordering::Relaxed);
         }
@@ -348,6 +349,32 @@ mod tests {
         let woken = shared.runtime.block_on(woken);
         let [Waiter::InTurn(next)] = &woken[..] else { panic!("{woken:?}") };
         assert!(next.upgrade().is_some_and(|next| Arc::ptr_eq(&next, &waiting)));
+    }
+
+    #[test]
+    fn a_retired_site_waits_for_no_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let relay = idle(dir.path());
+        let shared = &relay.0.shared;
+        let site = add(shared, "one");
+        let limit = Arc::new(OpenLimit::new("limit".into()));
+        let sharing = Arc::new(Sharing::new(0));
+        {
+            let mut state = site.state();
+            state.set_full(vec![limit.clone()]);
+            limit.wait(&site);
+            assert!(state.share(&site, &sharing).is_none());
+            assert!(sharing.wanted() == 1 && limit.is_waited_for());
+            state.leave_queues(&site, &sharing);
+        }
+        assert!(sharing.wanted() == 0 && !limit.is_waited_for());
+        let mut state = site.state();
+        assert!(state.share(&site, &shared.sites.sharing).is_some());
+        state.set_full(vec![limit.clone()]);
+        limit.wait(&site);
+        drop(state);
+        shared.sites.retire(&site);
+        assert!(!limit.is_waited_for());
     }
 
     #[test]

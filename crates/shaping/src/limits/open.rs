@@ -57,10 +57,17 @@ impl<S> OpenLimit<S> {
     /// Queues a site, to be woken in its turn when a connection ends. Ends an idle one now.
     pub fn wait(&self, site: &Arc<S>) {
         let mut waiting = self.waiting();
+        // A site that is gone keeps its memory as long as it is queued.
+        waiting.sites.retain(|other| other.strong_count() > 0);
         if !waiting.sites.iter().any(|other| std::ptr::eq(other.as_ptr(), Arc::as_ptr(site))) {
             waiting.sites.push_back(Arc::downgrade(site));
         }
         waiting.wake_idle();
+    }
+
+    /// Removes the site at this address in memory from the queue.
+    pub fn leave(&self, site: usize) {
+        self.waiting().are_left_without(site);
     }
 
     /// True if a site waits.
@@ -152,5 +159,20 @@ mod tests {
         assert!(limit.open(2).is_none() && limit.open(3).is_some());
         drop(two);
         assert_eq!(limit.count(), 0);
+    }
+
+    #[test]
+    fn sites_that_leave_or_are_gone_do_not_stay_queued() {
+        let limit = OpenLimit::new("a limit".into());
+        let [leaves, stays] = [1, 2].map(Arc::new);
+        limit.wait(&leaves);
+        limit.wait(&stays);
+        limit.leave(Arc::as_ptr(&leaves).addr());
+        assert!(limit.next().is_some_and(|next| Arc::ptr_eq(&next, &stays)));
+        let gone = Arc::new(3);
+        limit.wait(&gone);
+        drop(gone);
+        limit.wait(&stays);
+        assert_eq!(limit.waiting().sites.len(), 1);
     }
 }
