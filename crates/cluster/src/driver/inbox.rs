@@ -17,8 +17,7 @@ pub(crate) enum NodeInput {
     Got(u64, Result<(Bytes, u64), LogError>),
     Swapped(u64, Result<u64, LogError>),
     LogEnd(u16, Result<LogPosition, LogError>),
-    /// The log, and how many bytes were appended when it was asked for.
-    LogLooked(u16, u64, Result<LogLook, LogError>),
+    LogLooked(u16, BeforeLook, Result<LogLook, LogError>),
     Opened(u16, u64, Result<(), SenderEnd>),
     /// No transaction is open any more.
     TransactionsEnded(u16, u64),
@@ -32,6 +31,13 @@ pub(crate) enum NodeInput {
     /// Of a shard without an owner.
     Applied(u16, MemberReport),
     Drain(Told),
+}
+
+/// The state of the member before the log was asked.
+pub(crate) struct BeforeLook {
+    pub applied: LogPosition,
+    /// Bytes that were appended.
+    pub bytes: u64,
 }
 
 /// See [`LogState`](crate::LogState).

@@ -20,9 +20,9 @@ use crate::clock::LeaseClock;
 use crate::ownership::{LogState, OwnershipConfig, OwnershipEffect, ShardOwnership, StopReason};
 use crate::queue::Told;
 use crate::sender::{OwnerIdentity, SenderEnd};
-use crate::{Cells, LogError, ShardLog};
+use crate::{Cells, LogError, LogPosition, ShardLog};
 pub use calls::{CallLane, CallThreads, EngineCall, EngineCalls};
-use inbox::{LogLook, NodeInbox, NodeInput};
+use inbox::{BeforeLook, LogLook, NodeInbox, NodeInput};
 pub use lease::{BegunTransaction, Lease};
 pub use node::ClusterNode;
 use shard::{DrivenShard, Releasing, Tenure};
@@ -204,7 +204,7 @@ impl NodeDriver {
                 self.ownership.swapped(now, request, outcome);
             }
             NodeInput::LogEnd(shard, outcome) => self.ownership.log_end(now, shard, outcome),
-            NodeInput::LogLooked(shard, bytes, outcome) => self.log_looked(now, shard, bytes, outcome),
+            NodeInput::LogLooked(shard, before, outcome) => self.log_looked(now, shard, before, outcome),
             NodeInput::Opened(number, epoch, outcome) => {
                 let shard = self.shard(number);
                 shard.orders -= 1;
@@ -254,10 +254,11 @@ impl NodeDriver {
         }
     }
 
-    fn log_looked(&mut self, now: Duration, number: u16, bytes: u64, outcome: Result<LogLook, LogError>) {
+    fn log_looked(&mut self, now: Duration, number: u16, before: BeforeLook, outcome: Result<LogLook, LogError>) {
         self.shard(number).is_looking = false;
         if let Ok(LogLook { first, end, room, is_current }) = outcome {
-            self.ownership.log_state(now, number, LogState { first, end, bytes, room, is_current });
+            let BeforeLook { applied, bytes } = before;
+            self.ownership.log_state(now, number, LogState { applied, first, end, bytes, room, is_current });
         }
     }
 
@@ -308,8 +309,9 @@ impl NodeDriver {
             if shard.begin_look(now, self.report) {
                 let log = shard.spool.log().clone();
                 let inbox = self.inbox.clone();
-                let bytes = shard.spool.progress().sent_bytes();
-                let call = move || inbox.push(NodeInput::LogLooked(number, bytes, look(&*log)));
+                let applied = shard.spool.place().map_or(LogPosition::START, |place| place.applied);
+                let before = BeforeLook { applied, bytes: shard.spool.progress().sent_bytes() };
+                let call = move || inbox.push(NodeInput::LogLooked(number, before, look(&*log)));
                 self.world.calls.call(CallLane::Shards, Box::new(call));
             }
         }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::seen::{Highest, Missing};
-use super::{ApiError, NO_MESSAGE, NO_STREAM, NatsEngine, Published, check};
+use super::{NO_MESSAGE, NO_STREAM, NatsEngine, Published, check};
 use crate::{Appended, LogError, LogPosition, ShardLog};
 
 /// A log in NATS JetStream.
@@ -37,16 +37,12 @@ struct State {
 
 impl State {
     /// A stream that was deleted has no records: only an answer for a while makes it a log that has lost all, see [`Highest`].
-    fn of(answer: Result<Value, ApiError>) -> Result<Self, String> {
-        let info = match answer {
-            Ok(info) => info,
-            Err(error) if error.code == NO_STREAM => return Ok(Self { first: 1, end: 0 }),
-            Err(error) => return Err(error.description),
-        };
+    fn of(info: Option<&Value>) -> Self {
+        let Some(info) = info else { return Self { first: 1, end: 0 } };
         let number = |name: &str| info["state"][name].as_u64().unwrap_or_default();
         let end = number("last_seq");
         let first = if number("messages") == 0 { end + 1 } else { number("first_seq") };
-        Ok(Self { first, end })
+        Self { first, end }
     }
 }
 
@@ -57,13 +53,17 @@ impl NatsLog {
         NatsLog { engine, stream, seen: Arc::default() }
     }
 
-    fn info(&self) -> Result<Value, LogError> {
-        self.engine.block_on(self.engine.info(&self.stream))
+    /// `None`: the stream was deleted.
+    fn info(&self) -> Result<Option<Value>, LogError> {
+        match self.engine.block_on(self.engine.api(&format!("STREAM.INFO.{}", self.stream), &Value::Null))? {
+            Ok(info) => Ok(Some(info)),
+            Err(error) if error.code == NO_STREAM => Ok(None),
+            Err(error) => Err(LogError::Unreachable(format!("{}: {}", self.stream, error.description))),
+        }
     }
 
     fn state(&self) -> Result<State, LogError> {
-        let answer = self.engine.block_on(self.engine.api(&format!("STREAM.INFO.{}", self.stream), &Value::Null))?;
-        let state = State::of(answer).map_err(|error| LogError::Unreachable(format!("{}: {error}", self.stream)))?;
+        let state = State::of(self.info()?.as_ref());
         if !self.seen().end.takes(state.end, Instant::now()) {
             let why = format!("{}: the server that answers lacks records that were there", self.stream);
             return Err(LogError::Unreachable(why));
@@ -180,13 +180,13 @@ impl ShardLog for NatsLog {
     }
 
     fn room(&self) -> Result<(u64, u64), LogError> {
-        let info = self.info()?;
+        let Some(info) = self.info()? else { return Ok((0, self.engine.0.config.log_bytes_max)) };
         let limit = info["config"]["max_bytes"].as_u64().unwrap_or(u64::MAX);
         Ok((info["state"]["bytes"].as_u64().unwrap_or_default(), limit))
     }
 
     fn is_current(&self) -> Result<bool, LogError> {
-        let info = self.info()?;
+        let Some(info) = self.info()? else { return Ok(false) };
         let others = info["cluster"]["replicas"].as_array().map_or(&[][..], Vec::as_slice);
         let is_current = |peer: &Value| peer["current"] == true && peer["offline"] != true;
         Ok(others.iter().all(is_current) && others.len() as u64 + 1 >= self.engine.0.config.replicas)
@@ -209,12 +209,12 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_gone_has_no_records() {
-        let of = |answer| State::of(answer).map(|state| (state.first, state.end));
+        let of = |info: Option<&Value>| {
+            let state = State::of(info);
+            (state.first, state.end)
+        };
         let full = json!({ "state": { "messages": 3, "first_seq": 5, "last_seq": 7 } });
         let cut = json!({ "state": { "messages": 0, "first_seq": 8, "last_seq": 7 } });
-        assert_eq!((of(Ok(full)), of(Ok(cut))), (Ok((5, 7)), Ok((8, 7))));
-        let error = |code| Err(ApiError { code, description: "an error".to_owned() });
-        assert_eq!(of(error(NO_STREAM)), Ok((1, 0)));
-        assert_eq!(of(error(10008)), Err("an error".to_owned()));
+        assert_eq!((of(Some(&full)), of(Some(&cut)), of(None)), ((5, 7), (8, 7), (1, 0)));
     }
 }

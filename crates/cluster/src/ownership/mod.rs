@@ -122,7 +122,7 @@ pub enum OwnershipEffect {
 #[non_exhaustive]
 pub enum StopReason {
     /// Records that a member has applied are gone.
-    #[error("the log ends at position {end}, and {node} has applied position {applied}")]
+    #[error("{}, and {node} has applied position {applied}", end_of(*.end))]
     LogRolledBack {
         /// The last position of the log.
         end: LogPosition,
@@ -142,6 +142,10 @@ pub enum StopReason {
     Log(SenderEnd),
 }
 
+fn end_of(end: LogPosition) -> String {
+    if end == LogPosition::START { "the log is gone".to_owned() } else { format!("the log ends at position {end}") }
+}
+
 /// The state of this node's member of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnReport {
@@ -154,6 +158,8 @@ pub struct OwnReport {
 /// The state of the log, as the owner knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogState {
+    /// The position that this node's member had applied before the log was asked.
+    pub applied: LogPosition,
     /// The lowest position stored.
     pub first: LogPosition,
     /// The highest one.

@@ -394,7 +394,7 @@ impl ShardState {
             return;
         };
         if let Some((node, applied)) = self.reported.take().filter(|it| it.1 > end && me.rules.end_check) {
-            if now.saturating_sub(*self.short_since.get_or_insert(now)) < me.times.short {
+            if !self.is_short_for_long(me, now) {
                 (self.has_asked_end, self.again_at) = (false, now + RETRY);
                 return;
             }
@@ -405,9 +405,14 @@ impl ShardState {
         out.push(OwnershipEffect::Open { shard: self.number, epoch: self.cell.epoch, nonce });
     }
 
+    /// The log ends too early now. False while the server that answers may only lag.
+    fn is_short_for_long(&mut self, me: &Me, now: Duration) -> bool {
+        now.saturating_sub(*self.short_since.get_or_insert(now)) >= me.times.short
+    }
+
     pub fn opened(&mut self, out: &mut Outbox) {
         if self.role == Role::Opening {
-            self.role = Role::Owning;
+            (self.role, self.short_since) = (Role::Owning, None);
             out.push(OwnershipEffect::Promote { shard: self.number });
         }
     }

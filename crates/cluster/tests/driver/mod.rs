@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::world::{Place, append, content, inline, start};
 use nodes::{Nodes, SHARD, Service, TRANSACTIONS, name, settings};
-use posthaste_cluster::memory::{LogFaults, MemoryCells};
+use posthaste_cluster::memory::{LogFaults, MemoryCells, MemoryLog};
 use posthaste_cluster::{
     BootTime, CallThreads, ClusterNode, DriverWorld, LogPosition, NodeDriver, NodeNews, NodeShard, OwnershipTimes,
     ShardLog, add_node,
@@ -190,6 +190,43 @@ fn a_member_that_finds_a_hole_says_so_once_and_leaves() {
     }
     nodes.pass(Duration::from_secs(10));
     assert_eq!([0, 1, 2].map(|node| nodes.stops(node)), [0, 0, 1]);
+}
+
+/// An idle owner appends nothing, so no refused append tells it.
+fn loses_its_log(lose: impl Fn(&MemoryLog), words: &str) {
+    let mut nodes = Nodes::new(2, OwnershipTimes::default());
+    nodes.until_in_sync();
+    let spool = nodes.spool(0);
+    let stream = spool.stream("a").unwrap();
+    let lsn = append(&spool, stream, inline(100), "one");
+    nodes.settle();
+    lose(&nodes.log);
+    let lost_at = nodes.now();
+    nodes.until("it has stopped", |it| it.stopped(0).is_some());
+    assert!(nodes.now() - lost_at >= OwnershipTimes::default().short, "a server may lag");
+    let why = nodes.stopped(0).unwrap().to_string();
+    assert!(why.contains(words), "{why}");
+    let refused = start(&*spool, stream, inline(100), "two").recv().unwrap().unwrap_err();
+    assert!(matches!(refused, AppendError::Poisoned(_) | AppendError::NotOwner), "{refused}");
+    assert!(nodes.service(0).lease().is_none_or(|lease| !lease.may_act() && lease.begin().is_none()));
+    // Nobody begins another history over what the members have.
+    nodes.run_for(Duration::from_secs(90));
+    assert_eq!(nodes.owner(), None);
+    for node in 0..2 {
+        let spool = nodes.spool(node);
+        let kept = content(&spool, spool.stream("a").unwrap());
+        assert_eq!(kept.into_iter().map(|it| it.0).collect::<Vec<_>>(), [lsn], "{node}");
+    }
+}
+
+#[test]
+fn an_owner_whose_log_is_gone_gives_the_shard_up() {
+    loses_its_log(MemoryLog::delete, "the log is gone, and n0 has applied position");
+}
+
+#[test]
+fn an_owner_whose_log_is_rolled_back_gives_the_shard_up() {
+    loses_its_log(|log| log.roll_back(1), "the log ends at position");
 }
 
 #[test]

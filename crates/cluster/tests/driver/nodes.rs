@@ -10,7 +10,7 @@ use posthaste_cluster::memory::{LogFaults, MemoryCells, MemoryLog};
 use posthaste_cluster::{
     Appended, CallLane, Cells, Digest, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease, LeaseClock, LogError,
     LogPosition, NodeDriver, NodeName, NodeNews, NodeShard, OwnershipConfig, OwnershipRules, OwnershipTimes,
-    RosterError, ShardCell, ShardLog, ShardService, remove_node,
+    RosterError, ShardCell, ShardLog, ShardService, StopReason, remove_node,
 };
 use posthaste_fsops::Machine;
 use posthaste_spool::Spool;
@@ -255,6 +255,15 @@ impl Nodes {
         let is_stop =
             |news: &&(usize, NodeNews)| matches!(news, (node, NodeNews::MemberStopped { .. }) if *node == number);
         self.news.lock().unwrap().iter().filter(is_stop).count()
+    }
+
+    /// The reason for which a node has stopped the shard.
+    pub fn stopped(&self, number: usize) -> Option<StopReason> {
+        let reason = |(node, news): &(usize, NodeNews)| match news {
+            NodeNews::Stopped { why, .. } if *node == number => Some(why.clone()),
+            _ => None,
+        };
+        self.news.lock().unwrap().iter().find_map(reason)
     }
 
     /// Number of times that processes of a node were told of its removal.

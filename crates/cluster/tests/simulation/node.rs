@@ -82,7 +82,8 @@ impl World {
         self.process(node).ownership.tick(clock);
         for shard in 0..self.shards {
             if is_second && self.member(node, shard).acts.is_some() {
-                self.send(node, Request::State { shard }, Purpose::State { shard });
+                let applied = self.nodes[node].disks[usize::from(shard)].position();
+                self.send(node, Request::State { shard }, Purpose::State { shard, applied });
             }
             self.follow(node, shard);
             self.begin_transactions(node, shard);
@@ -181,8 +182,8 @@ impl World {
                 let outcome = outcome.map(|state| state.1);
                 self.process(node).ownership.log_end(clock, shard, outcome);
             }
-            (Purpose::State { shard }, Answer::State(Ok((first, end, bytes, stored)))) => {
-                let state = LogState { first, end, bytes, room: (stored, 1 << 30), is_current: true };
+            (Purpose::State { shard, applied }, Answer::State(Ok((first, end, bytes, stored)))) => {
+                let state = LogState { applied, first, end, bytes, room: (stored, 1 << 30), is_current: true };
                 self.process(node).ownership.log_state(clock, shard, state);
             }
             _ => {}

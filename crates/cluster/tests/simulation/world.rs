@@ -104,7 +104,8 @@ pub enum Purpose {
     SenderRead { shard: u16, generation: u64 },
     Follow { shard: u16, generation: u64 },
     End { shard: u16 },
-    State { shard: u16 },
+    /// The position that the member had applied before.
+    State { shard: u16, applied: LogPosition },
     Nothing,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Role, ShardState};
 use crate::LogPosition;
 use crate::cell::{MemberReport, NodeName};
-use crate::ownership::{LogState, Me, Outbox, OwnershipEffect, SeenNode};
+use crate::ownership::{LogState, Me, Outbox, OwnershipEffect, SeenNode, StopReason};
 
 type Nodes = BTreeMap<NodeName, SeenNode>;
 type Members = BTreeMap<NodeName, u64>;
@@ -57,8 +57,20 @@ impl ShardState {
         report.log == own.log && is_readable && bytes_behind < me.times.behind_least
     }
 
-    /// Cuts below what all members in sync have, two at least.
+    /// Stops an owner that the log has lost records of. Cuts below what all members in sync have, two at least.
     pub fn log_state(&mut self, me: &Me, out: &mut Outbox, nodes: &Nodes, now: Duration, log: LogState) {
+        if !matches!(self.role, Role::Owning | Role::Releasing(_)) {
+            return;
+        }
+        if log.end < log.applied && me.rules.end_check {
+            // What was acknowledged since is in the spools of members: no record may take its place.
+            if self.is_short_for_long(me, now) {
+                let (end, applied) = (log.end, log.applied);
+                self.stop(out, StopReason::LogRolledBack { end, node: me.node.clone(), applied });
+            }
+            return;
+        }
+        self.short_since = None;
         if self.role != Role::Owning {
             return;
         }

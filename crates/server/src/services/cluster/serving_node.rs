@@ -77,7 +77,9 @@ impl Roles {
                     why = &**why,
                     "this node applies nothing more of the shard, and does not take it over, before it starts again"
                 );
-                set(*shard, ShardRole::Stopped, Some(why.to_string()));
+                // The member of a shard that has stopped stops for the same cause.
+                let first = self.of(*shard).1;
+                set(*shard, ShardRole::Stopped, first.or_else(|| Some(why.to_string())));
             }
             NodeNews::NameTaken => {
                 tracing::error!("another process is the node of this name: this one ends");
@@ -238,5 +240,7 @@ mod tests {
         assert_eq!(roles.of(4).0, ShardRole::Standby);
         assert!(!roles.note(&NodeNews::MemberStopped { shard: 4, why: "a hole".into() }));
         assert_eq!(roles.of(4), (ShardRole::Stopped, Some("a hole".to_owned())));
+        assert!(!roles.note(&NodeNews::MemberStopped { shard: 3, why: "it is shorter".into() }));
+        assert_eq!(roles.of(3), (ShardRole::Stopped, why), "the first cause stays");
     }
 }
