@@ -164,6 +164,8 @@ pub struct Mail<'a> {
     pub is_8bit: bool,
     /// True if its header needs SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
+    /// True if its author may sign it (DKIM): mail for other hosts whose header a map changes as it leaves is signed then.
+    pub may_sign: bool,
     /// RET (RFC 3461 section 4.3).
     pub ret: Option<ReturnedPart>,
     /// ENVID as received; empty for none.

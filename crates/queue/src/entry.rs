@@ -8,7 +8,7 @@
 //!
 //! | kind | fields in order |
 //! | --- | --- |
-//! | 1 *queued* | flags (u8: 1 8bit, 2 SMTPUTF8, 4 RET=FULL, 8 RET=HDRS, 16 some leave from another sender); received, not before, expires (u32 each, 0 for none); texts: sender, ENVID, tenant, campaign, pool, with flag 16 the other sender; number of recipients (u16); each: number (u16), NOTIFY (u8: 1 never, 2 success, 4 failure, 8 delay; with flag 16: 16 leaves from the other sender), texts: address, ORCPT |
+//! | 1 *queued* | flags (u8: 1 8bit, 2 SMTPUTF8, 4 RET=FULL, 8 RET=HDRS, 16 some leave from another sender, 32 its author may sign it); received, not before, expires (u32 each, 0 for none); texts: sender, ENVID, tenant, campaign, pool, with flag 16 the other sender; number of recipients (u16); each: number (u16), NOTIFY (u8: 1 never, 2 success, 4 failure, 8 delay; with flag 16: 16 leaves from the other sender), texts: address, ORCPT |
 //! | 2 *changes* | when (u32); each: kind of change (u8), key, fields of [`What`] |
 //! | 3 *replies* | text of a reply; keys |
 //! | 4 *suspended* | scope, until (u32), reason (text) |

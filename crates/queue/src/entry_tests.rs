@@ -30,6 +30,7 @@ fn queued() -> QueueEntry {
         forwarded: None,
         is_8bit: true,
         smtputf8: false,
+        may_sign: true,
         ret: Some(QueuedRet::Headers),
         envid: "e".into(),
         tenant: "t".into(),

@@ -25,6 +25,8 @@ pub struct Queued {
     pub is_8bit: bool,
     /// True if its header needs SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
+    /// True if its author may sign it: it is signed again if its header changes as it leaves.
+    pub may_sign: bool,
     /// RET (RFC 3461 section 4.3).
     pub ret: Option<QueuedRet>,
     /// ENVID (RFC 3461 section 4.4), as received; empty for none.
@@ -89,7 +91,8 @@ const SMTPUTF8: u8 = 2;
 const RET_FULL: u8 = 4;
 const RET_HEADERS: u8 = 8;
 const HAS_FORWARDED: u8 = 16;
-const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | HAS_FORWARDED;
+const MAY_SIGN: u8 = 32;
+const FLAGS: u8 = IS_8BIT | SMTPUTF8 | RET_FULL | RET_HEADERS | HAS_FORWARDED | MAY_SIGN;
 /// A bit beside those of NOTIFY.
 const LEAVES_FROM_OTHER: u8 = 16;
 
@@ -115,8 +118,8 @@ impl Queued {
             Some(QueuedRet::Full) => RET_FULL,
             Some(QueuedRet::Headers) => RET_HEADERS,
         };
-        let has_forwarded = flag(self.forwarded.is_some(), HAS_FORWARDED);
-        out.push(flag(self.is_8bit, IS_8BIT) | flag(self.smtputf8, SMTPUTF8) | ret | has_forwarded);
+        let more = flag(self.forwarded.is_some(), HAS_FORWARDED) | flag(self.may_sign, MAY_SIGN);
+        out.push(flag(self.is_8bit, IS_8BIT) | flag(self.smtputf8, SMTPUTF8) | ret | more);
         [self.received, self.not_before, self.expires].iter().for_each(|secs| out.extend(secs.to_le_bytes()));
         let texts = [&self.sender, &self.envid, &self.tenant, &self.campaign, &self.pool];
         texts.into_iter().for_each(|text| put_text(out, text));
@@ -178,7 +181,7 @@ impl Queued {
             }
             recipients.push(QueuedRecipient { number, notify, address: rest.text()?, orcpt: rest.text()? });
         }
-        let [is_8bit, smtputf8] = [IS_8BIT, SMTPUTF8].map(|flag| flags & flag != 0);
+        let [is_8bit, smtputf8, may_sign] = [IS_8BIT, SMTPUTF8, MAY_SIGN].map(|flag| flags & flag != 0);
         Ok(Queued {
             received,
             not_before,
@@ -187,6 +190,7 @@ impl Queued {
             forwarded,
             is_8bit,
             smtputf8,
+            may_sign,
             ret,
             envid,
             tenant,

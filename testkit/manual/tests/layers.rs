@@ -63,6 +63,7 @@ const WIRING: [(&str, &[&str]); 6] = [
             "services/cluster/",
             "services/relay.rs",
             "services/relay_log.rs",
+            "services/relay_signatures.rs",
         ],
     ),
     (

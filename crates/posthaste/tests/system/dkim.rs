@@ -11,7 +11,7 @@ use crate::auth::{hello, line, plain};
 use crate::corpus::{corpus_dir, messages_in, to_crlf, to_wire};
 use crate::http::{page_of, token};
 use crate::inject::{JSON, request, try_ask};
-use crate::relaying::unused_port;
+use crate::relaying::{list, queue, unused_port, wait_for_queue};
 use crate::support::{Client, Server, Stored, command};
 
 #[path = "../../../dkim/tests/verifier/mod.rs"]
@@ -38,6 +38,11 @@ struct Rig {
 
 impl Rig {
     fn start(users: &str) -> Self {
+        Self::start_with(users, "")
+    }
+
+    /// `more`: sections of the configuration.
+    fn start_with(users: &str, more: &str) -> Self {
         let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let port = unused_port().to_string();
         let next = Server::start(there.path(), &(THERE.replace("PORT", &port) + users));
@@ -46,7 +51,7 @@ impl Rig {
             line(here.path(), "cid@here.example", "secret").trim_end().to_owned() + ":senders=any\n",
         ];
         std::fs::write(here.path().join("passwords"), logins.concat()).unwrap();
-        let config = HERE.replace("PORT", &port);
+        let config = HERE.replace("PORT", &port) + more;
         let server = Server::start(here.path(), &config);
         Self { here, server, config, _there: there, next }
     }
@@ -293,6 +298,72 @@ fn an_unreadable_key_defers_the_mail_of_its_domain_alone() {
     }
     assert_eq!(reply.0, 250);
     assert!(!text(&rig.arrived("unsigned")).contains("DKIM-Signature: "));
+    drop(relaying);
+    rig.stop();
+}
+
+const GENERIC: &str = "[relay.maps]\ngeneric = { \"@inside.example\" = \"@here.example\" }\n";
+
+#[test]
+fn mail_whose_header_a_map_changes_is_signed_as_it_leaves() {
+    let rig = Rig::start_with("users = \"any\"\n", GENERIC);
+    let records = records(&dkim(rig.here.path(), &["new", "here.example"])["made"]);
+    let (mut relaying, _) = hello(rig.server.addresses[1]);
+    let mut cid = rig.login("cid");
+    let from = |author: &str, to: &str| format!("From: {author}\r\nTo: {to}\r\nSubject: x\r\n\r\nbody\r\n");
+    let large = from("ann@inside.example", "x") + &"0123456789 abcdef \r\n".repeat(1 << 17);
+    for (user, message) in [
+        // Its domain has no key here before the map, and has one behind it.
+        ("author", from("Ann <ann@inside.example>", "author@there.example")),
+        // It was signed when it was accepted, which holds no more.
+        ("other", from("ann@here.example", "other@there.example, bob@inside.example")),
+        ("same", from("ann@here.example", "same@there.example")),
+        ("large", large),
+    ] {
+        assert_eq!(send(&mut relaying, "ann@inside.example", user, &message).0, 250);
+        let arrived = rig.arrived(user);
+        assert_signed(&arrived, &records);
+        assert!(!text(&arrived).contains("inside.example"), "{}", text(&arrived));
+    }
+    // Who may not sign what comes in signs nothing that leaves.
+    assert_eq!(send(&mut cid, "cid@here.example", "any", &from("ann@inside.example", "x")).0, 250);
+    assert_eq!(send(&mut relaying, "x@else.example", "else", &from("x@else.example", "ann@inside.example")).0, 250);
+    for (user, changed) in [("any", "From: ann@here.example"), ("else", "To: ann@here.example")] {
+        let arrived = text(&rig.arrived(user));
+        assert!(arrived.contains(changed) && !arrived.contains("DKIM-Signature"), "{user}: {arrived}");
+    }
+    drop((relaying, cid));
+    rig.stop();
+}
+
+#[test]
+fn mail_that_cannot_be_signed_as_it_leaves_waits_for_its_key() {
+    let rig = Rig::start_with("users = \"any\"\n", GENERIC);
+    let dir = rig.here.path();
+    let made = dkim(dir, &["new", "here.example", "--keys", "ed25519"])["made"].clone();
+    let file = dir.join(made[0]["file"].as_str().unwrap());
+    let key = std::fs::read(&file).unwrap();
+    std::fs::write(&file, "state: active\n").unwrap();
+    rig.server.reload(&rig.config);
+    rig.server.wait_for_log("a DKIM key cannot be used");
+    let (mut relaying, _) = hello(rig.server.addresses[1]);
+    // The reload is in force after its line.
+    let own = "From: ann@here.example\r\n\r\nx\r\n";
+    assert!((0..1000).any(|_| send(&mut relaying, "ann@here.example", "before", own).0 == 451));
+    assert_eq!(send(&mut relaying, "x@else.example", "waits", "From: ann@inside.example\r\n\r\nx\r\n").0, 250);
+    let is_deferred = |line: &Value| line["recipient"] == "waits@there.example" && line["attempts"] == 1;
+    wait_for_queue(dir, "deferred", |waiting| waiting.iter().any(is_deferred));
+    let id = list(dir, &["--recipient", "waits@there.example"])[0]["id"].as_str().unwrap().to_owned();
+    let shown = queue(dir, &["show", &id]).1;
+    assert!(shown.contains("mail of this domain cannot be signed now"), "{shown}");
+    assert!(rig.server.log_text().contains("the message cannot be signed now: "), "the log names the file");
+    std::fs::write(&file, key).unwrap();
+    rig.server.reload(&rig.config);
+    wait_for_queue(dir, "sent", |waiting| {
+        queue(dir, &["retry", &id]);
+        waiting.is_empty()
+    });
+    assert_signed(&rig.arrived("waits"), &records(&made));
     drop(relaying);
     rig.stop();
 }

@@ -8,6 +8,7 @@ use posthaste_smtp::client::EightBit;
 use posthaste_spool::Entry;
 
 use super::bounces::Bounces;
+use super::leaving::LeavingSigner;
 use super::mta_sts::MtaSts;
 use super::notices::Notices;
 use super::observer::Observer;
@@ -67,6 +68,8 @@ pub struct Config {
     pub notices: Notices,
     /// Delivers notifications.
     pub notifier: Arc<dyn Notifier>,
+    /// Signs mail whose header [`Relay::set_generic`](super::Relay::set_generic) changes. `None`: it leaves without a signature.
+    pub signer: Option<Arc<dyn LeavingSigner>>,
     /// Hears the dialogues of sessions.
     pub witnesses: Option<Arc<dyn Witnesses>>,
     /// Hears of each attempt.
@@ -92,6 +95,7 @@ pub(super) struct FixedConfig {
     pub returned_bytes_max: u64,
     pub bounces: Bounces,
     pub notifier: Arc<dyn Notifier>,
+    pub signer: Option<Arc<dyn LeavingSigner>>,
     pub witnesses: Option<Arc<dyn Witnesses>>,
     pub observer: Option<Arc<dyn Observer>>,
 }

@@ -108,6 +108,7 @@ fn outgoing(mail: &Mail<'_>) -> Option<Outgoing> {
         forwarded: from.map(|sender| Box::new(Forwarded { sender: sender.into(), numbers: forwarded })),
         is_8bit: mail.is_8bit,
         smtputf8: mail.smtputf8,
+        may_sign: mail.may_sign,
         ret: mail.ret.map(|ret| match ret {
             ReturnedPart::Full => QueuedRet::Full,
             ReturnedPart::Headers => QueuedRet::Headers,

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use posthaste_smtp::Reply;
 use posthaste_spool::{Lsn, MessageReader, PublishedBody, ReadError, Spool, StreamId};
 
+use super::leaving::NotSigned;
+use crate::session::{FateScope, RecipientFate};
 use posthaste_queue::entry::QueuedRecipient;
 use posthaste_queue::{QueueEntry, Queued};
 
@@ -29,6 +32,8 @@ impl Envelope {
 pub(super) struct Loaded {
     pub envelope: Arc<Envelope>,
     pub body: Vec<Bytes>,
+    /// True if its header is as it leaves.
+    pub is_leaving: bool,
 }
 
 /// Error in loading a message.
@@ -40,6 +45,28 @@ pub(super) enum LoadError {
     /// A read error that may be temporary: retry.
     #[error("the message cannot be read now: {0}")]
     Now(String),
+    /// Its header has changed, and it has no new signature.
+    #[error(transparent)]
+    NotSigned(#[from] NotSigned),
+}
+
+impl LoadError {
+    /// The fate of its recipients. No host has said that.
+    pub fn fate(&self) -> RecipientFate {
+        let (code, status, text) = match self {
+            LoadError::Lost(_) => (554, "5.3.0", self.to_string()),
+            LoadError::Now(_) => (451, "4.3.0", self.to_string()),
+            LoadError::NotSigned(NotSigned::Now(_)) => {
+                (451, "4.7.5", "mail of this domain cannot be signed now".into())
+            }
+            LoadError::NotSigned(NotSigned::Never(_)) => (554, "5.6.0", self.to_string()),
+        };
+        let reply = Reply::new(code, status, text).into();
+        match code {
+            451 => RecipientFate::Deferred(reply, FateScope::Message),
+            _ => RecipientFate::Refused(reply, FateScope::Message),
+        }
+    }
 }
 
 /// A message that could not be loaded.
@@ -134,7 +161,7 @@ impl Messages {
         let envelope = found.envelope.clone();
         drop(kept);
         let body = envelope.in_memory.as_ref().and_then(|message| message.pieces(u64::MAX).ok());
-        (body.map(|body| Loaded { envelope, body }), Some(behind.min(1.0)))
+        (body.map(|body| Loaded { envelope, body, is_leaving: false }), Some(behind.min(1.0)))
     }
 
     /// The envelope, from memory or from the spool. May block.
@@ -155,7 +182,7 @@ impl Messages {
         }
         let envelope = self.envelope(lsn)?;
         match self.body(lsn, u64::MAX) {
-            Ok(body) => Ok(Loaded { envelope, body }),
+            Ok(body) => Ok(Loaded { envelope, body, is_leaving: false }),
             Err(error) => Err(Unloaded { error, envelope: Some(envelope) }),
         }
     }

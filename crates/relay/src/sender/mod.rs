@@ -33,6 +33,7 @@ mod gate;
 mod gather;
 mod idle;
 mod last_words;
+mod leaving;
 mod look;
 mod maps;
 mod messages;
@@ -89,6 +90,7 @@ pub use config::{Config, Delivering, Notifier, OutgoingNotice, Witnesses, opport
 pub use control::{Acted, ControlError, Filter, WaitingRecipient};
 pub use count::Count;
 pub use explain::{OfMail, UnknownName};
+pub use leaving::{LeavingSigner, NotSigned};
 pub use maps::{LocalParts, MapsSection, Pairs, RecipientsSection};
 pub use mta_sts::{MtaSts, MtaStsError};
 pub use notices::{NoticeSection, Notices};

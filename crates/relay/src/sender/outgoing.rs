@@ -18,6 +18,8 @@ pub struct Outgoing {
     pub is_8bit: bool,
     /// True if its header needs SMTPUTF8 (RFC 6531).
     pub smtputf8: bool,
+    /// True if its author may sign it: it is signed again if its header changes as it leaves.
+    pub may_sign: bool,
     /// RET (RFC 3461 section 4.3).
     pub ret: Option<QueuedRet>,
     /// ENVID as received; empty for none.
@@ -44,6 +46,7 @@ impl Outgoing {
             forwarded,
             is_8bit,
             smtputf8,
+            may_sign,
             ret,
             envid,
             tenant,
@@ -62,6 +65,7 @@ impl Outgoing {
             forwarded,
             is_8bit,
             smtputf8,
+            may_sign,
             ret,
             envid,
             tenant,

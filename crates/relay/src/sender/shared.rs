@@ -112,6 +112,7 @@ impl Shared {
                 returned_bytes_max: config.returned_bytes_max,
                 bounces: config.bounces,
                 notifier: config.notifier,
+                signer: config.signer,
                 witnesses: config.witnesses,
                 observer: config.observer,
             },

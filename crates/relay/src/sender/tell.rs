@@ -192,6 +192,7 @@ fn notice(
     let remote = Outgoing {
         is_8bit: written.is_8bit,
         smtputf8: written.smtputf8,
+        may_sign: true,
         tenant: if to.is_postmaster { Arc::default() } else { tenant },
         recipients: vec![recipient],
         ..Outgoing::default()

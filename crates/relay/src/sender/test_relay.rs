@@ -50,6 +50,7 @@ pub(super) fn idle_with_dns(dir: &Path, server: std::net::SocketAddr) -> Relay {
         has_crashed: false,
         notices: Default::default(),
         notifier: Arc::new(Nobody),
+        signer: None,
         witnesses: None,
         observer: None,
     };

@@ -6,7 +6,6 @@ use std::task::{Context, Poll, Waker, ready};
 
 use posthaste_consumer::BudgetWait;
 use posthaste_intake::notify;
-use posthaste_message::rewrite::AddressMap;
 use posthaste_smtp::command::Notify;
 use posthaste_smtp::{BodyType, ForwardPath, MailFrom, RcptTo, Reply, Ret, ReversePath};
 use posthaste_watch::Pulse;
@@ -18,6 +17,7 @@ use super::backlog::Backlog;
 use super::careful;
 use super::ended::{self, CLOSING};
 use super::gate::MessageGate;
+use super::leaving::{self, Leaving};
 use super::messages::{Envelope, LoadError, Loaded, Unloaded};
 use super::observer::SiteState;
 use super::reroute::reroute_all;
@@ -261,8 +261,20 @@ impl Mail {
         (transaction, tokens, queue.has_waiting(state.ready))
     }
 
-    fn message(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<OutgoingMessage<UnderWay>> {
-        let Loaded { envelope, body } = loaded;
+    fn message(&mut self, under_way: UnderWay, loaded: Loaded) -> Option<OutgoingMessage<UnderWay>> {
+        match leaving::rewritten(&self.shared, loaded) {
+            Leaving::Now(loaded) => self.leaving(under_way, loaded),
+            Leaving::Signing(signing) => {
+                self.pulse.step(steps::SIGNING);
+                self.loading = Some((under_way, signing));
+                None
+            }
+        }
+    }
+
+    /// A message whose header is as it leaves.
+    fn leaving(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<OutgoingMessage<UnderWay>> {
+        let Loaded { envelope, body, .. } = loaded;
         if let Err(error) = end_suppressed(&self.shared, &mut under_way.transaction, &envelope) {
             under_way.envelope = Some(envelope);
             self.unreadable(under_way, &LoadError::Now(error.to_string()));
@@ -283,10 +295,8 @@ impl Mail {
             self.end(&Arc::default(), under_way, |_| fate.clone());
             return None;
         };
-        let mut body = body;
         if let Some(generic) = self.shared.generic() {
-            rewrite(&generic, &mut mail, &mut recipients);
-            body = generic.message(body);
+            leaving::rewrite(&generic, &mut mail, &mut recipients);
         }
         if let Some(signed) = self.shared.config.bounces.signed_sender(&under_way.transaction, &envelope) {
             mail.reverse_path = signed;
@@ -316,19 +326,12 @@ impl Mail {
         false
     }
 
-    /// Handles an unreadable message: lost, or only for now. No host has said that.
+    /// Handles a message that cannot be read or signed.
     fn unreadable(&mut self, under_way: UnderWay, error: &LoadError) {
-        let fate = match error {
-            LoadError::Lost(_) => {
-                self.shared.warn(under_way.transaction.message, &error.to_string());
-                let reply = Reply::new(554, "5.3.0", error.to_string());
-                RecipientFate::Refused(reply.into(), crate::session::FateScope::Message)
-            }
-            LoadError::Now(_) => {
-                let reply = Reply::new(451, "4.3.0", error.to_string());
-                RecipientFate::Deferred(reply.into(), crate::session::FateScope::Message)
-            }
-        };
+        if !matches!(error, LoadError::Now(_)) {
+            self.shared.warn(under_way.transaction.message, &error.to_string());
+        }
+        let fate = error.fate();
         self.end(&Arc::default(), under_way, |_| fate.clone());
     }
 
@@ -436,18 +439,6 @@ impl Traffic for Mail {
         let mut fates = fates.into_iter();
         let missing = || RecipientFate::Unknown(Reply::new(451, "4.5.0", "no outcome").into());
         self.end(&self.host, under_way, |_| fates.next().unwrap_or_else(missing));
-    }
-}
-
-/// Rewrites the envelope to the addresses that leave.
-fn rewrite(generic: &AddressMap, mail: &mut MailFrom, recipients: &mut [RcptTo]) {
-    if let Some(other) = mail.reverse_path.address().and_then(|sender| generic.address(sender)) {
-        mail.reverse_path = other.into();
-    }
-    for rcpt in recipients {
-        if let Some(other) = rcpt.forward_path.address().and_then(|recipient| generic.address(recipient)) {
-            rcpt.forward_path = other.into();
-        }
     }
 }
 

@@ -22,6 +22,7 @@ pub const STEPS: &[&str] = &[
     "looking up its hosts",
     "reading a message from the spool",
     "recording what became of a message",
+    "signing a message",
 ];
 
 pub(super) const CONNECTING: u8 = 1;
@@ -32,6 +33,8 @@ pub(crate) const LOOKING_UP: u8 = 14;
 pub(crate) const READING: u8 = 15;
 /// Recording the outcome of a message.
 pub(crate) const RECORDING: u8 = 16;
+/// Signing a message whose header has changed.
+pub(crate) const SIGNING: u8 = 17;
 
 /// The step of a wait. `is_writing`: a write comes first.
 pub(super) fn of(step: Step, is_writing: bool) -> u8 {
@@ -72,9 +75,13 @@ mod tests {
             assert_eq!(STEPS[usize::from(of(step, false))], expected, "{step:?}");
             assert!(STEPS[usize::from(of(step, true))].contains("take what is written"));
         }
-        let others = [LOOKING_UP, READING, RECORDING].map(|step| STEPS[usize::from(step)]);
-        let expected =
-            ["looking up its hosts", "reading a message from the spool", "recording what became of a message"];
+        let others = [LOOKING_UP, READING, RECORDING, SIGNING].map(|step| STEPS[usize::from(step)]);
+        let expected = [
+            "looking up its hosts",
+            "reading a message from the spool",
+            "recording what became of a message",
+            "signing a message",
+        ];
         assert_eq!(others, expected);
     }
 }

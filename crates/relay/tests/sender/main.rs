@@ -216,6 +216,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         has_crashed: false,
         notices: Default::default(),
         notifier: back.clone(),
+        signer: None,
         observer: Some(log.clone()),
         witnesses: None,
     }

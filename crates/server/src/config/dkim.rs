@@ -3,10 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use posthaste_config::{Config, Dkim};
 use posthaste_dkim::{DomainKeys, Draft, DraftError, KeyDirectory, KeyState, KeyStoreError, SignError, Signer};
-use posthaste_message::{Edit, HeaderEditor, RawField};
 
 /// The keys that sign.
 #[derive(Debug, Default)]
@@ -30,11 +28,6 @@ pub enum DkimError {
     /// The directory of keys.
     #[error("dkim.dir: {0}")]
     Store(#[from] KeyStoreError),
-    /// Headers change after they are signed.
-    #[error(
-        "relay.maps.generic changes headers as mail leaves, which breaks its DKIM signatures: use relay.maps.canonical, or remove the keys in {}", .0.display()
-    )]
-    Generic(std::path::PathBuf),
 }
 
 /// Why a message is not signed.
@@ -50,13 +43,10 @@ impl DomainSigners {
     /// Reads the keys. Blocks.
     ///
     /// # Errors
-    /// The directory cannot be read, others can read a key in it, or the keys would be of no use. A key that cannot be read concerns its domain alone.
+    /// The directory cannot be read, or others can read a key in it. A key that cannot be read concerns its domain alone.
     pub fn read(config: &Config) -> Result<Arc<Self>, DkimError> {
         let section = config.dkim.clone();
         let domains = KeyDirectory::new(&section.dir).read()?;
-        if !domains.is_empty() && !config.relay.maps.generic.map().is_empty() {
-            return Err(DkimError::Generic(section.dir));
-        }
         let by_domain = domains.into_iter().map(|keys| (keys.domain.clone(), DomainSigner::of(keys)));
         Ok(Arc::new(Self { by_domain: by_domain.collect(), section }))
     }
@@ -101,21 +91,6 @@ impl DomainSigners {
         }
         Ok(fields)
     }
-}
-
-/// A message in pieces, as signatures see it.
-pub(crate) fn draft_of(pieces: &[Bytes]) -> Draft {
-    let (mut draft, mut editor, mut header) = (Draft::default(), HeaderEditor::default(), Vec::new());
-    for piece in pieces {
-        let mut add = |field: &RawField<'_>| {
-            draft.field(field.bytes);
-            Edit::Keep
-        };
-        let taken = if editor.is_over() { 0 } else { editor.push(piece, &mut header, &mut add) };
-        draft.body(&piece[taken..]);
-        header.clear();
-    }
-    draft
 }
 
 impl DomainSigner {
@@ -196,15 +171,5 @@ mod tests {
         assert_eq!(signers.at_or_above("mx.b.a.example"), Some("a.example"));
         assert_eq!(signers.at_or_above("a.example"), Some("a.example"));
         assert_eq!(signers.at_or_above("ba.example"), None);
-    }
-
-    #[test]
-    fn a_map_that_changes_headers_later_is_refused_with_keys() {
-        let place = tempfile::tempdir().unwrap();
-        let with_map = config(place.path(), "[relay.maps]\ngeneric = { 'a@a.example' = 'b@b.example' }\n");
-        assert!(DomainSigners::read(&with_map).unwrap().is_empty());
-        KeyDirectory::new(place.path()).create("a.example", &[Algorithm::Ed25519], "2611", 1).unwrap();
-        let error = DomainSigners::read(&with_map).unwrap_err().to_string();
-        assert!(error.starts_with("relay.maps.generic "), "{error}");
     }
 }

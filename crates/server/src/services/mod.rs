@@ -10,6 +10,7 @@ pub(crate) mod panics;
 pub(crate) mod pickup;
 pub(crate) mod relay;
 pub(crate) mod relay_log;
+pub(crate) mod relay_signatures;
 pub(crate) mod renders;
 pub(crate) mod tidy;
 pub(crate) mod transports;

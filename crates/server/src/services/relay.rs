@@ -15,21 +15,20 @@ use posthaste_relay::sender::{
 };
 use posthaste_relay::session::SessionTimeouts;
 use posthaste_smtp::{BodyType, Envelope, ForwardPath, MailFrom, RcptTo, ReversePath};
-use posthaste_spool::{Entry, FrontFields, Spool};
+use posthaste_spool::{Entry, Spool};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use crate::config::dkim::{NotSigned, draft_of};
 use crate::config::error::ServeError;
 use crate::config::forward::Back;
 use crate::config::start_files::{RelayFiles, resolver};
-use crate::ids::unix_micros;
 use crate::lifecycle::{Ending, OnFailure, Service, end_blocking};
 use crate::receive::events::EventRecorder;
 use crate::receive::handler::{Receiver, WeakReceiver};
 use crate::receive::transaction::Transaction;
 use crate::services::opening::log_damaged;
 use crate::services::relay_log::RelayLog;
+use crate::services::relay_signatures::LeavingSignatures;
 use posthaste_config::Config;
 
 /// Mail to other hosts. Open if the configuration lets anybody relay and hosts can be found, or if mail waits.
@@ -278,6 +277,7 @@ pub(crate) fn relay_config(
         has_crashed: false,
         notices: files.notices,
         notifier,
+        signer: Some(Arc::new(LeavingSignatures::of(receiver))),
         witnesses: Some(Arc::new(receiver.live().clone())),
         observer: Some(Arc::new(RelayLog { recorder, meters })),
     })
@@ -452,21 +452,6 @@ impl Receiver {
         kept.map(|_| true).map_err(|error| error.to_string())
     }
 
-    /// The signature of a notification, by the nearest domain above our name that has a key. Blocks for the time of a signature.
-    fn sign_notice(&self, written: &DsnMessage) -> Result<FrontFields, String> {
-        let settings = self.settings();
-        let Some(domain) = settings.signers.at_or_above(&settings.authserv_id) else {
-            return Ok(FrontFields::default());
-        };
-        let now = u64::try_from(unix_micros() / 1_000_000).unwrap_or_default();
-        match settings.signers.sign(domain, &draft_of(&written.message), now, 0) {
-            Ok(fields) => FrontFields::new(fields.into_bytes()).map_err(|error| error.to_string()),
-            Err(NotSigned::Key(why)) => Err(why),
-            // It says what became of a message all the same.
-            Err(NotSigned::Draft(_)) => Ok(FrontFields::default()),
-        }
-    }
-
     /// A notification for mailboxes of ours.
     fn notified(&self, rcpt: RcptTo, mailboxes: Mailboxes, written: &DsnMessage) -> Result<Mail<'static>, String> {
         let mut mail = MailFrom::new(ReversePath::Null);
@@ -483,5 +468,11 @@ impl Receiver {
 fn notification(to: &ForwardPath, written: &DsnMessage) -> Mail<'static> {
     let notify = Some(NotifyWhen { success: false, failure: false, delay: false });
     let recipient = MailRecipient { address: to.bare().into(), notify, ..MailRecipient::to(MailPlace::Remote) };
-    Mail { is_8bit: written.is_8bit, smtputf8: written.smtputf8, recipients: vec![recipient], ..Mail::default() }
+    Mail {
+        is_8bit: written.is_8bit,
+        smtputf8: written.smtputf8,
+        may_sign: true,
+        recipients: vec![recipient],
+        ..Mail::default()
+    }
 }

@@ -190,6 +190,7 @@ fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_dns
         has_crashed: false,
         notices: Notices::default(),
         notifier: Arc::new(Nobody),
+        signer: None,
         witnesses: None,
         observer: Some(Arc::new(log)),
     })

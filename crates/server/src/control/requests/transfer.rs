@@ -64,6 +64,8 @@ pub(super) struct Head {
     eight_bit: bool,
     #[serde(default, skip_serializing_if = "is_no")]
     smtputf8: bool,
+    #[serde(default, skip_serializing_if = "is_no")]
+    may_sign: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ret: Option<Returns>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -169,6 +171,7 @@ impl Head {
             expires: message.expires,
             eight_bit: queued.is_8bit,
             smtputf8: queued.smtputf8,
+            may_sign: queued.may_sign,
             ret: queued.ret.map(|ret| if ret == QueuedRet::Full { Returns::Full } else { Returns::Headers }),
             envid: queued.envid.to_string(),
             tenant: queued.tenant.to_string(),
@@ -200,6 +203,7 @@ impl Head {
             forwarded: (!other.is_empty()).then(|| Box::new(Forwarded { sender: other.into(), numbers: Vec::new() })),
             is_8bit: self.eight_bit,
             smtputf8: self.smtputf8,
+            may_sign: self.may_sign,
             ret: self.ret.map(|ret| if ret == Returns::Full { QueuedRet::Full } else { QueuedRet::Headers }),
             envid: envid.into(),
             tenant: tenant.into(),
@@ -308,6 +312,7 @@ mod tests {
             forwarded: Some(Box::new(Forwarded { sender: "SRS0=x@here.example".into(), numbers: Vec::new() })),
             is_8bit: true,
             smtputf8: true,
+            may_sign: true,
             ret: Some(QueuedRet::Headers),
             envid: "QQ".into(),
             tenant: "acme".into(),

@@ -100,7 +100,7 @@ impl Receiver {
         // session looks at.
         mail.smtputf8 &= !summary.is_ascii;
         (mail.tenant, mail.campaign, mail.pool, mail.front) = (said.tenant, said.campaign, said.pool, said.front);
-        (mail.hold_secs, mail.expires_secs) = (said.hold_secs, said.expires_secs);
+        (mail.hold_secs, mail.expires_secs, mail.may_sign) = (said.hold_secs, said.expires_secs, said.may_sign);
         log.count(&mail, transaction.discarded());
         self.accept((session, envelope), (transaction, complaint), mail, (gathered, body), log).await
     }

@@ -24,6 +24,7 @@ fn sign(message: &mut ReadMessage<'_>) -> Result<(), Stop> {
     let Some(draft) = message.draft.take() else { return Ok(()) };
     let (settings, author) = (message.settings, message.author);
     let Some(author) = author.signing().filter(|author| may_sign_as(message, author)) else { return Ok(()) };
+    message.mail.may_sign = true;
     let domain = author.domain().to_string();
     let Some(domain) = folded_domain(&domain) else { return Ok(()) };
     let now = u64::try_from(unix_micros() / 1_000_000).unwrap_or_default();

@@ -1,0 +1,109 @@
+//! Mail as it leaves: addresses by the map `generic`, and new signatures where that changes a header.
+
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use posthaste_message::rewrite::AddressMap;
+use posthaste_smtp::{MailFrom, RcptTo};
+use tokio::task::JoinHandle;
+
+use super::messages::{LoadError, Loaded, Unloaded};
+use super::shared::Shared;
+
+/// Signs mail whose header has changed on its way out (RFC 6376).
+pub trait LeavingSigner: Send + Sync {
+    /// The fields `DKIM-Signature` of a message in pieces, each line ended by CRLF; empty if the domain of its author has no key. Blocks for the time of the signatures.
+    ///
+    /// # Errors
+    /// It must not leave without.
+    fn sign(&self, message: &[Bytes]) -> Result<String, NotSigned>;
+}
+
+/// Why a message that must be signed is not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotSigned {
+    /// A key cannot be used now.
+    #[error("the message cannot be signed now: {0}")]
+    Now(String),
+    /// No key can sign it.
+    #[error("the message cannot be signed: {0}")]
+    Never(String),
+}
+
+/// A message on its way out.
+pub(super) enum Leaving {
+    /// Its header is as it leaves.
+    Now(Loaded),
+    /// It is being signed.
+    Signing(JoinHandle<Result<Loaded, Unloaded>>),
+}
+
+/// The message with the addresses that leave. Only one whose header they change, and whose author may sign it, is signed.
+pub(super) fn rewritten(shared: &Arc<Shared>, loaded: Loaded) -> Leaving {
+    if loaded.is_leaving {
+        return Leaving::Now(loaded);
+    }
+    let Some(body) = shared.generic().and_then(|generic| generic.message(&loaded.body)) else {
+        return Leaving::Now(loaded);
+    };
+    let mut loaded = Loaded { body, is_leaving: true, ..loaded };
+    let Some(signer) = shared.config.signer.clone().filter(|_| loaded.envelope.queued.may_sign) else {
+        return Leaving::Now(loaded);
+    };
+    Leaving::Signing(tokio::task::spawn_blocking(move || {
+        drop_signatures(&mut loaded.body);
+        match signer.sign(&loaded.body) {
+            Ok(fields) => {
+                loaded.body.insert(0, fields.into());
+                Ok(loaded)
+            }
+            Err(why) => Err(Unloaded { error: LoadError::NotSigned(why), envelope: Some(loaded.envelope) }),
+        }
+    }))
+}
+
+/// Takes the signatures out that were made when the message was accepted. They are above all that came with it.
+fn drop_signatures(message: &mut [Bytes]) {
+    let Some(header) = message.first_mut() else { return };
+    while header.starts_with(SIGNATURE) {
+        let is_end = |line: &&[u8]| !matches!(line, [b' ' | b'\t', ..]);
+        let mut lines = header.split_inclusive(|octet| *octet == b'\n');
+        let first = lines.next().map_or(0, <[u8]>::len);
+        let folded: usize = lines.take_while(|line| !is_end(line)).map(<[u8]>::len).sum();
+        header.advance(first + folded);
+    }
+}
+
+/// Rewrites the envelope to the addresses that leave.
+pub(super) fn rewrite(generic: &AddressMap, mail: &mut MailFrom, recipients: &mut [RcptTo]) {
+    if let Some(other) = mail.reverse_path.address().and_then(|sender| generic.address(sender)) {
+        mail.reverse_path = other.into();
+    }
+    for rcpt in recipients {
+        if let Some(other) = rcpt.forward_path.address().and_then(|recipient| generic.address(recipient)) {
+            rcpt.forward_path = other.into();
+        }
+    }
+}
+
+const SIGNATURE: &[u8] = b"DKIM-Signature: ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_signatures_are_taken_out() {
+        let check = |text: &'static str, expected: &str| {
+            let mut message = [Bytes::from_static(text.as_bytes()), Bytes::from_static(b"DKIM-Signature: body")];
+            drop_signatures(&mut message);
+            assert_eq!(message.concat(), [expected.as_bytes(), b"DKIM-Signature: body"].concat(), "{text:?}");
+        };
+        check("DKIM-Signature: a\r\n\tb\r\n c\r\nDKIM-Signature: d\r\nReceived: x\r\n\r\n", "Received: x\r\n\r\n");
+        let theirs = "Received: x\r\nDKIM-Signature: a\r\n\r\n";
+        check(theirs, theirs);
+        check("DKIM-Signature: a", "");
+        check("", "");
+        drop_signatures(&mut []);
+    }
+}
