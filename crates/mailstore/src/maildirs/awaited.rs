@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_spool::{Lsn, MessageReader, ReadError};
-use tokio::task::spawn_blocking;
 
-use super::body::ended;
 use super::file::MailFile;
+use super::read_turns::ReadTurns;
 use crate::entry::{BodyPlace, MailEntry};
 use crate::error::MailstoreError;
 use crate::ledger::MailLedger;
@@ -39,6 +38,7 @@ pub(super) struct AwaitedBody {
     pub in_spool: MessageReader,
     /// Opens the file.
     pub in_file: Arc<OpenBody>,
+    pub turns: ReadTurns,
 }
 
 /// Opens a message's file. Blocks.
@@ -50,7 +50,7 @@ impl MailBody for AwaitedBody {
     }
 
     fn read(&self, from: u64, up_to: u64) -> Asked<'_, Bytes> {
-        let (in_spool, in_file) = (self.in_spool.clone(), Arc::clone(&self.in_file));
+        let (in_spool, in_file, turns) = (self.in_spool.clone(), Arc::clone(&self.in_file), self.turns.clone());
         let len_max = up_to.saturating_sub(from).min(BODY_READ_MAX as u64);
         Box::pin(async move {
             let read = move || match in_spool.piece(from, len_max) {
@@ -59,7 +59,7 @@ impl MailBody for AwaitedBody {
                 Err(ReadError::NotFound(_)) => in_file().map(Err),
                 Err(error) => Err(unreadable(&error)),
             };
-            match spawn_blocking(read).await.map_err(ended)?? {
+            match turns.read(read).await?? {
                 Ok(octets) => Ok(octets),
                 Err(file) => file.read(from, up_to).await,
             }

@@ -6,10 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio::task::spawn_blocking;
 
 use super::file::MailFile;
 use super::mailbox::MESSAGE_BYTES_MAX;
+use super::read_turns::ReadTurns;
 use crate::error::MailstoreError;
 use crate::line_ends::FileForm;
 use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, copied, cut_header};
@@ -101,12 +101,12 @@ pub(super) enum FileBody {
     /// All octets of a short one.
     Short(Bytes),
     /// A file that is read chunk by chunk.
-    Long { file: Arc<File>, size: u64, form: FileForm, layout: Arc<Layout> },
+    Long { file: Arc<File>, size: u64, form: FileForm, layout: Arc<Layout>, turns: ReadTurns },
 }
 
 impl FileBody {
     /// Blocks: reads a short file, and a long one once, if that was not done before.
-    pub fn new(file: File, size: u64, message: &MailFile) -> Result<Self, MailstoreError> {
+    pub fn new(file: File, size: u64, message: &MailFile, turns: &ReadTurns) -> Result<Self, MailstoreError> {
         let form = message.form(size);
         if size <= CHUNK as u64 {
             let octets = read_short(&file, size, form)?;
@@ -114,7 +114,7 @@ impl FileBody {
             return Ok(Self::Short(octets));
         }
         let layout = layout_of(&file, size, form, message)?;
-        Ok(Self::Long { file: Arc::new(file), size, form, layout })
+        Ok(Self::Long { file: Arc::new(file), size, form, layout, turns: turns.clone() })
     }
 }
 
@@ -140,12 +140,12 @@ impl MailBody for FileBody {
         }
         match self {
             Self::Short(octets) => Box::pin(std::future::ready(Ok(octets.slice(from as usize..up_to as usize)))),
-            Self::Long { file, size, form, layout } => {
+            Self::Long { file, size, form, layout, turns } => {
                 let (file, size, form, at) = (Arc::clone(file), *size, *form, layout.chunk(from));
                 // Made here: see `copied`.
                 let out = Vec::with_capacity(CHUNK + CHUNK / 16);
-                let read = spawn_blocking(move || read_long(&file, size, form, at, from..up_to, out));
-                Box::pin(async move { read.await.map_err(ended)? })
+                let read = turns.read(move || read_long(&file, size, form, at, from..up_to, out));
+                Box::pin(async move { read.await? })
             }
         }
     }

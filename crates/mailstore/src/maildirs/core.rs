@@ -23,6 +23,7 @@ use super::mailbox::{MESSAGE_BYTES_MAX, lock};
 use super::names_out::{gone_name, write_names};
 use super::opening::Opening;
 use super::owner::Owner;
+use super::read_turns::ReadTurns;
 use super::scan::{Difference, KnownFiles, Oddities, Settled};
 use super::state::{LookedAt, MailboxState, Messages};
 use super::takeover::Takeover;
@@ -52,6 +53,8 @@ pub(super) struct MailboxCore {
     pub name: Mutex<MailboxName>,
     /// Path of the directory; another program may change its encoding of the name.
     pub path: Mutex<MailboxPath>,
+    /// Messages are read in turns.
+    pub reading: ReadTurns,
     /// 0 until the first look.
     pub uid_validity: AtomicU32,
     pub recent_from: AtomicU32,

@@ -13,6 +13,7 @@ use posthaste_maildir::MailboxPath;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio::try_join;
 
 use super::Shared;
 use super::body::{ended, wire_len};
@@ -22,6 +23,7 @@ use super::file::MailFile;
 use super::looks::{Looked, Looks};
 use super::names_out::begin_writing_names;
 use super::owner::Owner;
+use super::read_turns::ReadTurns;
 use super::reading::commit_cache;
 use super::scan::Oddities;
 use super::state::Messages;
@@ -47,6 +49,7 @@ pub(super) struct MaildirMailbox(Arc<MailboxCore>);
 
 impl MaildirMailbox {
     pub fn new(shared: Arc<Shared>, owner: Arc<Owner>, id: MailboxId, name: MailboxName, path: MailboxPath) -> Self {
+        let reading = ReadTurns::of_mailbox(&shared.read_turns);
         Self(Arc::new(MailboxCore {
             shared,
             owner,
@@ -55,6 +58,7 @@ impl MaildirMailbox {
             is_broken: AtomicBool::new(false),
             name: Mutex::new(name),
             path: Mutex::new(path),
+            reading,
             uid_validity: AtomicU32::new(0),
             recent_from: AtomicU32::new(1),
             is_recent_known: AtomicBool::new(false),
@@ -223,11 +227,12 @@ impl MaildirMailbox {
         let (inner, uid, file) = (Arc::clone(&self.0), message.uid, Arc::clone(&message.file));
         Box::pin(async move {
             inner.listed().await;
+            let turns = inner.reading.clone();
             let work = move || {
                 let (opened, size) = inner.open(uid, &file)?;
                 read(opened, size, &file)
             };
-            spawn_blocking(work).await.map_err(ended)?
+            turns.read(work).await?
         })
     }
 }
@@ -377,13 +382,14 @@ impl Source for MaildirMailbox {
         let core = Arc::clone(&self.0);
         Box::pin(async move {
             core.listed().await;
+            let turns = core.reading.clone();
             let work = move || {
                 // Without it each message says why.
                 let reader = core.reader().ok();
                 let messages = messages.iter().map(|message| core.as_listed(message));
                 first_fields(messages.map(|message| core.header(reader.as_ref(), message.uid, &message.file)))
             };
-            Ok(all_copied(spawn_blocking(work).await.map_err(ended)?))
+            Ok(all_copied(turns.read(work).await?))
         })
     }
 
@@ -395,20 +401,11 @@ impl Source for MaildirMailbox {
             if first.len() >= HALVED_MIN {
                 second = first.split_off(first.len() / 2);
             }
-            let work = |messages: Vec<Message<Arc<MailFile>>>| {
-                let core = Arc::clone(&core);
-                spawn_blocking(move || core.fields_of(&messages))
-            };
             let count = first.len();
-            // Begun before the other is waited for.
-            let beside = (!second.is_empty()).then(|| work(second));
-            let mut fields = work(first).await.map_err(ended)?;
-            if let Some(beside) = beside {
-                let more = beside.await.map_err(ended)?;
-                // Else there was not enough room for the first half.
-                if fields.len() == count {
-                    fields.extend(more);
-                }
+            let (mut fields, more) = try_join!(core.fields_in_turn(first), core.fields_in_turn(second))?;
+            // Else there was not enough room for the first half.
+            if fields.len() == count {
+                fields.extend(more);
             }
             commit_cache(&core);
             Ok(all_copied(fields))
@@ -423,7 +420,8 @@ impl Source for MaildirMailbox {
         let core = Arc::clone(&self.0);
         Box::pin(async move {
             core.listed().await;
-            spawn_blocking(move || core.kept(kind, &messages)).await.map_err(ended)
+            let turns = core.reading.clone();
+            turns.read(move || core.kept(kind, &messages)).await
         })
     }
 
@@ -443,12 +441,13 @@ impl Source for MaildirMailbox {
         let core = Arc::clone(&self.0);
         Box::pin(async move {
             core.listed().await;
+            let turns = core.reading.clone();
             let work = move || {
                 let reader = core.reader_of_mail();
                 let messages = messages.iter().map(|message| core.as_listed(message));
                 first_bodies(messages.map(|message| core.body(&reader, &message)))
             };
-            let bodies = spawn_blocking(work).await.map_err(ended)?.into_iter();
+            let bodies = turns.read(work).await?.into_iter();
             Ok(bodies.map(|body| body.map(|body| body.copied().unwrap_or(body))).collect())
         })
     }

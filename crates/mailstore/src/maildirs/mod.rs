@@ -42,6 +42,7 @@ mod pending;
 mod quota;
 #[cfg(test)]
 mod quota_tests;
+mod read_turns;
 mod reading;
 mod rebuild;
 #[cfg(test)]
@@ -66,6 +67,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use posthaste_intake::{Intake, MemoryBudget};
 use posthaste_maildir::{MailRoot, MailboxPath};
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
@@ -85,6 +87,7 @@ pub use self::names::mailbox_of_folder;
 use self::owner::Owner;
 pub use self::quota::QuotaTable;
 use self::quota::Quotas;
+use self::read_turns::ReadTurns;
 pub use self::verify::{Finding, FindingKind, SpoolLook, Verified, VerifiedPlaces, VerifyError, verify_mailboxes};
 use crate::error::MailstoreError;
 use crate::ledger::{GrownMailboxes, MailLedger, MailLedgerError};
@@ -123,6 +126,8 @@ struct Shared {
     replaced: AtomicU64,
     header_cache: HeaderCache,
     hot_dirs: Arc<HotDirs>,
+    /// Turns of threads that read messages of all mailboxes.
+    read_turns: Arc<Semaphore>,
     /// Accounts by path of their INBOX; `None` until needed.
     account_ids: Mutex<Option<HashMap<String, u32>>>,
 }
@@ -195,6 +200,7 @@ impl MaildirStore {
             replaced: AtomicU64::new(0),
             header_cache,
             hot_dirs: HotDirs::new(root_path),
+            read_turns: ReadTurns::of_all(),
             account_ids,
         });
         tokio::spawn(tell_sessions(grown, Arc::downgrade(&shared)));

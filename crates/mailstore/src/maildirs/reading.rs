@@ -1,4 +1,4 @@
-//! Headers, fields and octets of messages. All calls block.
+//! Headers, fields and octets of messages. Most calls block.
 
 use std::sync::Arc;
 
@@ -72,6 +72,18 @@ impl MailboxCore {
         first_fields(messages.map(|message| self.fields(reader.as_ref(), &mut cached, &message)))
     }
 
+    /// Like [`fields_of`](Self::fields_of), on a thread that may block.
+    pub async fn fields_in_turn(
+        self: &Arc<Self>,
+        messages: Vec<Message<Arc<MailFile>>>,
+    ) -> Result<Vec<Result<Bytes, MailstoreError>>, MailstoreError> {
+        if messages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let core = Arc::clone(self);
+        self.reading.read(move || core.fields_of(&messages)).await
+    }
+
     /// The listed fields of a message. The file is looked at, and opened only if the cache has not this very file.
     fn fields(
         &self,
@@ -99,21 +111,21 @@ impl MailboxCore {
     ) -> Result<Arc<dyn MailBody>, MailstoreError> {
         let (uid, file) = (message.uid, Arc::clone(&message.file));
         if let Some(in_spool) = in_spool(&self.shared.ledger, self.id, &file) {
-            let core = Arc::clone(self);
+            let (core, turns) = (Arc::clone(self), self.reading.clone());
             let in_file = move || -> Result<Arc<dyn MailBody>, MailstoreError> {
                 let (opened, size) = core.open(uid, &file)?;
-                Ok(Arc::new(FileBody::new(opened, size, &file)?))
+                Ok(Arc::new(FileBody::new(opened, size, &file, &core.reading)?))
             };
-            return Ok(Arc::new(AwaitedBody { in_spool, in_file: Arc::new(in_file) }));
+            return Ok(Arc::new(AwaitedBody { in_spool, in_file: Arc::new(in_file), turns }));
         }
         let (opened, size) = self.open_by(reader.as_ref().map_err(Clone::clone)?, uid, &file)?;
-        Ok(Arc::new(FileBody::new(opened, size, &file)?))
+        Ok(Arc::new(FileBody::new(opened, size, &file, &self.reading)?))
     }
 }
 
 /// Commits what waits for the cache, if that is due. The client does not wait for it.
 pub(super) fn commit_cache(core: &Arc<MailboxCore>) {
-    if core.shared.header_cache.is_commit_due() {
+    if core.shared.header_cache.takes_commit() {
         let core = Arc::clone(core);
         drop(spawn_blocking(move || core.shared.header_cache.commit()));
     }

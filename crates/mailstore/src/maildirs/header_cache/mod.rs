@@ -61,6 +61,8 @@ struct CacheState {
     waiting_bytes: usize,
     /// Entries of the commit that is being made.
     committing: Option<Arc<Entries>>,
+    /// A caller of [`HeaderCache::takes_commit`] is about to commit.
+    is_commit_taken: bool,
     /// Octets of all entries in the database.
     bytes: u64,
 }
@@ -109,7 +111,7 @@ impl HeaderCache {
     }
 
     /// Remembers the listed fields of a header, and gives them. A header in bad form is given whole: without some of
-    /// its lines it might mean something else. The caller commits when that [is due](Self::is_commit_due).
+    /// its lines it might mean something else. The caller commits when that [is due](Self::takes_commit).
     pub fn put(&self, body: (u64, u16), facts: &FileFacts, header: Bytes) -> Bytes {
         let (Some(_), Some(fields)) = (&self.file, listed_fields(&header)) else { return header };
         self.add(key_of(body, CachedKind::Fields), facts, &fields);
@@ -129,16 +131,19 @@ impl HeaderCache {
         }
     }
 
-    /// True if enough entries wait for a commit.
-    pub fn is_commit_due(&self) -> bool {
-        let state = self.lock();
-        state.waiting_bytes > COMMIT_BYTES && state.committing.is_none()
+    /// True if enough entries wait for a commit. The caller must commit: it is true once for each commit, else each
+    /// message that is read before a thread begins it would take another thread.
+    pub fn takes_commit(&self) -> bool {
+        let mut state = self.lock();
+        let is_due = state.waiting_bytes > COMMIT_BYTES && state.committing.is_none();
+        is_due && !std::mem::replace(&mut state.is_commit_taken, true)
     }
 
     /// Commits what waits, unless a commit runs.
     pub fn commit(&self) {
         let (database, entries, before) = {
             let mut state = self.lock();
+            state.is_commit_taken = false;
             let (Some(database), None) = (state.database.clone(), &state.committing) else { return };
             let entries = Arc::new(std::mem::take(&mut state.waiting));
             state.waiting_bytes = 0;

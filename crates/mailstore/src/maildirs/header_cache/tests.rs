@@ -37,7 +37,7 @@ fn get(cache: &HeaderCache, body: (u64, u16), facts: &FileFacts) -> Option<Bytes
 /// Puts an entry as a session does.
 fn put(cache: &HeaderCache, body: (u64, u16), header: Bytes) {
     cache.put(body, &FACTS, header);
-    if cache.is_commit_due() {
+    if cache.takes_commit() {
         cache.commit();
     }
 }

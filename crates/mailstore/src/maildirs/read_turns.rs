@@ -1,0 +1,147 @@
+//! Bounds the threads that read messages.
+//!
+//! A thread of the pool that has read messages keeps some 0.65 MiB of the allocator's memory (debug build), and the pool
+//! may have 512 threads. Without a bound 40 clients that read none of their answers made it use them all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::body::ended;
+use crate::error::MailstoreError;
+
+/// Threads that read messages of one mailbox. If its disk hangs, these hang, and no more.
+const MAILBOX_READS_MAX: usize = 4;
+/// Threads that read messages of all mailboxes.
+const READS_MAX: usize = 32;
+/// A read that takes longer hangs: it no longer counts against [`READS_MAX`], so that other mailboxes are read.
+const READ_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Turns to read messages of one mailbox.
+#[derive(Debug, Clone)]
+pub(super) struct ReadTurns {
+    of_mailbox: Arc<Semaphore>,
+    of_all: Arc<Semaphore>,
+}
+
+impl ReadTurns {
+    /// The turns that all mailboxes share.
+    pub fn of_all() -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(READS_MAX))
+    }
+
+    pub fn of_mailbox(of_all: &Arc<Semaphore>) -> Self {
+        Self { of_mailbox: Arc::new(Semaphore::new(MAILBOX_READS_MAX)), of_all: Arc::clone(of_all) }
+    }
+
+    /// Runs `read` on a thread that may block, in its turn. A session that ends meanwhile leaves the mailbox's turn with
+    /// the thread.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, MailstoreError> {
+        let of_mailbox = Arc::clone(&self.of_mailbox).acquire_owned().await.expect("it is never closed");
+        let of_all = self.of_all.acquire().await.expect("it is never closed");
+        let mut reading = spawn_blocking(move || {
+            let _of_mailbox = of_mailbox;
+            read()
+        });
+        let done = match timeout(READ_PATIENCE, &mut reading).await {
+            Ok(done) => done,
+            Err(_) => {
+                drop(of_all);
+                reading.await
+            }
+        };
+        done.map_err(ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use tokio::task::{JoinSet, yield_now};
+    use tokio::time::advance;
+
+    use super::*;
+
+    /// Reads of a disk that hangs.
+    struct Hung {
+        /// The disk hangs until this is dropped.
+        hangs: Option<Sender<()>>,
+        disk: Arc<Mutex<Receiver<()>>>,
+        begun: Arc<AtomicUsize>,
+        reads: JoinSet<()>,
+    }
+
+    impl Hung {
+        fn new() -> Self {
+            let (hangs, disk) = channel();
+            Self { hangs: Some(hangs), disk: Arc::new(Mutex::new(disk)), begun: Arc::default(), reads: JoinSet::new() }
+        }
+
+        fn begin(&mut self, turns: &ReadTurns, count: usize) {
+            for _ in 0..count {
+                let (turns, disk, begun) = (turns.clone(), Arc::clone(&self.disk), Arc::clone(&self.begun));
+                self.reads.spawn(async move {
+                    let read = move || {
+                        begun.fetch_add(1, Ordering::SeqCst);
+                        let _ = disk.lock().unwrap().recv();
+                    };
+                    turns.read(read).await.unwrap();
+                });
+            }
+        }
+
+        async fn have_begun(&self, count: usize) {
+            while self.begun.load(Ordering::SeqCst) < count {
+                yield_now().await;
+            }
+            assert_eq!(self.begun.load(Ordering::SeqCst), count);
+        }
+    }
+
+    #[tokio::test]
+    async fn few_threads_read_one_mailbox() {
+        let turns = ReadTurns::of_mailbox(&ReadTurns::of_all());
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut reads = JoinSet::new();
+        for _ in 0..200 {
+            let (turns, now, most) = (turns.clone(), Arc::clone(&now), Arc::clone(&most));
+            reads.spawn(async move {
+                let read = move || {
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    std::thread::yield_now();
+                    now.fetch_sub(1, Ordering::SeqCst);
+                };
+                turns.read(read).await.unwrap();
+            });
+        }
+        reads.join_all().await;
+        assert!(most.load(Ordering::SeqCst) <= MAILBOX_READS_MAX, "{most:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reads_that_hang_hold_up_their_mailboxes_alone() {
+        let all = ReadTurns::of_all();
+        let mut hung = Hung::new();
+        // More than all turns, on one hung mount.
+        let mailboxes: Vec<ReadTurns> = (0..20).map(|_| ReadTurns::of_mailbox(&all)).collect();
+        mailboxes.iter().for_each(|mailbox| hung.begin(mailbox, 10));
+        for begun in [READS_MAX, 2 * READS_MAX, 20 * MAILBOX_READS_MAX] {
+            hung.have_begun(begun).await;
+            advance(READ_PATIENCE).await;
+        }
+        assert_eq!(ReadTurns::of_mailbox(&all).read(|| 7).await, Ok(7), "of another disk");
+        hung.have_begun(20 * MAILBOX_READS_MAX).await;
+        hung.hangs = None;
+        while hung.reads.join_next().await.is_some() {}
+        hung.have_begun(200).await;
+    }
+}
