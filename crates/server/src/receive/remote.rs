@@ -154,9 +154,17 @@ impl RemoteHosts {
 
     /// All open relays, in the order of the ids of their messages.
     pub fn relays(&self) -> Vec<Relay> {
+        self.numbered_relays().into_iter().map(|(_, relay)| relay).collect()
+    }
+
+    /// Likewise, each with the shard of a cluster that it is of.
+    pub fn numbered_relays(&self) -> Vec<(Option<u16>, Relay)> {
         match self.shards() {
-            [] => self.relay.opened().into_iter().collect(),
-            shards => shards.iter().filter_map(|shard| shard.owner().opened()).collect(),
+            [] => self.relay.opened().map(|relay| (None, relay)).into_iter().collect(),
+            shards => {
+                let numbered = |shard: &Arc<ShardQueue>| Some((Some(shard.number()), shard.owner().opened()?));
+                shards.iter().filter_map(numbered).collect()
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use posthaste_relay::sender::Relay;
 use posthaste_smtp::Reply;
 use serde_json::json;
 
+use super::queues::{NumberedRelay, change_each};
 use super::scopes::filter;
 use super::{Asker, Outcome};
 use crate::receive::handler::Receiver;
@@ -39,9 +40,12 @@ pub(super) fn concerned(receiver: &Receiver, of: &Which, action: Doing) -> u64 {
     at_hosts + at_transports
 }
 
-/// Acts on the recipients that fit, and logs it. `secs`: time after which a hold ends by itself. `others`: changed recipients of transports.
+/// Acts on the recipients that fit, in all queues, and logs it. `secs`: time after which a hold ends by itself. `others`: changed recipients of transports.
+///
+/// # Errors
+/// The request makes no sense, or a queue is not changed: see [`change_each`].
 pub(super) fn act(
-    relays: &[Relay],
+    relays: &[NumberedRelay],
     asker: &Asker,
     of: &Which,
     action: Doing,
@@ -57,16 +61,18 @@ pub(super) fn act(
     let by = asker.by(reason);
     let reply = Reply::new(GIVEN_UP, "5.0.0", text);
     let (mut changed, mut follow, mut outranked) = (0, 0, 0);
-    for relay in relays {
+    let acted = change_each(relays, &mut |relay: &Relay| {
         let of_queue = of_queue(action, secs.map(|secs| relay.after(secs)));
         let done = relay.act(&filter(of), of_queue, &reply, &by).map_err(|error| error.to_string())?;
         changed += done.changed;
         follow += done.follows;
         outranked += done.outranked;
-    }
+        Ok(())
+    });
     let of = serde_json::to_string(of).unwrap_or_default();
     let Asker { uid, token, .. } = asker;
     tracing::info!(uid, token, action = ?action, of, secs, reason, changed, follow, outranked, "the operator has changed the queue");
+    acted?;
     let changed = changed + others as u64;
     Ok(json!({ "done": changed, "changed": changed, "follow": follow, "outranked": outranked }))
 }

@@ -418,7 +418,8 @@ fn concerns_transports(request: &Request, asker: &Asker, receiver: &Receiver) ->
 }
 
 fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
-    let relays = &relays_for(receiver, request)?;
+    let numbered = &relays_for(receiver, request)?;
+    let relays = &numbered.iter().map(|(_, relay)| relay.clone()).collect::<Vec<_>>();
     if let Request::Count { of, action } = request {
         return Ok(json!({ "done": act::concerned(receiver, of, *action) }));
     }
@@ -458,13 +459,13 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         Request::Import { .. } => Err("an import is answered elsewhere".to_owned()),
         Request::Act { of, action, secs, reason, .. } => {
             let others = act::on_transports(request, asker, receiver)?;
-            act::act(relays, asker, of, *action, *secs, reason, others)
+            act::act(numbered, asker, of, *action, *secs, reason, others)
         }
         Request::Suspend { scope, secs, reason, .. } => {
-            on_each(relays, &|relay| suspend::suspend(relay, asker, scope, *secs, reason))
+            on_each(numbered, &|relay| suspend::suspend(relay, asker, scope, *secs, reason))
         }
-        Request::Resume { scope } => on_each(relays, &|relay| suspend::resume(relay, asker, scope)),
-        Request::Suspensions { .. } => of_each(relays, answer, &|relay, answer| suspend::list(relay, asker, answer)),
+        Request::Resume { scope } => on_each(numbered, &|relay| suspend::resume(relay, asker, scope)),
+        Request::Suspensions { .. } => of_each(numbered, answer, &|relay, answer| suspend::list(relay, asker, answer)),
         Request::List { .. }
         | Request::Count { .. }
         | Request::Trace { .. }
@@ -484,10 +485,10 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         | Request::Page { .. }
         | Request::Acme { .. } => Err("answered elsewhere".to_owned()),
         Request::Divert { scope, to, secs, reason, .. } => {
-            on_each(relays, &|relay| divert::divert(relay, asker, scope, to, *secs, reason))
+            on_each(numbered, &|relay| divert::divert(relay, asker, scope, to, *secs, reason))
         }
-        Request::Undivert { scope } => on_each(relays, &|relay| divert::end(relay, asker, scope)),
-        Request::Diversions { .. } => of_each(relays, answer, &|relay, answer| divert::list(relay, answer)),
+        Request::Undivert { scope } => on_each(numbered, &|relay| divert::end(relay, asker, scope)),
+        Request::Diversions { .. } => of_each(numbered, answer, &|relay, answer| divert::list(relay, answer)),
         Request::Explain { domain, tenant, pool, source } => {
             explain::explain(relay, OfMail { domain, tenant, pool, source }, answer)
         }

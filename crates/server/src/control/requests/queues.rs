@@ -1,7 +1,6 @@
 //! The queues for other hosts that a request is about: one, or in a cluster that of each shard that this node owns.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
 
 use posthaste_control::Request;
 use posthaste_relay::sender::Relay;
@@ -11,11 +10,14 @@ use serde_json::{Value, json};
 use super::{Answer, Outcome};
 use crate::receive::handler::Receiver;
 
+/// A queue, and the shard of a cluster that it is of.
+pub(super) type NumberedRelay = (Option<u16>, Relay);
+
 /// The open queues that a request may concern.
 ///
 /// # Errors
 /// It is about a message of a shard that this node does not own.
-pub(super) fn relays_for(receiver: &Receiver, request: &Request) -> Result<Vec<Relay>, String> {
+pub(super) fn relays_for(receiver: &Receiver, request: &Request) -> Result<Vec<NumberedRelay>, String> {
     let message = match request {
         Request::List { of, .. }
         | Request::Count { of, .. }
@@ -26,8 +28,10 @@ pub(super) fn relays_for(receiver: &Receiver, request: &Request) -> Result<Vec<R
         _ => None,
     };
     match message {
-        Some(message) if !receiver.remote().shards().is_empty() => Ok(vec![relay_with(receiver, message)?]),
-        _ => Ok(receiver.relays()),
+        Some(message) if !receiver.remote().shards().is_empty() => {
+            Ok(vec![(Some(message.shard()), relay_with(receiver, message)?)])
+        }
+        _ => Ok(receiver.remote().numbered_relays()),
     }
 }
 
@@ -47,21 +51,79 @@ pub(super) fn relay_with(receiver: &Receiver, message: Lsn) -> Result<Relay, Str
 }
 
 /// Has each queue changed. The answer is that of the queue where it did most.
-pub(super) fn on_each(relays: &[Relay], change: &dyn Fn(&Relay) -> Outcome) -> Outcome {
+///
+/// # Errors
+/// See [`change_each`].
+pub(super) fn on_each(relays: &[NumberedRelay], change: &dyn Fn(&Relay) -> Outcome) -> Outcome {
     let done = |outcome: &Value| outcome["done"].as_u64().unwrap_or_default();
-    let outcomes: Vec<Value> = relays.iter().map(change).collect::<Result<_, _>>()?;
+    let outcomes = change_each(relays, &mut |relay| change(relay))?;
     Ok(outcomes.into_iter().max_by_key(done).unwrap_or_else(|| json!({ "done": 0 })))
 }
 
-/// Lists all queues, each line once.
-pub(super) fn of_each(relays: &[Relay], answer: Answer<'_>, list: &dyn Fn(&Relay, Answer<'_>) -> Outcome) -> Outcome {
-    let told = RefCell::new(HashSet::new());
-    let once = |line: Value| !told.borrow_mut().insert(line.to_string()) || answer(line);
-    for relay in relays {
-        list(relay, &once)?;
+/// Has each queue changed, also those after one that fails.
+///
+/// # Errors
+/// A queue is not changed. If others are, the text names the shards of both.
+pub(super) fn change_each<T>(
+    relays: &[NumberedRelay],
+    change: &mut dyn FnMut(&Relay) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let (mut done, mut changed, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+    for (shard, relay) in relays {
+        match change(relay) {
+            Ok(outcome) => {
+                done.push(outcome);
+                changed.extend(shard.map(|shard| shard.to_string()));
+            }
+            Err(error) => failed.push((shard, error)),
+        }
     }
-    Ok(json!({ "done": told.into_inner().len() }))
+    if let ([], [(_, error), ..]) = (&done[..], &failed[..]) {
+        return Err(error.clone());
+    }
+    if failed.is_empty() {
+        return Ok(done);
+    }
+    let failed = failed.iter().map(|(shard, error)| format!("shard {}: {error}", shard.unwrap_or_default()));
+    let failed = failed.collect::<Vec<_>>().join("; ");
+    Err(format!("it is done in shard {}, and not in {failed}", changed.join(" and ")))
 }
+
+/// Lists all queues, each scope once: a command changes all queues, whose clocks differ by a second. The line with the latest end stays.
+pub(super) fn of_each(
+    relays: &[NumberedRelay],
+    answer: Answer<'_>,
+    list: &dyn Fn(&Relay, Answer<'_>) -> Outcome,
+) -> Outcome {
+    let merged = RefCell::new(Vec::new());
+    let merge = |line: Value| {
+        merge_scope(&mut merged.borrow_mut(), line);
+        true
+    };
+    for (_, relay) in relays {
+        list(relay, &merge)?;
+    }
+    let lines = merged.into_inner();
+    let count = lines.len();
+    let _ = lines.into_iter().all(answer);
+    Ok(json!({ "done": count }))
+}
+
+/// Adds a line about a scope, or lets it replace the one that is about the same.
+pub(super) fn merge_scope(lines: &mut Vec<Value>, line: Value) {
+    // A diversion to another host, and a limit beside a suspension, are not the same.
+    let is_same = |other: &&mut Value| KEYS.iter().all(|key| other[key] == line[key]);
+    // Without an end it never ends.
+    let end = |line: &Value| line["until"].as_i64().unwrap_or(i64::MAX);
+    match lines.iter_mut().find(is_same) {
+        Some(other) if end(&*other) >= end(&line) => {}
+        Some(other) => *other = line,
+        None => lines.push(line),
+    }
+}
+
+/// Fields that tell scopes and their treatments apart.
+const KEYS: [&str; 5] = ["kind", "scope", "to", "message_rate", "connections"];
 
 /// The queue for other hosts.
 ///
@@ -90,23 +152,33 @@ mod tests {
     use crate::control::requests::closed::ClosedQueue;
 
     #[test]
-    fn queues_answer_once_and_lists_have_each_line_once() {
+    fn queues_answer_once_and_lists_have_each_scope_once() {
         let dirs = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let queues = dirs.each_ref().map(|dir| {
             let text = format!("[storage]\ndata = {:?}\n", dir.path().join("data"));
             ClosedQueue::filled(&Config::parse(Path::new("x"), &text).unwrap(), |_| ()).0
         });
-        let relays = queues.each_ref().map(|queue| queue.relay().clone());
-        let first = |relay: &Relay| std::ptr::eq(relay, &relays[0]);
+        let numbers = [Some(1), Some(2)].into_iter();
+        let relays: Vec<_> = numbers.zip(queues.each_ref().map(|queue| queue.relay().clone())).collect();
+        let first = |relay: &Relay| std::ptr::eq(relay, &relays[0].1);
         let changed = on_each(&relays, &|relay| Ok(json!({ "done": u8::from(first(relay)) })));
         assert_eq!(changed, Ok(json!({ "done": 1 })));
-        let failed = on_each(&relays, &|relay| if first(relay) { Ok(json!({})) } else { Err("no room".to_owned()) });
-        assert_eq!(failed, Err("no room".to_owned()));
+        let refused = || Err("no room".to_owned());
+        let one_of =
+            |is_first| on_each(&relays, &|relay| if first(relay) == is_first { Ok(json!({})) } else { refused() });
+        assert_eq!(one_of(true), Err("it is done in shard 1, and not in shard 2: no room".to_owned()));
+        assert_eq!(one_of(false), Err("it is done in shard 2, and not in shard 1: no room".to_owned()));
+        assert_eq!(on_each(&relays, &|_| refused()), refused());
         assert_eq!(on_each(&[], &|_| Ok(json!({}))), Ok(json!({ "done": 0 })));
         let lines = RefCell::new(Vec::new());
+        let of = |domain: &str, until| json!({ "kind": "domain", "scope": { "domain": domain }, "until": until });
         let list = |relay: &Relay, answer: Answer<'_>| {
-            answer(json!("both"));
-            answer(json!(first(relay)));
+            // The queues were changed in two seconds.
+            answer(of("a.example", if first(relay) { Some(100) } else { Some(101) }));
+            answer(of("b.example", if first(relay) { None } else { Some(5) }));
+            if !first(relay) {
+                answer(of("c.example", None));
+            }
             Ok(json!({ "done": 2 }))
         };
         let answer = |line: Value| {
@@ -114,6 +186,7 @@ mod tests {
             true
         };
         assert_eq!(of_each(&relays, &answer, &list), Ok(json!({ "done": 3 })));
-        assert_eq!(lines.into_inner(), [json!("both"), json!(true), json!(false)]);
+        let wanted = [of("a.example", Some(101)), of("b.example", None), of("c.example", None)];
+        assert_eq!(lines.into_inner(), wanted);
     }
 }
