@@ -52,16 +52,21 @@ impl Relay {
 
     /// Like [`summary`](Self::summary), by several kinds of names in one scan.
     pub fn summaries<const N: usize>(&self, filter: &Filter, by: [(CountBy, usize); N]) -> [Ranking; N] {
+        let mut most = by.into_iter().map(|(_, most)| most);
+        self.counts(filter, by.map(|(by, _)| by)).map(|counts| Ranking::of(counts, most.next().unwrap_or_default()))
+    }
+
+    /// Like [`summaries`](Self::summaries), with all names, in no order.
+    pub fn counts<const N: usize>(&self, filter: &Filter, by: [CountBy; N]) -> [HashMap<Arc<str>, Count>; N] {
         let shared = &self.0.shared;
-        let kinds = by.map(|(by, _)| by);
-        let counts = counted(shared, filter, kinds).unwrap_or_else(|| looked_at(shared, filter, kinds));
-        let mut rankings = by.map(|(_, most)| (most, HashMap::<Arc<str>, Count>::new()));
-        for (names, count) in counts {
-            for (name, (_, counted)) in names.into_iter().zip(&mut rankings) {
-                counted.entry(name).or_insert(Count::NONE).add(&count);
+        let counted = counted(shared, filter, by).unwrap_or_else(|| looked_at(shared, filter, by));
+        let mut counts = by.map(|_| HashMap::<Arc<str>, Count>::new());
+        for (names, count) in counted {
+            for (name, counts) in names.into_iter().zip(&mut counts) {
+                counts.entry(name).or_insert(Count::NONE).add(&count);
             }
         }
-        rankings.map(|(most, counted)| Ranking::of(counted, most))
+        counts
     }
 
     /// Why the recipients of a count wait. Reads memory only.

@@ -1,6 +1,8 @@
 //! Counts of waiting mail over all queues of this server: one, or that of each shard that it owns.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use posthaste_queue::Secs;
@@ -40,20 +42,21 @@ pub(crate) struct NamedCount {
 impl QueueCounts {
     /// Counts what fits a filter by several kinds of names, in one scan of each queue. Blocks.
     pub fn all<const N: usize>(relays: &[Relay], filter: &Filter, by: [(CountBy, usize); N]) -> [Self; N] {
-        // A name that has few here may have many there.
-        let most = |most| if relays.len() == 1 { most } else { usize::MAX };
-        let asked = by.map(|(by, of)| (by, most(of)));
-        let mut parts: [Vec<Ranking>; N] = std::array::from_fn(|_| Vec::with_capacity(relays.len()));
-        for relay in relays {
-            for (part, ranking) in parts.iter_mut().zip(relay.summaries(filter, asked)) {
-                part.push(ranking);
-            }
-        }
         // Clocks are read once, not twice for each name.
         let begins: Vec<i64> = relays.iter().map(|relay| relay.wall(0)).collect();
         let wall = |queue: usize, secs: Secs| begins[queue].saturating_add(secs.into());
-        let mut kinds = by.into_iter();
-        parts.map(|parts| Self::merged(parts, &wall, kinds.next().map_or(0, |(_, most)| most)))
+        if let [relay] = relays {
+            return relay.summaries(filter, by).map(|ranking| Self::of_one(ranking, &wall));
+        }
+        // A name that has few here may have many there: all names are added up, and only the busiest are sorted.
+        let mut sums: [HashMap<Arc<str>, NamedCount>; N] = std::array::from_fn(|_| HashMap::new());
+        for (queue, relay) in relays.iter().enumerate() {
+            for (sum, counts) in sums.iter_mut().zip(relay.counts(filter, by.map(|(by, _)| by))) {
+                add_all(sum, queue, counts, &wall);
+            }
+        }
+        let mut most = by.into_iter().map(|(_, most)| most);
+        sums.map(|sum| Self::of_sums(sum, most.next().unwrap_or_default()))
     }
 
     /// Likewise by one kind of names.
@@ -62,28 +65,46 @@ impl QueueCounts {
         counts
     }
 
-    /// `parts`: one for each queue. `wall`: the time of a queue in seconds since 1970.
-    fn merged(parts: Vec<Ranking>, wall: &dyn Fn(usize, Secs) -> i64, most: usize) -> Self {
-        let recipients = parts.iter().map(|part| part.recipients).sum();
-        let oldest = parts.iter().enumerate().filter_map(|(queue, part)| Some(wall(queue, part.oldest?))).min();
-        // Of one queue, only the busiest are here.
-        let names = if let [part] = &parts[..] { Some(part.names) } else { None };
-        let mut named: HashMap<Arc<str>, NamedCount> = HashMap::new();
-        for (queue, part) in parts.into_iter().enumerate() {
-            for (name, count) in part.busiest {
-                let count = NamedCount::of(name, queue, count, wall);
-                match named.get_mut(&count.name) {
-                    Some(sum) => sum.add(count),
-                    None => drop(named.insert(count.name.clone(), count)),
-                }
-            }
+    /// `wall`: the time of a queue in seconds since 1970.
+    fn of_one(ranking: Ranking, wall: &dyn Fn(usize, Secs) -> i64) -> Self {
+        let Ranking { names, recipients, oldest, busiest } = ranking;
+        let busiest = busiest.into_iter().map(|(name, count)| NamedCount::of(name, 0, count, wall)).collect();
+        Self { names, recipients, oldest: oldest.map(|secs| wall(0, secs)), busiest }
+    }
+
+    fn of_sums(sums: HashMap<Arc<str>, NamedCount>, most: usize) -> Self {
+        let names = sums.len();
+        let recipients = sums.values().map(|count| count.recipients).sum();
+        let oldest = sums.values().map(|count| count.oldest).min();
+        let mut busiest: Vec<NamedCount> = sums.into_values().collect();
+        if most < busiest.len() {
+            busiest.select_nth_unstable_by(most, busier);
+            busiest.truncate(most);
         }
-        let names = names.unwrap_or(named.len());
-        let mut busiest: Vec<NamedCount> = named.into_values().collect();
-        busiest.sort_unstable_by(|a, b| b.recipients.cmp(&a.recipients).then_with(|| a.name.cmp(&b.name)));
-        busiest.truncate(most);
+        busiest.sort_unstable_by(busier);
         Self { names, recipients, oldest, busiest }
     }
+}
+
+/// Adds the names of a queue. `wall`: the time of a queue in seconds since 1970.
+fn add_all(
+    sums: &mut HashMap<Arc<str>, NamedCount>,
+    queue: usize,
+    counts: HashMap<Arc<str>, Count>,
+    wall: &dyn Fn(usize, Secs) -> i64,
+) {
+    for (name, count) in counts {
+        let count = NamedCount::of(name.clone(), queue, count, wall);
+        match sums.entry(name) {
+            Entry::Occupied(mut sum) => sum.get_mut().add(count),
+            Entry::Vacant(place) => drop(place.insert(count)),
+        }
+    }
+}
+
+/// Most recipients first; by name where they are equal.
+fn busier(a: &NamedCount, b: &NamedCount) -> Ordering {
+    b.recipients.cmp(&a.recipients).then_with(|| a.name.cmp(&b.name))
 }
 
 impl NamedCount {
@@ -167,6 +188,10 @@ mod tests {
         let counted: Vec<_> = by_domain.busiest.iter().map(|it| (&*it.name, it.recipients, it.deferred)).collect();
         assert_eq!(counted, [("a.example", 3, 2), ("b.example", 2, 0)]);
         assert_eq!((by_tenant.names, by_tenant.busiest[0].recipients), (1, 6));
+        let whole = QueueCounts::of(&relays, &Filter::default(), CountBy::Domain, 9);
+        let counted: Vec<_> = whole.busiest.iter().map(|it| (&*it.name, it.recipients)).collect();
+        assert_eq!(counted, [("a.example", 3), ("b.example", 2), ("c.example", 1)]);
+        assert_eq!(QueueCounts::of(&relays, &Filter::default(), CountBy::Domain, 0).busiest, []);
         let alone = QueueCounts::of(&relays[1..], &Filter::default(), CountBy::Domain, 1);
         assert_eq!((alone.names, alone.busiest.len(), alone.busiest[0].recipients), (2, 1, 2));
         assert_eq!(QueueCounts::of(&[], &Filter::default(), CountBy::Domain, 1).oldest, None);
