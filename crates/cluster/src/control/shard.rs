@@ -65,8 +65,24 @@ struct Shared {
     log: Arc<dyn ShardLog>,
     state: Mutex<State>,
     changed: Condvar,
-    /// One change at a time. Source of nonces and log ids.
-    writing: Mutex<Random>,
+    /// One change at a time takes it. Source of nonces and log ids.
+    writer: Mutex<Option<Random>>,
+    /// The writer is back.
+    is_free: Condvar,
+}
+
+/// The writer, until it is dropped.
+struct Writing<'a> {
+    shared: &'a Shared,
+    random: Random,
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        let random = std::mem::replace(&mut self.random, Random::of(0, 0));
+        *self.shared.writer.lock().expect("nothing panics while it is held") = Some(random);
+        self.shared.is_free.notify_one();
+    }
 }
 
 #[derive(Default)]
@@ -102,15 +118,16 @@ impl ControlShard {
         mut follower: Box<dyn ControlFollower>,
     ) -> io::Result<Self> {
         let state = Mutex::new(State { place, ..State::default() });
-        let writing = Mutex::new(Random::of(seed, 0xC0));
-        let shared = Arc::new(Shared { log, state, changed: Condvar::new(), writing });
+        let writer = Mutex::new(Some(Random::of(seed, 0xC0)));
+        let shared = Arc::new(Shared { log, state, changed: Condvar::new(), writer, is_free: Condvar::new() });
         let followed = shared.clone();
         let thread = std::thread::Builder::new().name("cluster-control".to_owned());
         let thread = Some(thread.spawn(move || followed.follow(&mut *follower))?);
         Ok(ControlShard { shared, thread })
     }
 
-    /// Stores up to [`ENTRIES_MAX`] entries, together, and waits until this node has applied them. Returns their position. Blocks, for hardly longer than `patience`.
+    /// Stores up to [`ENTRIES_MAX`] entries, together, and waits until this node has applied them. Returns their position. Blocks, for hardly longer than
+    /// `patience`, other changes that are under way included.
     ///
     /// # Errors
     /// See [`ControlShardError`].
@@ -120,28 +137,9 @@ impl ControlShard {
     pub fn put(&self, entries: &[ControlEntry], patience: Duration) -> Result<LogPosition, ControlShardError> {
         assert!((1..=ENTRIES_MAX).contains(&entries.len()), "{} entries", entries.len());
         let shared = &self.shared;
-        let mut random = shared.writing.lock().expect("nothing panics while it is held");
         let until = Instant::now() + patience;
-        let content = Content::Batches(entries.iter().map(ControlEntry::encode).collect());
-        let nonce = random.next();
-        let mut failed = ControlShardError::Offline("it was not tried".to_owned());
-        let position = loop {
-            let (place, stored) = shared.await_record(nonce);
-            if let Some(position) = stored {
-                break position;
-            }
-            if Instant::now() >= until {
-                return Err(shared.give_up(failed));
-            }
-            match shared.append(place, nonce, &content, &mut random, until) {
-                Ok(position) => break position,
-                Err(LogError::Unknown(why)) => failed = ControlShardError::Unknown(why),
-                // Another record has the place, so this one can never get it.
-                Err(error) => failed = ControlShardError::Offline(error.to_string()),
-            }
-            // Reading decides: it is there, or another record has its place.
-            shared.wait_past(place.position, until.min(Instant::now() + LOOK_EVERY));
-        };
+        let position = shared.store(entries, until)?;
+        // The next change may begin meanwhile.
         shared.wait_past(position.before(), until);
         Ok(position)
     }
@@ -173,6 +171,40 @@ impl Drop for ControlShard {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("nothing panics while it is held")
+    }
+
+    /// Takes the writer. `None`: another change has it until then.
+    fn begin_write(&self, until: Instant) -> Option<Writing<'_>> {
+        let writer = self.writer.lock().expect("nothing panics while it is held");
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.is_free.wait_timeout_while(writer, left, |writer| writer.is_none());
+        let random = waited.expect("nothing panics while it is held").0.take()?;
+        Some(Writing { shared: self, random })
+    }
+
+    fn store(&self, entries: &[ControlEntry], until: Instant) -> Result<LogPosition, ControlShardError> {
+        let busy = || ControlShardError::Offline("other changes wait for the engine".to_owned());
+        let mut writing = self.begin_write(until).ok_or_else(|| self.give_up(busy()))?;
+        let content = Content::Batches(entries.iter().map(ControlEntry::encode).collect());
+        let nonce = writing.random.next();
+        let mut failed = ControlShardError::Offline("it was not tried".to_owned());
+        loop {
+            let (place, stored) = self.await_record(nonce);
+            if let Some(position) = stored {
+                return Ok(position);
+            }
+            if Instant::now() >= until {
+                return Err(self.give_up(failed));
+            }
+            match self.append(place, nonce, &content, &mut writing.random, until) {
+                Ok(position) => return Ok(position),
+                Err(LogError::Unknown(why)) => failed = ControlShardError::Unknown(why),
+                // Another record has the place, so this one can never get it.
+                Err(error) => failed = ControlShardError::Offline(error.to_string()),
+            }
+            // Reading decides: it is there, or another record has its place.
+            self.wait_past(place.position, until.min(Instant::now() + LOOK_EVERY));
+        }
     }
 
     fn follow(&self, follower: &mut dyn ControlFollower) {

@@ -126,6 +126,42 @@ fn an_engine_that_is_away_is_named_and_nothing_is_lost() {
 }
 
 #[test]
+fn a_change_waits_for_others_no_longer_than_it_was_told() {
+    let log = MemoryLog::new(1, LogFaults::default());
+    let disk = Disk::default();
+    let shard = start(&log, 1, &disk);
+    let held = shard.shared.begin_write(Instant::now() + LONG).unwrap();
+    let why = shard.put(&[entry("a")], Duration::from_millis(20)).unwrap_err();
+    assert!(matches!(why, ControlShardError::Offline(_)), "{why}");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| shard.put(&[entry("b")], LONG));
+        drop(held);
+        assert_eq!(waiting.join().unwrap(), Ok(LogPosition::new(1)));
+    });
+    assert_eq!(disk.applied(), [entry("b")]);
+}
+
+#[test]
+fn a_change_that_is_stored_lets_the_next_one_begin() {
+    let log = MemoryLog::new(1, LogFaults::default());
+    let disk = Disk::default();
+    let shard = start(&log, 1, &disk);
+    disk.set_full(true);
+    std::thread::scope(|scope| {
+        // It waits for the disk.
+        let first = scope.spawn(|| shard.put(&[entry("a")], LONG));
+        let until = Instant::now() + LONG;
+        while log.end().unwrap() < LogPosition::new(1) {
+            assert!(Instant::now() < until);
+            std::thread::yield_now();
+        }
+        assert!(shard.shared.begin_write(until).is_some());
+        disk.set_full(false);
+        assert_eq!(first.join().unwrap(), Ok(LogPosition::new(1)));
+    });
+}
+
+#[test]
 fn a_disk_that_refuses_gets_the_entries_again() {
     let log = MemoryLog::new(1, LogFaults::default());
     let disk = Disk::default();

@@ -169,14 +169,12 @@ impl ControlFollower for Follower {
             suppress(list, entries, wall_secs())?;
         }
         let bytes = {
+            // Entries are absolute values: after an error below they come again.
             let mut table = lock(&self.table);
-            let mut next = table.clone();
-            next.place = place;
-            entries.iter().filter(|entry| entry.kind == ControlKind::Suspension).for_each(|entry| next.apply(entry));
-            forget_old(&mut next, wall_secs());
-            let bytes = next.encode();
-            *table = next;
-            bytes
+            table.place = place;
+            entries.iter().filter(|entry| entry.kind == ControlKind::Suspension).for_each(|entry| table.apply(entry));
+            forget_old(&mut table, wall_secs());
+            table.encode()
         };
         for entry in entries.iter().filter(|entry| entry.kind == ControlKind::Suspension) {
             if let Some((scope, of)) =
