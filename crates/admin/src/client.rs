@@ -37,6 +37,14 @@ impl ClientAddress {
     }
 }
 
+/// True if the peer passes on a request of somebody else, though it is none of `proxies`: its own address says nothing about the client.
+pub(crate) fn is_unlisted_proxy(peer: &Peer, headers: &HeaderMap, proxies: &[IpNet]) -> bool {
+    let is_listed = peer.ip().is_some_and(|ip| proxies.iter().any(|network| network.contains(&ip)));
+    let is_of_proxies =
+        |name: &str| ["forwarded", "via", "x-real-ip"].contains(&name) || name.starts_with("x-forwarded-");
+    !is_listed && headers.keys().any(|name| is_of_proxies(name.as_str()))
+}
+
 /// The elements of a list over all fields of a name; `None` for each that is no address.
 fn listed(headers: &HeaderMap, name: &str, address: fn(&str) -> Option<IpAddr>) -> Vec<Option<IpAddr>> {
     let fields = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("?"));
@@ -61,15 +69,35 @@ fn plain(text: &str) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    fn check(peer: &str, proxies: &[&str], fields: &[(&'static str, &str)], expected: &str) {
+    fn read(peer: &str, proxies: &[&str], fields: &[(&'static str, &str)]) -> (Peer, Vec<IpNet>, HeaderMap) {
         let remote = SocketAddr::new(peer.parse().unwrap(), 40_000);
-        let proxies: Vec<IpNet> = proxies.iter().map(|text| posthaste_net::network(text).unwrap()).collect();
+        let proxies = proxies.iter().map(|text| posthaste_net::network(text).unwrap()).collect();
         let mut headers = HeaderMap::new();
         for (name, value) in fields {
             headers.append(*name, value.parse().unwrap());
         }
-        let client = ClientAddress::of(&Peer::Tcp { remote, local: remote }, &headers, &proxies);
+        (Peer::Tcp { remote, local: remote }, proxies, headers)
+    }
+
+    fn check(peer: &str, proxies: &[&str], fields: &[(&'static str, &str)], expected: &str) {
+        let (from, networks, headers) = read(peer, proxies, fields);
+        let client = ClientAddress::of(&from, &headers, &networks);
         assert_eq!(client.0, Some(expected.parse().unwrap()), "{peer} {proxies:?} {fields:?}");
+    }
+
+    #[test]
+    fn a_proxy_that_is_not_listed_is_no_client() {
+        let check = |proxies: &[&str], name: &'static str, expected: bool| {
+            let (from, networks, headers) = read("127.0.0.1", proxies, &[(name, "198.51.100.1")]);
+            assert_eq!(is_unlisted_proxy(&from, &headers, &networks), expected, "{proxies:?} {name}");
+        };
+        for name in ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"] {
+            check(&[], name, true);
+            check(&["192.0.2.1"], name, true);
+            check(&["127.0.0.1"], name, false);
+        }
+        check(&[], "x-forwarder", false);
+        check(&[], "user-agent", false);
     }
 
     #[test]

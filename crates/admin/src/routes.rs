@@ -283,7 +283,11 @@ pub(crate) async fn authenticate<V: ServerView>(
     let (presented, is_session) = match credential {
         // No `WWW-Authenticate: Basic`: a browser would keep what is typed, and send it with requests of other sites.
         Credential::None => {
-            return Err(answer::refused(StatusCode::UNAUTHORIZED, "a token is needed: Authorization: Bearer pht_…"));
+            let why = match arrival.is_of_unlisted_proxy(headers) {
+                true => "a token is needed: a proxy sent this that is not in `proxies` of the listener",
+                false => "a token is needed: Authorization: Bearer pht_…",
+            };
+            return Err(answer::refused(StatusCode::UNAUTHORIZED, why));
         }
         Credential::Cookie(presented) => (presented, true),
         Credential::Token(presented) => {
@@ -300,7 +304,7 @@ pub(crate) async fn authenticate<V: ServerView>(
         }
     };
     match found {
-        Ok(Some(token)) if !token.bounds().allows(arrival.client(headers).0) => {
+        Ok(Some(token)) if !token.bounds().allows(arrival.known_client(headers)) => {
             Err(answer::refused(StatusCode::FORBIDDEN, "this token is not for clients of this network"))
         }
         Ok(Some(token)) => shared.take_request(token).map_err(|refusal| *refusal),

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -23,6 +24,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use crate::answer;
 use crate::ask;
 use crate::body::BodyRoom;
+use crate::client::is_unlisted_proxy;
 use crate::connection::{Octets, TokioTimer};
 use crate::heads::{FIELDS_MAX, HEAD_BYTES_MAX};
 use crate::history::History;
@@ -319,9 +321,20 @@ impl Arrival {
         ClientAddress::of(&self.peer, headers, &self.proxies)
     }
 
-    /// The token of a client that may inject without one, by its network. A proxy that names no client has none.
+    /// True if a proxy that is none of `proxies` sent this.
+    pub fn is_of_unlisted_proxy(&self, headers: &HeaderMap) -> bool {
+        is_unlisted_proxy(&self.peer, headers, &self.proxies)
+    }
+
+    /// The client's address where it gives rights; `None` if nobody knows it.
+    pub fn known_client(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        self.client(headers).0.filter(|_| !self.is_of_unlisted_proxy(headers))
+    }
+
+    /// The token of a client that may inject without one, by its network. A proxy that names no client, or is none of
+    /// ours, has none.
     pub fn of_network(&self, headers: &HeaderMap) -> Option<Arc<Token>> {
-        let client = self.client(headers).0?;
+        let client = self.known_client(headers)?;
         let is_proxy = self.proxies.iter().any(|network| network.contains(&client.to_canonical()));
         self.inject_from.token_of(client).filter(|_| !is_proxy)
     }

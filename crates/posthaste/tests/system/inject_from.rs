@@ -122,4 +122,8 @@ fn only_clients_of_the_networks_need_no_token() {
     // A proxy that names nobody speaks for anybody.
     check(behind, "", 401);
     check(behind, "X-Forwarded-For: unknown\r\n", 401);
+    // One that is not listed does too, whatever it says.
+    for field in ["X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1", "X-Real-IP: 127.0.0.1", "Via: 1.1 web"] {
+        check("inject_from = [\"127.0.0.1\"]\n", &format!("{field}\r\n"), 401);
+    }
 }
