@@ -283,9 +283,10 @@ pub(crate) async fn authenticate<V: ServerView>(
     let (presented, is_session) = match credential {
         // No `WWW-Authenticate: Basic`: a browser would keep what is typed, and send it with requests of other sites.
         Credential::None => {
-            let why = match arrival.is_of_unlisted_proxy(headers) {
-                true => "a token is needed: a proxy sent this that is not in `proxies` of the listener",
-                false => "a token is needed: Authorization: Bearer pht_…",
+            let why = if arrival.is_of_unlisted_proxy(headers) {
+                "a token is needed: a proxy sent this that is not in `proxies` of the listener"
+            } else {
+                "a token is needed: Authorization: Bearer pht_…"
             };
             return Err(answer::refused(StatusCode::UNAUTHORIZED, why));
         }
