@@ -1,5 +1,6 @@
 //! `Idempotency-Key` through the real server: a repeated request is received once, whatever happens in between.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,7 +10,9 @@ use serde_json::{Value, json};
 
 use crate::http::{CONFIG, page_of, serve, token};
 use crate::inject::{JSON, request, status, to, try_ask};
-use crate::support::{ANYBODY, Server, mailbox};
+use crate::load::{end, sink};
+use crate::relaying::{config, queue};
+use crate::support::{ANYBODY, PATIENCE, Server, mailbox};
 
 /// A client that repeats one request.
 struct Client<'a> {
@@ -34,8 +37,8 @@ impl Client<'_> {
 }
 
 /// A message for each recipient, in the order of their numbers.
-fn mailing(recipients: usize) -> Value {
-    let all: Vec<Value> = (0..recipients).map(|n| json!({ "email": format!("u{n}@example.org") })).collect();
+fn mailing(domain: &str, recipients: usize) -> Value {
+    let all: Vec<Value> = (0..recipients).map(|n| json!({ "email": format!("u{n}@{domain}") })).collect();
     json!({ "envelope_sender": "shop@example.net", "recipients": all, "content": "Subject: to {{ email }}\n\nx\n" })
 }
 
@@ -97,7 +100,7 @@ fn kills_between_the_appends_of_a_request_double_nothing() {
     // Each round is another request; it is killed once so many messages more were kept.
     for (round, kept) in [1, 2, 30, 60, 90, 119].into_iter().enumerate() {
         let mut server = Server::start_as_it_is(dir.path());
-        let (key, mail) = (format!("mailing-{round}"), mailing(RECIPIENTS));
+        let (key, mail) = (format!("mailing-{round}"), mailing("example.org", RECIPIENTS));
         let client = Client { address: page_of(&server), secret: &secret, key: &key };
         std::thread::scope(|scope| {
             let asking = scope.spawn(|| client.try_ask(&mail));
@@ -126,22 +129,18 @@ fn kill_recipients() -> usize {
     std::env::var("POSTHASTE_KILL_RECIPIENTS").map_or(30, |text| text.parse().unwrap())
 }
 
-#[test]
-fn a_request_killed_after_each_append_is_received_once() {
-    let recipients = kill_recipients();
-    let dir = tempfile::tempdir().unwrap();
-    let (server, _) = serve(dir.path());
-    let secret = token(dir.path(), "shop", "inject");
-    server.stop();
-    let mail = mailing(recipients);
-    let client = |server: &Server| Client { address: page_of(server), secret: &secret, key: "mailing" };
+/// Repeats a request until it is answered, and kills the server whenever it has kept a message more. Returns the number
+/// of kills, and the server that runs now.
+fn inject_through_kills(dir: &Path, secret: &str, mail: &Value) -> (usize, Server) {
+    let recipients = mail["recipients"].as_array().unwrap().len();
+    let client = |server: &Server| Client { address: page_of(server), secret, key: "mailing" };
     let mut kills = 0;
     // Each time at least one message more was kept, so this ends.
     loop {
-        let mut server = Server::start_as_it_is(dir.path());
+        let mut server = Server::start_as_it_is(dir);
         let client = client(&server);
         let answer = std::thread::scope(|scope| {
-            let asking = scope.spawn(|| client.try_ask(&mail));
+            let asking = scope.spawn(|| client.try_ask(mail));
             while !asking.is_finished() && !server.log_text().contains("message kept") {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -159,9 +158,20 @@ fn a_request_killed_after_each_append_is_received_once() {
         assert!(kills <= recipients, "no kill lets the request go on");
     }
     println!("{kills} kills for {recipients} recipients");
-    let server = Server::start_as_it_is(dir.path());
-    let (status, is_replayed, answer) = client(&server).ask(&mail);
+    let server = Server::start_as_it_is(dir);
+    let (status, is_replayed, answer) = client(&server).ask(mail);
     assert_eq!((status, is_replayed, &answer["success_count"]), (200, true, &recipients.into()), "{answer}");
+    (kills, server)
+}
+
+#[test]
+fn a_request_killed_after_each_append_is_received_once() {
+    let recipients = kill_recipients();
+    let dir = tempfile::tempdir().unwrap();
+    let (server, _) = serve(dir.path());
+    let secret = token(dir.path(), "shop", "inject");
+    server.stop();
+    let (kills, server) = inject_through_kills(dir.path(), &secret, &mailing("example.org", recipients));
     for n in 0..recipients {
         server.wait_for_mail("example.org", &format!("u{n}"), 1);
     }
@@ -172,6 +182,42 @@ fn a_request_killed_after_each_append_is_received_once() {
 }
 
 #[test]
+fn a_killed_request_is_one_message_each_in_the_sink() {
+    let recipients = kill_recipients();
+    let dir = tempfile::tempdir().unwrap();
+    let (sink, address) = sink(dir.path(), &["--store", "dir:kept"]);
+    let port = address.parse::<SocketAddr>().unwrap().port();
+    let server = Server::start(dir.path(), &format!("{}{CONFIG}", config(port, "")));
+    let secret = token(dir.path(), "shop", "inject");
+    server.stop();
+    let (kills, server) = inject_through_kills(dir.path(), &secret, &mailing("there.example", recipients));
+    let deadline = Instant::now() + PATIENCE + Duration::from_millis(20) * u32::try_from(recipients).unwrap();
+    while queue(dir.path(), &["list", "--limit", "1"]).0 == 0 {
+        assert!(Instant::now() < deadline, "mail still waits");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.stop();
+    end(sink);
+    // A kill between the sink's 250 and its record sends the same message again, with its Message-ID. Another message
+    // for the same recipient has another.
+    let (mut copies, mut messages) = (0, BTreeMap::<String, BTreeSet<String>>::new());
+    for file in std::fs::read_dir(dir.path().join("kept")).unwrap().flatten() {
+        if file.path().extension().is_some_and(|ending| ending == "eml") {
+            let text = std::fs::read_to_string(file.path()).unwrap();
+            let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).expect(name).to_owned();
+            messages.entry(field("Subject: to ")).or_default().insert(field("Message-ID: "));
+            copies += 1;
+        }
+    }
+    let expected: BTreeSet<String> = (0..recipients).map(|n| format!("u{n}@there.example")).collect();
+    let lost: Vec<_> = expected.iter().filter(|recipient| !messages.contains_key(*recipient)).take(20).collect();
+    let doubled: Vec<_> = messages.iter().filter(|(_, ids)| ids.len() != 1).take(20).collect();
+    println!("{copies} copies of {} messages", messages.len());
+    assert!(lost.is_empty() && doubled.is_empty(), "after {kills} kills, lost: {lost:?}, doubled: {doubled:?}");
+    assert!(messages.len() == recipients && kills > 0, "{kills} kills, {} messages", messages.len());
+}
+
+#[test]
 fn a_repeated_request_goes_on_with_what_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let quota = "[auth]\nrecipient_rate = \"3/day\"\n";
@@ -179,7 +225,7 @@ fn a_repeated_request_goes_on_with_what_is_left() {
     let start = |more: &str| Server::start(dir.path(), &format!("{ANYBODY}{CONFIG}{more}"));
     let server = start(quota);
     let secret = token(dir.path(), "shop", "inject");
-    let (mail, larger) = (mailing(5), to(&["u0@example.org"], "Subject: x\n\nx\n"));
+    let (mail, larger) = (mailing("example.org", 5), to(&["u0@example.org"], "Subject: x\n\nx\n"));
     let client = |server: &Server, key| Client { address: page_of(server), secret: &secret, key };
     let (status, _, answer) = client(&server, "1").ask(&mail);
     assert_eq!((status, &answer["success_count"], &answer["fail_count"]), (200, &3.into(), &2.into()), "{answer}");

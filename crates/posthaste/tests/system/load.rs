@@ -325,7 +325,7 @@ fn its_server_does_not_stay_behind_however_it_ends() {
 }
 
 /// A sink with `options`, and its address.
-fn sink(dir: &Path, options: &[&str]) -> (Child, String) {
+pub fn sink(dir: &Path, options: &[&str]) -> (Child, String) {
     let mut sink = command(dir, &[&["sink", "127.0.0.1:0"], options].concat());
     let mut sink = sink.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -334,7 +334,7 @@ fn sink(dir: &Path, options: &[&str]) -> (Child, String) {
     (sink, address)
 }
 
-fn end(mut child: Child) {
+pub fn end(mut child: Child) {
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     child.wait().unwrap();
 }
