@@ -62,6 +62,11 @@ impl NatsServer {
         &self.monitor
     }
 
+    /// The number of its process, for signals.
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Kills it, and starts it at the same addresses with the same disk.
     ///
     /// # Panics

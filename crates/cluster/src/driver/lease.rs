@@ -67,6 +67,11 @@ impl Lease {
         Some(BegunTransaction(self.clone()))
     }
 
+    /// True until it is given up or lost. Meanwhile [`begin`](Self::begin) may fail, and succeed again: when the engine answers after a pause.
+    pub fn is_open(&self) -> bool {
+        !self.begun().is_closed
+    }
+
     pub(crate) fn set(&self, act_until: Duration, begin_until: Duration) {
         self.0.act_until.store(micros(act_until), Ordering::Release);
         self.0.begin_until.store(micros(begin_until), Ordering::Release);
@@ -153,7 +158,9 @@ mod tests {
         *clock.0.lock().unwrap() = secs(3);
         assert!(lease.may_act() && lease.begin().is_none());
         *clock.0.lock().unwrap() = secs(15);
-        assert!(!lease.may_act());
+        assert!(!lease.may_act() && lease.is_open());
+        lease.set(secs(30), secs(18));
+        assert!(lease.begin().is_some(), "the engine answers again");
     }
 
     #[test]
@@ -164,7 +171,7 @@ mod tests {
         let two = lease.begin().unwrap();
         let (tell, told) = channel();
         lease.close(Box::new(move || tell.send(()).unwrap()));
-        assert!(lease.begin().is_none() && lease.may_act());
+        assert!(lease.begin().is_none() && lease.may_act() && !lease.is_open());
         drop(one);
         assert_eq!(told.try_recv(), Err(TryRecvError::Empty));
         drop(two);

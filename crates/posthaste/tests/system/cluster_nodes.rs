@@ -1,12 +1,13 @@
 //! Nodes of a cluster, on a server of NATS. Without the program `nats-server` (or `NATS_SERVER`) these tests say so and pass; with `CI_REQUIRE_NATS` they fail.
 
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use posthaste_cluster::nats::{NatsCells, NatsConfig, NatsEngine};
 use posthaste_cluster::{Cells, NodeName, ShardCell};
 use posthaste_nats_server::{NatsServer, SYNCED};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::relay_events::wait_for;
@@ -176,6 +177,36 @@ fn a_stopped_node_that_goes_on_sends_nothing_more() {
     nodes.first.stop();
     nodes.second.stop();
     next.stop();
+}
+
+/// As while the engine elects a leader. No transaction begins that the lease does not cover, and no client is sent away.
+#[test]
+fn a_client_waits_at_mail_while_the_engine_is_silent() {
+    let Some(nodes) = Waiting::start() else { return };
+    let engine = i32::try_from(nodes.engine.process_id()).ok().and_then(Pid::from_raw).unwrap();
+    let mut client = taking(&nodes.first);
+    let (tell, replies) = channel();
+    let waiting = std::thread::spawn(move || {
+        loop {
+            client.send(b"MAIL FROM:<ann@here.example>\r\n").unwrap();
+            let code = client.reply().code;
+            if tell.send(code).is_err() {
+                return;
+            }
+            client.expect("RSET", 250);
+        }
+    });
+    kill_process(engine, Signal::STOP).unwrap();
+    // From the fourth second on there is no reply.
+    while let Ok(code) = replies.recv_timeout(Duration::from_secs(2)) {
+        assert_eq!(code, 250);
+    }
+    kill_process(engine, Signal::CONT).unwrap();
+    assert_eq!(replies.recv_timeout(TAKEN_OVER), Ok(250));
+    drop(replies);
+    waiting.join().unwrap();
+    nodes.first.stop();
+    nodes.second.stop();
 }
 
 /// The nodes change shards: each takes mail under the one that it owns, and commands find messages where they wait.

@@ -1,8 +1,10 @@
 //! A node of a cluster, as reception and commands know it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use posthaste_control::{ClusterCheck, ClusterStatus, Named, Suppressed, SuppressionFilter};
+use tokio::time::{Instant, sleep};
 
 use crate::receive::shards::ShardQueue;
 use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
@@ -53,9 +55,25 @@ pub(crate) trait NodeControl: Send + Sync {
     /// Begins a transaction: under the shard that this node is the home of, or, unless it must be that, under another one that it owns. `None`: it takes no mail now.
     fn begin(&self, must_be_home: bool) -> Option<Begun>;
 
+    /// True while this node owns a shard that [`begin`](Self::begin) would take once the engine answers again.
+    fn waits_for_engine(&self, must_be_home: bool) -> bool;
+
     /// True if [`begin`](Self::begin) would begin one.
     fn takes_mail(&self) -> bool {
         self.begin(false).is_some()
+    }
+}
+
+/// Begins a transaction. A client waits while the engine is silent, such as while it elects a leader, but not longer than for the reply to its message.
+/// `None`: it must try another node, or again.
+pub(crate) async fn begin_soon(cluster: &dyn NodeControl, must_be_home: bool) -> Option<Begun> {
+    let until = Instant::now() + ENGINE_PATIENCE;
+    loop {
+        let begun = cluster.begin(must_be_home);
+        if begun.is_some() || !cluster.waits_for_engine(must_be_home) || Instant::now() >= until {
+            return begun;
+        }
+        sleep(LOOK_EVERY).await;
     }
 }
 
@@ -77,3 +95,8 @@ impl Begun {
         &self.shard
     }
 }
+
+/// A client waits so long for the engine at MAIL, and so long for the reply to its message. Clients wait for 5 minutes at least (RFC 5321 section 4.5.3.2.2).
+const ENGINE_PATIENCE: Duration = Duration::from_secs(60);
+/// Between two attempts. The node's thread looks as often.
+const LOOK_EVERY: Duration = Duration::from_millis(200);

@@ -138,7 +138,7 @@ mod tests {
     use posthaste_control::{ClusterCheck, Named, ShardStatus, Suppressed, SuppressionFilter};
 
     use super::*;
-    use crate::receive::cluster::Begun;
+    use crate::receive::cluster::{Begun, begin_soon};
     use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 
     fn in_state(roles: &[(u16, ShardRole)], is_draining: bool) -> ClusterStatus {
@@ -221,6 +221,10 @@ mod tests {
         fn begin(&self, _: bool) -> Option<Begun> {
             None
         }
+
+        fn waits_for_engine(&self, _: bool) -> bool {
+            !self.state.lock().unwrap().is_draining
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -240,6 +244,23 @@ mod tests {
         let (node, tell) = Node::new(in_state(&[(1, ShardRole::Owner)], false));
         tell.send(()).unwrap();
         assert_eq!(give_away(node).await.unwrap(), json!({ "done": 1 }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_waits_for_the_engine_but_not_for_a_node_that_drains() {
+        let begun = tokio::time::Instant::now();
+        let (node, _tell) = Node::new(in_state(&[(1, ShardRole::Owner)], false));
+        let waiting = tokio::spawn({
+            let node = node.clone();
+            async move { begin_soon(&*node, false).await.is_none() }
+        });
+        tokio::time::sleep(Duration::from_secs(14)).await;
+        assert!(!waiting.is_finished(), "the engine elects a leader");
+        assert!(waiting.await.unwrap());
+        assert_eq!(begun.elapsed().as_secs(), 60);
+        node.state.lock().unwrap().is_draining = true;
+        assert!(begin_soon(&*node, false).await.is_none());
+        assert_eq!(begun.elapsed().as_secs(), 60, "another node has it at once");
     }
 
     #[test]

@@ -31,6 +31,7 @@ pub(crate) use self::injected::{BodyOctets, InjectedBody, InjectedMail, Outcomes
 use self::login_checks::{logged, sending};
 use self::message::SmtpBody;
 pub(crate) use self::receiver::{Receiver, WeakReceiver};
+use crate::receive::cluster::begin_soon;
 use crate::receive::events;
 use crate::receive::logins::{self, Session};
 use crate::receive::message_log::LogLine;
@@ -109,7 +110,7 @@ impl Handler for Receiver {
 
     async fn mail(&self, session: &mut Session, to: &mut Transaction, mail: &MailFrom) -> Result<(), Reply> {
         to.announce(mail.size);
-        let outcome = match self.begin_in_cluster(to) {
+        let outcome = match self.begin_in_cluster(to).await {
             Ok(()) => self.check_mail(session, to.shard().map(|shard| &**shard), mail).await,
             standby => standby,
         };
@@ -166,9 +167,9 @@ impl Receiver {
     }
 
     /// Begins a transaction under a shard of this node, where there is a cluster.
-    fn begin_in_cluster(&self, to: &mut Transaction) -> Result<(), Reply> {
+    async fn begin_in_cluster(&self, to: &mut Transaction) -> Result<(), Reply> {
         let Some(cluster) = self.cluster() else { return Ok(()) };
-        to.hold(cluster.begin(to.must_be_home()).ok_or_else(is_standby)?);
+        to.hold(begin_soon(&**cluster, to.must_be_home()).await.ok_or_else(is_standby)?);
         Ok(())
     }
 

@@ -128,6 +128,13 @@ impl ServingNode {
         }
     }
 
+    /// The shards under which it takes mail, its home first.
+    fn mail_shards(&self, must_be_home: bool) -> impl Iterator<Item = &ServedShard> {
+        let is_home = |shard: &&ServedShard| shard.config.home == self.node;
+        let others = self.shards.iter().filter(move |shard| !must_be_home && !is_home(shard));
+        self.shards.iter().filter(is_home).chain(others)
+    }
+
     /// All members of this node's shards.
     fn members(&self) -> Vec<NodeName> {
         let members = self.shards.iter().flat_map(|shard| shard.config.members());
@@ -212,9 +219,11 @@ impl NodeControl for ServingNode {
     }
 
     fn begin(&self, must_be_home: bool) -> Option<Begun> {
-        let is_home = |shard: &&ServedShard| shard.config.home == self.node;
-        let others = self.shards.iter().filter(|shard| !must_be_home && !is_home(shard));
-        self.shards.iter().filter(is_home).chain(others).find_map(|shard| shard.state.begin())
+        self.mail_shards(must_be_home).find_map(|shard| shard.state.begin())
+    }
+
+    fn waits_for_engine(&self, must_be_home: bool) -> bool {
+        self.mail_shards(must_be_home).any(|shard| shard.state.may_begin_again())
     }
 }
 

@@ -93,6 +93,11 @@ impl ShardState {
         Some(Begun::new(self.queue.clone(), Box::new(begun)))
     }
 
+    /// True while the owner's relay is open and its lease is not given up: a transaction may begin once the engine answers.
+    pub fn may_begin_again(&self) -> bool {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(Lease::is_open)
+    }
+
     /// Recipients that wait, if a relay is open.
     pub fn queued(&self) -> Option<u64> {
         Some(self.opened()?.stats().recipients)
