@@ -75,6 +75,7 @@ const EVENTS: [&str; 19] = [
     "refused",
     "aborted",
     "tls_failed",
+    "shard",
     "left_out",
     "unreadable",
 ];

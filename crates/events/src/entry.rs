@@ -12,7 +12,7 @@ use posthaste_spool::{Fields, Lsn, put_text};
 
 use crate::event::{
     Delivered, Event, EventKind, Fate, LIST_MAX, LeftOut, LoginEvent, MailboxRef, OfTransport, ReceivedEvent,
-    RefusalStage, RefusedEvent, TlsFailed, TransportTarget, WaitingEvent,
+    RefusalStage, RefusedEvent, ShardTrouble, TlsFailed, TransportTarget, WaitingEvent,
 };
 
 const VERSION: u8 = 1;
@@ -29,6 +29,7 @@ const ADMIN: u8 = 9;
 const FEEDBACK: u8 = 10;
 const LOGIN: u8 = 11;
 const TLS_FAILED: u8 = 12;
+const SHARD: u8 = 13;
 
 /// Bytes of one text: longer ones are cut off.
 pub(crate) const TEXT_MAX: usize = 1000;
@@ -55,6 +56,7 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
         EventKind::Feedback(_) => FEEDBACK,
         EventKind::Login(_) => LOGIN,
         EventKind::TlsFailed(_) => TLS_FAILED,
+        EventKind::Shard(_) => SHARD,
     };
     out.put_u8(kind);
     let at = out.len();
@@ -104,6 +106,10 @@ pub(crate) fn put(out: &mut BytesMut, event: &Event) {
         }
         EventKind::TlsFailed(TlsFailed { host, site, demand, result, error }) => {
             [host, site, demand, result, error].into_iter().for_each(|text| put_short(out, text));
+        }
+        EventKind::Shard(ShardTrouble { shard, state, node, why }) => {
+            out.put_u16_le(*shard);
+            [state, node, why].into_iter().for_each(|text| put_short(out, text));
         }
         EventKind::LeftOut(LeftOut { refused, others }) => {
             out.put_u64_le(*refused);
@@ -202,6 +208,12 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<EventKind> {
             demand: text(rest)?,
             result: text(rest)?,
             error: text(rest)?,
+        }),
+        SHARD => EventKind::Shard(ShardTrouble {
+            shard: rest.u16()?,
+            state: text(rest)?,
+            node: text(rest)?,
+            why: text(rest)?,
         }),
         OF_RELAY => EventKind::Relay(relay::of_relay(rest)?),
         ADMIN => EventKind::Admin(relay::admin(rest)?),

@@ -170,6 +170,8 @@ fn kind() -> impl Strategy<Value = EventKind> {
         refused,
         login,
         tls_failed,
+        (any::<u16>(), [text(), text(), text()])
+            .prop_map(|(shard, [state, node, why])| EventKind::Shard(ShardTrouble { shard, state, node, why })),
         prop::collection::vec(target(), 0..4).prop_map(|targets| EventKind::Delivered(Delivered { targets })),
         (target(), text()).prop_map(|(target, error)| EventKind::Waiting(WaitingEvent { target, error })),
         (target(), text()).prop_map(|(target, error)| EventKind::GivenUp(WaitingEvent { target, error })),

@@ -33,6 +33,7 @@ impl Event {
             | EventKind::Refused(_)
             | EventKind::Login(_)
             | EventKind::TlsFailed(_)
+            | EventKind::Shard(_)
             | EventKind::LeftOut(_) => 1,
         }
     }
@@ -72,6 +73,8 @@ pub enum EventKind {
     Login(LoginEvent),
     /// TLS with another host was missing or failed.
     TlsFailed(TlsFailed),
+    /// A shard of a cluster, or a member of it, needs an operator.
+    Shard(ShardTrouble),
     /// Events are missing here.
     LeftOut(LeftOut),
 }
@@ -337,6 +340,19 @@ pub struct LoginEvent {
     /// The reply to a refused client; empty if it has logged in.
     pub reply: Arc<str>,
     /// The reason that it was not told.
+    pub why: Arc<str>,
+}
+
+/// A shard, or a member of it, that needs an operator.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ShardTrouble {
+    /// The number of the shard.
+    pub shard: u16,
+    /// `differs`: the queue of the member differs from the owner's. `stopped`: nothing acts for the shard at this node any more. `member stopped`: this node's copy does not go on.
+    pub state: Arc<str>,
+    /// The member.
+    pub node: Arc<str>,
+    /// The cause; empty where the state says all.
     pub why: Arc<str>,
 }
 

@@ -10,7 +10,7 @@ use posthaste_spool::Lsn;
 use crate::entry;
 use crate::event::{
     Admin, Event, EventKind, Fate, Feedback, LeftOut, LoginEvent, MailboxRef, OfRelay, OfTransport, ReceivedEvent,
-    RefusalStage, RefusedEvent, RelayFate, TlsFailed, TransportTarget, WaitingEvent,
+    RefusalStage, RefusedEvent, RelayFate, ShardTrouble, TlsFailed, TransportTarget, WaitingEvent,
 };
 
 /// The lines of JSON that stand for an entry of the log's stream, each with a line feed: at least one, also where it cannot be read.
@@ -55,6 +55,10 @@ fn write_event(out: &mut Vec<u8>, lsn: Lsn, event: &Event) {
         EventKind::Refused(refused) => write_refused(out, lsn, at_us, refused),
         EventKind::Login(login) => write_login(out, lsn, at_us, login),
         EventKind::TlsFailed(failed) => write_tls_failed(out, lsn, at_us, failed),
+        EventKind::Shard(ShardTrouble { shard, state, node, why }) => {
+            let object = Object::begin(out, lsn, at_us, "shard").number("shard", (*shard).into());
+            object.text("state", state).text("node", node).text("why", why).end();
+        }
         EventKind::LeftOut(LeftOut { refused, others }) => {
             Object::begin(out, lsn, at_us, "left_out").number("refused", *refused).number("others", *others).end();
         }
@@ -409,6 +413,12 @@ mod tests {
                 result: "certificate".into(),
                 error: "no match".into(),
             }),
+            EventKind::Shard(ShardTrouble {
+                shard: 3,
+                state: "differs".into(),
+                node: "mx2".into(),
+                why: Arc::default(),
+            }),
         ];
         for kind in kinds {
             write_event(&mut out, Lsn::new(3), &Event { at_us, kind });
@@ -427,6 +437,7 @@ mod tests {
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"login","peer":"192.0.2.1:40112","listener":"192.0.2.9:587","mechanism":"PLAIN","user":"ann@example.org"}
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"refused","stage":"login","peer":"192.0.2.1:40112","listener":"192.0.2.9:587","mechanism":"PLAIN","user":"ann@example.org","reply":"535 5.7.8 no"}
 {"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"tls_failed","host":"mx.example","site":"10 mx.example dnssec","demand":"dane","result":"certificate","error":"no match"}
+{"lsn":"3","time":"2023-11-14T22:13:20.000001Z","event":"shard","shard":3,"state":"differs","node":"mx2"}
 {"lsn":"4","event":"unreadable"}
 "#;
         assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);

@@ -29,8 +29,8 @@ mod writer;
 pub use config::{Config, EventLogStats, Notice};
 pub use event::{
     Admin, AdminTarget, Delivered, Event, EventKind, Fate, Feedback, LIST_MAX, LeftOut, LoginEvent, MailboxRef,
-    OfRelay, OfTransport, ReceivedEvent, RefusalStage, RefusedEvent, RelayFate, TlsFailed, TransportTarget,
-    WaitingEvent,
+    OfRelay, OfTransport, ReceivedEvent, RefusalStage, RefusedEvent, RelayFate, ShardTrouble, TlsFailed,
+    TransportTarget, WaitingEvent,
 };
 pub use files::{Cursor, file_name, packed_name};
 pub use json::lines;

@@ -16,6 +16,7 @@ use posthaste_cluster::{
 };
 use posthaste_config::{Cluster, ClusterShard, Config, Dns};
 use posthaste_directory::Directory;
+use posthaste_events::Event;
 use posthaste_intake::{Destination, Intake};
 use posthaste_notify::suppression::Suppressions;
 use posthaste_spool::FileSpool;
@@ -25,7 +26,7 @@ use tokio::time::timeout_at;
 
 use super::control::{ControlDesk, ControlParts};
 use super::nodes::NodeList;
-use super::serving_node::{Roles, ServedShard, ServingNode};
+use super::serving_node::{Roles, ServedShard, ServingNode, event_of};
 use super::shard::{Alarm, RelaySettings, ShardParts, ShardRelay, ShardSenders};
 use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
@@ -130,7 +131,11 @@ impl OpenShards {
         receiver.remote().set_shards(queues.clone());
         let roles = Arc::<Roles>::default();
         let noted = roles.clone();
+        let (recorder, here) = (receiver.events().cloned(), node.clone());
         let tell = Box::new(move |news: NodeNews| {
+            if let (Some(recorder), Some(kind)) = (&recorder, event_of(&news, &here)) {
+                recorder.note(&Event::now(kind));
+            }
             if noted.note(&news) {
                 alarm.ring();
             }

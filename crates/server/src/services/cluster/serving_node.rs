@@ -11,6 +11,7 @@ use posthaste_control::{
     CheckedNode, ClusterCheck, ClusterStatus, MemberStatus, Named, ShardRole, ShardStatus, Suppressed,
     SuppressionFilter,
 };
+use posthaste_events::{EventKind, ShardTrouble};
 
 use super::control::ControlDesk;
 use super::engine_view::{Call, EngineView, ShardView, ask_all};
@@ -97,6 +98,17 @@ impl Roles {
         let roles = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         roles.get(&shard).cloned().unwrap_or((ShardRole::Standby, None))
     }
+}
+
+/// The event of news that needs an operator. `here`: this node.
+pub(super) fn event_of(news: &NodeNews, here: &str) -> Option<EventKind> {
+    let (shard, state, node, why) = match news {
+        NodeNews::Differs { shard, node } => (*shard, "differs", node.as_str(), String::new()),
+        NodeNews::Stopped { shard, why } => (*shard, "stopped", here, why.to_string()),
+        NodeNews::MemberStopped { shard, why } => (*shard, "member stopped", here, why.to_string()),
+        NodeNews::Owner { .. } | NodeNews::Standby { .. } | NodeNews::NameTaken | NodeNews::Removed => return None,
+    };
+    Some(EventKind::Shard(ShardTrouble { shard, state: state.into(), node: node.into(), why: why.into() }))
 }
 
 impl ServingNode {
@@ -237,6 +249,22 @@ mod tests {
     use posthaste_cluster::StopReason;
 
     use super::*;
+
+    #[test]
+    fn a_member_that_differs_is_an_event() {
+        let node = NodeName::new("b").unwrap();
+        let of = |news| match event_of(&news, "a") {
+            Some(EventKind::Shard(it)) => {
+                Some((it.shard, it.state.to_string(), it.node.to_string(), it.why.to_string()))
+            }
+            _ => None,
+        };
+        let texts = |shard, [state, node, why]: [&str; 3]| Some((shard, state.into(), node.into(), why.into()));
+        assert_eq!(of(NodeNews::Differs { shard: 3, node }), texts(3, ["differs", "b", ""]));
+        let stopped = NodeNews::MemberStopped { shard: 4, why: "a hole".into() };
+        assert_eq!(of(stopped), texts(4, ["member stopped", "a", "a hole"]));
+        assert_eq!(of(NodeNews::Standby { shard: 3 }), None);
+    }
 
     #[test]
     fn a_stopped_shard_is_shown_as_stopped_once_it_is_given_up() {
