@@ -9,6 +9,7 @@
 mod applier;
 mod batch;
 mod bundle;
+mod by_hand;
 mod cell;
 mod clock;
 mod collect;
@@ -39,6 +40,7 @@ mod survey;
 mod writer;
 
 pub use batch::{LoggedBatch, LoggedBody, LoggedEntry};
+pub use by_hand::{HandOpening, HandOpeningError, OpeningRisk, UNCHANGED, look_at_opening};
 pub use cell::{CellKey, CellOwner, Digest, MemberReport, NodeCell, NodeName, ShardCell};
 pub use clock::{BootTime, LeaseClock};
 pub use control::{

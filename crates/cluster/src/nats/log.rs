@@ -130,6 +130,19 @@ impl NatsLog {
     }
 }
 
+impl NatsEngine {
+    /// Removes the log of a shard with all of its records, and makes a new one.
+    ///
+    /// # Errors
+    /// [`LogError::Unreachable`]: it may have happened.
+    pub fn new_log(&self, shard: u16) -> Result<NatsLog, LogError> {
+        let old = self.log(shard)?;
+        let answer = self.block_on(self.api(&format!("STREAM.DELETE.{}", old.stream), &Value::Null))?;
+        answer.map_err(|error| LogError::Unreachable(format!("{}: {}", old.stream, error.description)))?;
+        self.log(shard)
+    }
+}
+
 impl ShardLog for NatsLog {
     fn append(&self, after: LogPosition, record: Bytes, then: Appended) {
         let engine = self.engine.clone();

@@ -10,8 +10,8 @@ use crate::world::{Place, append, content, inline, start};
 use nodes::{Nodes, SHARD, Service, TRANSACTIONS, name, settings};
 use posthaste_cluster::memory::{LogFaults, MemoryCells, MemoryLog};
 use posthaste_cluster::{
-    BootTime, CallThreads, ClusterNode, DriverWorld, LogPosition, NodeDriver, NodeNews, NodeShard, OwnershipTimes,
-    ShardLog, add_node,
+    BootTime, CallThreads, Cells, ClusterNode, DriverWorld, HandOpening, HandOpeningError, LogPosition, NodeDriver,
+    NodeNews, NodeShard, OpeningRisk, OwnershipTimes, ShardLog, add_node, look_at_opening,
 };
 use posthaste_spool::{AppendError, Body, Lsn, Spool};
 
@@ -190,6 +190,61 @@ fn a_member_that_finds_a_hole_says_so_once_and_leaves() {
     }
     nodes.pass(Duration::from_secs(10));
     assert_eq!([0, 1, 2].map(|node| nodes.stops(node)), [0, 0, 1]);
+}
+
+/// Two nodes, of which the second differs, and the first is dead: nobody takes the shard.
+fn without_a_member_in_sync() -> (Nodes, Lsn) {
+    let times = OwnershipTimes { digest: Duration::from_secs(5), ..Default::default() };
+    let mut nodes = Nodes::new(2, times);
+    nodes.until_in_sync();
+    let lsn = append(&nodes.spool(0), nodes.spool(0).stream("a").unwrap(), inline(100), "one");
+    nodes.settle();
+    nodes.service(1).set_sum(7);
+    nodes.until("the second needs seeding", |it| it.in_sync() == [0]);
+    nodes.kill(0);
+    nodes.run_for(Duration::from_secs(60));
+    assert_eq!(nodes.owner(), None);
+    (nodes, lsn)
+}
+
+fn look(nodes: &Nodes, pause: &dyn Fn(Duration)) -> Result<HandOpening, HandOpeningError> {
+    look_at_opening((&nodes.cells, &nodes.log), SHARD, &name(1), &[name(0), name(1)], pause)
+}
+
+#[test]
+fn an_operator_opens_a_shard_that_nobody_takes() {
+    let (mut nodes, lsn) = without_a_member_in_sync();
+    let opening = look(&nodes, &|_| ()).unwrap();
+    assert_eq!(opening.risks, [OpeningRisk::Differs(name(1)), OpeningRisk::Away(name(0))]);
+    opening.clone().order(&nodes.cells, 5).unwrap();
+    let again = opening.order(&nodes.cells, 6);
+    assert_eq!(again, Err(HandOpeningError::Written { shard: SHARD }), "once");
+    nodes.until("it is opened", |it| it.owner() == Some(1));
+    let spool = nodes.spool(1);
+    let stream = spool.stream("a").unwrap();
+    assert_eq!(content(&spool, stream)[0].0, lsn);
+    append(&spool, stream, inline(100), "two");
+    // Its home follows it, and is a standby.
+    nodes.start(0);
+    nodes.until_in_sync();
+}
+
+#[test]
+fn a_shard_with_an_owner_or_a_short_log_is_not_opened() {
+    let (nodes, _) = without_a_member_in_sync();
+    let key = format!("shard.{SHARD}");
+    let write = |_| {
+        let (value, revision) = nodes.cells.get(&key).unwrap();
+        nodes.cells.swap(&key, revision, value).unwrap();
+    };
+    assert_eq!(look(&nodes, &write), Err(HandOpeningError::Written { shard: SHARD }));
+    let cells = (&nodes.cells as &dyn Cells, &nodes.log as &dyn ShardLog);
+    let stopped = look_at_opening(cells, SHARD, &name(7), &[name(0)], &|_| ());
+    assert_eq!(stopped, Err(HandOpeningError::NoCopy(name(7))));
+    assert_eq!(look_at_opening(cells, 9, &name(1), &[], &|_| ()), Err(HandOpeningError::New(9)));
+    nodes.log.delete();
+    let short = look(&nodes, &|_| ()).unwrap_err();
+    assert!(matches!(short, HandOpeningError::Short { end: LogPosition::START, .. }), "{short}");
 }
 
 /// An idle owner appends nothing, so no refused append tells it.
