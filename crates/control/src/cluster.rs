@@ -137,6 +137,23 @@ pub enum ClusterOrder {
         /// Its name.
         node: String,
     },
+    /// Has this node take a shard that nobody acts for, though it may not be in sync. Without a revision only looks, which takes half a minute: the answer is a line with a [`ShardOpening`].
+    Open {
+        /// Its number.
+        shard: u16,
+        /// The revision that the look has found: nobody has written since.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        revision: Option<u64>,
+    },
+}
+
+/// What an opening by hand would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardOpening {
+    /// The revision of the shard's cell.
+    pub revision: u64,
+    /// What may be lost or repeated, a sentence each.
+    pub risks: Vec<String>,
 }
 
 /// The engine's settings, and the nodes by their cells. It takes some seconds.
@@ -171,6 +188,7 @@ mod tests {
         let of = |order| Request::Cluster { order };
         let to_b = ClusterOrder::Move { shard: 3, to: Some("b".into()) };
         let to_any = ClusterOrder::Move { shard: 3, to: None };
+        let [look, open] = [None, Some(9)].map(|revision| ClusterOrder::Open { shard: 3, revision });
         for (request, text) in [
             (of(None), r#"{"ask":"cluster"}"#),
             (of(Some(ClusterOrder::Check)), r#"{"ask":"cluster","order":"check"}"#),
@@ -182,6 +200,8 @@ mod tests {
                 r#"{"ask":"cluster","order":{"remove":{"node":"b"}}}"#,
             ),
             (of(Some(ClusterOrder::Add { node: "b".into() })), r#"{"ask":"cluster","order":{"add":{"node":"b"}}}"#),
+            (of(Some(look)), r#"{"ask":"cluster","order":{"open":{"shard":3}}}"#),
+            (of(Some(open)), r#"{"ask":"cluster","order":{"open":{"shard":3,"revision":9}}}"#),
         ] {
             assert_eq!(serde_json::to_string(&request).unwrap(), text);
             assert_eq!(serde_json::from_str::<Request>(text).unwrap(), request);

@@ -14,7 +14,8 @@ mod waiting;
 mod which;
 
 pub use cluster::{
-    CheckedNode, ClusterCheck, ClusterOrder, ClusterStatus, MemberStatus, NodeState, NodeStatus, ShardRole, ShardStatus,
+    CheckedNode, ClusterCheck, ClusterOrder, ClusterStatus, MemberStatus, NodeState, NodeStatus, ShardOpening,
+    ShardRole, ShardStatus,
 };
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 pub use mail::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow, PIECE_BYTES_MAX};
@@ -160,6 +161,9 @@ pub enum Request {
         /// Exported recipients are held here from then on.
         #[serde(default)]
         hold: bool,
+        /// Of this node's copy of a shard alone, whoever owns that; then nothing can be held.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        shard: Option<u16>,
     },
     /// Takes messages of another queue: the answer to [`Export`](Self::Export) follows the request. A line about each message is the answer.
     Import {

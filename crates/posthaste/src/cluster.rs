@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use posthaste_control::{
-    ClusterOrder, ClusterStatus, MemberStatus, NodeState, NodeStatus, Request, ShardRole, ShardStatus,
+    ClusterOrder, ClusterStatus, MemberStatus, NodeState, NodeStatus, Request, ShardOpening, ShardRole, ShardStatus,
 };
 use serde_json::{Value, json};
 
+use crate::config_arg::ConfigArg;
 use crate::queue::{AnyError, ServerArgs, answer, columns};
-use crate::terminal::{harmless, print, print_json};
+use crate::terminal::{complain, confirmed, harmless, print, print_json};
 
 #[derive(Subcommand)]
 pub enum ClusterCommand {
@@ -40,6 +41,29 @@ pub enum ClusterCommand {
         node: String,
         #[command(flatten)]
         server: ServerArgs,
+    },
+    /// Have this node take a shard that nobody acts for, though it may not be in sync; says before what may be lost
+    Open {
+        /// The shard's number
+        shard: u16,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Set this node's copy of a shard aside, while the server is stopped: at its start it builds a new one from the log
+    Reseed {
+        /// The shard's number
+        shard: u16,
+        /// Remove the log, too: the shard begins anew, without the mail of all copies
+        #[arg(long)]
+        new_log: bool,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        config: ConfigArg,
     },
     /// Let a node that was taken off the list start again
     Add {
@@ -79,6 +103,8 @@ pub fn run(command: ClusterCommand) -> Result<ExitCode, AnyError> {
                 &format!("{} is off the list, and cannot start\n", harmless(&node)),
             )
         }
+        ClusterCommand::Open { shard, yes, server } => open_shard(&server, shard, yes),
+        ClusterCommand::Reseed { shard, new_log, yes, config } => reseed(shard, new_log, yes, &config),
         ClusterCommand::Add { node, server } => {
             answer(&server, &Request::Cluster { order: Some(ClusterOrder::Add { node: node.clone() }) })?;
             tell(&server, json!({ "added": node }), &format!("{} may start\n", harmless(&node)))
@@ -98,6 +124,47 @@ fn tell(server: &ServerArgs, as_json: Value, text: &str) -> Result<ExitCode, Any
 pub fn status(server: &ServerArgs) -> Result<ClusterStatus, AnyError> {
     let lines = answer(server, &Request::Cluster { order: None })?;
     Ok(serde_json::from_value(lines.into_iter().next().unwrap_or_default())?)
+}
+
+/// Says what may be lost, orders it, and waits until this node owns the shard.
+fn open_shard(server: &ServerArgs, shard: u16, yes: bool) -> Result<ExitCode, AnyError> {
+    complain(&format!("shard {shard}: looking for half a minute whether anybody acts for it"));
+    let look = Request::Cluster { order: Some(ClusterOrder::Open { shard, revision: None }) };
+    let found = answer(server, &look)?.into_iter().next().unwrap_or_default();
+    let ShardOpening { revision, risks } = serde_json::from_value(found)?;
+    risks.iter().for_each(|risk| complain(risk));
+    let risk = if risks.is_empty() { "nothing is known to be lost" } else { "see above what may be lost" };
+    if !yes && !confirmed(&format!("Open shard {shard} with the copy of this node? ({risk})"))? {
+        return Err("nothing is opened without --yes".into());
+    }
+    answer(server, &Request::Cluster { order: Some(ClusterOrder::Open { shard, revision: Some(revision) }) })?;
+    let node = status(server)?.node;
+    let deadline = Instant::now() + MOVE_PATIENCE;
+    while Instant::now() < deadline {
+        let status = status(server)?;
+        if status.shards.iter().any(|it| it.shard == shard && it.role == ShardRole::Owner) {
+            let as_json = json!({ "shard": shard, "owner": node, "risks": risks });
+            return tell(server, as_json, &format!("shard {shard}: {} owns it\n", harmless(&node)));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Err(format!("shard {shard}: {node} has not opened it in time; see `posthaste cluster status`").into())
+}
+
+fn reseed(shard: u16, new_log: bool, yes: bool, config: &ConfigArg) -> Result<ExitCode, AnyError> {
+    let config = config.load()?.config;
+    let mut may = |what: &str| {
+        complain(what);
+        yes || confirmed("Go on?").unwrap_or_default()
+    };
+    let Some(aside) = posthaste_server::set_copy_aside(&config, shard, new_log, &mut may)? else {
+        return Err("nothing is changed without --yes".into());
+    };
+    print(&format!(
+        "the copy of shard {shard} is in {}; the next start of the server builds a new one\n",
+        aside.display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Orders it, and waits until the shard has its new owner.

@@ -25,3 +25,4 @@ pub use control::requests::{ClosedAnswer, ClosedError, open_closed};
 pub use control::serve::{ServeFailure, ServeOptions, serve};
 pub use control::server::{MailServer, Stopped};
 pub use posthaste_intake::Left;
+pub use services::cluster::set_copy_aside;

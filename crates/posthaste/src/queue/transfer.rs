@@ -27,6 +27,9 @@ pub struct ExportArgs {
     /// Hold in this queue what is exported, so that it is not sent twice
     #[arg(long)]
     hold: bool,
+    /// This node's copy of a shard of a cluster, though another node owns it or none
+    #[arg(long, value_name = "NUMBER", conflicts_with = "hold")]
+    shard: Option<u16>,
     /// A new file to write to; default: standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -52,7 +55,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode, AnyError> {
     if (of == Which::default()) != args.all {
         return Err("name an id, a sender, recipient, domain, tenant, campaign or --held; or --all, alone".into());
     }
-    let connection = connect(&args.server, Request::Export { of, hold: args.hold })?;
+    let connection = connect(&args.server, Request::Export { of, hold: args.hold, shard: args.shard })?;
     let stream = &connection.stream;
     let last = match &args.output {
         Some(path) => {

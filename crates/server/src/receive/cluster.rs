@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste_control::{ClusterCheck, ClusterStatus, Named, Suppressed, SuppressionFilter};
+use posthaste_control::{ClusterCheck, ClusterStatus, Named, ShardOpening, Suppressed, SuppressionFilter};
 use tokio::time::{Instant, sleep};
 
 use crate::receive::shards::ShardQueue;
@@ -36,6 +36,18 @@ pub(crate) trait NodeControl: Send + Sync {
     /// # Errors
     /// There is none of this name, it is on the list, or the engine does not answer.
     fn add_node(&self, node: &str) -> Result<(), String>;
+
+    /// Looks for half a minute whether anybody acts for a shard, and says what may be lost if this node opens it. Blocks.
+    ///
+    /// # Errors
+    /// Somebody acts for it, this node's member has stopped, the log lacks what a member has, or the engine does not answer.
+    fn look_at_opening(&self, shard: u16) -> Result<ShardOpening, String>;
+
+    /// Has this node take a shard, at the revision that the look has found. Returns at once: [`status`](Self::status) shows the owner. Blocks for the engine.
+    ///
+    /// # Errors
+    /// As for the look; the shard's cell was written since.
+    fn open_shard(&self, shard: u16, revision: u64) -> Result<(), String>;
 
     /// Changes what all nodes have in common: durable in the engine when it returns. Waits a few seconds until all have it. Blocks.
     ///

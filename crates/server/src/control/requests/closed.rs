@@ -150,7 +150,7 @@ impl ClosedQueue {
             Request::Import { release } => {
                 import::import(BufReader::new(read.take(REQUEST_BYTES_MAX)), write, relay, uid, release).await
             }
-            Request::Export { of, hold } => {
+            Request::Export { of, hold, .. } => {
                 let asker = Asker { uid, ..Asker::default() };
                 answer(write, move |answer| {
                     export::export(std::slice::from_ref(&relay), &asker, &host, &of, hold, answer)

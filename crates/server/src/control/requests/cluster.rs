@@ -45,6 +45,11 @@ pub(super) fn perform(receiver: &Receiver, asker: &Asker, order: Option<&Cluster
             own.add_node(node)?;
             tracing::info!(uid = asker.uid, node, "the operator lets a node start that was off the list");
         }
+        Some(ClusterOrder::Open { shard, revision: None }) => _ = answer(as_json(&own.look_at_opening(*shard)?)),
+        Some(ClusterOrder::Open { shard, revision: Some(revision) }) => {
+            own.open_shard(*shard, *revision)?;
+            tracing::warn!(uid = asker.uid, shard, "the operator has this node open a shard that nobody acts for");
+        }
         Some(ClusterOrder::Drain) => return Err("answered elsewhere".to_owned()),
     }
     Ok(json!({ "done": 1 }))
@@ -135,7 +140,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::mpsc::{Receiver as Told, Sender, channel};
 
-    use posthaste_control::{ClusterCheck, Named, ShardStatus, Suppressed, SuppressionFilter};
+    use posthaste_control::{ClusterCheck, Named, ShardOpening, ShardStatus, Suppressed, SuppressionFilter};
 
     use super::*;
     use crate::receive::cluster::{Begun, begin_soon};
@@ -203,6 +208,14 @@ mod tests {
         }
 
         fn add_node(&self, _: &str) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn look_at_opening(&self, _: u16) -> Result<ShardOpening, String> {
+            Err("somebody acts for it".to_owned())
+        }
+
+        fn open_shard(&self, _: u16, _: u64) -> Result<(), String> {
             Ok(())
         }
 

@@ -453,7 +453,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
     match request {
         Request::Summary { of, by, top } => summary::summary(relays, asker, of, (*by, *top), answer),
         Request::Cat { message, header } => cat::cat(relay, asker, *message, *header, answer),
-        Request::Export { of, hold } => {
+        Request::Export { of, hold, .. } => {
             export::export(relays, asker, &receiver.settings().host_name, of, *hold, answer)
         }
         Request::Import { .. } => Err("an import is answered elsewhere".to_owned()),

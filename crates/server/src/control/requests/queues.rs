@@ -18,6 +18,10 @@ pub(super) type NumberedRelay = (Option<u16>, Relay);
 /// # Errors
 /// It is about a message of a shard that this node does not own.
 pub(super) fn relays_for(receiver: &Receiver, request: &Request) -> Result<Vec<NumberedRelay>, String> {
+    if let Request::Export { shard: Some(shard), hold, .. } = request {
+        let relay = copy_of(receiver, *shard, *hold)?;
+        return Ok(vec![(Some(*shard), relay)]);
+    }
     let message = match request {
         Request::List { of, .. }
         | Request::Count { of, .. }
@@ -33,6 +37,21 @@ pub(super) fn relays_for(receiver: &Receiver, request: &Request) -> Result<Vec<N
         }
         _ => Ok(receiver.remote().numbered_relays()),
     }
+}
+
+/// The queue of this node's copy of a shard, whoever owns that.
+///
+/// # Errors
+/// It has none, it is not open, or something is to be held in it.
+fn copy_of(receiver: &Receiver, shard: u16, hold: bool) -> Result<Relay, String> {
+    let copies = receiver.remote().shards();
+    let copy = copies.iter().find(|it| it.number() == shard);
+    let copy = copy.ok_or_else(|| format!("this server has no copy of shard {shard}"))?;
+    let opened = copy.owner().opened();
+    if hold && opened.is_none() {
+        return Err(format!("only the owner of shard {shard} can hold mail in it"));
+    }
+    opened.or_else(|| copy.standby().opened()).ok_or_else(|| format!("the queue of shard {shard} is not open here"))
 }
 
 /// The queue that a message would wait in.

@@ -1,5 +1,6 @@
 //! In place of a node, for a program without the feature `cluster`: the configuration cannot ask for one.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use posthaste_config::Config;
@@ -11,6 +12,20 @@ use crate::config::start_files::RelayFiles;
 use crate::receive::handler::Receiver;
 use crate::repeats::Repeats;
 use crate::services::relay::RelayService;
+
+/// This program is no node: see [`EngineLogin::read`].
+///
+/// # Errors
+/// Always.
+pub fn set_copy_aside(
+    config: &Config,
+    _: u16,
+    _: bool,
+    _: &mut dyn FnMut(&str) -> bool,
+) -> Result<Option<PathBuf>, ServeError> {
+    EngineLogin::read(config)?;
+    Err(ServeError::Cluster("the configuration has no [cluster]".to_owned()))
+}
 
 /// The shards of this node: there are none.
 pub(crate) enum OpenShards {}

@@ -16,11 +16,17 @@ mod node;
 #[cfg(feature = "cluster")]
 mod nodes;
 #[cfg(feature = "cluster")]
+mod reseed;
+#[cfg(feature = "cluster")]
 mod serving_node;
 #[cfg(feature = "cluster")]
 mod shard;
 
 #[cfg(not(feature = "cluster"))]
 pub(crate) use absent::OpenShards;
+#[cfg(not(feature = "cluster"))]
+pub use absent::set_copy_aside;
 #[cfg(feature = "cluster")]
 pub(crate) use node::OpenShards;
+#[cfg(feature = "cluster")]
+pub use reseed::set_copy_aside;

@@ -26,6 +26,7 @@ use tokio::time::timeout_at;
 
 use super::control::{ControlDesk, ControlParts};
 use super::nodes::NodeList;
+use super::reseed::copy_of;
 use super::serving_node::{Roles, ServedShard, ServingNode, event_of};
 use super::shard::{Alarm, RelaySettings, ShardParts, ShardRelay, ShardSenders};
 use crate::config::engine_login::EngineLogin;
@@ -208,7 +209,7 @@ fn open(
     answered(until, || nodes.check_start(&cluster.node))?.map_err(ServeError::Cluster)?;
     let (mut shards, mut home) = (Vec::new(), None);
     for shard in cluster.own_shards() {
-        let dir = config.storage.data.join("cluster").join(format!("shard-{}", shard.number));
+        let dir = copy_of(config, shard.number);
         let log: Arc<dyn ShardLog> = Arc::new(answered(until, || engine.log(shard.number))?);
         // Each log elects a leader of its own: the engine knows an old one before it can read it.
         answered(until, || log.end())?;
@@ -248,7 +249,7 @@ fn open_local(config: &Config, dir: &Path, repeats: &Arc<Repeats>) -> Result<Fil
     Ok(spool)
 }
 
-fn engine_config(cluster: &Cluster, EngineLogin(login): EngineLogin) -> NatsConfig {
+pub(super) fn engine_config(cluster: &Cluster, EngineLogin(login): EngineLogin) -> NatsConfig {
     let tls =
         || NatsTls { roots: cluster.ca_file.clone(), client: cluster.certificate.clone().zip(cluster.key.clone()) };
     NatsConfig {

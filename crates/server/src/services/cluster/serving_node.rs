@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use posthaste_cluster::{BootTime, Cells, ClusterNode, LeaseClock, NodeName, NodeNews, ShardLog, SurveyedNode, survey};
+use posthaste_cluster::{
+    BootTime, Cells, ClusterNode, HandOpening, HandOpeningError, LeaseClock, NodeName, NodeNews, ShardLog,
+    SurveyedNode, look_at_opening, survey,
+};
 use posthaste_config::ClusterShard;
 use posthaste_control::{
-    CheckedNode, ClusterCheck, ClusterStatus, MemberStatus, Named, ShardRole, ShardStatus, Suppressed,
+    CheckedNode, ClusterCheck, ClusterStatus, MemberStatus, Named, ShardOpening, ShardRole, ShardStatus, Suppressed,
     SuppressionFilter,
 };
 use posthaste_events::{EventKind, ShardTrouble};
@@ -19,6 +22,7 @@ use super::nodes::{NodeList, status_of};
 use super::shard::ShardState;
 use crate::receive::cluster::{Begun, NodeControl};
 use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
+use crate::receive::success::random_id;
 
 /// A node at work.
 pub(super) struct ServingNode {
@@ -140,6 +144,23 @@ impl ServingNode {
         }
     }
 
+    /// See [`look_at_opening`]. A member that has stopped takes nothing before its next start.
+    fn opening(&self, number: u16, pause: &dyn Fn(Duration)) -> Result<HandOpening, String> {
+        let here = &self.node;
+        let shard = self.shards.iter().find(|shard| shard.config.number == number);
+        let shard = shard.ok_or_else(|| format!("{here} is no member of shard {number}"))?;
+        if let (ShardRole::Stopped, why) = self.roles.of(number) {
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            return Err(format!(
+                "the member of {here} has stopped, and takes nothing before the server starts again{why}"
+            ));
+        }
+        let here = NodeName::new(here).expect("the configuration was checked");
+        let members: Vec<NodeName> = shard.config.members().filter_map(NodeName::new).collect();
+        let opening = look_at_opening((&*self.cells, &*shard.log), number, &here, &members, pause);
+        opening.map_err(|error| error.to_string())
+    }
+
     /// The shards under which it takes mail, its home first.
     fn mail_shards(&self, must_be_home: bool) -> impl Iterator<Item = &ServedShard> {
         let is_home = |shard: &&ServedShard| shard.config.home == self.node;
@@ -216,6 +237,20 @@ impl NodeControl for ServingNode {
 
     fn add_node(&self, node: &str) -> Result<(), String> {
         self.nodes.add(node)
+    }
+
+    fn look_at_opening(&self, shard: u16) -> Result<ShardOpening, String> {
+        let opening = self.opening(shard, &std::thread::sleep)?;
+        let risks = opening.risks.iter().map(ToString::to_string).collect();
+        Ok(ShardOpening { revision: opening.revision, risks })
+    }
+
+    fn open_shard(&self, shard: u16, revision: u64) -> Result<(), String> {
+        let opening = self.opening(shard, &|_| ())?;
+        if opening.revision != revision {
+            return Err(HandOpeningError::Written { shard }.to_string());
+        }
+        opening.order(&*self.cells, random_id() as u64).map_err(|error| error.to_string())
     }
 
     fn share(&self, changes: &[SharedChange]) -> Result<Spread, String> {

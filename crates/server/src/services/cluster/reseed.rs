@@ -1,0 +1,122 @@
+//! A member's copy of a shard is set aside. At the next start the member has an empty one, and applies the log from its first record on.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use posthaste_cluster::nats::NatsEngine;
+use posthaste_cluster::{CellKey, Cells, LogPosition, ShardLog, UNCHANGED};
+use posthaste_config::Config;
+use posthaste_spool::{ClosedFileSpool, OpenError};
+
+use super::node::engine_config;
+use crate::config::engine_login::EngineLogin;
+use crate::config::error::ServeError;
+
+/// Sets the copy of a shard aside that the server of this configuration has, which must not run. `begins_anew`: the log is replaced by an empty one before.
+/// `may` is told what will happen, and decides. Returns the new place of the copy; `None` if it may not. Blocks, with `begins_anew` for half a minute.
+///
+/// # Errors
+/// There is no such copy, the server runs, the engine does not answer, the log no longer has its first record, or somebody acts for the shard that is to
+/// begin anew. Nothing is changed then.
+pub fn set_copy_aside(
+    config: &Config,
+    shard: u16,
+    begins_anew: bool,
+    may: &mut dyn FnMut(&str) -> bool,
+) -> Result<Option<PathBuf>, ServeError> {
+    let refused = |why: String| ServeError::Cluster(format!("shard {shard}: {why}"));
+    let Some(cluster) = &config.cluster else { return Err(refused("the configuration has no [cluster]".to_owned())) };
+    if cluster.own_shards().all(|own| own.number != shard) {
+        return Err(refused(format!("{} is no member of it", cluster.node)));
+    }
+    let dir = copy_of(config, shard);
+    if !dir.is_dir() {
+        return Err(refused(format!("there is no copy in {}", dir.display())));
+    }
+    // A copy that cannot be opened is set aside all the same.
+    let opened = ClosedFileSpool::open(&dir);
+    if matches!(opened, Err(OpenError::Locked)) {
+        return Err(refused("its copy is in use: stop the server first".to_owned()));
+    }
+    let engine = NatsEngine::connect(engine_config(cluster, EngineLogin::read(config)?));
+    let engine = engine.map_err(|error| refused(error.to_string()))?;
+    let log = engine.log(shard).map_err(|error| refused(error.to_string()))?;
+    let (first, end) = bounds(&log).map_err(|error| refused(error.to_string()))?;
+    if begins_anew {
+        is_left(&engine, shard).map_err(refused)?;
+    } else if first > LogPosition::START.next() {
+        return Err(refused(format!(
+            "its log begins at position {first}: a new copy would lack what was cut. The members in sync have all of it; see docs/cluster.md for `--new-log`"
+        )));
+    }
+    let question = if begins_anew {
+        format!(
+            "The log of shard {shard}, which ends at position {end}, is removed, and the copy of this node is set aside. What waits in it is sent after `queue import` alone."
+        )
+    } else {
+        format!(
+            "The copy of shard {shard} on this node is set aside, and built again from the log, positions 1 to {end}."
+        )
+    };
+    if !may(&question) {
+        return Ok(None);
+    }
+    if begins_anew {
+        engine.new_log(shard).map_err(|error| refused(error.to_string()))?;
+    }
+    let aside = rename(&dir).map_err(|error| refused(format!("{}: {error}", dir.display())))?;
+    drop(opened);
+    Ok(Some(aside))
+}
+
+/// The directory of a member's spool.
+pub(super) fn copy_of(config: &Config, shard: u16) -> PathBuf {
+    config.storage.data.join("cluster").join(format!("shard-{shard}"))
+}
+
+fn bounds(log: &dyn ShardLog) -> Result<(LogPosition, LogPosition), posthaste_cluster::LogError> {
+    Ok((log.first()?, log.end()?))
+}
+
+/// # Errors
+/// Somebody acts for the shard, or the engine does not answer.
+fn is_left(engine: &NatsEngine, shard: u16) -> Result<(), String> {
+    let read = || -> Result<u64, posthaste_cluster::LogError> {
+        Ok(engine.cells()?.get(&CellKey::Shard(shard).to_string())?.1)
+    };
+    let before = read().map_err(|error| error.to_string())?;
+    std::thread::sleep(UNCHANGED);
+    if read().map_err(|error| error.to_string())? != before {
+        return Err("somebody acts for it or takes it now: its log stays".to_owned());
+    }
+    Ok(())
+}
+
+/// Gives a directory the first free name, durably.
+fn rename(dir: &Path) -> io::Result<PathBuf> {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    let free = |number: u32| dir.with_file_name(format!("{name}.aside-{number}"));
+    let aside = (1..).map(free).find(|path| !path.exists()).expect("numbers enough");
+    std::fs::rename(dir, &aside)?;
+    File::open(dir.parent().unwrap_or(Path::new(".")))?.sync_all()?;
+    Ok(aside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_is_set_aside_replaces_no_other() {
+        let data = tempfile::tempdir().unwrap();
+        let copy = data.path().join("shard-3");
+        let aside = [(); 2].map(|()| {
+            std::fs::create_dir(&copy).unwrap();
+            rename(&copy).unwrap()
+        });
+        let wanted = ["shard-3.aside-1", "shard-3.aside-2"].map(|name| data.path().join(name));
+        assert_eq!(aside, wanted);
+        assert!(!copy.exists() && wanted.iter().all(|path| path.is_dir()));
+    }
+}
