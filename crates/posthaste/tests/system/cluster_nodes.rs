@@ -34,7 +34,7 @@ fn config(node: &str, engine: &NatsServer, port: u16) -> String {
     )
 }
 
-fn cells(engine: &NatsServer) -> NatsCells {
+fn connected(engine: &NatsServer) -> NatsEngine {
     let config = NatsConfig {
         servers: vec![engine.address().to_owned()],
         monitors: vec![engine.monitor().to_owned()],
@@ -45,7 +45,7 @@ fn cells(engine: &NatsServer) -> NatsCells {
         log_bytes_max: 1 << 30,
         timeout: Duration::from_secs(1),
     };
-    NatsEngine::connect(config).unwrap().cells().unwrap()
+    NatsEngine::connect(config).unwrap()
 }
 
 /// Waits until the cell of shard 1 says this.
@@ -114,7 +114,7 @@ impl Waiting {
         let port = unused_port();
         let first = Server::start(one.path(), &config("n1", &engine, port));
         let second = Server::start(two.path(), &config("n2", &engine, port));
-        let cells = cells(&engine);
+        let cells = connected(&engine).cells().unwrap();
         wait_for_cell(&cells, "both are in sync", |cell| is_owner(cell, "n1") && cell.in_sync.len() == 2);
         deliver(&mut taking(&first), 20);
         Some(Self { first, second, cells, port, one, two, engine })
@@ -273,6 +273,61 @@ fn a_removed_node_is_refused_until_it_is_added() {
     nodes.first.stop();
     nodes.second.stop();
     next.stop();
+}
+
+/// The steps of docs/cluster.md for a log that is gone.
+#[test]
+fn a_shard_whose_log_is_gone_begins_anew_with_its_mail() {
+    let Some(mut nodes) = Waiting::start() else { return };
+    let (one, two) = (nodes.one.path().to_owned(), nodes.two.path().to_owned());
+    let place = tempfile::tempdir().unwrap();
+    let saved = place.path().join("shard-1.jsonl");
+    let saved = saved.to_str().unwrap();
+    connected(&nodes.engine).new_log(1).unwrap();
+    let (code, said) = wait_until_stopped(&one);
+    assert!(code == 1 && said.contains("the log is gone, and n1 has applied position"), "{said}");
+    nodes.first.hello().expect("MAIL FROM:<ann@here.example>", 451);
+    let events = wait_for(&one, "shard", "state", "stopped");
+    assert_eq!((&events[0]["shard"], &events[0]["node"]), (&serde_json::json!(1), &serde_json::json!("n1")));
+    let (code, said) = run(&one, &["cluster", "open", "1", "--yes"]);
+    assert!(code == 2 && said.contains("has stopped"), "{said}");
+    let (code, said) = run(&one, &["queue", "export", "--all", "--shard", "1", "--output", saved]);
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = run(&one, &["cluster", "reseed", "1", "--yes"]);
+    assert!(code == 2 && said.contains("stop the server first"), "{said}");
+    nodes.first.stop();
+    nodes.second.stop();
+    for dir in [&one, &two] {
+        let (code, said) = run(dir, &["cluster", "reseed", "1"]);
+        assert!(code == 2 && said.contains("nothing is changed without --yes"), "{said}");
+        let (code, said) = run(dir, &["cluster", "reseed", "1", "--yes"]);
+        assert!(code == 0 && said.contains("shard-1.aside-1"), "{said}");
+    }
+    nodes.first = Server::start_as_it_is(&one);
+    nodes.second = Server::start_as_it_is(&two);
+    let (code, said) = run(&one, &["cluster", "open", "1", "--yes"]);
+    assert!(code == 0 && said.contains("the log is empty") && said.contains("n1 owns it"), "{said}");
+    wait_for_cell(&nodes.cells, "both are in sync again", |cell| cell.in_sync.len() == 2);
+    assert_eq!(run(&one, &["queue", "import", saved]).0, 0);
+    let there = tempfile::tempdir().unwrap();
+    let next = next_hop(there.path(), &format!("127.0.0.1:{}", nodes.port));
+    next.wait_for_mail("there.example", "ann", 20);
+    nodes.first.stop();
+    nodes.second.stop();
+    next.stop();
+}
+
+/// The status of a node once its shard has stopped.
+fn wait_until_stopped(dir: &Path) -> (i32, String) {
+    let deadline = Instant::now() + TAKEN_OVER;
+    loop {
+        let (code, said) = run(dir, &["cluster", "status"]);
+        if said.contains("stopped") {
+            return (code, said);
+        }
+        assert!(Instant::now() < deadline, "{said}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
 }
 
 /// They are made at the node that does not own the shard, and outlive the one that does.
