@@ -216,10 +216,11 @@ const SETTINGS: &str =
 const ENGINE: &str =
     "see that two of three servers of the engine run and are reached from here; change nothing in their directories";
 const STOPPED: &str =
-    "let its spool and its log stay as they are, and compare with `posthaste cluster status` of the other members";
+    "restart no server yet; save its mail with `posthaste queue export --all --shard`, then see docs/cluster.md, Operations";
 const QUEUE: &str =
     "mend the cause on this node: it tries again by itself, and another member in sync takes the shard meanwhile";
-const SEEDING: &str = "let its spool stay as it is; the other members in sync keep the mail";
+const SEEDING: &str =
+    "the other members in sync keep the mail; `posthaste cluster reseed`, with its server stopped, builds its copy anew";
 const ROOM: &str = "raise `log_bytes` and the stream's `max_bytes`, or bring back the member that the log waits for";
 
 #[cfg(test)]
