@@ -2,13 +2,18 @@
 
 use std::net::IpAddr;
 
+use crate::settings::LookupError;
+
 /// Why a name got no certificate this time.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AcmeError {
-    /// The name has no address, or none was found. Nothing was ordered.
+    /// The name has no address. Nothing was ordered.
     #[error("{0}")]
     NoAddress(String),
+    /// Nobody has answered for the name. Nothing was ordered.
+    #[error("{0}")]
+    NoAnswer(String),
     /// The name leads to another host. Nothing was ordered.
     #[error("DNS says {}, which is not this host: correct the record, or name our address in `acme.addresses` behind NAT", list(.0))]
     Elsewhere(Vec<IpAddr>),
@@ -40,7 +45,16 @@ pub enum AcmeError {
 impl AcmeError {
     /// True if nothing was asked of anybody but DNS: it costs nothing to look again soon.
     pub(crate) fn is_of_dns(&self) -> bool {
-        matches!(self, Self::NoAddress(_) | Self::Elsewhere(_))
+        matches!(self, Self::NoAddress(_) | Self::NoAnswer(_) | Self::Elsewhere(_))
+    }
+}
+
+impl From<LookupError> for AcmeError {
+    fn from(error: LookupError) -> Self {
+        match error {
+            LookupError::Missing(why) => Self::NoAddress(why),
+            LookupError::Unknown(why) => Self::NoAnswer(why),
+        }
     }
 }
 

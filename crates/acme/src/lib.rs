@@ -23,5 +23,5 @@ pub use backoff::failures;
 pub use challenge::{CHALLENGE_PATH, Challenges};
 pub use error::AcmeError;
 pub use files::{certificate_file, next_key_file};
-pub use settings::{AcmeSettings, LookupAnswer, NameLookup, Ports, Way};
+pub use settings::{AcmeSettings, LookupAnswer, LookupError, NameLookup, Ports, Way};
 pub use worker::{AcmeHandle, NameOutcome, NameState, start};

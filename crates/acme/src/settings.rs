@@ -5,8 +5,17 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 
-/// The answer to a question, or why there is none, in words.
-pub type LookupAnswer<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
+/// The answer to a question.
+pub type LookupAnswer<'a, T> = Pin<Box<dyn Future<Output = Result<T, LookupError>> + Send + 'a>>;
+
+/// Why a question has no good answer, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LookupError {
+    /// DNS has answered: there is no such record, or none that fits.
+    Missing(String),
+    /// Nobody has answered, so nothing is known.
+    Unknown(String),
+}
 
 /// Looks up what DNS says of a host name.
 pub trait NameLookup: Send + Sync + 'static {
@@ -14,7 +23,7 @@ pub trait NameLookup: Send + Sync + 'static {
     fn addresses<'a>(&'a self, name: &'a str) -> LookupAnswer<'a, Vec<IpAddr>>;
 
     /// Checks that clients which know the name's key from elsewhere, such as from TLSA records, take a new certificate with the key `key`, a
-    /// SubjectPublicKeyInfo in DER. The error says what is missing, or why that is unknown.
+    /// SubjectPublicKeyInfo in DER.
     fn allows_key<'a>(&'a self, name: &'a str, key: &'a [u8]) -> LookupAnswer<'a, ()>;
 }
 

@@ -20,7 +20,7 @@ use crate::error::AcmeError;
 use crate::files::{self, AccountFile, Kept};
 use crate::order::{Obtained, Wanted, identifier};
 use crate::probe;
-use crate::settings::{AcmeSettings, NameLookup, Way};
+use crate::settings::{AcmeSettings, LookupError, NameLookup, Way};
 
 /// Between two looks at all names: a name whose record has appeared joins then.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
@@ -230,7 +230,12 @@ impl Worker {
         }
         if let Some(why) = &about_key {
             let new_key = self.settings.new_key;
-            tracing::warn!(name, why, new_key, "other hosts may expect another key: see `posthaste dns check`");
+            tracing::warn!(
+                name,
+                why,
+                new_key,
+                "a new certificate that other hosts may refuse: see `posthaste dns check`"
+            );
         }
         Ok(about_key)
     }
@@ -265,7 +270,10 @@ impl Worker {
     }
 
     async fn about_key(&self, name: &str, key: Vec<u8>) -> Option<String> {
-        self.lookup.allows_key(name, &key).await.err()
+        self.lookup.allows_key(name, &key).await.err().map(|why| match why {
+            LookupError::Missing(why) => format!("other hosts expect another key: {why}"),
+            LookupError::Unknown(why) => format!("nobody knows whether other hosts expect another key: {why}"),
+        })
     }
 
     async fn obtain(&mut self, name: &str) -> Result<(Obtained, Option<String>), AcmeError> {
@@ -294,7 +302,7 @@ impl Worker {
         if matches!(settings.way, Way::Dns(_)) {
             return Ok(());
         }
-        let mut addresses = self.lookup.addresses(name).await.map_err(AcmeError::NoAddress)?;
+        let mut addresses = self.lookup.addresses(name).await?;
         addresses.truncate(ADDRESSES_MAX);
         let is_ours = |address: &IpAddr| {
             if settings.is_behind_nat() { settings.addresses.contains(address) } else { is_of_this_host(*address) }
@@ -361,11 +369,11 @@ impl Worker {
                 self.told.clear();
             }
             if self.told.insert((name.to_owned(), why.clone())) {
-                tracing::warn!(
-                    name,
-                    error = why,
-                    "no certificate for this name: correct its DNS record, which does not point here"
-                );
+                let help = match error {
+                    AcmeError::NoAnswer(_) => "no certificate for this name: DNS does not answer; it is asked again",
+                    _ => "no certificate for this name: correct its DNS record, which does not point here",
+                };
+                tracing::warn!(name, error = why, "{help}");
             }
         } else {
             wait.failed(now(), why.clone());

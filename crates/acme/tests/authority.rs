@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use posthaste_acme::{
-    AcmeHandle, AcmeSettings, Challenges, LookupAnswer, NameLookup, Ports, Way, certificate_file, next_key_file, start,
+    AcmeHandle, AcmeSettings, Challenges, LookupAnswer, LookupError, NameLookup, Ports, Way, certificate_file,
+    next_key_file, start,
 };
 use posthaste_acme_stub::{AcmeStub, Challenge, by_http, by_tls};
 use posthaste_net::{Certificate, CertificateList, Stream, tls, x509};
@@ -17,34 +19,54 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 const HOST: &str = "mx.example.org";
+/// Nobody answers for it.
+const SILENT: &str = "silent.example.org";
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Names and their addresses. They change while a test goes on.
 #[derive(Clone, Default)]
-struct Zone(Arc<Mutex<BTreeMap<String, IpAddr>>>, Arc<Mutex<Option<Vec<u8>>>>);
+struct Zone {
+    addresses: Arc<Mutex<BTreeMap<String, IpAddr>>>,
+    expected: Arc<Mutex<Option<Vec<u8>>>>,
+    /// Nobody answers about keys.
+    is_silent: Arc<AtomicBool>,
+}
 
 impl Zone {
     fn put(&self, name: &str, address: IpAddr) {
-        self.0.lock().unwrap().insert(name.to_owned(), address);
+        self.addresses.lock().unwrap().insert(name.to_owned(), address);
     }
 
     /// Clients expect the key in this file and no other.
     fn expect(&self, file: &Path) {
         let key = KeyPair::from_pem(&std::fs::read_to_string(file).unwrap()).unwrap();
-        *self.1.lock().unwrap() = Some(key.subject_public_key_info());
+        *self.expected.lock().unwrap() = Some(key.subject_public_key_info());
     }
 }
 
 impl NameLookup for Zone {
     fn addresses<'a>(&'a self, name: &'a str) -> LookupAnswer<'a, Vec<IpAddr>> {
-        let found = self.0.lock().unwrap().get(name).copied();
-        Box::pin(async move { found.map(|address| vec![address]).ok_or_else(|| format!("{name} has no address")) })
+        let found = self.addresses.lock().unwrap().get(name).copied();
+        let answer = match found {
+            _ if name == SILENT => Err(silent()),
+            Some(address) => Ok(vec![address]),
+            None => Err(LookupError::Missing(format!("{name} has no address"))),
+        };
+        Box::pin(async move { answer })
     }
 
     fn allows_key<'a>(&'a self, _: &'a str, key: &'a [u8]) -> LookupAnswer<'a, ()> {
-        let is_expected = self.1.lock().unwrap().as_ref().is_none_or(|expected| expected == key);
-        Box::pin(async move { if is_expected { Ok(()) } else { Err("another key is expected".to_owned()) } })
+        let answer = match &*self.expected.lock().unwrap() {
+            _ if self.is_silent.load(Ordering::Relaxed) => Err(silent()),
+            Some(expected) if expected != key => Err(LookupError::Missing("no record has it".to_owned())),
+            _ => Ok(()),
+        };
+        Box::pin(async move { answer })
     }
+}
+
+fn silent() -> LookupError {
+    LookupError::Unknown("no answer".to_owned())
 }
 
 /// A host that shows challenges, with its directory.
@@ -213,7 +235,7 @@ async fn a_name_is_ordered_once_its_address_is_ours() {
     let mut world = World::new().await;
     let stub = AcmeStub::start(at(world.ports));
     // Without an address that others reach, a host knows by `addresses` alone that a name is its own: an empty list is a host without NAT.
-    let names = [HOST.to_owned(), "mta-sts.example.org".to_owned()];
+    let names = [HOST.to_owned(), "mta-sts.example.org".to_owned(), SILENT.to_owned()];
     let strict = AcmeSettings { addresses: Vec::new(), names: names.to_vec(), ..world.settings(&stub, Way::Http) };
     world.zone.put(HOST, "192.0.2.1".parse().unwrap());
     let handle = world.start(strict);
@@ -221,6 +243,7 @@ async fn a_name_is_ordered_once_its_address_is_ours() {
     let why: Vec<&str> = outcomes.iter().map(|of| of.why.as_deref().unwrap()).collect();
     assert!(why[0].contains("DNS says 192.0.2.1, which is not this host"), "{why:?}");
     assert!(why[1].contains("mta-sts.example.org has no address"), "{why:?}");
+    assert_eq!(why[2], "no answer");
     assert!(stub.orders().is_empty() && stub.accounts() == 0, "the authority was not asked at all");
     assert!(handle.states().iter().all(|state| state.next == 0), "no back-off: it costs nobody anything");
 
@@ -329,8 +352,16 @@ async fn a_next_key_is_made_early_and_used_once_it_is_expected() {
     // The certificate is renewed in any case, and with the next key only if clients would take it.
     world.zone.expect(&file);
     let outcome = handle.renew(true).await.unwrap().remove(0);
-    assert_eq!((outcome.is_new, outcome.about_key.as_deref()), (true, Some("another key is expected")));
-    assert_eq!((key_of(&file), std::fs::read_to_string(&next).unwrap()), (key, made.clone()));
+    assert_eq!(
+        (outcome.is_new, outcome.about_key.as_deref()),
+        (true, Some("other hosts expect another key: no record has it"))
+    );
+    assert_eq!((key_of(&file), std::fs::read_to_string(&next).unwrap()), (key.clone(), made.clone()));
+    world.zone.is_silent.store(true, Ordering::Relaxed);
+    let outcome = handle.renew(true).await.unwrap().remove(0);
+    assert_eq!(outcome.about_key.unwrap(), "nobody knows whether other hosts expect another key: no answer");
+    assert_eq!(key_of(&file), key);
+    world.zone.is_silent.store(false, Ordering::Relaxed);
     world.zone.expect(&next);
     let outcome = handle.renew(true).await.unwrap().remove(0);
     assert_eq!((outcome.is_new, outcome.about_key), (true, None));

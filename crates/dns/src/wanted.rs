@@ -150,7 +150,11 @@ impl OwnDomain {
 
 impl FoundRecord {
     /// Looks for the wanted one among all that are there.
-    pub(crate) fn among<T>(found: Result<Vec<T>, DnsError>, is_it: impl Fn(&T) -> bool, shown: impl Fn(&[T]) -> String) -> Self {
+    pub(crate) fn among<T>(
+        found: Result<Vec<T>, DnsError>,
+        is_it: impl Fn(&T) -> bool,
+        shown: impl Fn(&[T]) -> String,
+    ) -> Self {
         match found {
             Err(error) => FoundRecord::Unknown(error.to_string()),
             Ok(found) if found.iter().any(is_it) => FoundRecord::Same,

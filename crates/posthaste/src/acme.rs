@@ -38,8 +38,7 @@ impl AcmeCommand {
                 }
                 None if line["new"] == true => {
                     let about_key = line["about_key"].as_str();
-                    let about_key =
-                        about_key.map(|why| format!("; other hosts may expect another key: {}", harmless(why)));
+                    let about_key = about_key.map(|why| format!("; {}", harmless(why)));
                     format!("{name}  new, for {days} days{}\n", about_key.unwrap_or_default())
                 }
                 None => format!("{name}  not due, {days} days left\n"),

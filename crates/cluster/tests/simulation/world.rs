@@ -100,12 +100,27 @@ pub struct Process {
 #[derive(Clone, Copy)]
 pub enum Purpose {
     Own(u64),
-    Append { shard: u16, generation: u64, send: u64 },
-    SenderRead { shard: u16, generation: u64 },
-    Follow { shard: u16, generation: u64 },
-    End { shard: u16 },
+    Append {
+        shard: u16,
+        generation: u64,
+        send: u64,
+    },
+    SenderRead {
+        shard: u16,
+        generation: u64,
+    },
+    Follow {
+        shard: u16,
+        generation: u64,
+    },
+    End {
+        shard: u16,
+    },
     /// The position that the member had applied before.
-    State { shard: u16, applied: LogPosition },
+    State {
+        shard: u16,
+        applied: LogPosition,
+    },
     Nothing,
 }
 

@@ -112,14 +112,14 @@ fn a_next_key_waits_for_its_tlsa_record() {
         let (is_done, text) = renew(dir.path(), true);
         assert!(is_done, "{text}");
         text.contains(
-            "mx.example.org  new, for 89 days; other hosts may expect another key: the TLSA records of _25._tcp.mx",
+            "mx.example.org  new, for 89 days; other hosts expect another key: the TLSA records of _25._tcp.mx",
         )
     };
 
     dns.change(zone(&first));
     assert!(renewed());
     assert_eq!(digest_of_key(&file), first);
-    server.wait_for_log("other hosts may expect another key: see `posthaste dns check`");
+    server.wait_for_log("that other hosts may refuse: see `posthaste dns check`");
     let second = digest_of_key(&next);
     dns.change(zone(&second));
     assert!(!renewed());

@@ -360,7 +360,7 @@ fn mail_that_cannot_be_signed_as_it_leaves_waits_for_its_key() {
     std::fs::write(&file, key).unwrap();
     rig.server.reload(&rig.config);
     wait_for_queue(dir, "sent", |waiting| {
-        queue(dir, &["retry", &id]);
+        queue(dir, &["requeue", &id]);
         waiting.is_empty()
     });
     assert_signed(&rig.arrived("waits"), &records(&made));

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use posthaste_acme::{AcmeError, AcmeHandle, AcmeSettings, LookupAnswer, NameLookup, NameOutcome, Ports, Way, start};
+use posthaste_acme::{
+    AcmeError, AcmeHandle, AcmeSettings, LookupAnswer, LookupError, NameLookup, NameOutcome, Ports, Way, start,
+};
 use posthaste_dns::{DnsError, Resolver, ask_own_servers};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
@@ -123,8 +125,9 @@ impl NameLookup for ByDns {
     fn addresses<'a>(&'a self, name: &'a str) -> LookupAnswer<'a, Vec<IpAddr>> {
         Box::pin(async move {
             let found = self.resolver.addresses(name).await.map_err(|error| match error {
-                DnsError::NoAddress(name) => format!("{name} has no address in DNS"),
-                error => error.to_string(),
+                DnsError::NoAddress(name) => LookupError::Missing(format!("{name} has no address in DNS")),
+                error @ DnsError::NoSuchDomain(_) => LookupError::Missing(error.to_string()),
+                error => LookupError::Unknown(error.to_string()),
             })?;
             Ok(found.all().to_vec())
         })
@@ -137,21 +140,23 @@ impl NameLookup for ByDns {
             }
             let (config, key) = (self.config.clone(), key.to_vec());
             let checked = spawn_blocking(move || Handle::current().block_on(check_tlsa(&config, &key))).await;
-            checked.map_err(|error| error.to_string())?
+            checked.map_err(|error| LookupError::Unknown(error.to_string()))?
         })
     }
 }
 
 /// Checks at the servers of our own zone that senders with DANE accept the host with this key, a SubjectPublicKeyInfo in DER.
-async fn check_tlsa(config: &Config, key: &[u8]) -> Result<(), String> {
+async fn check_tlsa(config: &Config, key: &[u8]) -> Result<(), LookupError> {
     let certificate = config.host_certificate();
     let ask = async |source: posthaste_dns::RecordSource<'_>| Ok(source.tlsa(&config.host_name, SMTP).await);
-    let found = ask_own_servers(&config.dns, DNS, ask).await.map_err(|error| error.to_string())?;
-    match found {
-        Err(error) => Err(format!("nobody knows whether there are TLSA records: {error}")),
-        Ok(found) if certificate.outlasts(&found, key) => Ok(()),
-        Ok(_) => Err(format!("the TLSA records of _{SMTP}._tcp.{} do not name the next one", config.host_name)),
+    let unknown = |error: &dyn std::fmt::Display| LookupError::Unknown(error.to_string());
+    let found = ask_own_servers(&config.dns, DNS, ask).await.map_err(|error| unknown(&error))?;
+    let found = found.map_err(|error| unknown(&error))?;
+    if certificate.outlasts(&found, key) {
+        return Ok(());
     }
+    let why = format!("the TLSA records of _{SMTP}._tcp.{} do not name the next one", config.host_name);
+    Err(LookupError::Missing(why))
 }
 
 const DNS: u16 = 53;
