@@ -28,6 +28,7 @@ pub mod memory;
 pub mod nats;
 mod opening;
 mod ownership;
+mod peers;
 mod pipeline;
 mod queue;
 mod reader;
@@ -57,6 +58,7 @@ pub use opening::ShardOpenError;
 pub use ownership::{
     LogState, OwnReport, OwnershipConfig, OwnershipEffect, OwnershipRules, OwnershipTimes, ShardOwnership, StopReason,
 };
+pub use peers::{ANSWER_BYTES_MAX, PeerAnswerer, Peers, QUESTION_BYTES_MAX, QUESTIONS_MAX};
 pub use reader::{History, Invalid, LogReader, Read, ReaderRules, Skipped};
 pub use record::{Content, LogRecord, LogRecordError, LogRecordHeader, RECORD_BYTES_MAX};
 pub use replicated::{MemberPlace, ReplicatedConfig, ReplicatedSpool};

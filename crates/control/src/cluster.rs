@@ -1,5 +1,7 @@
 //! The state of a cluster, as one of its nodes knows it.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// A node and the shards that it is a member of.
@@ -178,10 +180,58 @@ pub struct CheckedNode {
     pub clock_ms: Option<i64>,
 }
 
+/// Nodes of a cluster that have answered a request about all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeAnswers {
+    /// Nodes on the list.
+    pub nodes: usize,
+    /// Nodes that have answered.
+    pub answered: usize,
+    /// The others. One that was to change something may have done so.
+    pub unanswered: Vec<UnansweredNode>,
+    /// Nodes of whose answer only the begin is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partial: Vec<String>,
+}
+
+/// A node that has not answered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnansweredNode {
+    /// Its name.
+    pub node: String,
+    /// The reason.
+    pub why: String,
+}
+
+impl NodeAnswers {
+    /// True if all of all nodes is there.
+    pub fn is_whole(&self) -> bool {
+        self.unanswered.is_empty() && self.partial.is_empty()
+    }
+}
+
+impl fmt::Display for NodeAnswers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} nodes have answered", self.answered, self.nodes)?;
+        self.unanswered.iter().try_for_each(|UnansweredNode { node, why }| write!(f, "; not {node}: {why}"))?;
+        self.partial.iter().try_for_each(|node| write!(f, "; {node} has more than fits into an answer"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Request;
+
+    #[test]
+    fn nodes_without_an_answer_are_named() {
+        let why = "it has not answered in time".to_owned();
+        let unanswered = vec![UnansweredNode { node: "mx2".to_owned(), why }];
+        let answers = NodeAnswers { nodes: 3, answered: 2, unanswered, partial: vec!["mx3".to_owned()] };
+        let text =
+            "2 of 3 nodes have answered; not mx2: it has not answered in time; mx3 has more than fits into an answer";
+        assert_eq!((answers.to_string().as_str(), answers.is_whole()), (text, false));
+    }
 
     #[test]
     fn orders_are_short() {

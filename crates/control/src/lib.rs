@@ -14,8 +14,8 @@ mod waiting;
 mod which;
 
 pub use cluster::{
-    CheckedNode, ClusterCheck, ClusterOrder, ClusterStatus, MemberStatus, NodeState, NodeStatus, ShardOpening,
-    ShardRole, ShardStatus,
+    CheckedNode, ClusterCheck, ClusterOrder, ClusterStatus, MemberStatus, NodeAnswers, NodeState, NodeStatus,
+    ShardOpening, ShardRole, ShardStatus, UnansweredNode,
 };
 pub use logins::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 pub use mail::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow, PIECE_BYTES_MAX};

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use posthaste_control::{ClientLine, LoginLine, LoginPurpose, LoginsLine, Request};
 use posthaste_message::DateTime;
 
-use crate::queue::{AnyError, ServerArgs, answer, ask, columns, number, show};
+use crate::queue::{AnyError, ServerArgs, answer, columns, number, show};
 use crate::terminal::{print, print_json};
 
 #[derive(Args)]
@@ -33,7 +33,7 @@ enum LoginsCommand {
 /// Exit status 1: the list is empty.
 pub fn run(args: LoginsArgs) -> Result<ExitCode, AnyError> {
     let Some(LoginsCommand::Forget { of, server }) = args.command else {
-        return show(&args.server, ask(&args.server, &Request::Logins {})?, tables);
+        return show(&args.server, &Request::Logins {}, tables);
     };
     let last = answer(&server, &Request::ForgetGuesses { of })?.pop().unwrap_or_default();
     let forgotten = number(&last, "done");

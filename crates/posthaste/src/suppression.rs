@@ -135,8 +135,7 @@ impl WantedArgs {
 pub fn run(command: SuppressionCommand) -> Result<ExitCode, AnyError> {
     match command {
         SuppressionCommand::List { wanted, server } => {
-            let lines = ask(&server, &Request::Suppressions { of: wanted.wanted() })?;
-            show(&server, lines, table)
+            show(&server, &Request::Suppressions { of: wanted.wanted() }, table)
         }
         SuppressionCommand::Export { wanted, server } => {
             for line in ask(&server, &Request::Suppressions { of: wanted.wanted() })? {

@@ -108,12 +108,20 @@ export class QueuePage {
     asking(name, of, what(), (text) => this.told(text)).catch((error) => put(this.failure, foreign(error.message)));
   }
 
+  /// The nodes of a cluster whose mail is not shown.
+  missing(end) {
+    const { nodes, answered, unanswered, partial = [] } = end.cluster ?? { unanswered: [] };
+    if (unanswered.length + partial.length === 0) return null;
+    const why = [...unanswered.map((one) => "not " + one.node + ": " + one.why), ...partial.map((node) => node + " has more than fits into an answer")];
+    return el("p", { class: "error" }, answered + " of " + nodes + " nodes have answered; ", foreign(why.join("; ")));
+  }
+
   async showNames(at) {
     const by = this.query.get("by") ?? "domain";
     const of = this.selection();
     const request = { ask: "summary", of, by, top: NAMES_MAX };
     const { lines, end } = await control(request);
-    put(this.top, el("p", { class: "state" }, count(end.recipients ?? 0) + (end.recipients === 1 ? " recipient waits" : " recipients wait") + " for other hosts"),
+    put(this.top, el("p", { class: "state" }, count(end.recipients ?? 0) + (end.recipients === 1 ? " recipient waits" : " recipients wait") + " for other hosts"), this.missing(end),
       el("span", { class: "buttons" }, this.acts(of, () => "all that is selected"), commandButton(() => queueCommand("summary --by " + by, of, "", request))));
     const key = BY.find(([name]) => name === by)[1];
     const rows = lines.map((line) => this.nameRow(by, line, at));
@@ -158,7 +166,7 @@ export class QueuePage {
     const scope = {};
     for (const key of ["domain", "tenant", "campaign"]) if (of[key]) scope[key] = of[key];
     const isScope = Object.keys(scope).length > 0 && !(scope.tenant && scope.campaign) && of.message === undefined && !of.recipient && !of.sender;
-    put(this.top, el("p", {}, el("strong", {}, this.named())),
+    put(this.top, el("p", {}, el("strong", {}, this.named())), this.missing(end),
       el("span", { class: "buttons" }, this.acts(of, () => this.named(), lines.length > 0), isScope ? this.scopeActs(scope, () => this.scopeNamed()) : null,
         of.domain && !this.tenant ? button("explain limits", () => this.explain(of)) : null,
         commandButton(() => queueCommand("list", of, "", request))));
@@ -222,7 +230,7 @@ export class QueuePage {
   }
 
   async showEnded(at) {
-    const [{ lines: suspended }, { lines: routed }] = await Promise.all([control({ ask: "suspensions" }), this.tenant ? { lines: [] } : control({ ask: "diversions" })]);
+    const [{ lines: suspended, end }, { lines: routed }] = await Promise.all([control({ ask: "suspensions" }), this.tenant ? { lines: [] } : control({ ask: "diversions" })]);
     const until = (line) => (line.until ? "until " + clock(line.until, at) : "until somebody ends it");
     const row = (line, what, undo, may) => el("tr", {}, el("th", { scope: "row" }, line.kind + " ", foreign(line.name)), el("td", {}, what), el("td", {}, until(line)), el("td", {}, foreign(line.reason)),
       el("td", {}, may ? button(undo, () => this.ask(askScope, undo, line.scope, () => [line.kind + " ", foreign(line.name)])) : null));
@@ -231,6 +239,6 @@ export class QueuePage {
       ...suspended.map((line) => row(line, slowed(line) ? ["slowed to ", foreign(slowed(line))] : "suspended", "resume", this.may("queue:write"))),
       ...routed.map((line) => row(line, ["goes to ", foreign(line.to)], "unroute", this.may("route"))),
     ];
-    put(this.ended, rows.length ? [el("h2", {}, "Suspended, slowed or routed elsewhere"), table(["mail of", "is", "until", "reason", ""], rows, { class: "wide" })] : []);
+    put(this.ended, rows.length ? [el("h2", {}, "Suspended, slowed or routed elsewhere"), this.missing(end), table(["mail of", "is", "until", "reason", ""], rows, { class: "wide" })] : []);
   }
 }

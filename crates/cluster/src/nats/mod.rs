@@ -6,6 +6,7 @@
 mod cells;
 mod check;
 mod log;
+mod peers;
 mod seen;
 
 use std::fmt;
@@ -22,6 +23,7 @@ use tokio::sync::Notify;
 
 pub use self::cells::NatsCells;
 pub use self::log::NatsLog;
+pub use self::peers::{NatsAnswers, NatsPeers};
 use crate::LogError;
 
 /// The engine, and how it is reached.

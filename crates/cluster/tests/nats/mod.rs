@@ -12,8 +12,8 @@ use bytes::Bytes;
 use posthaste_cluster::memory::LogFaults;
 use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsError, NatsLog};
 use posthaste_cluster::{
-    BootTime, CallThreads, Cells, ClusterNode, DriverWorld, LogError, LogPosition, NodeDriver, NodeNews, NodeShard,
-    OwnerIdentity, OwnershipTimes, ShardCell, ShardLog,
+    BootTime, CallThreads, Cells, ClusterNode, DriverWorld, LogError, LogPosition, NodeDriver, NodeName, NodeNews,
+    NodeShard, OwnerIdentity, OwnershipTimes, Peers, QUESTION_BYTES_MAX, ShardCell, ShardLog,
 };
 use posthaste_nats_server::{NatsServer, SYNCED, UNSYNCED, three};
 use posthaste_spool::{Spool, StreamError};
@@ -126,6 +126,55 @@ fn cells_keep_the_contract() {
     let last = cells.swap("shard.3", second, "end".into()).unwrap();
     assert_eq!(told.recv().unwrap(), ("shard.3".into(), b"end".to_vec(), last));
     assert_eq!(watcher.join().unwrap(), Ok(()));
+}
+
+#[test]
+fn nodes_answer_questions_while_they_run() {
+    let Some((server, engine)) = engine(SYNCED) else { return };
+    let [one, two] = ["a", "b.example"].map(|name| NodeName::new(name).unwrap());
+    let other = NatsEngine::connect(config(&server)).unwrap();
+    let patience = Duration::from_secs(10);
+    let ask = |node: &NodeName| engine.peers().ask(node, "who?".into(), patience);
+    let (tell, told) = channel::<()>();
+    let told = std::sync::Mutex::new(told);
+    // It answers once it is told to. Subscriptions are made in their order.
+    let _slow = other.peers().answer(
+        &two,
+        Arc::new(move |_| {
+            let _ = told.lock().unwrap().recv();
+            Bytes::from_static(b"two")
+        }),
+    );
+    let answers = other.peers().answer(&one, Arc::new(|question| [b"one ".as_slice(), &question].concat().into()));
+    // They begin soon.
+    let first = loop {
+        match ask(&one) {
+            Err(why) if why.to_string().contains("not connected") => std::thread::yield_now(),
+            first => break first,
+        }
+    };
+    assert_eq!(first.unwrap(), "one who?");
+    let why = engine.peers().ask(&two, Bytes::new(), Duration::from_millis(50)).unwrap_err();
+    assert!(why.to_string().contains("not answered in time"), "{why}");
+    let large = Bytes::from(vec![0; QUESTION_BYTES_MAX + 1]);
+    let why = engine.peers().ask(&one, large, patience).unwrap_err();
+    assert!(why.to_string().contains("too many questions"), "{why}");
+    // The one before has a place of its own.
+    let late = std::thread::scope(|scope| {
+        let late = scope.spawn(|| ask(&two));
+        tell.send(()).unwrap();
+        tell.send(()).unwrap();
+        late.join().unwrap()
+    });
+    assert_eq!(late.unwrap(), "two");
+    drop(answers);
+    let why = loop {
+        match ask(&one) {
+            Ok(_) => std::thread::yield_now(),
+            Err(why) => break why,
+        }
+    };
+    assert!(why.to_string().contains("not connected"), "{why}");
 }
 
 #[test]

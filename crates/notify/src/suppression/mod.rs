@@ -51,6 +51,16 @@ pub struct SuppressionFilter {
     pub source: Option<SuppressionSource>,
 }
 
+impl SuppressionFilter {
+    /// True of an entry that it selects.
+    pub fn matches(&self, entry: &Suppressed) -> bool {
+        let address = self.address.as_deref().map(codec::canonical);
+        self.tenant.as_ref().is_none_or(|tenant| *tenant == entry.tenant)
+            && address.is_none_or(|address| address == entry.address)
+            && self.source.is_none_or(|source| source == entry.source)
+    }
+}
+
 /// Error in reading or changing the list.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -282,6 +292,25 @@ impl Suppressions {
         now: u64,
         send: &mut dyn FnMut(&[Suppressed]) -> bool,
     ) -> Result<usize, SuppressionError> {
+        let (keys, entries) = self.to_share(most, now)?;
+        if keys.is_empty() || !entries.is_empty() && !send(&entries) {
+            return Ok(0);
+        }
+        self.write(now, |writing, _| share::forget(writing, &keys).map(|()| 0))?;
+        Ok(entries.len())
+    }
+
+    /// Up to `most` of the entries that wait for [`share`](Self::share). Blocks.
+    ///
+    /// # Errors
+    /// [`SuppressionError::File`].
+    pub fn unshared(&self, most: usize, now: u64) -> Result<Vec<Suppressed>, SuppressionError> {
+        self.flush(now)?;
+        self.to_share(most, now).map(|(_, entries)| entries)
+    }
+
+    /// Keys that wait to be shared, and those of their entries that are valid.
+    fn to_share(&self, most: usize, now: u64) -> Result<(Vec<share::Unshared>, Vec<Suppressed>), SuppressionError> {
         let found = self.file.read(|file| {
             let reading = file.begin_read()?;
             let keys = share::waiting(&reading, most)?;
@@ -298,11 +327,7 @@ impl Suppressions {
         });
         let (keys, mut entries) = found.map_err(|error| self.failed(error))?.unwrap_or_default();
         entries.retain(|entry| entry.is_valid(now));
-        if keys.is_empty() || !entries.is_empty() && !send(&entries) {
-            return Ok(0);
-        }
-        self.write(now, |writing, _| share::forget(writing, &keys).map(|()| 0))?;
-        Ok(entries.len())
+        Ok((keys, entries))
     }
 
     /// Passes matching entries to `show`, by tenant and address, until it returns false. Entries added meanwhile may be

@@ -292,13 +292,13 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
     match command {
         QueueCommand::List { which, limit, server } => {
             let of = which.which();
-            let lines = ask(&server, &Request::List { of: of.clone(), limit, after: None })?;
-            show(&server, lines, |lines| list(lines, &nothing_of(&of)))
+            let request = Request::List { of: of.clone(), limit, after: None };
+            show(&server, &request, |lines| list(lines, &nothing_of(&of)))
         }
         QueueCommand::Show { id: (message, number), server } => {
             let of = Which { message: Some(message), number, ..Which::default() };
-            let lines = ask(&server, &Request::List { of: of.clone(), limit: None, after: None })?;
-            show(&server, lines, |lines| details(lines, &nothing_of(&of)))
+            let request = Request::List { of: of.clone(), limit: None, after: None };
+            show(&server, &request, |lines| details(lines, &nothing_of(&of)))
         }
         QueueCommand::Cat { id: (message, _), header, server } => cat(&server, message, header),
         QueueCommand::Summary { which, by, watch, server } => {
@@ -334,18 +334,12 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
         QueueCommand::Unroute { scope, server } => {
             change(&server, &Request::Undivert { scope: scope.named() }, "no longer routed")
         }
-        QueueCommand::Routes { server } => {
-            let lines = ask(&server, &Request::Diversions {})?;
-            show(&server, lines, diversions)
-        }
+        QueueCommand::Routes { server } => show(&server, &Request::Diversions {}, diversions),
         QueueCommand::Explain(args) => explain::run(&args),
         QueueCommand::Export(args) => transfer::export(&args),
         QueueCommand::Import(args) => transfer::import(&args),
         QueueCommand::ImportShaping { file, json } => import::shaping(&file, json),
-        QueueCommand::Suspensions { server } => {
-            let lines = ask(&server, &Request::Suspensions {})?;
-            show(&server, lines, suspensions)
-        }
+        QueueCommand::Suspensions { server } => show(&server, &Request::Suspensions {}, suspensions),
     }
 }
 
@@ -363,12 +357,17 @@ fn nothing_of(which: &Which) -> String {
 /// The printed counts, with true if no mail waits.
 fn summary_now(server: &ServerArgs, of: &Which, by: By) -> Result<(String, bool), AnyError> {
     let mut lines = answer(server, &Request::Summary { of: of.clone(), by, top: None })?;
-    let end: SummaryEnd = serde_json::from_value(lines.pop().unwrap_or_default())?;
+    let last = lines.pop().unwrap_or_default();
+    let end: SummaryEnd = serde_json::from_value(last.clone())?;
     // What waits for transports is not counted.
     let empty = if *of == Which::default() { "nothing waits for other hosts".to_owned() } else { nothing_of(of) };
     let is_empty = lines.is_empty();
     let text = if server.json {
-        json!({ "counts": lines, "notices": end.notices, "room": end.room }).to_string() + "\n"
+        let mut counts = json!({ "counts": lines, "notices": end.notices, "room": end.room });
+        if let Some(cluster) = last.get("cluster") {
+            counts["cluster"] = cluster.clone();
+        }
+        counts.to_string() + "\n"
     } else {
         summary(&typed(lines)?, by.key(), &empty) + &room(&end)
     };
@@ -395,14 +394,21 @@ fn secs(time: Option<Duration>) -> Option<u32> {
     time.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX))
 }
 
+/// Asks for a list, and prints it. In a cluster, JSON also has the nodes that have answered.
 pub fn show<T: DeserializeOwned>(
     server: &ServerArgs,
-    lines: Vec<Value>,
+    request: &Request,
     table: impl Fn(&[T]) -> String,
 ) -> Result<ExitCode, AnyError> {
+    let mut lines = answer(server, request)?;
+    let last = lines.pop().unwrap_or_default();
     let is_empty = lines.is_empty();
     if server.json {
-        print_json(&(Value::from(lines).to_string() + "\n"))?
+        let all = match last.get("cluster") {
+            Some(cluster) => json!({ "cluster": cluster, "lines": lines }),
+            None => lines.into(),
+        };
+        print_json(&(all.to_string() + "\n"))?
     } else {
         print(&table(&typed(lines)?))?
     }

@@ -7,7 +7,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
 use posthaste_config::Config;
-use posthaste_control::{Request, SOCKET};
+use posthaste_control::{NodeAnswers, Request, SOCKET};
 use rustix::process::getuid;
 use serde_json::Value;
 
@@ -33,6 +33,12 @@ fn missing_nodes(last: &Value) -> Option<String> {
     let (all, lacks) = (last["nodes"].as_u64()?, missing.len() as u64);
     let names = harmless(&missing.join(", "));
     (lacks > 0).then(|| format!("{} of {all} nodes have it; when they reach the engine, so will {names}", all - lacks))
+}
+
+/// The nodes of a cluster that are not in the answer, if its last line has some.
+fn unanswered_nodes(last: &Value) -> Option<String> {
+    let answers: NodeAnswers = serde_json::from_value(last.get("cluster")?.clone()).ok()?;
+    (!answers.is_whole()).then(|| harmless(&answers.to_string()))
 }
 
 pub(super) fn answer_of(config: &Config, request: &Request) -> Result<Vec<Value>, AnyError> {
@@ -128,6 +134,7 @@ pub fn answer_or_none(data: &Path, request: &Request) -> Result<Option<Vec<Value
         Some(last) if last.get("done").is_some() => {
             let stuck = last["stuck"].as_array().into_iter().flatten().filter_map(Value::as_str);
             stuck.for_each(|why| eprintln!("posthaste: a stream of the spool is stuck: {}", harmless(why)));
+            unanswered_nodes(last).iter().for_each(|line| eprintln!("posthaste: {line}"));
             missing_nodes(last).iter().for_each(|line| eprintln!("posthaste: {line}"));
             Ok(Some(lines))
         }

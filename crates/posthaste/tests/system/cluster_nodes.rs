@@ -8,10 +8,11 @@ use posthaste_cluster::nats::{NatsCells, NatsConfig, NatsEngine};
 use posthaste_cluster::{Cells, NodeName, ShardCell};
 use posthaste_nats_server::{NatsServer, SYNCED};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::relay_events::wait_for;
-use crate::relaying::{list, next_hop, queue, unused_port};
+use crate::relaying::{next_hop, queue, unused_port};
 use crate::support::{Client, Server, command};
 
 /// The configuration of a node of two; each is the standby of the other. Mail is sent to a port of loopback.
@@ -147,6 +148,8 @@ fn mail_of_a_killed_node_leaves_by_another() {
     let there = tempfile::tempdir().unwrap();
     nodes.first.signal(Signal::KILL);
     nodes.first.wait();
+    let (_, said) = queue(nodes.two.path(), &["summary"]);
+    assert!(said.contains("1 of 2 nodes have answered; not n1: "), "{said}");
     let next = nodes.taken_over(&there);
     // It comes back as a standby, and takes no mail before it has its shard again.
     nodes.first = Server::start(nodes.one.path(), &config("n1", &nodes.engine, nodes.port));
@@ -218,31 +221,45 @@ fn a_node_takes_mail_under_any_shard_that_it_owns() {
         let moved = command(from, &["cluster", "move", shard, "--to", to]).output().unwrap();
         assert!(moved.status.success(), "{}", String::from_utf8_lossy(&moved.stderr));
     };
-    let shards = |dir: &Path| list(dir, &[]).iter().map(|row| row["shard"].as_u64()).collect::<Vec<_>>();
+    // Each node shows the queues of both.
+    let shards = |dir: &Path| rows(dir, 2).iter().map(|row| row["shard"].as_u64()).collect::<Vec<_>>();
     wait_for_shard(&nodes.cells, 2, "both are in sync", |cell| is_owner(cell, "n2") && cell.in_sync.len() == 2);
     move_shard(two, "2", "n1");
     move_shard(one, "1", "n2");
-    assert_eq!((shards(one), shards(two)), (vec![], vec![Some(1); 20]));
+    assert_eq!((shards(one), shards(two)), (vec![Some(1); 20], vec![Some(1); 20]));
     taking(&nodes.first).deliver(&["bob@there.example"], b"Subject: other\r\n\r\nx\r\n");
-    assert_eq!(shards(one), [Some(2)]);
-    let id = list(one, &[])[0]["id"].as_str().unwrap().to_owned();
+    let all: Vec<_> = [vec![Some(1); 20], vec![Some(2)]].concat();
+    assert_eq!((shards(one), shards(two)), (all.clone(), all.clone()));
+    let id = rows(two, 2)[20]["id"].as_str().unwrap().to_owned();
     let received = wait_for(one, "received", "message", id.split('.').next().unwrap());
     assert_eq!(received[0]["mailboxes"], serde_json::json!(["bob@there.example"]));
-    assert_eq!(queue(one, &["hold", &id]), (0, "1 held\n".to_owned()));
+    // A command reaches the owner of the message, and one about all reaches all.
+    assert_eq!(queue(two, &["hold", &id]), (0, "1 held\n".to_owned()));
     let (code, said) = queue(two, &["show", &id]);
-    assert!(code != 0 && said.contains("shard 2, which this node does not own"), "{said}");
+    assert!(code == 0 && said.contains("held"), "{said}");
+    for node in [one, two] {
+        let (_, summary) = queue(node, &["summary"]);
+        let there = summary.lines().find(|line| line.starts_with("there.example")).expect(&summary);
+        let words: Vec<&str> = there.split_whitespace().collect();
+        assert_eq!((words[1], words[3]), ("21", "1"), "{summary}");
+    }
+    assert_eq!(queue(one, &["hold", "--all"]), (0, "20 held\n".to_owned()));
+    assert_eq!(queue(two, &["release", "--all"]), (0, "21 released\n".to_owned()));
     wait_for_cell(&nodes.cells, "both are in sync again", |cell| cell.in_sync.len() == 2);
     move_shard(two, "1", "n1");
-    let all: Vec<_> = [vec![Some(1); 20], vec![Some(2)]].concat();
-    assert_eq!(shards(one), all);
-    let (_, summary) = queue(one, &["summary"]);
-    let there = summary.lines().find(|line| line.starts_with("there.example")).expect(&summary);
-    let words: Vec<&str> = there.split_whitespace().collect();
-    assert_eq!((words[1], words[3]), ("21", "1"), "{summary}");
-    assert_eq!(queue(one, &["delete", &id]).0, 0);
+    assert_eq!(shards(two), all);
+    assert_eq!(queue(two, &["delete", &id]).0, 0);
     assert_eq!(shards(one).len(), 20);
     nodes.first.stop();
     nodes.second.stop();
+}
+
+/// The rows of `posthaste queue list` at a node, once this many of the two nodes have answered.
+fn rows(dir: &Path, answered: u64) -> Vec<Value> {
+    let (_, text) = queue(dir, &["list", "--json"]);
+    let mut list: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert_eq!((list["cluster"]["nodes"].as_u64(), list["cluster"]["answered"].as_u64()), (Some(2), Some(answered)));
+    list["lines"].take().as_array().unwrap().clone()
 }
 
 /// Its exit status, and all that it says.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use posthaste_control::{ClusterCheck, ClusterStatus, Named, ShardOpening, Suppressed, SuppressionFilter};
 use tokio::time::{Instant, sleep};
 
@@ -61,6 +62,15 @@ pub(crate) trait NodeControl: Send + Sync {
     /// The list cannot be read.
     fn suppressed(&self, wanted: &SuppressionFilter, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String>;
 
+    /// Shows the wanted ones of the entries that bounces and complaints have put on this node's list, and that other nodes do not have yet. Blocks.
+    ///
+    /// # Errors
+    /// The list cannot be read.
+    fn unshared(&self, wanted: &SuppressionFilter, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String>;
+
+    /// The other nodes.
+    fn others(&self) -> &dyn OtherNodes;
+
     /// The suspension of a scope that was last made or ended for all nodes.
     fn suspension(&self, scope: &Named) -> Option<SharedSuspension>;
 
@@ -87,6 +97,21 @@ pub(crate) async fn begin_soon(cluster: &dyn NodeControl, must_be_home: bool) ->
         }
         sleep(LOOK_EVERY).await;
     }
+}
+
+/// The other nodes of a cluster, for commands about all of them.
+pub(crate) trait OtherNodes: Send + Sync {
+    /// The name of this node.
+    fn me(&self) -> &str;
+
+    /// The names of the others on the list. Blocks for a few seconds at most.
+    fn list(&self) -> Vec<String>;
+
+    /// Asks nodes at once. The answers are in the same order; of an error, the text is the reason. Blocks, for hardly longer than `patience`.
+    fn ask_each(&self, nodes: &[String], question: &Bytes, patience: Duration) -> Vec<Result<Bytes, String>>;
+
+    /// The node that owns a shard, by its cell. `None`: it has no owner now, or the engine does not answer. Blocks.
+    fn owner_of(&self, shard: u16) -> Option<String>;
 }
 
 /// A transaction under a shard, which is not handed over before it is dropped.

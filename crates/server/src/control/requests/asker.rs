@@ -14,6 +14,8 @@ pub(crate) struct Asker {
     pub token: String,
     /// Only this tenant's mail exists for it. Requests select nothing else already.
     pub tenant: Option<String>,
+    /// Another node of the cluster passes the request on: it wants this node's part alone.
+    pub is_peer: bool,
 }
 
 impl Asker {

@@ -143,7 +143,7 @@ mod tests {
     use posthaste_control::{ClusterCheck, Named, ShardOpening, ShardStatus, Suppressed, SuppressionFilter};
 
     use super::*;
-    use crate::receive::cluster::{Begun, begin_soon};
+    use crate::receive::cluster::{Begun, OtherNodes, begin_soon};
     use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 
     fn in_state(roles: &[(u16, ShardRole)], is_draining: bool) -> ClusterStatus {
@@ -225,6 +225,14 @@ mod tests {
 
         fn suppressed(&self, _: &SuppressionFilter, _: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
             Ok(())
+        }
+
+        fn unshared(&self, _: &SuppressionFilter, _: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn others(&self) -> &dyn OtherNodes {
+            unreachable!("nobody asks for other nodes")
         }
 
         fn suspension(&self, _: &Named) -> Option<SharedSuspension> {

@@ -15,6 +15,7 @@ mod closed_mailboxes;
 mod cluster;
 mod divert;
 mod domains;
+mod everywhere;
 mod explain;
 mod export;
 mod find;
@@ -44,6 +45,8 @@ use std::time::Duration;
 pub(crate) use account::ControlMailboxes;
 pub(crate) use asker::Asker;
 pub use closed::{ClosedAnswer, ClosedError, open_closed};
+#[cfg(feature = "cluster")]
+pub(crate) use everywhere::answer_peer;
 use posthaste_admin::{AskRefusal, Token};
 use posthaste_config::Config;
 use posthaste_control::{ClusterOrder, Doing, Request, SOCKET, SentRequest, Which};
@@ -300,7 +303,7 @@ pub(crate) fn ask(
     answer: Answer<'_>,
 ) -> Result<Value, AskRefusal> {
     let (uid, tenant) = (rustix::process::geteuid().as_raw(), token.tenant().map(str::to_owned));
-    let asker = Asker { uid, token: token.name().to_owned(), tenant };
+    let asker = Asker { uid, token: token.name().to_owned(), tenant, is_peer: false };
     perform(request, &asker, receiver, answer)
 }
 
@@ -316,7 +319,12 @@ fn changed(receiver: &Receiver, request: &Request) -> Option<AskRefusal> {
         }
         _ => return None,
     };
-    (now.abs_diff(expected) > expected / 10).then_some(AskRefusal::Changed { expected, now })
+    is_other(expected, now).then_some(AskRefusal::Changed { expected, now })
+}
+
+/// True if a number is no longer that which was shown, by more than a tenth.
+fn is_other(expected: u64, now: u64) -> bool {
+    now.abs_diff(expected) > expected / 10
 }
 
 /// The last line of the answer. It names streams that are stuck.
@@ -387,8 +395,12 @@ fn of_the_queue(
     receiver: &Receiver,
     answer: Answer<'_>,
 ) -> Result<Value, AskRefusal> {
+    if let Some(node) = receiver.cluster().filter(|_| everywhere::concerns(request) && !asker.is_peer) {
+        let changed = everywhere::changed(receiver, &**node, request, asker).map_or(Ok(()), Err);
+        return changed.and_then(|()| everywhere::perform(receiver, &**node, request, asker, answer));
+    }
     if let Some(door) = receiver.cluster().filter(|_| shared::concerns(request)) {
-        let changed = changed(receiver, request).map_or(Ok(()), Err);
+        let changed = everywhere::changed(receiver, &**door, request, asker).map_or(Ok(()), Err);
         return changed.and_then(|()| shared::perform(&**door, request, asker, answer).map_err(AskRefusal::Refused));
     }
     if receiver.remote().stuck().is_some() && !concerns_transports(request, asker, receiver) {
@@ -427,7 +439,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         let (most, events) = (limit.unwrap_or(u64::MAX), receiver.settings().events.clone());
         let after = after.as_deref().map(list::key).transpose()?;
         // At the socket a list is whole.
-        let is_bounded = !asker.token.is_empty();
+        let is_bounded = !asker.token.is_empty() || asker.is_peer;
         let wanted = list::Page { of, after, most, is_bounded, events: events.as_deref() };
         let listed = list::list_all(relays, &wanted, answer);
         let transports = receiver.transports().filter(|_| listed.count < most);
@@ -444,6 +456,9 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
                 Ok(json!({ "done": 0 }))
             }
             Request::Act { action: Doing::Flush, .. } => Ok(json!({ "done": 0 })),
+            Request::Act { .. } | Request::Divert { .. } | Request::Undivert { .. } if asker.is_peer => {
+                Ok(json!({ "done": 0 }))
+            }
             Request::Act { action: Doing::Release | Doing::Delete, .. } if receiver.transports().is_some() => {
                 act::on_transports(request, asker, receiver).map(|done| json!({ "done": done, "changed": done }))
             }

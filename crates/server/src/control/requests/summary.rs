@@ -61,7 +61,7 @@ pub(super) fn summary(
 }
 
 /// Each queue has the whole limit for itself.
-fn add_room(sum: &mut RoomLine, other: &RoomLine) {
+pub(super) fn add_room(sum: &mut RoomLine, other: &RoomLine) {
     sum.recipients += other.recipients;
     sum.max = sum.max.saturating_add(other.max);
     sum.refused += other.refused;

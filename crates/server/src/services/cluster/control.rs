@@ -157,6 +157,17 @@ impl ControlDesk {
         list.list(wanted, wall_secs(), show).map_err(|error| error.to_string())
     }
 
+    /// Shows the wanted entries that wait to be forwarded from here. Blocks.
+    ///
+    /// # Errors
+    /// The list cannot be read.
+    pub fn unshared(&self, wanted: &SuppressionFilter, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
+        let Some(list) = &self.suppressions else { return Ok(()) };
+        let waiting = list.unshared(UNSHARED_MAX, wall_secs()).map_err(|error| error.to_string())?;
+        let _ = waiting.into_iter().filter(|entry| wanted.matches(entry)).all(show);
+        Ok(())
+    }
+
     /// Why this node does not hear of changes now.
     pub fn trouble(&self) -> Option<String> {
         self.shard.trouble()
@@ -376,6 +387,8 @@ const PUT_PATIENCE: Duration = Duration::from_secs(10);
 /// And so long for the other nodes, which tell each second what they have.
 const SPREAD_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Entries that are shown before they are forwarded, which takes seconds.
+const UNSHARED_MAX: usize = 2000;
 /// Between two looks for addresses to forward.
 const FORWARD_EVERY: Duration = Duration::from_secs(1);
 /// Between two looks at the suspensions of a queue.

@@ -16,6 +16,8 @@ mod node;
 #[cfg(feature = "cluster")]
 mod nodes;
 #[cfg(feature = "cluster")]
+mod others;
+#[cfg(feature = "cluster")]
 mod reseed;
 #[cfg(feature = "cluster")]
 mod serving_node;

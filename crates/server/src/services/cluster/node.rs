@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsLogin, NatsTls};
+use bytes::Bytes;
+use posthaste_cluster::nats::{NatsAnswers, NatsConfig, NatsEngine, NatsLogin, NatsPeers, NatsTls};
 use posthaste_cluster::{
     BootTime, CallThreads, Cells, ClusterNode, DriverConfig, DriverWorld, LogError, NodeDriver, NodeName, NodeNews,
     NodeShard, OwnerIdentity, OwnershipConfig, OwnershipRules, OwnershipTimes, ReaderRules, ReplicatedConfig,
@@ -26,12 +27,14 @@ use tokio::time::timeout_at;
 
 use super::control::{ControlDesk, ControlParts};
 use super::nodes::NodeList;
+use super::others::EngineNodes;
 use super::reseed::copy_of;
 use super::serving_node::{Roles, ServedShard, ServingNode, event_of};
 use super::shard::{Alarm, RelaySettings, ShardParts, ShardRelay, ShardSenders};
 use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
 use crate::config::start_files::RelayFiles;
+use crate::control::requests::answer_peer;
 use crate::lifecycle::{Ended, Ending, OnFailure, Service};
 use crate::receive::handler::{Receiver, WeakReceiver};
 use crate::receive::remote::RelaySlot;
@@ -49,6 +52,7 @@ pub(crate) struct OpenShards {
     log_bytes: u64,
     cells: Arc<dyn Cells>,
     control: Arc<dyn ShardLog>,
+    peers: NatsPeers,
     nodes: NodeList,
     shards: Vec<OpenShard>,
     home: Intake,
@@ -110,7 +114,7 @@ impl OpenShards {
         settings: Arc<Mutex<RelaySettings>>,
         receiver: &Receiver,
     ) -> std::io::Result<ClusterService> {
-        let Self { node, log_bytes, cells, control, nodes, shards, home: _ } = self;
+        let Self { node, log_bytes, cells, control, peers, nodes, shards, home: _ } = self;
         let intakes = shards.iter().map(|shard| shard.intake.clone()).collect();
         let (alive, ended) = Ended::new();
         let alarm = Alarm::new(alive);
@@ -156,6 +160,13 @@ impl OpenShards {
             seed: random(),
         })?;
         let is_draining = AtomicBool::new(false);
+        let me = NodeName::new(&node).expect("the configuration was checked");
+        let others = EngineNodes {
+            me: node.clone(),
+            nodes: nodes.clone(),
+            cells: cells.clone(),
+            peers: Arc::new(peers.clone()),
+        };
         receiver.set_cluster(Arc::new(ServingNode {
             node,
             running: running.clone(),
@@ -163,11 +174,15 @@ impl OpenShards {
             shards: seen,
             nodes,
             control,
+            others,
             roles,
             is_draining,
         }));
+        let asked = receiver.downgrade();
+        let answer = move |question: Bytes| answer_peer(asked.upgrade().as_ref(), &question);
+        let answers = peers.answer(&me, Arc::new(answer));
         let (receiver, dns) = (receiver.downgrade(), config.dns.clone());
-        Ok(ClusterService { node: running, relays, intakes, settings, receiver, dns, ended })
+        Ok(ClusterService { node: running, relays, intakes, settings, receiver, dns, ended, _answers: answers })
     }
 }
 
@@ -225,7 +240,8 @@ fn open(
     }
     let home = home.expect("the configuration was checked");
     let (node, log_bytes) = (cluster.node.clone(), cluster.log_bytes);
-    Ok(OpenShards { node, log_bytes, cells, control, nodes, shards, home })
+    let peers = engine.peers();
+    Ok(OpenShards { node, log_bytes, cells, control, peers, nodes, shards, home })
 }
 
 /// Asks again until then while the engine does not answer: its servers may start at the same time, and elect leaders.
@@ -295,6 +311,8 @@ pub(crate) struct ClusterService {
     /// Resolver and its limits.
     dns: Dns,
     ended: Ended,
+    /// Questions of other nodes are answered as long.
+    _answers: NatsAnswers,
 }
 
 impl Service for ClusterService {

@@ -19,8 +19,9 @@ use posthaste_events::{EventKind, ShardTrouble};
 use super::control::ControlDesk;
 use super::engine_view::{Call, EngineView, ShardView, ask_all};
 use super::nodes::{NodeList, status_of};
+use super::others::EngineNodes;
 use super::shard::ShardState;
-use crate::receive::cluster::{Begun, NodeControl};
+use crate::receive::cluster::{Begun, NodeControl, OtherNodes};
 use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 use crate::receive::success::random_id;
 
@@ -32,6 +33,7 @@ pub(super) struct ServingNode {
     pub shards: Vec<ServedShard>,
     pub nodes: NodeList,
     pub control: ControlDesk,
+    pub others: EngineNodes,
     pub roles: Arc<Roles>,
     pub is_draining: AtomicBool,
 }
@@ -259,6 +261,14 @@ impl NodeControl for ServingNode {
 
     fn suppressed(&self, wanted: &SuppressionFilter, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
         self.control.suppressed(wanted, show)
+    }
+
+    fn unshared(&self, wanted: &SuppressionFilter, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String> {
+        self.control.unshared(wanted, show)
+    }
+
+    fn others(&self) -> &dyn OtherNodes {
+        &self.others
     }
 
     fn suspension(&self, scope: &Named) -> Option<SharedSuspension> {

@@ -1,0 +1,27 @@
+//! Questions between the nodes of a cluster, for commands. Nothing about mail is decided by them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{LogError, NodeName};
+
+/// Answers the question of another node. Blocks.
+pub type PeerAnswerer = Arc<dyn Fn(Bytes) -> Bytes + Send + Sync>;
+
+/// The way to the other nodes.
+pub trait Peers: Send + Sync {
+    /// Asks a node. A question without an answer may have been read. Blocks, for hardly longer than `patience`.
+    ///
+    /// # Errors
+    /// [`LogError::Unreachable`]: the node does not run, has too many questions, or has not answered in time.
+    fn ask(&self, node: &NodeName, question: Bytes, patience: Duration) -> Result<Bytes, LogError>;
+}
+
+/// Questions that a node answers at a time. Those beyond are refused at once.
+pub const QUESTIONS_MAX: usize = 4;
+/// Maximum bytes of a question.
+pub const QUESTION_BYTES_MAX: usize = 128 << 10;
+/// Maximum bytes of an answer. Appends of the same connection wait no longer than for a large record.
+pub const ANSWER_BYTES_MAX: usize = 1 << 20;
