@@ -45,8 +45,8 @@ pub use by_hand::{HandOpening, HandOpeningError, OpeningRisk, UNCHANGED, look_at
 pub use cell::{CellKey, CellOwner, Digest, MemberReport, NodeCell, NodeName, ShardCell};
 pub use clock::{BootTime, LeaseClock};
 pub use control::{
-    CONTROL_SHARD, ControlEntry, ControlFollower, ControlKind, ControlPlace, ControlShard, ControlShardError,
-    ControlTable, ENTRIES_MAX,
+    CONTROL_SHARD, ControlEntry, ControlFollower, ControlKind, ControlPlace, ControlRules, ControlShard,
+    ControlShardError, ControlTable, ENTRIES_MAX,
 };
 pub use driver::{
     BegunTransaction, CallLane, CallThreads, ClusterNode, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease,

@@ -2,7 +2,7 @@
 //!
 //! | bytes | entry |
 //! | --- | --- |
-//! | 1, 1 | version: 1; kind: 1 suppression, 2 suspension |
+//! | 1, 1 | version: 1; kind: 1 suppression, 2 suspension, 3 begin (with a value) or end of a restatement |
 //! | 4, bytes | length of the key, key |
 //! | 1 | 1 if it has a value, else 0 |
 //! | 4, bytes | length of the value, value; only if it has one |
@@ -30,11 +30,13 @@ pub enum ControlKind {
     Suppression = 1,
     /// A scope of mail that is not tried.
     Suspension = 2,
+    /// A restatement of all values: it begins with a value, and ends without one. The key is its random number.
+    Restatement = 3,
 }
 
 impl ControlKind {
     fn of(byte: u8) -> Option<Self> {
-        [Self::Suppression, Self::Suspension].into_iter().find(|kind| *kind as u8 == byte)
+        [Self::Suppression, Self::Suspension, Self::Restatement].into_iter().find(|kind| *kind as u8 == byte)
     }
 }
 

@@ -1,14 +1,16 @@
 //! The control shard at one node: a thread that follows its log, and appends to it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use posthaste_random::Random;
 
-use super::ControlEntry;
+use super::chunk::{Chunk, Mark, ReadError};
+use super::compact::{ControlRules, Replay};
+use super::{ControlEntry, ControlTable};
 use crate::record::{Content, LogRecord, LogRecordHeader};
 use crate::{LogError, LogPosition, ShardLog};
 
@@ -36,6 +38,12 @@ pub trait ControlFollower: Send {
     /// The reason. They come again, soon.
     fn apply(&mut self, place: ControlPlace, entries: &[ControlEntry]) -> Result<(), String>;
 
+    /// Replaces all values: the log was cut before this node had read it, and the values of keys that were removed meanwhile must go. Durable with the place.
+    ///
+    /// # Errors
+    /// The reason. It comes again, soon.
+    fn replace(&mut self, table: &ControlTable) -> Result<(), String>;
+
     /// The log cannot be read or applied now, or can be again: `None`.
     fn trouble(&mut self, why: Option<&str>);
 
@@ -57,12 +65,13 @@ pub enum ControlShardError {
 
 /// The control shard, followed by a thread. Dropping it ends the thread.
 pub struct ControlShard {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
-    log: Arc<dyn ShardLog>,
+pub(super) struct Shared {
+    pub(super) log: Arc<dyn ShardLog>,
+    pub(super) rules: Arc<dyn ControlRules>,
     state: Mutex<State>,
     changed: Condvar,
     /// One change at a time takes it. Source of nonces and log ids.
@@ -72,9 +81,9 @@ struct Shared {
 }
 
 /// The writer, until it is dropped.
-struct Writing<'a> {
+pub(super) struct Writing<'a> {
     shared: &'a Shared,
-    random: Random,
+    pub(super) random: Random,
 }
 
 impl Drop for Writing<'_> {
@@ -92,6 +101,10 @@ struct State {
     awaited: Option<u64>,
     /// Its position, once it was read.
     stored: Option<LogPosition>,
+    /// The first records of restatements whose end is not read yet.
+    begun: BTreeMap<u64, LogPosition>,
+    /// The first record of the last whole restatement: a reader needs nothing before it.
+    base: Option<LogPosition>,
     /// Why the log cannot be read now.
     trouble: Option<String>,
     /// The thread looks at once.
@@ -99,11 +112,11 @@ struct State {
     is_closed: bool,
 }
 
-/// Records that were read.
-struct Chunk {
-    place: ControlPlace,
-    entries: Vec<ControlEntry>,
-    nonces: Vec<(u64, LogPosition)>,
+impl ControlPlace {
+    /// Before the first record of a log that was cut.
+    pub(super) fn before(first: LogPosition) -> Self {
+        ControlPlace { position: first.before(), ..ControlPlace::default() }
+    }
 }
 
 impl ControlShard {
@@ -112,14 +125,15 @@ impl ControlShard {
     /// # Errors
     /// The thread could not be started.
     pub fn start(
-        log: Arc<dyn ShardLog>,
+        (log, rules): (Arc<dyn ShardLog>, Arc<dyn ControlRules>),
         place: ControlPlace,
         seed: u64,
         mut follower: Box<dyn ControlFollower>,
     ) -> io::Result<Self> {
         let state = Mutex::new(State { place, ..State::default() });
         let writer = Mutex::new(Some(Random::of(seed, 0xC0)));
-        let shared = Arc::new(Shared { log, state, changed: Condvar::new(), writer, is_free: Condvar::new() });
+        let (changed, is_free) = Default::default();
+        let shared = Arc::new(Shared { log, rules, state, changed, writer, is_free });
         let followed = shared.clone();
         let thread = std::thread::Builder::new().name("cluster-control".to_owned());
         let thread = Some(thread.spawn(move || followed.follow(&mut *follower))?);
@@ -149,6 +163,11 @@ impl ControlShard {
         self.shared.state().place
     }
 
+    /// The first record of the last whole restatement that this node has read.
+    pub(super) fn base(&self) -> Option<LogPosition> {
+        self.shared.state().base
+    }
+
     /// Why this node cannot read on now.
     pub fn trouble(&self) -> Option<String> {
         self.shared.state().trouble.clone()
@@ -174,7 +193,7 @@ impl Shared {
     }
 
     /// Takes the writer. `None`: another change has it until then.
-    fn begin_write(&self, until: Instant) -> Option<Writing<'_>> {
+    pub(super) fn begin_write(&self, until: Instant) -> Option<Writing<'_>> {
         let writer = self.writer.lock().expect("nothing panics while it is held");
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.is_free.wait_timeout_while(writer, left, |writer| writer.is_none());
@@ -241,29 +260,66 @@ impl Shared {
             if end == place.position || is_closed {
                 return Ok(());
             }
-            let chunk = self.read(place, end)?;
+            let chunk = match self.read(place, end) {
+                Err(ReadError::Cut(first)) if place.position > LogPosition::START => {
+                    self.replace(place, first, end, follower)?;
+                    continue;
+                }
+                // It has nothing yet, and begins with a restatement.
+                Err(ReadError::Cut(first)) => self.read(ControlPlace::before(first), end)?,
+                chunk => chunk?,
+            };
             follower.apply(chunk.place, &chunk.entries)?;
-            let mut state = self.state();
-            state.place = chunk.place;
-            let own = chunk.nonces.iter().find(|(nonce, _)| state.awaited == Some(*nonce));
-            state.stored = state.stored.or(own.map(|(_, position)| *position));
-            drop(state);
-            self.changed.notify_all();
+            self.note(&chunk);
         }
     }
 
-    /// Reads some records after a place, one at least.
-    fn read(&self, from: ControlPlace, end: LogPosition) -> Result<Chunk, String> {
-        let mut chunk = Chunk { place: from, entries: Vec::new(), nonces: Vec::new() };
-        let mut wrong = None;
-        let followed = self.log.follow(from.position.next(), &mut |position, bytes| {
-            wrong = chunk.take(position, &bytes).err();
-            wrong.is_none() && position < end && chunk.entries.len() < ENTRIES_MAX
-        });
-        match wrong.or(followed.err().map(|error| error.to_string())) {
-            Some(why) if chunk.nonces.is_empty() => Err(why),
-            _ => Ok(chunk),
+    /// Notes what was applied.
+    fn note(&self, chunk: &Chunk) {
+        let mut state = self.state();
+        state.place = chunk.place;
+        let own = chunk.nonces.iter().find(|(nonce, _)| state.awaited == Some(*nonce));
+        state.stored = state.stored.or(own.map(|(_, position)| *position));
+        for mark in &chunk.marks {
+            match *mark {
+                Mark::Begin(id, position) => drop(state.begun.insert(id, position)),
+                Mark::End(id) => {
+                    if let Some(position) = state.begun.remove(&id) {
+                        // Those that began before and have not ended are of no use.
+                        state.begun.retain(|_, begun| *begun > position);
+                        state.base = state.base.max(Some(position));
+                    }
+                }
+            }
         }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Reads the whole log, which begins with a restatement, and has the follower forget all else.
+    fn replace(
+        &self,
+        place: ControlPlace,
+        first: LogPosition,
+        end: LogPosition,
+        follower: &mut dyn ControlFollower,
+    ) -> Result<(), String> {
+        let mut replay = Replay::new(ControlPlace::before(first));
+        let chunks = replay.read_to(&*self.log, end, &*self.rules)?;
+        let table = replay.table();
+        if table.place.log != place.log {
+            return Err(
+                "the control shard's log is of another history: the engine was restored, or its data lost".to_owned()
+            );
+        }
+        follower.replace(table)?;
+        chunks.iter().for_each(|chunk| self.note(chunk));
+        Ok(())
+    }
+
+    /// Reads some records after a place, one at least.
+    fn read(&self, from: ControlPlace, end: LogPosition) -> Result<Chunk, ReadError> {
+        Chunk::read(&*self.log, from, end)
     }
 
     /// The place of the next append, or where the record with this nonce is.
@@ -275,7 +331,7 @@ impl Shared {
         (state.place, state.stored)
     }
 
-    fn append(
+    pub(super) fn append(
         &self,
         place: ControlPlace,
         nonce: u64,
@@ -283,7 +339,8 @@ impl Shared {
         random: &mut Random,
         until: Instant,
     ) -> Result<LogPosition, LogError> {
-        let log = if place.position == LogPosition::START { random.next() } else { place.log };
+        // 0 is no log.
+        let log = if place.position == LogPosition::START { random.next().max(1) } else { place.log };
         let first = place.position.get() + 1;
         let previous = place.crc;
         let header = LogRecordHeader { shard: CONTROL_SHARD, log, epoch: 0, send: nonce, first, previous };
@@ -298,7 +355,7 @@ impl Shared {
     }
 
     /// Has the thread look, and waits until a record after this position is applied.
-    fn wait_past(&self, position: LogPosition, until: Instant) {
+    pub(super) fn wait_past(&self, position: LogPosition, until: Instant) {
         let mut state = self.state();
         state.is_woken = true;
         self.changed.notify_all();
@@ -316,30 +373,8 @@ impl Shared {
     }
 }
 
-impl Chunk {
-    /// # Errors
-    /// The record is damaged, of another history, or of a newer release.
-    fn take(&mut self, position: LogPosition, bytes: &Bytes) -> Result<(), String> {
-        let at = || format!("position {position} of the control shard's log");
-        let record = LogRecord::decode(bytes).map_err(|error| format!("{}: {error}", at()))?;
-        let LogRecordHeader { shard, log, send, previous, .. } = record.header;
-        let is_first = self.place.position == LogPosition::START;
-        let is_next = shard == CONTROL_SHARD && previous == self.place.crc && (is_first || log == self.place.log);
-        if !is_next || position != self.place.position.next() {
-            return Err(format!("{} belongs to another history: the engine was restored, or its data lost", at()));
-        }
-        let Content::Batches(batches) = record.content else { return Err(format!("{} has no entries", at())) };
-        let entries: Option<Vec<ControlEntry>> = batches.iter().map(|batch| ControlEntry::decode(batch)).collect();
-        let entries = entries.ok_or_else(|| format!("{} has an entry that this release does not know", at()))?;
-        self.entries.extend(entries);
-        self.nonces.push((send, position));
-        self.place = ControlPlace { log, position, crc: record.crc };
-        Ok(())
-    }
-}
-
 /// Between two looks at the log's end.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! The values that the control shard's entries make, and the place in the log up to which they do.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use bytes::{BufMut, Bytes};
 use posthaste_spool::Fields;
@@ -34,6 +35,15 @@ impl ControlTable {
     /// All keys of a kind, with their values.
     pub fn values(&self, kind: ControlKind) -> impl Iterator<Item = (&Bytes, &Bytes)> {
         self.values.iter().filter(move |((of, _), _)| *of == kind).map(|((_, key), value)| (key, value))
+    }
+
+    /// All values of keys after one, in their order.
+    pub(super) fn after(
+        &self,
+        after: Option<&(ControlKind, Bytes)>,
+    ) -> impl Iterator<Item = (ControlKind, &Bytes, &Bytes)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.values.range((from, Bound::Unbounded)).map(|((kind, key), value)| (*kind, key, value))
     }
 
     /// A snapshot: log id (8 bytes), position (8), CRC of the last record (4), then each entry with its length (4), then the CRC-32C of all before.

@@ -308,7 +308,7 @@ fn stream_config(name: &str, subjects: &[String], bytes_max: u64, replicas: u64,
 
 /// Cells are small, and each has one value.
 const CELLS_BYTES_MAX: u64 = 256 << 20;
-/// Limit of the control shard's log, which is never cut: millions of changes.
+/// Limit of the control shard's log: values of some million keys, and changes since they were restated.
 const CONTROL_BYTES_MAX: u64 = 1 << 30;
 /// Before the answer to a request that failed at once.
 const PAUSE: Duration = Duration::from_millis(200);

@@ -38,12 +38,13 @@ impl Suppressed {
         encode(self).map(drop)
     }
 
-    pub(super) fn is_valid(&self, now: u64) -> bool {
+    /// True before its expiry. `now` in Unix seconds.
+    pub fn is_valid(&self, now: u64) -> bool {
         self.lasts() > now
     }
 
-    /// The time of expiry.
-    pub(super) fn lasts(&self) -> u64 {
+    /// The time of expiry, in Unix seconds.
+    pub fn lasts(&self) -> u64 {
         self.expires.unwrap_or(u64::MAX)
     }
 }

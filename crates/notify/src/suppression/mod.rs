@@ -276,6 +276,24 @@ impl Suppressions {
         self.write(now, |_, table| Ok(insert_lasting(table, entries())?.len() as u64)).map(drop)
     }
 
+    /// Makes the list these entries and those that wait for [`share`](Self::share). Durable on return. Blocks.
+    ///
+    /// # Errors
+    /// See [`SuppressionError`].
+    pub fn replace(&self, entries: &[Suppressed], now: u64) -> Result<(), SuppressionError> {
+        let encoded: BTreeMap<String, Vec<u8>> = entries.iter().map(codec::encode).collect::<Result<_, _>>()?;
+        self.flush(now)?;
+        let replaced = self.write(now, |writing, table| {
+            let unshared = share::all(writing)?;
+            table.retain(|key, _| encoded.contains_key(key) || unshared.contains(key))?;
+            for (key, value) in &encoded {
+                table.insert(&**key, &**value)?;
+            }
+            Ok(0)
+        });
+        replaced.map(drop)
+    }
+
     /// From now on entries that are fed wait for [`share`](Self::share), too.
     pub fn keep_to_share(&self) {
         self.shares.store(true, Ordering::Relaxed);

@@ -1,6 +1,8 @@
 //! Keys of fed entries that other machines are to get: they wait in the file until they are sent, so none is lost by a
 //! crash.
 
+use std::collections::BTreeSet;
+
 use redb::{ReadTransaction, ReadableTable, TableDefinition, TableError, WriteTransaction};
 
 use super::codec::Suppressed;
@@ -34,6 +36,13 @@ pub(super) fn waiting(reading: &ReadTransaction, most: usize) -> Result<Vec<Unsh
     Ok(found)
 }
 
+/// All keys that wait.
+pub(super) fn all(writing: &WriteTransaction) -> Result<BTreeSet<String>, redb::Error> {
+    let unshared = writing.open_table(UNSHARED)?;
+    let keys = unshared.iter()?.map(|waiting| Ok(waiting?.0.value().to_owned()));
+    keys.collect()
+}
+
 /// Removes keys whose entries were sent. The key of an entry that was fed again meanwhile stays.
 pub(super) fn forget(writing: &WriteTransaction, keys: &[Unshared]) -> Result<(), redb::Error> {
     let mut unshared = writing.open_table(UNSHARED)?;
@@ -64,6 +73,27 @@ mod tests {
         };
         while list.share(2, 1, &mut send).unwrap() > 0 {}
         sent
+    }
+
+    #[test]
+    fn a_replaced_list_keeps_what_waits_to_be_sent() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = Suppressions::open(&dir.path().join("list")).unwrap();
+        let added = |address: &str| Suppressed { address: address.to_owned(), added: 1, ..Suppressed::default() };
+        list.add(&[added("old@a.example"), added("same@a.example")], 1).unwrap();
+        list.keep_to_share();
+        list.feed(&bounced("fed@a.example", 1, None)).unwrap();
+        let shorter = Suppressed { expires: Some(100), ..added("same@a.example") };
+        list.replace(&[shorter, added("new@a.example")], 1).unwrap();
+        let mut shown = Vec::new();
+        let mut show = |entry: Suppressed| {
+            shown.push((entry.address, entry.expires));
+            true
+        };
+        list.list(&super::super::SuppressionFilter::default(), 1, &mut show).unwrap();
+        let wanted = [("fed@a.example", None), ("new@a.example", None), ("same@a.example", Some(100))];
+        assert_eq!(shown, wanted.map(|(address, expires)| (address.to_owned(), expires)));
+        assert_eq!((sent(&list), list.len()), (vec!["fed@a.example".to_owned()], 3));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 use std::sync::Barrier;
 
-use super::super::{ControlKind, ControlTable};
+use super::super::ControlKind;
+use bytes::Bytes;
+
 use super::*;
 use crate::memory::{Fault, LogFaults, MemoryLog};
 
@@ -17,6 +19,15 @@ impl ControlFollower for Disk {
         entries.iter().for_each(|entry| state.0.apply(entry));
         state.0.place = place;
         state.1.extend(entries.iter().cloned());
+        Ok(())
+    }
+
+    fn replace(&mut self, table: &ControlTable) -> Result<(), String> {
+        let mut state = self.0.lock().unwrap();
+        if state.2 {
+            return Err("the disk is full".to_owned());
+        }
+        state.0 = table.clone();
         Ok(())
     }
 
@@ -40,7 +51,21 @@ impl Disk {
 }
 
 fn start(log: &MemoryLog, seed: u64, disk: &Disk) -> ControlShard {
-    ControlShard::start(Arc::new(log.clone()), disk.place(), seed, Box::new(disk.clone())).unwrap()
+    let parts = (Arc::new(log.clone()) as Arc<dyn ShardLog>, Arc::new(LastStays) as Arc<dyn ControlRules>);
+    ControlShard::start(parts, disk.place(), seed, Box::new(disk.clone())).unwrap()
+}
+
+/// The last value of a key is its value.
+struct LastStays;
+
+impl ControlRules for LastStays {
+    fn stays(&self, _: ControlKind, _: &Bytes, _: &Bytes) -> bool {
+        false
+    }
+
+    fn restated(&self, _: ControlKind, value: &Bytes) -> Option<Bytes> {
+        Some(value.clone())
+    }
 }
 
 fn entry(key: &str) -> ControlEntry {
@@ -196,4 +221,127 @@ fn another_history_is_not_applied() {
     let shard = start(&MemoryLog::new(3, LogFaults::default()), 4, &disk);
     let why = shard.put(&[entry("b")], Duration::from_millis(600)).unwrap_err().to_string();
     assert!(why.contains("ends at 0"), "{why}");
+}
+
+/// Makes and removes values of a few keys.
+fn change(shard: &ControlShard, random: &mut Random, count: u64) {
+    for _ in 0..count {
+        let value = (random.below(3) > 0).then(|| Bytes::copy_from_slice(&random.next().to_le_bytes()));
+        let key = format!("key {}", random.below(12));
+        shard.put(&[ControlEntry { value, ..entry(&key) }], LONG).unwrap();
+    }
+}
+
+fn restate(shard: &ControlShard) {
+    shard.restate(LONG).unwrap();
+}
+
+impl Disk {
+    /// The values, with their place in the log.
+    fn table(&self) -> ControlTable {
+        self.0.lock().unwrap().0.clone()
+    }
+}
+
+#[test]
+fn a_node_that_was_away_has_the_values_of_the_others() {
+    for seed in 0..4 {
+        let log = MemoryLog::new(seed, LogFaults { held: 0, ..LogFaults::all() });
+        let [here, there, away, behind, fresh] = [(); 5].map(|()| Disk::default());
+        let random = &mut Random::of(seed, 1);
+        let shard = start(&log, 10 * seed, &here);
+        let other = start(&log, 10 * seed + 1, &there);
+        change(&shard, random, 8);
+        // One is away for a while, another is off the list.
+        for disk in [&away, &behind] {
+            let shard = start(&log, 10 * seed + 2, disk);
+            meet(&log, &shard);
+        }
+        let lowest = away.place().position;
+        change(&shard, random, 20);
+        // Others change values meanwhile.
+        std::thread::scope(|scope| {
+            scope.spawn(|| change(&other, &mut Random::of(seed, 2), 10));
+            restate(&shard);
+        });
+        meet(&log, &shard);
+        assert_eq!(shard.cut(lowest), Ok(false), "seed {seed}: one lacks what is before it");
+        let reader = start(&log, 10 * seed + 3, &away);
+        meet(&log, &reader);
+        change(&other, random, 5);
+        meet(&log, &reader);
+        meet(&log, &shard);
+        assert_eq!(shard.cut(away.place().position), Ok(true), "seed {seed}");
+        assert!(log.first().unwrap() > lowest, "seed {seed}");
+        let back = start(&log, 10 * seed + 4, &behind);
+        let new = start(&log, 10 * seed + 5, &fresh);
+        for node in [&shard, &other, &reader, &back, &new] {
+            meet(&log, node);
+        }
+        // Those that go on need what is to come alone.
+        change(&back, random, 5);
+        change(&new, random, 5);
+        for node in [&shard, &other, &reader, &back, &new] {
+            meet(&log, node);
+        }
+        drop((shard, other, reader, back, new));
+        for disk in [&there, &away, &behind, &fresh] {
+            assert_eq!(disk.table(), here.table(), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_restatement_of_many_values_has_several_records() {
+    let log = MemoryLog::new(1, LogFaults::default());
+    let (disk, fresh) = (Disk::default(), Disk::default());
+    let shard = start(&log, 1, &disk);
+    let keys: Vec<ControlEntry> = (0..3 * ENTRIES_MAX).map(|number| entry(&format!("{number:04}"))).collect();
+    for part in keys.chunks(ENTRIES_MAX) {
+        shard.put(part, LONG).unwrap();
+    }
+    restate(&shard);
+    meet(&log, &shard);
+    assert_eq!(log.end().unwrap(), LogPosition::new(7), "marks take room, too");
+    assert_eq!(shard.cut(shard.place().position), Ok(true));
+    assert_eq!((log.first().unwrap(), shard.cut(shard.place().position)), (LogPosition::new(4), Ok(false)));
+    meet(&log, &start(&log, 2, &fresh));
+    assert_eq!(fresh.table(), disk.table());
+}
+
+#[test]
+fn a_restatement_without_its_end_cuts_nothing() {
+    let log = MemoryLog::new(1, LogFaults::default());
+    let (disk, fresh) = (Disk::default(), Disk::default());
+    let shard = start(&log, 1, &disk);
+    let keys: Vec<ControlEntry> = (0..2 * ENTRIES_MAX).map(|number| entry(&format!("{number:04}"))).collect();
+    for part in keys.chunks(ENTRIES_MAX) {
+        shard.put(part, LONG).unwrap();
+    }
+    // The engine goes away after the first record of it.
+    log.set_away_at(LogPosition::new(4));
+    assert!(shard.restate(Duration::from_millis(50)).is_err());
+    log.set_away(false);
+    meet(&log, &shard);
+    assert!(log.end().unwrap() > LogPosition::new(2), "it has begun");
+    assert_eq!(shard.cut(shard.place().position), Ok(false));
+    // The next one is whole.
+    restate(&shard);
+    meet(&log, &shard);
+    assert_eq!(shard.cut(shard.place().position), Ok(true));
+    meet(&log, &start(&log, 2, &fresh));
+    assert_eq!(fresh.table(), disk.table());
+}
+
+#[test]
+fn a_log_that_begins_in_the_middle_is_not_applied() {
+    let log = MemoryLog::new(1, LogFaults::default());
+    let (disk, fresh) = (Disk::default(), Disk::default());
+    let shard = start(&log, 1, &disk);
+    ["a", "b", "c"].map(|key| shard.put(&[entry(key)], LONG).unwrap());
+    log.cut(LogPosition::new(2)).unwrap();
+    let new = start(&log, 2, &fresh);
+    let why = new.put(&[entry("d")], Duration::from_millis(600)).unwrap_err().to_string();
+    assert!(why.contains("another history"), "{why}");
+    assert_eq!(fresh.applied(), []);
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_cluster::{
-    BootTime, CONTROL_SHARD, ClusterNode, ControlEntry, ControlFollower, ControlKind, ControlPlace, ControlShard,
-    ControlTable, ENTRIES_MAX, LeaseClock, MemberReport, NodeCell, NodeName, ShardLog,
+    BootTime, CONTROL_SHARD, ClusterNode, ControlEntry, ControlFollower, ControlKind, ControlPlace, ControlRules,
+    ControlShard, ControlTable, ENTRIES_MAX, LeaseClock, MemberReport, NodeCell, NodeName, ShardLog,
 };
 use posthaste_control::Named;
 use posthaste_notify::suppression::{Suppressed, SuppressionFilter, Suppressions};
@@ -18,6 +18,7 @@ use posthaste_shaping::MailScope;
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 
+use super::log_cutter::LogCutter;
 use super::nodes::{NodeList, is_silent};
 use crate::receive::scope_names;
 use crate::receive::shards::ShardQueue;
@@ -32,6 +33,8 @@ pub(super) struct ControlDesk {
     suppressions: Option<Arc<Suppressions>>,
     /// Ends the thread that forwards what is fed here.
     _forwarding: Option<Sender<()>>,
+    /// Ends the thread that keeps the log short.
+    _cutting: Sender<()>,
 }
 
 /// The parts of this node that the control shard changes.
@@ -51,6 +54,30 @@ pub(super) struct ControlParts {
 
 /// Suspensions, by the names of their scopes. Suppressions are in their own file.
 type SharedTable = Arc<Mutex<ControlTable>>;
+
+/// The rules of suppressions and suspensions.
+struct Values;
+
+impl ControlRules for Values {
+    /// An address that bounces shortens no entry: see [`Suppressions::merge`].
+    fn stays(&self, kind: ControlKind, value: &Bytes, later: &Bytes) -> bool {
+        let is_kept = |before: SuppressionValue, later: SuppressionValue| {
+            later.is_fed && before.entry.lasts() >= later.entry.lasts()
+        };
+        kind == ControlKind::Suppression
+            && suppression_of(value).zip(suppression_of(later)).is_some_and(|(before, later)| is_kept(before, later))
+    }
+
+    fn restated(&self, kind: ControlKind, value: &Bytes) -> Option<Bytes> {
+        let now = wall_secs();
+        if kind == ControlKind::Suspension {
+            return Some(value.clone()).filter(|value| !is_old(value, now));
+        }
+        // So it shortens no entry that waits to be forwarded.
+        let of = suppression_of(value).map(|of| SuppressionValue { is_fed: true, ..of });
+        of.filter(|of| of.entry.is_valid(now)).map(|of| json(&of))
+    }
+}
 
 struct Follower {
     path: PathBuf,
@@ -94,9 +121,10 @@ impl ControlDesk {
         let table = Arc::new(Mutex::new(table));
         let list = suppressions.clone();
         let follower = Follower { path, suppressions: list, queues, node, table: table.clone(), looked_at: None };
-        let shard = Arc::new(ControlShard::start(log, place, seed, Box::new(follower))?);
+        let shard = Arc::new(ControlShard::start((log, Arc::new(Values)), place, seed, Box::new(follower))?);
         let forwarding = suppressions.clone().map(|list| forward(list, shard.clone())).transpose()?;
-        Ok(ControlDesk { me, shard, nodes, table, suppressions, _forwarding: forwarding })
+        let cutting = LogCutter::start(me.clone(), shard.clone(), nodes.clone())?;
+        Ok(ControlDesk { me, shard, nodes, table, suppressions, _forwarding: forwarding, _cutting: cutting })
     }
 
     /// Makes changes for all nodes, durably, and waits a few seconds until all have them. Blocks.
@@ -179,26 +207,44 @@ impl ControlFollower for Follower {
         if let Some(list) = &self.suppressions {
             suppress(list, entries, wall_secs())?;
         }
+        let mut ended = Vec::new();
         let bytes = {
             // Entries are absolute values: after an error below they come again.
             let mut table = lock(&self.table);
             table.place = place;
-            entries.iter().filter(|entry| entry.kind == ControlKind::Suspension).for_each(|entry| table.apply(entry));
+            for entry in entries.iter().filter(|entry| entry.kind == ControlKind::Suspension) {
+                // One that is restated was ended before.
+                if table.value(entry.kind, &entry.key) != entry.value.as_ref() {
+                    ended.extend(suspension_of(&entry.key, entry.value.as_ref()));
+                }
+                table.apply(entry);
+            }
             forget_old(&mut table, wall_secs());
             table.encode()
         };
-        for entry in entries.iter().filter(|entry| entry.kind == ControlKind::Suspension) {
-            if let Some((scope, of)) =
-                suspension_of(&entry.key, entry.value.as_ref()).filter(|(_, of)| of.resumed.is_some())
-            {
-                self.owners().for_each(|relay| end(&relay, scope.clone(), &of));
-            }
+        for (scope, of) in ended.into_iter().filter(|(_, of)| of.resumed.is_some()) {
+            self.owners().for_each(|relay| end(&relay, scope.clone(), &of));
         }
-        self.look();
-        let written = posthaste_fsops::replace_file(&self.path, Mode::RUSR | Mode::WUSR, &bytes);
-        written.map_err(|error| std::io::Error::from(error).to_string())?;
-        publish(&self.node, place);
-        Ok(())
+        self.keep(place, &bytes)
+    }
+
+    fn replace(&mut self, table: &ControlTable) -> Result<(), String> {
+        tracing::info!("this node was off the list: it takes the suppressions and suspensions of the cluster");
+        let now = wall_secs();
+        if let Some(list) = &self.suppressions {
+            let values = table.values(ControlKind::Suppression).filter_map(|(_, value)| suppression_of(value));
+            let entries: Vec<Suppressed> = values.map(|of| of.entry).filter(|entry| entry.check().is_ok()).collect();
+            list.replace(&entries, now).map_err(|error| error.to_string())?;
+        }
+        let mut next = ControlTable { place: table.place, ..ControlTable::default() };
+        for (key, value) in table.values(ControlKind::Suspension) {
+            let (key, value) = (key.clone(), Some(value.clone()));
+            next.apply(&ControlEntry { kind: ControlKind::Suspension, key, value });
+        }
+        forget_old(&mut next, now);
+        let bytes = next.encode();
+        *lock(&self.table) = next;
+        self.keep(table.place, &bytes)
     }
 
     fn trouble(&mut self, why: Option<&str>) {
@@ -220,6 +266,15 @@ impl ControlFollower for Follower {
 impl Follower {
     fn owners(&self) -> impl Iterator<Item = Relay> {
         self.queues.iter().filter_map(|queue| queue.owner().opened())
+    }
+
+    /// Makes suspensions durable with their place, and known to queues.
+    fn keep(&mut self, place: ControlPlace, bytes: &[u8]) -> Result<(), String> {
+        self.look();
+        let written = posthaste_fsops::replace_file(&self.path, Mode::RUSR | Mode::WUSR, bytes);
+        written.map_err(|error| std::io::Error::from(error).to_string())?;
+        publish(&self.node, place);
+        Ok(())
     }
 
     /// Has all queues that this node sends from have the suspensions: also one that it has just taken over.
@@ -254,7 +309,7 @@ fn suppress(list: &Suppressions, entries: &[ControlEntry], now: u64) -> Result<(
             list.remove(&key.tenant, &[key.address], now).map_err(|error| error.to_string())?;
             continue;
         };
-        let Ok(value) = serde_json::from_slice::<SuppressionValue>(value) else { continue };
+        let Some(value) = suppression_of(value) else { continue };
         if value.is_fed != is_fed {
             add(list, &std::mem::take(&mut run), is_fed, now)?;
             is_fed = value.is_fed;
@@ -334,14 +389,21 @@ fn suspension_of(key: &Bytes, value: Option<&Bytes>) -> Option<(MailScope, Share
     Some((scope_names::scope(&scope).ok()?, serde_json::from_slice(value?).ok()?))
 }
 
+/// `None` if it has no meaning here.
+fn suppression_of(value: &Bytes) -> Option<SuppressionValue> {
+    serde_json::from_slice(value).ok()
+}
+
+/// True of a suspension that is over, which no queue has any more.
+fn is_old(value: &Bytes, now: u64) -> bool {
+    let of: Option<SharedSuspension> = serde_json::from_slice(value).ok();
+    let end = |of: SharedSuspension| of.resumed.or(of.until);
+    of.and_then(end).is_some_and(|end| end.saturating_add(KEPT_SECS) < now)
+}
+
 /// Suspensions that are over take no room.
 fn forget_old(table: &mut ControlTable, now: u64) {
-    let is_old = |value: &Bytes| {
-        let of: Option<SharedSuspension> = serde_json::from_slice(value).ok();
-        let end = |of: SharedSuspension| of.resumed.or(of.until);
-        of.and_then(end).is_some_and(|end| end.saturating_add(KEPT_SECS) < now)
-    };
-    let old = table.values(ControlKind::Suspension).filter(|(_, value)| is_old(value)).map(|(key, _)| key.clone());
+    let old = table.values(ControlKind::Suspension).filter(|(_, value)| is_old(value, now)).map(|(key, _)| key.clone());
     for key in old.collect::<Vec<_>>() {
         table.apply(&ControlEntry { kind: ControlKind::Suspension, key, value: None });
     }
@@ -450,6 +512,40 @@ mod tests {
             let found = ["a", "b", "c", "d"].map(|name| expires(&format!("{name}@a.example")));
             assert_eq!(found, [Some(None), Some(Some(100)), None, Some(None)]);
         }
+    }
+
+    #[test]
+    fn a_restated_suppression_changes_no_list() {
+        let dir = tempfile::tempdir().unwrap();
+        let entry = |expires| Suppressed { address: "a@a.example".to_owned(), expires, ..Suppressed::default() };
+        let far = wall_secs() + 1000;
+        let lasting = [Some(far), Some(far + 1), None].map(entry);
+        for (number, first) in lasting.iter().enumerate() {
+            for (other, second) in lasting.iter().enumerate() {
+                for is_fed in [false, true] {
+                    let name = format!("list {number} {other} {is_fed}");
+                    let list = Suppressions::open(&dir.path().join(name)).unwrap();
+                    let entries = [suppression(first, false), suppression(second, is_fed)];
+                    suppress(&list, &entries, 1).unwrap();
+                    let found = || list.find("", "a@a.example", 1).unwrap();
+                    let before = found();
+                    let [one, two] = entries.map(|entry| entry.value.unwrap());
+                    let value = if Values.stays(ControlKind::Suppression, &one, &two) { one } else { two };
+                    let restated = Values.restated(ControlKind::Suppression, &value);
+                    let key = suppression_key("", "a@a.example");
+                    let again = ControlEntry { kind: ControlKind::Suppression, key, value: restated };
+                    suppress(&list, std::slice::from_ref(&again), 1).unwrap();
+                    assert_eq!(found(), before);
+                    // A node that begins with it has the same.
+                    let fresh =
+                        Suppressions::open(&dir.path().join(format!("fresh {number} {other} {is_fed}"))).unwrap();
+                    suppress(&fresh, &[again], 1).unwrap();
+                    assert_eq!(fresh.find("", "a@a.example", 1).unwrap(), before);
+                }
+            }
+        }
+        let over = suppression(&entry(Some(5)), false).value.unwrap();
+        assert_eq!(Values.restated(ControlKind::Suppression, &over), None);
     }
 
     #[test]

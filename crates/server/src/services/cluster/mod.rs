@@ -12,6 +12,8 @@ mod engine_view;
 #[cfg(feature = "cluster")]
 mod health;
 #[cfg(feature = "cluster")]
+mod log_cutter;
+#[cfg(feature = "cluster")]
 mod node;
 #[cfg(feature = "cluster")]
 mod nodes;

@@ -1,0 +1,128 @@
+//! Keeps the log of the control shard short.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use posthaste_cluster::{
+    BootTime, CONTROL_SHARD, ControlPlace, ControlShard, ControlShardError, LeaseClock, LogError, LogPosition,
+    NodeCell, NodeName,
+};
+
+use super::nodes::{NodeList, is_silent};
+
+/// Has the log restated when it has grown, and cut when all nodes have read on.
+pub(super) struct LogCutter {
+    me: NodeName,
+    shard: Arc<ControlShard>,
+    nodes: NodeList,
+    /// The log is restated when it has so many bytes.
+    limit_bytes: u64,
+}
+
+impl LogCutter {
+    /// Looks each minute, on a thread that ends once the answer is dropped.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(me: NodeName, shard: Arc<ControlShard>, nodes: NodeList) -> std::io::Result<Sender<()>> {
+        let mut cutter = Self { me, shard, nodes, limit_bytes: RESTATED_BYTES };
+        let (end, ended) = channel();
+        let work = move || {
+            while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                cutter.look();
+            }
+        };
+        // A call under way may wait for the engine: nobody waits for that at the end.
+        std::thread::Builder::new().name("cluster-cut".to_owned()).spawn(work)?;
+        Ok(end)
+    }
+
+    fn look(&mut self) {
+        // Without an answer of the engine nothing is cut.
+        let Ok(listed) = self.nodes.listed() else { return };
+        if let Err(error) = self.cut(&listed) {
+            tracing::debug!(%error, "the control shard's log is not cut");
+        }
+        if let Err(error) = self.restate(&listed) {
+            tracing::warn!(%error, "the control shard's log is long, and its values cannot be restated now");
+        }
+    }
+
+    fn cut(&mut self, listed: &[(NodeName, NodeCell)]) -> Result<(), LogError> {
+        let Some(lowest) = lowest(listed, &self.me, self.shard.place()) else { return Ok(()) };
+        if self.shard.cut(lowest)? {
+            self.limit_bytes = limit(self.shard.used_bytes()?);
+            tracing::info!("the control shard's log is cut: all its values stand at its begin");
+        }
+        Ok(())
+    }
+
+    /// One node does it: the first that runs.
+    fn restate(&mut self, listed: &[(NodeName, NodeCell)]) -> Result<(), ControlShardError> {
+        let now = BootTime.wall();
+        let first = listed.iter().find(|(_, cell)| !is_silent(cell, now));
+        if first.is_none_or(|(name, _)| *name != self.me) {
+            return Ok(());
+        }
+        let used = || self.shard.used_bytes().map_err(|error| ControlShardError::Offline(error.to_string()));
+        if used()? >= self.limit_bytes {
+            self.shard.restate(RESTATE_PATIENCE)?;
+            // Until it can be cut it is not done again.
+            self.limit_bytes = limit(used()?);
+        }
+        Ok(())
+    }
+}
+
+fn limit(used: u64) -> u64 {
+    RESTATED_BYTES.max(used.saturating_mul(2))
+}
+
+/// The position up to which all nodes on the list have applied the log. `None`: that of one is not known.
+fn lowest(listed: &[(NodeName, NodeCell)], me: &NodeName, own: ControlPlace) -> Option<LogPosition> {
+    // One that has never run begins with the first record that is there.
+    let known = listed.iter().filter(|(name, cell)| name == me || cell.wall_ms > 0);
+    let applied = known.map(|(name, cell)| match cell.reports.get(&CONTROL_SHARD) {
+        _ if name == me => Some(own.position),
+        Some(report) => Some(report.applied).filter(|_| report.log == own.log),
+        None => None,
+    });
+    applied.collect::<Option<Vec<_>>>()?.into_iter().min()
+}
+
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// A restatement holds all values in memory, and takes seconds: some hundred thousand changes are kept before.
+const RESTATED_BYTES: u64 = 64 << 20;
+/// Some million values at some thousand a second.
+const RESTATE_PATIENCE: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use posthaste_cluster::MemberReport;
+
+    use super::*;
+
+    #[test]
+    fn a_node_on_the_list_keeps_what_it_has_not_read() {
+        let names = ["a", "b", "c"].map(|name| NodeName::new(name).unwrap());
+        let report = |log, applied| MemberReport { spool: 0, log, applied: LogPosition::new(applied), digest: None };
+        let cell = |report: Option<MemberReport>| {
+            let reports = report.map(|report| BTreeMap::from([(CONTROL_SHARD, report)])).unwrap_or_default();
+            NodeCell { wall_ms: 1, reports, ..NodeCell::default() }
+        };
+        let own = ControlPlace { log: 7, position: LogPosition::new(20), crc: 0 };
+        let lowest = |second: NodeCell| {
+            let cells = [cell(None), cell(Some(report(7, 30))), second];
+            let listed: Vec<_> = names.iter().cloned().zip(cells).collect();
+            super::lowest(&listed, &names[0], own).map(LogPosition::get)
+        };
+        assert_eq!(lowest(cell(Some(report(7, 9)))), Some(9));
+        assert_eq!(lowest(cell(Some(report(7, 99)))), Some(20), "its own place counts, and not its cell");
+        assert_eq!(lowest(cell(Some(report(8, 99)))), None, "of another log");
+        assert_eq!(lowest(cell(None)), None);
+        assert_eq!(lowest(NodeCell::default()), Some(20), "it has never run");
+    }
+}
