@@ -348,19 +348,67 @@ class Tests:
         expect(now.locator(".facts")).to_contain_text("no mail seen")
         Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], b"Subject: " + STRINGS[0].encode() + b"\r\nContent-Type: text/html\r\n\r\nx")
         expect(now.locator(".facts")).to_contain_text("p50")
+        rows, find = self.entered(), self.entered()
+        self.go(rows, "#/queue?domain=there.example")
+        rows.locator("tbody tr").first.wait_for()
+        self.go(find, "#/find")
+        expect(find.get_by_text("live", exact=True)).to_be_visible()
+        pages = [queue, system, now, rows, find]
         self.server.stop()
+        # These two do not ask by themselves.
         system.get_by_role("button", name="look again").click()
-        for page in [queue, system, now]:
-            expect(page.locator("main .error").first).not_to_be_empty(timeout=90_000)
+        rows.get_by_role("button", name="explain limits").click()
+        for page in pages:
+            expect(page.locator(".away")).to_contain_text("The server does not answer since", timeout=90_000)
+            expect(page.locator("main.stale")).to_be_visible()
+        self.shot(system, "away")
         self.server.start()
-        system.get_by_role("button", name="look again").click()
-        for page in [queue, system, now]:
-            expect(page.locator("main .error").first).to_be_empty(timeout=90_000)
+        for page in pages:
+            expect(page.locator(".away")).to_be_empty(timeout=90_000)
+            expect(page.locator("main:not(.stale)")).to_be_visible()
+            expect(page.locator("main > .error")).to_be_empty()
+        expect(find.get_by_text("live", exact=True)).to_be_visible(timeout=90_000)
+        Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], b"Subject: after the restart\r\n\r\nx")
+        expect(find.get_by_text("after the restart")).to_be_visible()
         # The server counts from its start on.
         expect(now.locator(".facts")).to_contain_text("no mail seen")
         assert "NaN" not in now.locator(".facts").inner_text()
-        for page in [queue, system, now]:
+        for page in pages:
             page.watch.check()
+
+    def test_an_ended_session_offers_the_way_back(self):
+        end = """() => fetch("/api/session/v1", { method: "DELETE", headers: { authorization: "Bearer " + localStorage.getItem("posthaste-session") } })"""
+        for address, ask in {"#/system": "look again", "#/queue?domain=there.example": "explain limits", "#/queue": "retry"}.items():
+            page = self.entered()
+            self.go(page, address)
+            page.locator("tbody tr").first.wait_for()
+            page.evaluate(end)
+            page.get_by_role("button", name=ask, exact=True).click()
+            expect(page.get_by_role("alert")).to_have_text("This session has ended.")
+            expect(page.get_by_text("posthaste page")).to_be_visible()
+            # A link that is opened in another tab opens this one, too, where it was.
+            other = page.context.new_page()
+            other.goto(self.server.link())
+            expect(other.locator("nav a").first).to_be_visible()
+            expect(page.locator("tbody tr").first).to_be_visible()
+            assert page.url.endswith(address), page.url
+            page.watch.check()
+        # In the same tab, a link is a change of the address alone.
+        page.evaluate(end)
+        page.goto(self.server.link())
+        expect(page.locator("nav a").first).to_be_visible()
+        assert "#k=" not in page.url, page.url
+        page.watch.check()
+
+    def test_the_form_waits_for_no_other_page(self):
+        page = self.page()
+        page.route(re.compile("/assets/(pages|now|queue|find|mail|domains|system)\\."), lambda route: None)
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(self.server.url, wait_until="commit")
+        expect(page.get_by_label("Token or password")).to_be_visible()
+        # Who has no key need not ask about it.
+        assert not [url for url in asked if "/api/" in url], asked
 
     def test_graphs_are_of_a_minute_an_hour_or_a_day(self):
         page = self.entered()

@@ -26,7 +26,7 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// Each file comes after those that it names.
-const FILES: [(&str, &str, &[u8]); 14] = [
+const FILES: [(&str, &str, &[u8]); 15] = [
     ("page.css", CSS, include_bytes!("page/page.css")),
     ("icon.svg", SVG, include_bytes!("page/icon.svg")),
     ("el.js", JAVASCRIPT, include_bytes!("page/el.js")),
@@ -40,6 +40,7 @@ const FILES: [(&str, &str, &[u8]); 14] = [
     ("find.js", JAVASCRIPT, include_bytes!("page/find.js")),
     ("mail.js", JAVASCRIPT, include_bytes!("page/mail.js")),
     ("system.js", JAVASCRIPT, include_bytes!("page/system.js")),
+    ("pages.js", JAVASCRIPT, include_bytes!("page/pages.js")),
     ("main.js", JAVASCRIPT, include_bytes!("page/main.js")),
 ];
 const INDEX: &[u8] = include_bytes!("page/index.html");

@@ -1,6 +1,7 @@
 // Requests to the server. On plain loopback a session's key goes with each; over TLS a cookie does, which no script can read.
 
 const KEY = "posthaste-session";
+const SESSION = "/api/session/v1";
 const isPlainLoopback = location.protocol === "http:";
 
 export class Refused extends Error {
@@ -9,6 +10,20 @@ export class Refused extends Error {
     this.status = status;
     this.body = body;
   }
+}
+
+/// No answer of this server came.
+export class Unanswered extends Error {
+  constructor() {
+    super("The server does not answer.");
+  }
+}
+
+/// "ended": the session is over. "away": the server does not answer. "again": what is shown is to be looked at again.
+export const signals = new EventTarget();
+
+export function signal(name) {
+  signals.dispatchEvent(new Event(name));
 }
 
 const PATIENCE_MS = 30000;
@@ -23,10 +38,22 @@ function options(method, body) {
 
 async function ask(method, path, value) {
   const body = value === undefined ? undefined : JSON.stringify(value);
-  const answer = await fetch(path, { ...options(method, body), signal: AbortSignal.timeout(PATIENCE_MS) });
-  const said = await answer.json();
-  if (!answer.ok) throw new Refused(answer.status, said);
+  let answer, said;
+  try {
+    answer = await fetch(path, { ...options(method, body), signal: AbortSignal.timeout(PATIENCE_MS) });
+    said = await answer.json();
+  } catch {
+    signal("away");
+    throw new Unanswered();
+  }
+  if (!answer.ok) throw refused(path, answer.status, said);
   return said;
+}
+
+function refused(path, status, said) {
+  // A wrong token ends nothing.
+  if (status === 401 && path !== SESSION) signal("ended");
+  return new Refused(status, said);
 }
 
 export function get(path) {
@@ -35,19 +62,29 @@ export function get(path) {
 
 /// Begins a session by { link } or { token }.
 export async function logIn(by) {
-  const begun = await ask("POST", "/api/session/v1", by);
+  const begun = await ask("POST", SESSION, by);
   if (begun.session) localStorage.setItem(KEY, begun.session);
   return begun;
 }
 
 /// Ends it, here and on the server.
 export async function logOut() {
-  await ask("DELETE", "/api/session/v1").catch(() => null);
+  await ask("DELETE", SESSION).catch(() => null);
   forget();
 }
 
 export function forget() {
   localStorage.removeItem(KEY);
+}
+
+/// Null: of a cookie no script knows.
+export function isLoggedIn() {
+  return isPlainLoopback ? localStorage.getItem(KEY) !== null : null;
+}
+
+/// Calls `enter` once another tab has begun a session.
+export function onSession(enter) {
+  addEventListener("storage", (event) => event.key === KEY && event.newValue && enter());
 }
 
 /// A request of the control socket: { lines, end, more }.
@@ -60,10 +97,11 @@ export function drain() {
   return ask("POST", "/api/drain/v1", {});
 }
 
-/// Gives each event that happens from now on to `take`, until `signal` ends it. Throws if the server ends it.
-export async function followEvents(take, signal) {
-  const answer = await fetch("/api/events/v1", { ...options("GET"), signal });
-  if (!answer.ok) throw new Refused(answer.status, await answer.json());
+/// Gives each event that happens from now on to `take`, until `until` ends it. Throws if the server ends it.
+export async function followEvents(take, until) {
+  const path = "/api/events/v1";
+  const answer = await fetch(path, { ...options("GET"), signal: until });
+  if (!answer.ok) throw refused(path, answer.status, await answer.json());
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {

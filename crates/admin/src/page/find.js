@@ -1,7 +1,7 @@
 // Find: where is this mail, why was that one refused, and what comes in now?
 
-import { button, el, field, foreign, put, select, table } from "./el.js";
-import { control, curl, followEvents, operand, option, quoted } from "./api.js";
+import { el, field, foreign, put, select, table } from "./el.js";
+import { control, curl, followEvents, get, operand, option, quoted, signal } from "./api.js";
 import { commandButton } from "./ask.js";
 import { count, stamp } from "./format.js";
 import { address } from "./route.js";
@@ -17,6 +17,7 @@ const KINDS = [
 const GOOD = new Set(["delivered"]);
 const BAD = new Set(["refused", "bounced", "expired", "double_bounced", "aborted", "given_up", "unreadable"]);
 const ROWS_MAX = 500;
+const AGAIN_MS = 5000;
 const SUBJECTS_MAX = 100;
 const FOUND_ROWS = 50;
 /// What the text in the field is: of events, or words in mail itself.
@@ -155,7 +156,7 @@ export class FindPage {
   follow(kinds, body, empty) {
     this.stop();
     this.ending = new AbortController();
-    const { signal } = this.ending;
+    const until = this.ending.signal;
     const take = (events) => {
       const fits = events.filter((event) => kinds.length === 0 || kinds.includes(event.event));
       if (fits.length === 0) return;
@@ -164,8 +165,11 @@ export class FindPage {
       while (body.childElementCount > ROWS_MAX) body.lastElementChild.remove();
     };
     put(this.live, el("span", { class: "good" }, "live"));
-    followEvents(take, signal).catch((error) => {
-      if (!signal.aborted) put(this.live, foreign("not live: " + error.message), " ", button("again", () => this.refresh().catch((failed) => put(this.failure, foreign(failed.message))), "link"));
+    followEvents(take, until).catch((error) => {
+      if (until.aborted) return;
+      put(this.live, foreign("not live: " + error.message));
+      // Without an answer, the page waits for the server.
+      setTimeout(() => until.aborted || get("/api/token/v1").then(() => signal("again"), () => null), AGAIN_MS);
     });
   }
 

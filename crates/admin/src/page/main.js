@@ -1,29 +1,16 @@
 // Logs in, and shows the page that the address names until somebody logs out.
 
 import { button, el, foreign, put } from "./el.js";
-import { Refused, forget, get, logIn, logOut } from "./api.js";
-import { DomainsPage } from "./domains.js";
-import { FindPage } from "./find.js";
-import { MailPage } from "./mail.js";
-import { NowPage } from "./now.js";
-import { QueuePage } from "./queue.js";
+import { Refused, Unanswered, forget, get, isLoggedIn, logIn, logOut, onSession, signal, signals } from "./api.js";
 import { address, here } from "./route.js";
-import { SystemPage } from "./system.js";
 
-/// By name in the address: text, scope, page, key after `g`.
-const PAGES = {
-  // No other name is known, such as that of a method of objects.
-  __proto__: null,
-  now: ["Now", null, NowPage, "n"],
-  queue: ["Queue", "queue:read", QueuePage, "q"],
-  find: ["Find", "events:read", FindPage, "f"],
-  domains: ["Domains", "server:read", DomainsPage, "d"],
-  system: ["System", "server:read", SystemPage, "s"],
-  mail: [null, "mail:read", MailPage, null],
-};
 const ERROR_INTERVAL_MS = 5000;
+const WHOSE = "/api/token/v1";
 
 const app = document.getElementById("app");
+const away = el("p", { class: "error away", role: "alert" });
+const ENDED = "This session has ended.";
+let PAGES = null;
 let whose = null;
 let shown = null;
 
@@ -43,7 +30,7 @@ function login(message) {
       await logIn({ token: key.value.trim() });
       start();
     } catch (error) {
-      put(failure, said(error, "Refused: "));
+      put(failure, refused(error));
       open.disabled = false;
       key.select();
     }
@@ -57,15 +44,23 @@ function login(message) {
 }
 
 async function start() {
+  if (isLoggedIn() === false) return login();
+  const loading = import("./pages.js").catch(() => null);
+  const tryAgain = (why, again) => {
+    put(app, el("main", { class: "narrow" }, el("p", { class: "error", role: "alert" }, foreign(why)), el("p", { class: "hint" }, "Trying again.")));
+    setTimeout(again, ERROR_INTERVAL_MS);
+  };
   try {
-    whose = await get("/api/token/v1");
+    const found = await get(WHOSE);
+    const loaded = await loading;
+    // A browser may remember that a script could not be loaded.
+    if (!loaded) return tryAgain("A part of this page is missing.", () => location.reload());
+    [PAGES, whose] = [loaded.PAGES, found];
   } catch (error) {
-    if (error instanceof Refused && error.status === 401) {
-      forget();
-      return login();
-    }
-    put(app, el("main", { class: "narrow" }, el("p", { class: "error", role: "alert" }, said(error)), el("p", { class: "hint" }, "Trying again.")));
-    return setTimeout(start, ERROR_INTERVAL_MS);
+    if (error.status !== 401) return tryAgain(error.message, start);
+    const said = isLoggedIn() ? ENDED : "";
+    forget();
+    return login(said);
   }
   show();
 }
@@ -86,7 +81,7 @@ function show() {
   close();
   const { page, query } = here();
   const [, scope, Page] = PAGES[page] ?? PAGES.now;
-  const [name, PageOf] = PAGES[page] && may(scope) ? [page, Page] : ["now", NowPage];
+  const [name, PageOf] = PAGES[page] && may(scope) ? [page, Page] : ["now", PAGES.now[2]];
   const why = name === page ? null : PAGES[page] ? "This session may not see that page: it has no scope " + scope + "." : "There is no such page.";
   const one = new PageOf(whose, query);
   shown = one;
@@ -97,45 +92,57 @@ function show() {
     el("header", {}, el("span", { class: "host" }, "Posthaste"), el("nav", { "aria-label": "Pages" }, links),
       el("span", { class: "whose" }, foreign(whose.name)), button("Log out", async () => { await logOut(); login(); })),
     why && el("p", { class: "elsewhere hint", role: "status" }, why),
-    one.node);
+    away, one.node);
   document.title = one.title + " · Posthaste";
   follow(one);
 }
 
-/// Looks again as long as somebody looks: a page says after how many milliseconds.
+/// Looks again as long as somebody looks: a page says after how many milliseconds. Of two that follow a page, the later goes on.
+let followers = 0;
 async function follow(one) {
-  let isFailing = false;
-  while (shown === one) {
+  const follower = ++followers;
+  const isOver = () => shown !== one || follower !== followers;
+  while (!isOver()) {
     let pause;
     try {
       pause = await one.refresh();
       // What else stands there, such as why a command failed, stays.
-      if (isFailing) tell(one, null);
-      isFailing = false;
+      if (one.isFailing) put(one.failure);
+      one.isFailing = false;
     } catch (error) {
-      if (shown !== one) return;
-      if (error instanceof Refused && error.status === 401) {
-        forget();
-        return login("This session has ended.");
-      }
-      tell(one, said(error));
-      isFailing = true;
+      // Once the server answers again, so does the page.
+      if (isOver() || error instanceof Unanswered) return;
+      put(one.failure, foreign(error.message));
+      one.isFailing = true;
       pause = ERROR_INTERVAL_MS;
     }
     if (pause === null) return;
-    await new Promise((done) => setTimeout(done, pause));
+    await passed(pause);
     await visible();
   }
 }
 
-function said(error, before = "") {
-  return error instanceof Refused ? before + error.message : "The server does not answer.";
+/// Says that the server does not answer, until it does: then the page that is shown goes on.
+async function waitForServer() {
+  if (!shown || away.hasChildNodes()) return;
+  put(away, "The server does not answer since " + new Date().toLocaleTimeString("en-GB") + ". What is shown is old. This page goes on by itself once the server answers.");
+  shown.node.classList.add("stale");
+  const answers = () => get(WHOSE).then(() => true, (error) => error instanceof Refused);
+  do {
+    await passed(ERROR_INTERVAL_MS);
+    await visible();
+  } while (!(await answers()));
+  put(away);
+  shown?.node.classList.remove("stale");
+  signal("again");
 }
 
-/// Shows a failure on a page, or that there is none any more.
-function tell(one, message) {
-  if (one.failed) one.failed(message);
-  else put(one.failure, message && foreign(message));
+function refused(error) {
+  return (error instanceof Refused ? "Refused: " : "") + error.message;
+}
+
+function passed(ms) {
+  return new Promise((done) => setTimeout(done, ms));
 }
 
 function visible() {
@@ -143,15 +150,17 @@ function visible() {
   return new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
 }
 
+const LINK = /^#k=(\w+)$/;
+
 /// A link's key is in the part of the address that is sent to nobody; it works once, so it leaves the address bar.
 async function open() {
-  const link = /^#k=(\w+)$/.exec(location.hash);
+  const link = LINK.exec(location.hash);
   if (!link) return start();
   history.replaceState(null, "", "/");
   try {
     await logIn({ link: link[1] });
   } catch (error) {
-    return login(said(error, "Refused: "));
+    return login(refused(error));
   }
   start();
 }
@@ -185,11 +194,19 @@ function key(event) {
   prefix = event.key === "g" ? now : 0;
 }
 
-addEventListener("hashchange", show);
+addEventListener("hashchange", () => (LINK.test(location.hash) ? open() : show()));
 addEventListener("keydown", key);
 // A hidden page asks for nothing; one that is looked at again shows what is there now.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) shown?.stop?.();
   else if (shown?.stop) show();
 });
+signals.addEventListener("away", waitForServer);
+signals.addEventListener("again", () => shown && follow(shown));
+signals.addEventListener("ended", () => {
+  if (!whose) return;
+  forget();
+  login(ENDED);
+});
+onSession(() => whose ?? start());
 open();

@@ -102,11 +102,6 @@ export class NowPage {
     return INTERVAL_MS;
   }
 
-  failed(message) {
-    this.update(this.failure, message, () => (message ? [message, " What is shown below is old."] : []));
-    this.node.classList.toggle("stale", message !== null);
-  }
-
   show(now, queue, rates) {
     const at = now?.time ?? Math.floor(Date.now() / 1000);
     put(this.clock, new Date(at * 1000).toLocaleTimeString("en-GB"));

@@ -1,7 +1,7 @@
 // Queue: which destinations wait, what do they say, and what can be done about it?
 
 import { button, el, field, foreign, put, select, table } from "./el.js";
-import { control, operand, option } from "./api.js";
+import { control, operand, option, signal } from "./api.js";
 import { ACTIONS, askAct, askScope, commandButton, queueCommand } from "./ask.js";
 import { clock, count, duration } from "./format.js";
 import { address } from "./route.js";
@@ -78,7 +78,7 @@ export class QueuePage {
   /// After a change: says what was done, and looks again.
   told(text) {
     put(this.said, text);
-    this.refresh().catch((error) => put(this.failure, foreign(error.message)));
+    signal("again");
   }
 
   may(scope) {

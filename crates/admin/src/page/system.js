@@ -1,7 +1,7 @@
 // System: what runs here, with which configuration, and what does the log say?
 
 import { button, el, field, foreign, foreignLines, put, table } from "./el.js";
-import { get } from "./api.js";
+import { get, signal } from "./api.js";
 import { clock, count, duration, percent } from "./format.js";
 import { askDrain, commandButton } from "./ask.js";
 import { streamTable } from "./now.js";
@@ -18,7 +18,7 @@ export class SystemPage {
     this.lines = [];
     this.node = el("main", { id: "content", tabindex: "-1" }, el("h1", {}, "System"), this.said, this.failure, this.parts,
       el("section", { "aria-labelledby": "log" }, el("h2", { id: "log" }, "Log, the last 1000 lines"),
-        el("div", { class: "filter" }, field("Lines with", this.words), button("look again", () => this.again())), this.log));
+        el("div", { class: "filter" }, field("Lines with", this.words), button("look again", () => signal("again"))), this.log));
   }
 
   async refresh() {
@@ -39,11 +39,6 @@ export class SystemPage {
     this.lines = log.lines;
     this.showLog();
     return null;
-  }
-
-  again() {
-    put(this.failure);
-    this.refresh().catch((error) => put(this.failure, foreign(error.message)));
   }
 
   drain({ waiting_here, queued }) {

@@ -149,8 +149,8 @@ fn a_printed_link_logs_a_browser_in_once_and_over_a_restart() {
     assert_eq!(begun["scopes"], serde_json::json!(["queue:read"]));
     let log = server.log_text();
     assert!(!log.contains(&key[4..]) && !log.contains(&session[4..]), "{log}");
-    let usual = "scopes=inject,queue:read,queue:write,route,suppression,events:read,accounts,server:read,server:drain,metrics secs=43200";
-    assert!(log.contains(usual) && log.contains("scopes=queue:read secs=3600"), "{log}");
+    let usual = "scopes=\"inject,queue:read,queue:write,route,suppression,events:read,accounts,server:read,server:drain,metrics\" secs=43200";
+    assert!(log.contains(usual) && log.contains("scopes=\"queue:read\" secs=3600"), "{log}");
     server.stop();
     let (server, address) = serve(dir.path());
     assert_eq!(get(address, "/api/now/v1", Some(&session)).0, 200, "still logged in");
