@@ -345,7 +345,7 @@ class Tests:
         self.go(system, "#/system")
         system.locator("tbody tr").first.wait_for()
         self.go(now, "#/now")
-        expect(now.locator(".facts")).to_contain_text("no mail seen")
+        expect(now.locator(".facts")).to_contain_text("no mail since this page is open")
         Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], b"Subject: " + STRINGS[0].encode() + b"\r\nContent-Type: text/html\r\n\r\nx")
         expect(now.locator(".facts")).to_contain_text("p50")
         rows, find = self.entered(), self.entered()
@@ -371,7 +371,7 @@ class Tests:
         Smtp(self.server.smtp_port).send("a@client.example", ["ann@here.example"], b"Subject: after the restart\r\n\r\nx")
         expect(find.get_by_text("after the restart")).to_be_visible()
         # The server counts from its start on.
-        expect(now.locator(".facts")).to_contain_text("no mail seen")
+        expect(now.locator(".facts")).to_contain_text("no mail since this page is open")
         assert "NaN" not in now.locator(".facts").inner_text()
         for page in pages:
             page.watch.check()

@@ -51,7 +51,7 @@ function domainTable(lines, chosen, now) {
     el("span", { class: state === "active" ? "good" : state === "unreadable" ? "broken" : "hint" }, state), since ? el("small", {}, " since " + clock(since, now)) : null);
   const rows = lines.map(({ domain, keys }) => el("tr", {},
     el("th", { scope: "row" }, el("a", { href: address("domains", new URLSearchParams({ domain })), "aria-current": domain === chosen ? "true" : null }, foreign(domain))),
-    el("td", {}, keys.length ? keys.map(key) : el("span", { class: "warning" }, "none: its mail is not signed"))));
+    el("td", {}, keys.length ? keys.map(key) : el("span", { class: domain.includes(".") ? "warning" : "hint" }, "none: its mail is not signed"))));
   return table(["domain", "DKIM keys"], rows);
 }
 

@@ -23,7 +23,7 @@ const FOUND_ROWS = 50;
 /// What the text in the field is: of events, or words in mail itself.
 const KINDS_OF_TEXT = [["", "of a message"], ["user", "a login"]];
 const WORDS = ["words", "words in mail"];
-const EXAMPLES = { "": "ann@there.example, Message-ID or number", user: "ann@here.example", words: "order from:shop subject:\"rye bread\"" };
+const EXAMPLES = { "": "ann@there.example", user: "ann@here.example", words: "order from:shop subject:\"rye bread\"" };
 
 export class FindPage {
   constructor(whose, query) {

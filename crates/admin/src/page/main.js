@@ -20,7 +20,7 @@ function login(message) {
   const failure = el("p", { class: "error", role: "alert" }, message ?? "");
   // For programs that keep passwords.
   const user = el("input", { type: "text", name: "username", autocomplete: "username", value: "token", hidden: true });
-  const key = el("input", { id: "token", name: "token", type: "password", autocomplete: "current-password", required: true, spellcheck: "false", placeholder: "pht_… or the first password" });
+  const key = el("input", { id: "token", name: "token", type: "password", autocomplete: "current-password", required: true, spellcheck: "false", placeholder: "pht_…" });
   const open = el("button", { type: "submit" }, "Open");
   const enter = async (event) => {
     event.preventDefault();
