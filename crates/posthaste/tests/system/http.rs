@@ -50,7 +50,7 @@ pub fn ask(address: SocketAddr, request: &str) -> (u16, String) {
     (head[9..12].parse().unwrap(), body.to_owned())
 }
 
-fn get(address: SocketAddr, path: &str, secret: Option<&str>) -> (u16, String) {
+pub fn get(address: SocketAddr, path: &str, secret: Option<&str>) -> (u16, String) {
     let field = secret.map_or(String::new(), |secret| format!("Authorization: Bearer {secret}\r\n"));
     ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{field}\r\n"))
 }

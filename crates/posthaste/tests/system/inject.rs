@@ -10,7 +10,7 @@ use posthaste_smtp::command::date_time;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::http::{CONFIG, page_of, serve, token};
+use crate::http::{CONFIG, get, page_of, serve, token};
 use crate::relaying::{self, ANYWHERE, next_hop};
 use crate::support::{ANYBODY, PATIENCE, Server, mailbox};
 
@@ -124,6 +124,34 @@ fn an_injected_message_is_relayed() {
     server.wait_for_mail("here.example", "eve", 1);
     server.stop();
     next.stop();
+}
+
+#[test]
+fn an_injected_message_names_its_tenant_campaign_and_pool() {
+    let here = tempfile::tempdir().unwrap();
+    let labels = "tenant_header = \"X-Tenant\"\ncampaign_header = \"X-Campaign\"\npool_header = \"X-Pool\"\n\
+                  [[relay.tenant]]\nname = \"acme\"\nsender_domains = [\"example.net\"]\n\
+                  [[relay.source]]\nname = \"one\"\nipv4 = \"127.0.0.1\"\n\
+                  [[relay.pool]]\nname = \"bulk\"\ntenants = []\nsources = { one = 1 }\n";
+    let server = Server::start(here.path(), &(relaying::config(relaying::unused_port(), labels) + CONFIG));
+    let (address, secret) = (page_of(&server), token(here.path(), "shop", "inject"));
+    let raw = json!("Subject: x\nX-Tenant: acme\nX-Campaign: spring\nX-Pool: bulk\n\nx\n");
+    let headers = json!({ "X-Tenant": "acme", "X-Campaign": "spring", "X-Pool": "bulk" });
+    for content in [raw, json!({ "subject": "x", "text_body": "x", "headers": headers })] {
+        let (status, answer) = inject(address, &secret, &to(&["ann@there.example"], content));
+        assert_eq!(status, 200, "{answer}");
+    }
+    let waiting = relaying::list(here.path(), &[]);
+    assert_eq!(waiting.len(), 2, "{waiting:?}");
+    for line in waiting {
+        assert_eq!([&line["tenant"], &line["campaign"], &line["pool"]], ["acme", "spring", "bulk"], "{line}");
+        let id = line["id"].as_str().unwrap().split('.').next().unwrap();
+        let (_, text) = relaying::queue(here.path(), &["cat", id]);
+        assert!(text.contains("Subject: x") && !text.contains("X-"), "they are for this server alone: {text}");
+    }
+    let (status, answer) = inject(address, &secret, &to(&["ann@there.example"], "X-Pool: none\n\nx\n"));
+    assert_eq!(status, 400, "there is no such pool: {answer}");
+    server.stop();
 }
 
 #[test]
@@ -277,6 +305,13 @@ fn a_full_spool_takes_no_request_and_says_when_to_come_again() {
     let (head, answer) = try_ask(page_of(&server), &request(&secret, JSON, &mail.to_string())).unwrap();
     assert!(status(&head) == 503 && head.contains("retry-after: "), "{head} {answer}");
     assert_eq!((&answer["success_count"], &answer["fail_count"]), (&0.into(), &2.into()), "{answer}");
+    // The disk is looked at every ten seconds.
+    let deadline = Instant::now() + PATIENCE;
+    while get(page_of(&server), "/health/ready", None) != (503, "full\n".to_owned()) {
+        assert!(Instant::now() < deadline, "a balancer would still send mail here");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(get(page_of(&server), "/health/live", None), (200, "live\n".to_owned()));
     server.stop();
     assert!(mailbox(dir.path(), "example.org", "ann").is_empty());
 }
