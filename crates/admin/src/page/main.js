@@ -133,6 +133,9 @@ async function waitForServer() {
     await visible();
   } while (!(await answers()));
   put(away);
+  // Buttons have said the same.
+  const gone = new Unanswered().message;
+  for (const said of app.querySelectorAll("main .error, main .notice")) if (said.textContent === gone) put(said);
   shown?.node.classList.remove("stale");
   signal("again");
 }
