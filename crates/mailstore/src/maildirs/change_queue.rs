@@ -19,7 +19,7 @@ use crate::store::StoredFlags;
 
 /// The most changes of one batch.
 const CHANGES_MAX: usize = 256;
-/// A change that has not begun by then is withdrawn.
+/// A change that is not in a batch by then is withdrawn. The spool has such a limit for the batch.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Changes that wait.
@@ -36,7 +36,7 @@ struct Queue {
 #[derive(Debug)]
 struct WaitingChange {
     number: u64,
-    operation: Operation,
+    operation: Arc<Operation>,
     answer: oneshot::Sender<Result<StoredFlags, MailstoreError>>,
 }
 
@@ -68,7 +68,7 @@ impl ChangeQueue {
         let mut queue = lock(&self.0);
         queue.last += 1;
         let number = queue.last;
-        queue.waiting.push(WaitingChange { number, operation, answer });
+        queue.waiting.push(WaitingChange { number, operation: Arc::new(operation), answer });
         if !std::mem::replace(&mut queue.has_leader, true) {
             let core = Arc::clone(core);
             drop(spawn_blocking(move || lead(&core)));
@@ -76,7 +76,7 @@ impl ChangeQueue {
         number
     }
 
-    /// True if the change was not begun.
+    /// True if no batch has the change, nor will have it.
     fn withdraw(&self, number: u64) -> bool {
         let mut queue = lock(&self.0);
         let before = queue.waiting.len();
@@ -84,11 +84,21 @@ impl ChangeQueue {
         queue.waiting.len() < before
     }
 
-    /// The next changes. None if nothing waits: then there is no leader any more.
-    fn take(&self) -> Vec<WaitingChange> {
+    /// The next changes, which may still be withdrawn, and the number of the last. `None`: nothing waits, and there is no
+    /// leader any more.
+    fn next(&self) -> Option<(Vec<Arc<Operation>>, u64)> {
         let mut queue = lock(&self.0);
-        let count = queue.waiting.len().min(CHANGES_MAX);
-        queue.has_leader = count > 0;
+        let next = &queue.waiting[..queue.waiting.len().min(CHANGES_MAX)];
+        let last = next.last().map(|waiting| waiting.number);
+        let next = next.iter().map(|waiting| Arc::clone(&waiting.operation)).collect();
+        queue.has_leader = last.is_some();
+        Some((next, last?))
+    }
+
+    /// Takes changes up to this one. They cannot be withdrawn any more.
+    fn take(&self, last: u64) -> Vec<WaitingChange> {
+        let mut queue = lock(&self.0);
+        let count = queue.waiting.partition_point(|waiting| waiting.number <= last);
         queue.waiting.drain(..count).collect()
     }
 }
@@ -113,14 +123,8 @@ impl Drop for Leading<'_> {
 /// Makes all changes that wait, and those that come meanwhile.
 fn lead(core: &Arc<MailboxCore>) {
     let _leading = Leading(&core.changes);
-    loop {
-        let taken = core.changes.take();
-        if taken.is_empty() {
-            return;
-        }
-        let (operations, answers): (Vec<_>, Vec<_>) =
-            taken.into_iter().map(|waiting| (waiting.operation, waiting.answer)).unzip();
-        for (answer, outcome) in answers.into_iter().zip(make(core, &operations)) {
+    while let Some((operations, last)) = core.changes.next() {
+        for (answer, outcome) in make(core, &operations, last) {
             // A session that has ended needs no answer.
             let _ = answer.send(outcome);
         }
@@ -128,32 +132,48 @@ fn lead(core: &Arc<MailboxCore>) {
     }
 }
 
-/// Makes changes in one batch, and says what became of each.
-fn make(core: &MailboxCore, operations: &[Operation]) -> Vec<Result<StoredFlags, MailstoreError>> {
+type Outcome = Result<StoredFlags, MailstoreError>;
+
+/// Makes changes in one batch, and returns what became of each. Until the batch is begun they may be withdrawn: a
+/// directory that hangs does not keep their sessions waiting.
+fn make(core: &MailboxCore, operations: &[Arc<Operation>], last: u64) -> Vec<(oneshot::Sender<Outcome>, Outcome)> {
     let _one = lock(&core.changing);
-    let refuse = |error: MailstoreError| operations.iter().map(|_| Err(error.clone())).collect();
-    if let Err(error) = core.load(core.reader().ok().as_ref(), &mut Oddities::default()) {
-        return refuse(error);
+    let named = name_keywords(core, operations);
+    let taken = core.changes.take(last);
+    if taken.is_empty() {
+        return Vec::new();
     }
-    let gone = || MailstoreError::Unavailable("the mailbox has left memory".to_owned());
-    let Some(known) = lock(&core.state).as_ref().map(|state| state.keywords.clone()) else { return refuse(gone()) };
+    let outcomes = named.and_then(|named| append(core, named, &taken));
+    let outcomes = outcomes.unwrap_or_else(|error| taken.iter().map(|_| Err(error.clone())).collect());
+    taken.into_iter().map(|waiting| waiting.answer).zip(outcomes).collect()
+}
+
+fn unloaded() -> MailstoreError {
+    MailstoreError::Unavailable("the mailbox has left memory".to_owned())
+}
+
+/// Loads the mailbox, and gives keywords their letters. The directory may hang.
+fn name_keywords(core: &MailboxCore, operations: &[Arc<Operation>]) -> Result<NewKeywords, MailstoreError> {
+    core.load(core.reader().ok().as_ref(), &mut Oddities::default())?;
+    let known = lock(&core.state).as_ref().map(|state| state.keywords.clone()).ok_or_else(unloaded)?;
     // Before the state is locked: letters are in a file.
-    let named = NewKeywords::of(operations, known, |name| core.letter_of(name));
+    Ok(NewKeywords::of(operations.iter().map(Arc::as_ref), known, |name| core.letter_of(name)))
+}
+
+/// Makes changes durable. Only the spool is waited for.
+fn append(core: &MailboxCore, named: NewKeywords, taken: &[WaitingChange]) -> Result<Vec<Outcome>, MailstoreError> {
     let (outcomes, entries) = {
         let guard = lock(&core.state);
-        let Some(state) = guard.as_ref() else { return refuse(gone()) };
+        let state = guard.as_ref().ok_or_else(unloaded)?;
         let mut scratch = Scratch::new(state, named);
-        let outcomes: Vec<_> = operations.iter().map(|operation| scratch.apply(operation)).collect();
+        let outcomes: Vec<_> = taken.iter().map(|waiting| scratch.apply(&waiting.operation)).collect();
         (outcomes, scratch.entries(core.id))
     };
-    if entries.is_empty() {
-        return outcomes;
+    if !entries.is_empty() {
+        core.shared.ledger.append(&entries).map_err(|error| refusal(&error))?;
+        core.catch_up();
     }
-    if let Err(error) = core.shared.ledger.append(&entries) {
-        return refuse(refusal(&error));
-    }
-    core.catch_up();
-    outcomes
+    Ok(outcomes)
 }
 
 /// The answer to a change that the ledger refuses.
@@ -175,7 +195,7 @@ mod tests {
         let queue = ChangeQueue::default();
         let (answer, mut outcome) = oneshot::channel();
         lock(&queue.0).has_leader = true;
-        lock(&queue.0).waiting.push(WaitingChange { number: 1, operation: Operation::Expunge(None), answer });
+        lock(&queue.0).waiting.push(WaitingChange { number: 1, operation: Arc::new(Operation::Expunge(None)), answer });
         let leads = || {
             let _leading = Leading(&queue);
             panic!("as a defect would");

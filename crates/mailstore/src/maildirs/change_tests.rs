@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use std::time::{Duration, SystemTime};
 
 use posthaste_fsops::{Choice, Cut, Faults, Machine};
@@ -168,6 +169,38 @@ async fn a_refused_change_uses_up_no_keywords() {
     assert!(change(&["other".to_owned(), "OTHER".to_owned()]).await.is_ok());
     assert!(change(&names(54)).await.is_ok());
     assert_eq!(change(&names(55)).await, Err(MailstoreError::Limit), "all bits are taken");
+}
+
+/// Decision 46. A listing of a directory that hangs holds the same lock.
+#[tokio::test]
+async fn a_change_is_withdrawn_if_the_directory_hangs() {
+    let mut place = Place::new();
+    for name in ["cur/1.a:2,", "cur/2.b:2,"] {
+        fs::write(place.path(name), name).unwrap();
+    }
+    place.settled_look().await;
+    store(place.mailbox(), 1, add(MessageFlags::DELETED)).await;
+    names_written(place.mailbox());
+    let core = Arc::clone(place.mailbox().core());
+    let ((begun, has_begun), (hangs, ended)) = (channel(), channel::<()>());
+    let hung = std::thread::spawn(move || {
+        let _one = lock(&core.changing);
+        begun.send(()).unwrap();
+        let _ = ended.recv();
+    });
+    has_begun.recv().unwrap();
+    tokio::time::pause();
+    let mailbox = place.mailbox().clone();
+    let expunging = tokio::spawn(async move { mailbox.expunge(None).await });
+    tokio::task::yield_now().await;
+    tokio::time::advance(Duration::from_secs(300)).await;
+    assert!(matches!(expunging.await.unwrap(), Err(MailstoreError::Unavailable(_))));
+    tokio::time::resume();
+    drop(hangs);
+    hung.join().unwrap();
+    assert_eq!(uids(&place.settled_look().await), [1, 2]);
+    place.mailbox().expunge(None).await.unwrap();
+    assert_eq!(uids(&place.settled_look().await), [2]);
 }
 
 /// Scenario 33: two changes by another program while the name is behind, with a restart between them.

@@ -59,9 +59,13 @@ pub(super) struct NewKeywords {
 impl NewKeywords {
     /// Gives bits to keywords that have none, to all of a change or to none: a change that is refused uses up nothing. `letter_of` gives the bit of a letter, if it
     /// can give one.
-    pub fn of(operations: &[Operation], known: MailboxKeywords, letter_of: impl Fn(&str) -> Option<u8>) -> Self {
+    pub fn of<'a>(
+        operations: impl Iterator<Item = &'a Operation>,
+        known: MailboxKeywords,
+        letter_of: impl Fn(&str) -> Option<u8>,
+    ) -> Self {
         let mut new = Self { keywords: known, named: Vec::new() };
-        for keywords in operations.iter().map(Operation::keywords) {
+        for keywords in operations.map(Operation::keywords) {
             let unknown = keywords.iter().filter(|name| new.keywords.flag(name).is_none());
             let unknown: BTreeSet<String> = unknown.map(|name| name.to_ascii_lowercase()).collect();
             if new.keywords.has_room_for(unknown.len()) {
