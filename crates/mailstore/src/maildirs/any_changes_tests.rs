@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::flags::MessageFlags;
 use crate::row::MailboxStatus;
 use crate::snapshot::status;
 
@@ -14,6 +13,8 @@ use crate::snapshot::status;
 enum Change {
     Deliver(u8, String),
     Flags(usize, &'static str),
+    /// Under another key.
+    Rename(usize, u8),
     Remove(usize),
     /// Removed, and another file under the same name.
     Replace(usize, String),
@@ -34,6 +35,7 @@ fn change() -> impl Strategy<Value = Change> {
         3 => (0u8..4, text).prop_map(|(key, text)| Change::Deliver(key, text)),
         3 => (any::<usize>(), prop::sample::select(vec!["", ":2,", ":2,S", ";2,FS", ",S=3:2,"]))
             .prop_map(|(at, flags)| Change::Flags(at, flags)),
+        1 => (any::<usize>(), 0u8..4).prop_map(|(at, key)| Change::Rename(at, key)),
         2 => any::<usize>().prop_map(Change::Remove),
         1 => (any::<usize>(), text).prop_map(|(at, text)| Change::Replace(at, text)),
         1 => (any::<usize>(), text).prop_map(|(at, text)| Change::Edit(at, text)),
@@ -77,6 +79,12 @@ fn apply(place: &mut Place, change: Change) {
             write(place, &path, &text);
         }
         Change::Flags(at, flags) => drop(picked(at).map(|path| fs::rename(&path, other_name(place, &path, flags)))),
+        Change::Rename(at, key) => {
+            let (Some(path), other) = (picked(at), place.path("cur").join(format!("{key}.r:2,"))) else { return };
+            if !other.exists() {
+                fs::rename(path, other).unwrap();
+            }
+        }
         Change::Remove(at) => drop(picked(at).map(fs::remove_file)),
         Change::Replace(at, text) => {
             let Some(path) = picked(at) else { return };

@@ -183,6 +183,23 @@ fn read_long(
     Ok(Bytes::from(out).slice(begin..end))
 }
 
+/// True if a file is sent with the same octets in both forms. Blocks: reads the file.
+pub(super) fn sends_alike(file: &File, size: u64, forms: (FileForm, FileForm)) -> std::io::Result<bool> {
+    let (mut buffer, mut after_cr, mut at) = (vec![0; CHUNK], (false, false), 0);
+    while at < size {
+        let len = usize::try_from(size - at).unwrap_or(usize::MAX).min(CHUNK);
+        file.read_exact_at(&mut buffer[..len], at)?;
+        let (mut one, mut other) = (Vec::new(), Vec::new());
+        forms.0.convert(&buffer[..len], &mut after_cr.0, &mut one);
+        forms.1.convert(&buffer[..len], &mut after_cr.1, &mut other);
+        if one != other {
+            return Ok(false);
+        }
+        at += len as u64;
+    }
+    Ok(true)
+}
+
 /// The header in the octets that are sent. Blocks.
 pub(super) fn header(file: &File, size: u64, message: &MailFile) -> Result<Bytes, MailstoreError> {
     let form = message.form(size);

@@ -310,9 +310,13 @@ impl MailboxCore {
         let files = lock(&self.state).as_ref().map(|state| (state.leaving.clone(), state.behind.clone()));
         let (leaving, behind) = files.unwrap_or_default();
         let is_pending: &dyn Fn(u64) -> bool = &is_pending;
-        let known_files = KnownFiles { now: &now, leaving: &leaving, behind: &behind, suspects, is_pending };
+        let listed_at = known.listed_at;
+        let known_files = KnownFiles { now: &now, leaving: &leaving, behind: &behind, suspects, is_pending, listed_at };
         let difference = Difference::new(&known_files, reader, listed, odd);
         let is_quiet = listing.is_quiet(reader)?;
+        if difference.is_complete() {
+            known.listed_at = Some(listing.looked_at);
+        }
         let plan = {
             let mut guard = lock(&self.state);
             let Some(state) = &mut *guard else { return Ok(Settled::No) };

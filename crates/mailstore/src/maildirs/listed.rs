@@ -20,7 +20,8 @@ pub(super) struct Listed {
 pub(super) struct Listing {
     pub listed: Vec<Listed>,
     pub stamps: [Stamp; 2],
-    looked_at: SystemTime,
+    /// When it began.
+    pub looked_at: SystemTime,
 }
 
 impl Listing {

@@ -1,7 +1,7 @@
 //! Looks at a mailbox: those that are wanted, and the outcome of the last.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use posthaste_maildir::tree::Stamp;
 use tokio::time::Instant;
@@ -69,6 +69,8 @@ pub(super) struct Known {
     /// True if inotify reports each change of the listed directories while they are watched.
     pub tells_of_changes: bool,
     pub was_listed: bool,
+    /// When the last listing began that lacked no known message.
+    pub listed_at: Option<SystemTime>,
     /// Stamp of Dovecot's UID list at the first look. If it changes, another server runs here.
     pub uid_list: Option<Option<Stamp>>,
 }

@@ -47,6 +47,7 @@ mod reading;
 mod rebuild;
 #[cfg(test)]
 mod rebuild_tests;
+mod rekeyed;
 mod scan;
 mod scratch;
 mod state;

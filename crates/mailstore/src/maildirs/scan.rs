@@ -14,6 +14,7 @@ use super::file::{MailFile, internal_date, own_part};
 use super::keywords::{MailboxKeywords, letters_in};
 use super::listed::{Candidate, Listed, Others};
 use super::mailbox::MESSAGE_BYTES_MAX;
+use super::rekeyed::take_rekeyed;
 use super::state::{LookedAt, MailboxState, Messages};
 use crate::entry::{FOUND_MAX, GoneReason, MailEntry, MessageFacts, StateGroup};
 use crate::ledger::{MailLedger, MailLedgerError};
@@ -52,6 +53,8 @@ pub(super) struct KnownFiles<'a> {
     pub suspects: &'a HashSet<u32>,
     /// True while delivery has yet to make files of a batch's mail, or to make them durable.
     pub is_pending: &'a dyn Fn(u64) -> bool,
+    /// See [`Known::listed_at`](super::looks::Known::listed_at).
+    pub listed_at: Option<SystemTime>,
 }
 
 impl KnownFiles<'_> {
@@ -88,6 +91,8 @@ pub(super) struct Difference {
     replaced: Vec<usize>,
     /// Files that were renamed.
     renamed: Vec<(usize, Arc<MailFile>)>,
+    /// Files that another program gave another key, by UID.
+    rekeyed: Vec<(u32, Arc<MailFile>)>,
     /// New files, in the order of their future UIDs.
     found: Vec<Arc<MailFile>>,
     others: Others,
@@ -144,8 +149,14 @@ impl Difference {
                 difference.found.push(Arc::new(MailFile::new(subdir, name.into(), inode, facts)));
             }
         }
+        difference.rekeyed = take_rekeyed(known, reader, &mut difference.missing, &mut difference.found);
         difference.found.sort_unstable_by(|a, b| a.age_order().cmp(&b.age_order()));
         difference
+    }
+
+    /// True if no known message is missing, and each file could be looked at.
+    pub fn is_complete(&self) -> bool {
+        self.missing.is_empty() && !self.has_unclear
     }
 
     /// Files of expunged messages. One of another size is another message, which somebody has put there.
@@ -260,15 +271,20 @@ impl Difference {
                 messages.iter().map(|message| &message.file.name).chain(self.found.iter().map(|file| &file.name));
             keys.extend(names.map(|name| key_of_name(name).to_owned()));
         }
+        let name = |(uid, file): &(u32, Arc<MailFile>)| MailEntry::Name { mailbox, uid: *uid, name: name_of(file) };
+        changes.extend(self.rekeyed.iter().map(name));
         let (found, others) = (self.found, self.others);
         let (has_awaited, has_placed) = (self.has_awaited, self.has_placed);
-        Plan { changes, keywords, found, others, keys, is_quiet, has_awaited, has_placed }
+        let rekeyed = self.rekeyed.into_iter().map(|(_, file)| file).collect();
+        Plan { changes, rekeyed, keywords, found, others, keys, is_quiet, has_awaited, has_placed }
     }
 }
 
 /// Changes to make durable.
 pub(super) struct Plan {
     changes: Vec<MailEntry>,
+    /// Files of `changes` with other keys.
+    rekeyed: Vec<Arc<MailFile>>,
     /// Keywords after `changes`.
     keywords: MailboxKeywords,
     found: Vec<Arc<MailFile>>,
@@ -290,12 +306,14 @@ impl Plan {
         (looked_at, catch_up): (&dyn Fn(LookedAt), &dyn Fn()),
         odd: &mut Oddities,
     ) -> Settled {
+        // Its letters are looked at once the ledger has the name.
+        let has_rekeyed = !self.rekeyed.is_empty();
         let is_done = self.append(reader, to, (looked_at, catch_up), odd);
         let has_apart = self.is_quiet && set_apart(reader, &self.others, &mut self.keys, odd);
         if !is_done {
             return Settled::No;
         }
-        if has_apart || self.has_placed {
+        if has_apart || has_rekeyed || self.has_placed {
             return Settled::LookAgain;
         }
         // One that is awaited may be gone without a change of the directory.
@@ -318,7 +336,8 @@ impl Plan {
             let facts = |file: &Arc<MailFile>| (facts_of(reader, file, &self.keywords), name_of(file));
             let messages: Vec<_> = now.iter().map(facts).collect();
             let entries = std::mem::take(&mut changes);
-            looked_at(now.iter().map(|file| (file.name.clone(), Arc::clone(file))).collect());
+            let rekeyed = std::mem::take(&mut self.rekeyed);
+            looked_at(now.iter().chain(&rekeyed).map(|file| (file.name.clone(), Arc::clone(file))).collect());
             let done = ledger.append_uids(mailbox, messages.len() as u32, |first_uid| {
                 let found = MailEntry::Found { mailbox, first_uid, messages };
                 entries.into_iter().chain((!now.is_empty()).then_some(found)).collect()

@@ -148,6 +148,12 @@ impl MailboxState {
                 now.uid_next = now.uid_next.max(above);
             }
             MailEntry::Keyword { bit, name, .. } => self.keywords.insert(bit, &name),
+            MailEntry::Name { uid, name, .. } => {
+                let file = std::str::from_utf8(&name).ok().and_then(|name| self.looked_at.get(name));
+                if let (Some(file), Some(at)) = (file, now.messages.position(uid)) {
+                    now.messages.set_file(at, Arc::clone(file));
+                }
+            }
             _ => {}
         }
     }
