@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::flags::MessageFlags;
 use crate::row::MailboxStatus;
 use crate::snapshot::status;
 

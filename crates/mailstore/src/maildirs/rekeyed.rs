@@ -72,3 +72,45 @@ fn renamed(
     }
     Ok(Some(renamed))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::{Duration, SystemTime};
+
+    use super::super::state::Messages;
+    use super::super::tests::{Place, uids};
+    use crate::flags::MessageFlags;
+
+    fn flags(messages: &Messages) -> Vec<MessageFlags> {
+        messages.messages.iter().map(|message| message.flags).collect()
+    }
+
+    #[tokio::test]
+    async fn a_file_under_another_key_stays_the_message() {
+        let mut place = Place::new();
+        let names = ["new/1.a", "cur/2.b:2,S", "cur/3.J1fRabT0.mx,S=3,W=3:2,"];
+        for name in names {
+            fs::write(place.path(name), "a\0\n").unwrap();
+        }
+        let made = fs::metadata(place.path(names[2])).unwrap().created().unwrap();
+        while SystemTime::now() < made + Duration::from_millis(40) {
+            std::thread::yield_now();
+        }
+        assert_eq!(uids(&place.settled_look().await), [1, 2, 3]);
+        fs::rename(place.path(names[0]), place.path("cur/other:2,F")).unwrap();
+        fs::rename(place.path(names[1]), place.path("cur/msg.b:2,S")).unwrap();
+        // Of this one the name says that its NUL is sent as it is.
+        fs::rename(place.path(names[2]), place.path("cur/msg.c:2,S")).unwrap();
+        // Such a listing is not quiet.
+        place.look().await;
+        let messages = place.settled_look().await;
+        assert_eq!(uids(&messages), [1, 2, 4]);
+        assert_eq!(flags(&messages), [MessageFlags::FLAGGED, MessageFlags::SEEN, MessageFlags::SEEN]);
+        assert_eq!(place.read(&messages, 2).await.unwrap(), b"a\x80\r\n");
+        place.reopen();
+        let reopened = place.settled_look().await;
+        assert_eq!((uids(&reopened), flags(&reopened)), (uids(&messages), flags(&messages)));
+        assert_eq!(place.read(&reopened, 1).await.unwrap(), b"a\x80\r\n");
+    }
+}

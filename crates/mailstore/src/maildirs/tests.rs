@@ -17,7 +17,6 @@ use super::mailbox::{MaildirMailbox, lock};
 use super::state::Messages;
 use super::{MaildirLogins, MaildirStore};
 use crate::error::MailstoreError;
-use crate::flags::MessageFlags;
 use crate::ledger::MailLedger;
 use crate::name::MailboxName;
 use crate::row::Uid;
@@ -462,38 +461,6 @@ async fn a_reused_inode_is_another_message() {
     }
     let found = place.settled_look().await;
     assert!(!uids(&found).contains(&1) && uids(&found).starts_with(&[2]), "{:?}", uids(&found));
-}
-
-/// Section 3.7, by inode. The time that a file was made tells its inode from that of a later file.
-#[tokio::test]
-async fn a_file_under_another_key_stays_the_message() {
-    let mut place = Place::new();
-    let names = ["new/1.a", "cur/2.b:2,S", "cur/3.J1fRabT0.mx,S=3,W=3:2,"];
-    for name in names {
-        fs::write(place.path(name), "a\0\n").unwrap();
-    }
-    let made = fs::metadata(place.path(names[2])).unwrap().created().unwrap();
-    while SystemTime::now() < made + Duration::from_millis(40) {
-        std::thread::yield_now();
-    }
-    fs::write(place.path("new/4.new"), "x").unwrap();
-    assert_eq!(uids(&place.settled_look().await), [1, 2, 3, 4]);
-    fs::rename(place.path(names[0]), place.path("cur/other:2,F")).unwrap();
-    fs::rename(place.path(names[1]), place.path("cur/msg.b:2,S")).unwrap();
-    // Of this one the name says that its NUL is sent as it is.
-    fs::rename(place.path(names[2]), place.path("cur/msg.c:2,S")).unwrap();
-    // Too new to be told from a later file of that inode.
-    fs::rename(place.path("new/4.new"), place.path("new/5.new")).unwrap();
-    // Such a listing is not quiet.
-    place.look().await;
-    let messages = place.settled_look().await;
-    assert_eq!(uids(&messages), [1, 2, 5, 6]);
-    assert_eq!(flags(&messages)[..2], [MessageFlags::FLAGGED.0, MessageFlags::SEEN.0]);
-    assert_eq!(place.read(&messages, 2).await.unwrap(), b"a\x80\r\n");
-    place.reopen();
-    let reopened = place.settled_look().await;
-    assert_eq!((uids(&reopened), flags(&reopened)), (uids(&messages), flags(&messages)));
-    assert_eq!(place.read(&reopened, 1).await.unwrap(), b"a\x80\r\n");
 }
 
 /// A copy gets a key that no other file has, whatever the flags of that are: one look is enough for any number of them.
