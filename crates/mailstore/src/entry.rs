@@ -81,6 +81,17 @@ pub enum MailEntry {
         /// The file's name now.
         name: Bytes,
     },
+    /// A message's file was read, and has other sizes than were recorded.
+    Size {
+        /// The mailbox.
+        mailbox: u32,
+        /// The message.
+        uid: u32,
+        /// RFC822.SIZE.
+        wire_size: u32,
+        /// As in [`MessageFacts::line_feeds`].
+        line_feeds: u32,
+    },
     /// An account was made or changed.
     Account(AccountFields),
     /// The store was opened.
@@ -281,6 +292,7 @@ impl MailEntry {
             | Self::Keyword { mailbox, .. }
             | Self::Found { mailbox, .. }
             | Self::Name { mailbox, .. }
+            | Self::Size { mailbox, .. }
             | Self::UniqueIds { mailbox, .. } => Some(*mailbox),
             Self::Mailbox(_)
             | Self::MailboxGone { .. }

@@ -63,6 +63,12 @@ fn entries() -> impl Strategy<Value = MailEntry> {
         (id(), id(), prop::collection::vec((facts(), octets()), 0..4))
             .prop_map(|(mailbox, first_uid, messages)| MailEntry::Found { mailbox, first_uid, messages }),
         (id(), id(), octets()).prop_map(|(mailbox, uid, name)| MailEntry::Name { mailbox, uid, name }),
+        any::<(u32, u32, u32, u32)>().prop_map(|(mailbox, uid, wire_size, line_feeds)| MailEntry::Size {
+            mailbox,
+            uid,
+            wire_size,
+            line_feeds
+        }),
         (any::<(u32, u64, u32, bool)>(), octets()).prop_map(|((id, quota_bytes, quota_messages, is_gone), name)| {
             MailEntry::Account(AccountFields { id, name, quota_bytes, quota_messages, is_gone })
         }),
@@ -92,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_refused_or_those_of_an_entry(kind in 0u8..18, mut bytes in prop::collection::vec(any::<u8>(), 2..90)) {
+    fn any_bytes_are_refused_or_those_of_an_entry(kind in 0u8..19, mut bytes in prop::collection::vec(any::<u8>(), 2..90)) {
         (bytes[0], bytes[1]) = (1, kind);
         let bytes = Bytes::from(bytes);
         if let Some(entry) = MailEntry::decode(&bytes) {

@@ -160,7 +160,16 @@ impl<F: Clone> MessageList<F> {
         self.counts.add(&message);
         match self.chunks.last_mut() {
             Some(last) if last.len() < CHUNK_MESSAGES => {
-                Arc::make_mut(last).push(message);
+                match Arc::get_mut(last) {
+                    Some(last) => last.push(message),
+                    // `Arc::make_mut` leaves no room for one more, which would copy them all again.
+                    None => {
+                        let mut copy = Vec::with_capacity((last.len() + 1).next_power_of_two().min(CHUNK_MESSAGES));
+                        copy.extend_from_slice(last);
+                        copy.push(message);
+                        *last = Arc::new(copy);
+                    }
+                }
                 self.len += 1;
             }
             _ => self.push_chunk(Arc::new(vec![message])),
@@ -230,6 +239,12 @@ impl<F: Clone> MessageList<F> {
     pub fn set_file(&mut self, at: usize, file: F) {
         self.get_mut(at).file = file;
     }
+
+    /// Sets the recorded size of a message.
+    pub fn set_wire_size(&mut self, at: usize, wire_size: u32) {
+        let before = std::mem::replace(&mut self.get_mut(at).wire_size, wire_size);
+        self.counts.bytes = self.counts.bytes + u64::from(wire_size) - u64::from(before);
+    }
 }
 
 impl<F: Clone> FromIterator<Message<F>> for MessageList<F> {
@@ -265,6 +280,7 @@ mod tests {
         Push(u64, u32),
         Flags(u32, u32, u64),
         Remove(u32, u32),
+        Size(u32, u32),
     }
 
     fn change() -> impl Strategy<Value = Change> {
@@ -272,6 +288,7 @@ mod tests {
             3 => (0u64..32, any::<u32>()).prop_map(|(flags, size)| Change::Push(flags, size)),
             2 => (0u32..20, 0u32..20, 0u64..32).prop_map(|(from, to, flags)| Change::Flags(from, to, flags)),
             1 => (0u32..20, 0u32..3).prop_map(|(from, count)| Change::Remove(from, from + count)),
+            1 => (0u32..20, any::<u32>()).prop_map(|(uid, size)| Change::Size(uid, size)),
         ]
     }
 
@@ -287,6 +304,11 @@ mod tests {
                             Message { uid: uid_next, flags, modseq, internal_date: 0, wire_size, email_id, file: () };
                         list.push(message);
                         uid_next += 1;
+                    }
+                    Change::Size(uid, size) => {
+                        if let Some(at) = list.position(uid) {
+                            list.set_wire_size(at, size);
+                        }
                     }
                     Change::Flags(first, last, flags) => {
                         let mut changed = Vec::new();

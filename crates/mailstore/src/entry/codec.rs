@@ -54,6 +54,9 @@ impl MailEntry {
                 begin(&mut out, 9, &[*mailbox, *uid]);
                 put_octets(&mut out, name);
             }
+            Self::Size { mailbox, uid, wire_size, line_feeds } => {
+                begin(&mut out, 17, &[*mailbox, *uid, *wire_size, *line_feeds]);
+            }
             Self::Account(fields) => fields.put(&mut out),
             Self::Opening { nonce, host } => {
                 begin(&mut out, 12, &[*nonce]);
@@ -81,7 +84,7 @@ impl MailEntry {
         let mailbox = || rest.first_chunk().copied().map(u32::from_le_bytes);
         Some(match kind {
             _ if version != VERSION => return None,
-            1..=3 | 7..=9 | 16 => EntryKind::OfMailbox(mailbox()?),
+            1..=3 | 7..=9 | 16 | 17 => EntryKind::OfMailbox(mailbox()?),
             5 | 6 => EntryKind::Mailbox(mailbox()?),
             _ => EntryKind::Other,
         })
@@ -137,6 +140,12 @@ impl MailEntry {
             16 => Self::UniqueIds {
                 mailbox: fields.u32()?,
                 ids: fields.list(|fields| Some((fields.u32()?, fields.octets()?)))?,
+            },
+            17 => Self::Size {
+                mailbox: fields.u32()?,
+                uid: fields.u32()?,
+                wire_size: fields.u32()?,
+                line_feeds: fields.u32()?,
             },
             _ => return None,
         };

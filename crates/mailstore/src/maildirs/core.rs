@@ -1,6 +1,6 @@
 //! One Maildir at work, on threads that may block: looks for changes, and opens messages.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -67,6 +67,8 @@ pub(super) struct MailboxCore {
     pub looked: watch::Sender<Looked>,
     /// UIDs whose file turned out to have another content.
     pub suspects: Mutex<HashSet<u32>>,
+    /// Sizes of messages on the disk and on the wire, where they are not those that were recorded. By UID.
+    pub sizes: Mutex<BTreeMap<u32, (u64, u64)>>,
     pub told: Told,
     /// Held while flags change, messages are removed or files are renamed, until that is durable. A listing holds it
     /// too, so that it shows no name from before a rename. Lock order: the lower mailbox id first.
@@ -167,6 +169,7 @@ impl MailboxCore {
         if !was_loaded {
             self.show_before_listing(&reader);
         }
+        self.record_sizes(odd);
         let suspects = std::mem::take(&mut *lock(&self.suspects));
         for _ in 0..RENAMES_MAX {
             match self.scan(known, &reader, &suspects, odd) {

@@ -1,6 +1,5 @@
 //! An open Maildir: looks for changes, and reads messages.
 
-use std::fs::File;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -73,6 +72,7 @@ impl MaildirMailbox {
                 opening: None,
             }),
             suspects: Mutex::default(),
+            sizes: Mutex::default(),
             told: Told::default(),
             changing: Mutex::default(),
             changes: ChangeQueue::default(),
@@ -218,19 +218,17 @@ impl MaildirMailbox {
         }
     }
 
-    /// Runs `read` with the open file where it may block.
-    fn with_file<T: Send + 'static>(
-        &self,
-        message: &Message<Arc<MailFile>>,
-        read: impl FnOnce(File, u64, &MailFile) -> Result<T, MailstoreError> + Send + 'static,
-    ) -> Asked<'static, T> {
-        let (inner, uid, file) = (Arc::clone(&self.0), message.uid, Arc::clone(&message.file));
+    /// Reads a message for its size.
+    fn read_size(&self, message: &Message<Arc<MailFile>>) -> Asked<'static, u64> {
+        let (core, message) = (Arc::clone(&self.0), message.clone());
         Box::pin(async move {
-            inner.listed().await;
-            let turns = inner.reading.clone();
+            core.listed().await;
+            let turns = core.reading.clone();
             let work = move || {
-                let (opened, size) = inner.open(uid, &file)?;
-                read(opened, size, &file)
+                let (opened, size) = core.open(message.uid, &message.file)?;
+                let wire_size = wire_len(&opened, size, &message.file)?;
+                core.found_size(&message, size, wire_size);
+                Ok(wire_size)
             };
             turns.read(work).await?
         })
@@ -374,7 +372,7 @@ impl Source for MaildirMailbox {
     fn size<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, u64> {
         match message.file.wire_size() {
             Some(size) => Box::pin(std::future::ready(Ok(size))),
-            None => self.with_file(message, |file, size, message| wire_len(&file, size, message)),
+            None => self.read_size(message),
         }
     }
 

@@ -13,10 +13,17 @@ use super::body::{FileBody, header};
 use super::core::MailboxCore;
 use super::file::MailFile;
 use super::header_cache::HeaderReader;
+use super::mailbox::lock;
+use super::scan::Oddities;
+use crate::entry::MailEntry;
 use crate::error::MailstoreError;
 use crate::mail_body::{MailBody, first_fields, first_kept};
 use crate::message_list::Message;
+use crate::row::Uid;
 use crate::store::KeptKind;
+
+/// Sizes that one look records.
+const SIZES_MAX: usize = 10_000;
 
 impl MailboxCore {
     /// The facts of a message's file, unless it is another one or yet to be made.
@@ -119,7 +126,38 @@ impl MailboxCore {
             return Ok(Arc::new(AwaitedBody { in_spool, in_file: Arc::new(in_file), turns }));
         }
         let (opened, size) = self.open_by(reader.as_ref().map_err(Clone::clone)?, uid, &file)?;
-        Ok(Arc::new(FileBody::new(opened, size, &file, &self.reading)?))
+        let body = FileBody::new(opened, size, &file, &self.reading)?;
+        self.found_size(message, size, body.len());
+        Ok(Arc::new(body))
+    }
+
+    /// A message was read, and has these sizes on the disk and on the wire. If others were recorded, the next look
+    /// records them: a name can say anything, and a file may have been too long or unreadable when it came.
+    pub fn found_size(&self, message: &Message<Arc<MailFile>>, disk_size: u64, wire_size: u64) {
+        if u64::from(message.wire_size) != wire_size {
+            lock(&self.sizes).insert(message.uid, (disk_size, wire_size));
+        }
+    }
+
+    /// Records sizes that were found. `changing` is held.
+    pub fn record_sizes(&self, odd: &mut Oddities) {
+        let found = std::mem::take(&mut *lock(&self.sizes));
+        let Some(now) = self.now().filter(|_| !found.is_empty()) else { return };
+        let entry = |(uid, (disk_size, wire_size)): (u32, (u64, u64))| {
+            let message = now.find(Uid::new(uid)?)?;
+            let wire = u32::try_from(wire_size).ok().filter(|wire| *wire != message.wire_size)?;
+            let line_feeds = wire_size.checked_sub(disk_size)? as u32;
+            Some(MailEntry::Size { mailbox: self.id, uid, wire_size: wire, line_feeds })
+        };
+        let entries: Vec<MailEntry> = found.into_iter().filter_map(entry).take(SIZES_MAX).collect();
+        if entries.is_empty() {
+            return;
+        }
+        match self.shared.ledger.append(&entries) {
+            Ok(_) => drop(self.catch_up()),
+            // They are found again by the next who reads.
+            Err(error) => odd.not_durable = Some(error.to_string()),
+        }
     }
 }
 
@@ -128,5 +166,35 @@ pub(super) fn commit_cache(core: &Arc<MailboxCore>) {
     if core.shared.header_cache.takes_commit() {
         let core = Arc::clone(core);
         drop(spawn_blocking(move || core.shared.header_cache.commit()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::tests::Place;
+    use crate::snapshot::{Source, status};
+
+    /// Decision 26. A name can say anything about sizes.
+    #[tokio::test]
+    async fn a_size_that_proves_wrong_is_repaired() {
+        let mut place = Place::new();
+        fs::write(place.path("cur/1.a,S=5,W=9:2,"), "ab\ncd").unwrap();
+        fs::write(place.path("cur/2.b,S=3,W=4:2,"), "ab\n").unwrap();
+        let bytes = |place: &Place, messages| status(place.mailbox(), messages).bytes;
+        let told = place.settled_look().await;
+        assert_eq!(place.mailbox().known_size(&told.messages[0]), Some(9));
+        assert_eq!(bytes(&place, &told), Some(13));
+        assert_eq!(place.read(&told, 1).await.unwrap(), b"ab\r\ncd", "who was told 9 gets 6");
+        assert_eq!(place.read(&told, 2).await.unwrap(), b"ab\r\n");
+        let repaired = place.mailbox().look().await.unwrap();
+        assert_eq!(bytes(&place, &repaired), Some(10));
+        let owner = place.mailbox().core().owner.id;
+        assert_eq!(place.mailbox().core().shared.ledger.usage(owner).unwrap(), (10, 2));
+        place.reopen();
+        let reopened = place.settled_look().await;
+        assert_eq!(bytes(&place, &reopened), Some(10));
+        assert_eq!(place.mailbox().known_size(&reopened.messages[0]), Some(6));
     }
 }

@@ -154,6 +154,11 @@ impl MailboxState {
                     now.messages.set_file(at, Arc::clone(file));
                 }
             }
+            MailEntry::Size { uid, wire_size, .. } => {
+                if let Some(at) = now.messages.position(uid) {
+                    now.messages.set_wire_size(at, wire_size);
+                }
+            }
             _ => {}
         }
     }

@@ -34,7 +34,8 @@ impl MailboxCore {
 
     /// True if the last listing was complete and inotify reported no change since.
     fn is_as_listed(&self) -> bool {
-        if self.is_unlisted.load(Ordering::Relaxed) || !lock(&self.suspects).is_empty() {
+        let has_read = || !lock(&self.suspects).is_empty() || !lock(&self.sizes).is_empty();
+        if self.is_unlisted.load(Ordering::Relaxed) || has_read() {
             return false;
         }
         if !self.shared.hot_dirs.read_events_now(self.id) {

@@ -122,6 +122,9 @@ impl<'a> Applier<'a> {
                     true
                 })?;
             }
+            MailEntry::Size { mailbox, uid, wire_size, line_feeds } => {
+                self.size((*mailbox, *uid), *wire_size, *line_feeds)?;
+            }
             MailEntry::New { mailbox, first_uid, messages } => {
                 self.new_messages(lsn, *mailbox, *first_uid, messages)?
             }
@@ -371,6 +374,27 @@ impl<'a> Applier<'a> {
         self.state_rows(mailbox).push(reader, StateMessage { uid, flags, modseq: lsn, letters: 0 })?;
         if let Some(name) = name {
             self.changes.put(TableName::Foreign, &key_of_two(mailbox, uid), name.to_vec());
+        }
+        Ok(())
+    }
+
+    /// Other sizes of a message.
+    fn size(&mut self, (mailbox, uid): (u32, u32), wire_size: u32, line_feeds: u32) -> Result<(), MetaError> {
+        let (reader, mut before) = (self.reader, None);
+        self.fixed_rows(mailbox).change(reader, NumberRange { first: uid, last: uid }, |message| {
+            before = Some(message.wire_size);
+            (message.wire_size, message.line_feeds) = (wire_size, line_feeds);
+            true
+        })?;
+        let Some(before) = before else { return Ok(()) };
+        let other = |bytes: u64| (bytes + u64::from(wire_size)).saturating_sub(before.into());
+        let head = self.head(mailbox)?;
+        head.bytes = other(head.bytes);
+        let account = head.account;
+        // A takeover gives messages to a mailbox before it is made.
+        if account != 0 {
+            let row = self.account(account)?;
+            row.bytes = other(row.bytes);
         }
         Ok(())
     }

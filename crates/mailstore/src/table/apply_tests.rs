@@ -72,6 +72,7 @@ enum Change {
     Found(Vec<(u64, u32)>),
     State(u32, u32, u64),
     Gone(u32, u32),
+    Size(u32, u32),
     Commit,
     Again,
 }
@@ -83,6 +84,7 @@ fn change() -> impl Strategy<Value = Change> {
         2 => (uids.clone(), any::<u64>()).prop_map(|((first, more), flags)| Change::State(first, first + more, flags)),
         2 => (1u32..900, 0u32..4).prop_map(|(first, more)| Change::State(first, first + more, 1 << 63)),
         2 => uids.prop_map(|(first, more)| Change::Gone(first, first + more)),
+        2 => (1u32..900, any::<u32>()).prop_map(|(uid, size)| Change::Size(uid, size)),
         1 => Just(Change::Commit),
         1 => Just(Change::Again),
     ]
@@ -126,6 +128,10 @@ proptest! {
                     waiting.push((lsn, MailEntry::Gone { mailbox: MAILBOX, set, reason, when: 5 }));
                     model.retain(|uid, _| !(first..=last).contains(uid));
                     next = next.max(last + 1);
+                }
+                Change::Size(uid, wire_size) => {
+                    waiting.push((lsn, MailEntry::Size { mailbox: MAILBOX, uid, wire_size, line_feeds: 1 }));
+                    model.entry(uid).and_modify(|message| message.1 = wire_size);
                 }
                 Change::Commit => {
                     commit(&table, &waiting);
