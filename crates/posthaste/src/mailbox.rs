@@ -1,5 +1,6 @@
 //! `posthaste mailbox …`: the mailboxes of an account, as IMAP and POP3 show them.
 
+mod compact;
 mod verify;
 
 use std::io::ErrorKind;
@@ -13,6 +14,7 @@ use posthaste_mailstore::summary::{AccountSummary, MailboxSummary};
 use posthaste_units::{about_bytes, count};
 use serde_json::{Value, json};
 
+use self::compact::CompactArgs;
 use self::verify::VerifyArgs;
 use crate::config_arg::ConfigArg;
 use crate::mail_session::MailSession;
@@ -65,6 +67,8 @@ pub enum MailboxCommand {
     },
     /// Compare what is kept about mailboxes with their files; changes nothing
     Verify(VerifyArgs),
+    /// Cut unused pages off the file of the table, while no server runs
+    Compact(CompactArgs),
     /// Make what is kept about a mailbox anew from its files; sessions that have it open end
     Rebuild {
         #[command(flatten)]
@@ -251,6 +255,7 @@ pub fn run(command: MailboxCommand) -> Result<ExitCode, AnyError> {
         MailboxCommand::Rename { of, mailbox, to } => return of.rename(&mailbox, &to),
         MailboxCommand::Delete { of, mailbox, yes } => return of.delete(&mailbox, yes),
         MailboxCommand::Verify(args) => return args.run(),
+        MailboxCommand::Compact(args) => return args.run(),
         MailboxCommand::Rebuild { of, mailbox, new_uids, yes } => return of.rebuild(&mailbox, new_uids, yes),
     }
     Ok(ExitCode::SUCCESS)

@@ -387,16 +387,11 @@ impl<'a> Applier<'a> {
             true
         })?;
         let Some(before) = before else { return Ok(()) };
-        let other = |bytes: u64| (bytes + u64::from(wire_size)).saturating_sub(before.into());
         let head = self.head(mailbox)?;
-        head.bytes = other(head.bytes);
+        head.bytes = head.bytes.saturating_sub(before.into()) + u64::from(wire_size);
         let account = head.account;
-        // A takeover gives messages to a mailbox before it is made.
-        if account != 0 {
-            let row = self.account(account)?;
-            row.bytes = other(row.bytes);
-        }
-        Ok(())
+        self.counted(account, before.into(), false)?;
+        self.counted(account, wire_size.into(), true)
     }
 
     /// The stored name of a message's file.

@@ -287,6 +287,28 @@ fn a_sparse_file_is_compacted_and_a_cut_leaves_its_rows() {
 }
 
 #[test]
+fn an_estimate_tells_a_full_file_from_a_sparse_one() {
+    let temporary = tempfile::tempdir().unwrap();
+    let table = MetaTable::open(temporary.path()).unwrap();
+    let of = |table: &MetaTable, measure: fn(&redb::ReadTransaction) -> Result<u64, redb::Error>| {
+        measure(&table.lock().open.as_ref().unwrap().database.begin_read().unwrap()).unwrap()
+    };
+    let (many, none) = many_rows();
+    table.commit(&many).unwrap();
+    let (live, about) = (of(&table, live_bytes), of(&table, about_live_bytes));
+    assert!((live / 2..live * 2).contains(&about), "{about} of {live}");
+    // A full file is not looked at as a whole: it has at most twice its live pages.
+    assert!(about > file_bytes(temporary.path()) / SPARSE_RATIO, "{about} of {}", file_bytes(temporary.path()));
+    table.commit(&none).unwrap();
+    assert!(of(&table, about_live_bytes) < file_bytes(temporary.path()) / SPARSE_RATIO);
+    drop(table);
+    let (before, after) = MetaTable::compact(temporary.path()).unwrap();
+    assert!(after < before / 4 && after == file_bytes(temporary.path()), "{before} {after}");
+    assert!(MetaTable::compact(&temporary.path().join("none")).is_err());
+    assert!(!temporary.path().join("none").exists());
+}
+
+#[test]
 fn a_failed_sync_of_a_compaction_keeps_the_rows() {
     let mut failed = 0;
     for nth in 1.. {

@@ -1,4 +1,4 @@
-//! `posthaste mailbox verify` and `rebuild`.
+//! `posthaste mailbox verify`, `rebuild` and `compact`.
 
 use std::fs;
 use std::path::Path;
@@ -52,6 +52,27 @@ fn mailboxes_are_verified_beside_a_server_that_receives() {
     let (code, found) = verify(dir.path());
     assert_eq!((code, &found["damage"]), (Some(0), &0.into()), "{found}");
     assert!(found["messages"].as_u64().unwrap() > 0 && found["mailboxes"] == 6, "{found}");
+}
+
+#[test]
+fn a_table_is_compacted_while_no_server_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    Imap::logged_in(address).ok("SELECT INBOX");
+    let (code, _, error) = output(dir.path(), &["mailbox", "compact"]);
+    assert!(code == Some(2) && error.contains("stop the server first"), "{error}");
+    server.stop();
+    let table = dir.path().join("posthaste-data/mailstore/meta.redb");
+    let (before, listed) =
+        (fs::metadata(&table).unwrap().len(), output(dir.path(), &["mailbox", "list", "ann@example.org"]));
+    let (code, text, error) = output(dir.path(), &["mailbox", "compact", "--json"]);
+    assert_eq!(code, Some(0), "{error}");
+    let done: Value = serde_json::from_str(&text).unwrap();
+    let after = fs::metadata(&table).unwrap().len();
+    assert_eq!(done, serde_json::json!({ "table_file_bytes": after, "table_file_bytes_before": before }));
+    assert!(after < before, "{after} {before}");
+    assert_eq!(output(dir.path(), &["mailbox", "list", "ann@example.org"]), listed);
+    assert_eq!(verify(dir.path()).0, Some(0));
 }
 
 #[test]
