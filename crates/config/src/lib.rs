@@ -16,6 +16,7 @@ mod dkim;
 mod error;
 mod http;
 mod identity;
+mod imap;
 mod limits;
 #[cfg(test)]
 mod listener_tests;
@@ -53,6 +54,7 @@ pub use dkim::Dkim;
 pub use error::{ConfigError, Position};
 pub use http::Http;
 pub use identity::UserIdentity;
+pub use imap::{Imap, MailboxNames};
 pub use limits::{LimitOverrides, LimitSection, ProcessLimits, ReceiveLimitOverrides, ReceiveLimits};
 pub use listeners::{Listener, ListenerProtocol, Network};
 pub use log::{LOG_MODULES, Log, LogDirective, LogFormat};
@@ -116,6 +118,9 @@ pub struct Config {
     /// Storage limits of accounts.
     #[serde(default, deserialize_with = "values::table")]
     pub quota: Quota,
+    /// Settings that all listeners for IMAP share.
+    #[serde(default, deserialize_with = "values::table")]
+    pub imap: Imap,
     /// Settings that all HTTP listeners share.
     #[serde(default, deserialize_with = "values::table")]
     pub http: Http,
@@ -176,6 +181,7 @@ impl Default for Config {
             acme: Acme::default(),
             auth: Auth::default(),
             quota: Quota::default(),
+            imap: Imap::default(),
             http: Http::default(),
             transport: Transport::default(),
             relay: Relay::default(),

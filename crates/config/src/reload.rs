@@ -231,6 +231,7 @@ impl Config {
             acme: at.section(&self.acme, &new.acme),
             auth: at.section(&self.auth, &new.auth),
             quota: at.section(&self.quota, &new.quota),
+            imap: at.section(&self.imap, &new.imap),
             http: at.section(&self.http, &new.http),
             checks: at.section(&self.checks, &new.checks),
             dkim: at.section(&self.dkim, &new.dkim),

@@ -15,6 +15,7 @@ mod machine;
 mod mail_keys;
 mod managing;
 mod matching;
+mod names;
 mod ordering;
 mod quota;
 mod refuse;
@@ -38,6 +39,7 @@ use crate::set::NumberSet;
 
 pub use crate::command::FlagChange;
 pub use machine::ImapMachine;
+pub use names::NameForm;
 
 /// Settings of an [`ImapMachine`].
 #[derive(Debug, Clone)]
@@ -50,6 +52,8 @@ pub struct ImapConfig {
     pub compress: bool,
     /// Logins need TLS from this machine, too.
     pub needs_tls: bool,
+    /// The form of mailbox names.
+    pub names: NameForm,
     /// The answer to ID, keys and values (RFC 2971). Never empty: Microsoft's cloud gives up without an answer.
     pub id: Vec<(String, String)>,
     /// All bounds.
@@ -60,8 +64,8 @@ impl ImapConfig {
     /// Everything at its default.
     pub fn new(host_name: impl Into<String>) -> Self {
         let id = vec![("name".into(), "Posthaste".into())];
-        let limits = ImapLimits::default();
-        Self { host_name: host_name.into(), starttls: false, compress: false, needs_tls: false, id, limits }
+        let (names, limits) = (NameForm::default(), ImapLimits::default());
+        Self { host_name: host_name.into(), starttls: false, compress: false, needs_tls: false, names, id, limits }
     }
 }
 

@@ -2,11 +2,11 @@
 //!
 //! `C: text` is sent with CRLF, `C! text` as it stands; `S: line` is the next line of the answer, with `…` at its end the beginning of it; `S:
 //! closed` is the end. `\r`, `\n` and `\xNN` are escapes. `@remote` comes from another machine, `@starttls` offers TLS, `@scram`
-//! SCRAM-SHA-256, `@bound` with that -PLUS.
+//! SCRAM-SHA-256, `@bound` with that -PLUS; `@dot` and `@inbox` have names with `.` and `INBOX.`.
 
 use std::path::Path;
 
-use posthaste_imap::session::ImapConfig;
+use posthaste_imap::session::{ImapConfig, NameForm};
 
 use crate::common::Host;
 
@@ -16,6 +16,7 @@ struct Trace {
     scram: bool,
     bound: bool,
     starttls: bool,
+    names: NameForm,
     steps: Vec<Step>,
 }
 
@@ -51,7 +52,8 @@ fn traces() -> Vec<Trace> {
 
 fn read(path: &Path) -> Trace {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
-    let mut trace = Trace { name, trusted: true, scram: false, bound: false, starttls: false, steps: Vec::new() };
+    let (names, steps) = (NameForm::Slash, Vec::new());
+    let mut trace = Trace { name, trusted: true, scram: false, bound: false, starttls: false, names, steps };
     for line in std::fs::read_to_string(path).unwrap().lines() {
         match line.split_at_checked(2).unwrap_or((line, "")) {
             ("", _) | ("# ", _) => {}
@@ -65,6 +67,8 @@ fn read(path: &Path) -> Trace {
             _ if line == "@scram" => trace.scram = true,
             _ if line == "@bound" => trace.bound = true,
             _ if line == "@starttls" => trace.starttls = true,
+            _ if line == "@dot" => trace.names = NameForm::Dot,
+            _ if line == "@inbox" => trace.names = NameForm::DotBelowInbox,
             _ => panic!("{}: {line}", trace.name),
         }
     }
@@ -73,7 +77,7 @@ fn read(path: &Path) -> Trace {
 
 fn config(trace: &Trace) -> ImapConfig {
     let mut config = ImapConfig::new("mail.example.org");
-    (config.starttls, config.compress) = (trace.starttls, true);
+    (config.starttls, config.compress, config.names) = (trace.starttls, true, trace.names);
     config
 }
 

@@ -1,5 +1,6 @@
 //! LIST, LSUB and LIST-STATUS.
 
+use super::names::NameForm;
 use super::select::no_mailbox;
 use super::state::State;
 use super::{ImapEvent, ImapMachine, ListedName, MailRefusal};
@@ -16,6 +17,8 @@ pub(super) struct Listing {
     tells_subscribed: bool,
     special_use_only: bool,
     status: Vec<StatusItem>,
+    /// No pattern matches INBOX, whatever the patterns of the store say.
+    leaves_out_inbox: bool,
     asked: bool,
 }
 
@@ -30,7 +33,7 @@ impl ImapMachine {
         }
         if !list.is_extended && list.patterns.iter().all(Vec::is_empty) {
             // Asks for the separator (RFC 3501 section 6.3.8).
-            self.line("* LIST (\\Noselect) \"/\" \"\"");
+            self.line(&format!("* LIST (\\Noselect) \"{}\" \"\"", self.config.names.separator()));
             return self.done(tag, "LIST");
         }
         let listing = Listing {
@@ -41,6 +44,7 @@ impl ImapMachine {
             tells_subscribed: list.returns.subscribed || list.selection.subscribed,
             special_use_only: list.selection.special_use,
             status: list.returns.status,
+            leaves_out_inbox: false,
             asked: false,
         };
         self.open_list(listing, &list.reference, &list.patterns, list.selection.subscribed)
@@ -56,6 +60,7 @@ impl ImapMachine {
             tells_subscribed: false,
             special_use_only: false,
             status: Vec::new(),
+            leaves_out_inbox: false,
             asked: false,
         };
         self.open_list(listing, reference, &[pattern.to_vec()], true)
@@ -63,7 +68,7 @@ impl ImapMachine {
 
     fn open_list(
         &mut self,
-        listing: Listing,
+        mut listing: Listing,
         reference: &[u8],
         patterns: &[Vec<u8>],
         subscribed: bool,
@@ -75,7 +80,10 @@ impl ImapMachine {
         }
         let joined = patterns.iter().map(|pattern| [reference, pattern].concat());
         // What is no modified UTF-7 matches no name.
-        let patterns: Vec<String> = joined.filter_map(|pattern| self.name(&pattern).ok()).collect();
+        let patterns: Vec<String> = joined.filter_map(|pattern| self.clients_name(&pattern).ok()).collect();
+        let names = self.config.names;
+        listing.leaves_out_inbox = !patterns.iter().any(|pattern| names.matches_inbox(pattern));
+        let patterns = patterns.into_iter().flat_map(|pattern| names.stored_patterns(pattern)).collect();
         let (status, recursive) = (!listing.status.is_empty(), listing.recursive);
         self.state = State::Listing(Box::new(listing));
         Some(ImapEvent::List { patterns, subscribed, recursive, status })
@@ -125,10 +133,13 @@ impl ImapMachine {
     }
 
     fn tell_name(&mut self, listing: &Listing, name: &ListedName) {
-        if listing.special_use_only && name.special_use.is_none() {
+        let is_left_out = listing.leaves_out_inbox && name.name == "INBOX";
+        if is_left_out || listing.special_use_only && name.special_use.is_none() {
             return;
         }
-        let children = if name.has_children { "\\HasChildren" } else { "\\HasNoChildren" };
+        // Of these names all others are below INBOX.
+        let is_above_all = name.name == "INBOX" && self.config.names == NameForm::DotBelowInbox;
+        let children = if name.has_children || is_above_all { "\\HasChildren" } else { "\\HasNoChildren" };
         let attributes = [
             if listing.is_lsub {
                 Some("\\Noselect").filter(|_| !name.is_mailbox || !name.subscribed)
@@ -144,7 +155,7 @@ impl ImapMachine {
         ];
         let attributes: Vec<&str> = attributes.into_iter().flatten().collect();
         let word = if listing.is_lsub { "LSUB" } else { "LIST" };
-        self.text(&format!("* {word} ({}) \"/\" ", attributes.join(" ")));
+        self.text(&format!("* {word} ({}) \"{}\" ", attributes.join(" "), self.config.names.separator()));
         self.write_name(&name.name);
         // RFC 5258 section 3.5.
         let has_child = listing.recursive && !listing.is_lsub && name.subscribed_below;

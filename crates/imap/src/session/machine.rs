@@ -338,7 +338,8 @@ impl ImapMachine {
             ImapCommand::Login { user, password } => self.login(tag, user, password),
             ImapCommand::Enable(names) => self.enable(tag, &names),
             ImapCommand::Namespace => {
-                self.line("* NAMESPACE ((\"\" \"/\")) NIL NIL");
+                let names = self.config.names;
+                self.line(&format!("* NAMESPACE ((\"{}\" \"{}\")) NIL NIL", names.prefix(), names.separator()));
                 self.done(tag, "NAMESPACE")
             }
             ImapCommand::List(list) => self.list(tag, list),

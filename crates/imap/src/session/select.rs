@@ -78,7 +78,7 @@ impl ImapMachine {
                 self.line(&format!("* OK [UIDNEXT {}] Next UID", mailbox.uid_next));
                 self.line(&format!("* OK [HIGHESTMODSEQ {}] Highest", mailbox.highest_modseq));
                 if self.rev2 {
-                    self.text("* LIST () \"/\" ");
+                    self.text(&format!("* LIST () \"{}\" ", self.config.names.separator()));
                     self.write_name(&selecting.name);
                     self.line("");
                 }

@@ -188,3 +188,18 @@ fn folders_have_the_same_numbers_after_a_restart() {
     assert_eq!(of(&changed), of(&told));
     server.stop();
 }
+
+#[test]
+fn mailbox_names_have_the_form_that_clients_know() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = serve(dir.path(), "", "imap");
+    let mut imap = Imap::logged_in(address);
+    imap.ok("CREATE Work/2026");
+    server.reload(&format!("{CONFIG}[imap]\nnames = \"INBOX.\"\n"));
+    let mut dotted = Imap::logged_in(address);
+    assert_eq!(dotted.ok("LIST \"\" INBOX.Work.*"), "* LIST (\\HasNoChildren) \".\" \"INBOX.Work.2026\"\r\n");
+    assert!(dotted.ok("SELECT INBOX.Work.2026").contains("* 0 EXISTS"));
+    // A session keeps its form.
+    assert!(imap.ok("LIST \"\" Work/%").contains("\"Work/2026\""));
+    server.stop();
+}

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use posthaste_accounts::{LoginFailure, PasswordClaim};
-use posthaste_config::{Config, Listener, ListenerProtocol, ListenerTls};
+use posthaste_config::{Config, Listener, ListenerProtocol, ListenerTls, MailboxNames};
 use posthaste_directory::Directory;
 use posthaste_imap::driver::{Authenticator, CurrentImapConfig, ImapService};
-use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
+use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal, NameForm};
 use posthaste_mailstore::MaildirLogins;
 use posthaste_net::{Admission, Bound, Grant, Listeners, Peer};
 use posthaste_pop3::driver::{Pop3Authenticator, Pop3Service};
@@ -110,7 +110,12 @@ impl Door<'_> {
 fn imap_config(config: &Config, listener: &Listener, served: &ServedListener) -> ImapConfig {
     let mode = served.tls_mode();
     let (starttls, needs_tls) = (is_starttls(mode), needs_tls(listener, mode));
-    let mut imap = ImapConfig { starttls, needs_tls, ..ImapConfig::new(&config.host_name) };
+    let names = match config.imap.names {
+        MailboxNames::Slash => NameForm::Slash,
+        MailboxNames::Dot => NameForm::Dot,
+        MailboxNames::DotBelowInbox => NameForm::DotBelowInbox,
+    };
+    let mut imap = ImapConfig { starttls, needs_tls, names, ..ImapConfig::new(&config.host_name) };
     // RFC822.SIZE has 32 bits. 0: messages have no limit.
     imap.limits.append_bytes = match config.limits.session.message_bytes {
         0 => u32::MAX.into(),
