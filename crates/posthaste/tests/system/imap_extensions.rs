@@ -196,6 +196,7 @@ fn mailbox_names_have_the_form_that_clients_know() {
     let mut imap = Imap::logged_in(address);
     imap.ok("CREATE Work/2026");
     server.reload(&format!("{CONFIG}[imap]\nnames = \"INBOX.\"\n"));
+    server.wait_for_log("configuration reloaded");
     let mut dotted = Imap::logged_in(address);
     assert_eq!(dotted.ok("LIST \"\" INBOX.Work.*"), "* LIST (\\HasNoChildren) \".\" \"INBOX.Work.2026\"\r\n");
     assert!(dotted.ok("SELECT INBOX.Work.2026").contains("* 0 EXISTS"));
