@@ -57,7 +57,7 @@ fn ca_file() -> PathBuf {
 }
 
 /// Every event that the log can have.
-const EVENTS: [&str; 19] = [
+const EVENTS: [&str; 20] = [
     "received",
     "delivered",
     "deferred",
