@@ -35,12 +35,17 @@ wait_for() { # wait_for SECONDS COMMAND...
     done
 }
 
-show_logs() {
-    tail -n 30 n?.log e?.log status.log
+show_logs() { # The nodes' come last, where a short view of the output still has them.
+    df -h . | tail -n 1
+    free -m | sed -n 2p
+    tail -n 4 e?.log status.log
+    tail -n 14 n?.log
 }
 
 eval "$(block 1)"
-check "three members are in sync for each shard" wait_for 60 status n1 'len(shards) == 3 and all(len(it["in_sync"]) == 3 and it["owner"] == it["home"] for it in shards.values())'
+check "three members are in sync for each shard" wait_for 100 status n1 'len(shards) == 3 and all(len(it["in_sync"]) == 3 and it["owner"] == it["home"] for it in shards.values())'
+# Nothing below can pass without them.
+[ "$failed" -eq 0 ] || { show_logs; finish; }
 check "a cluster that is well has no red line" posthaste doctor cluster --config n1.toml
 eval "$(block 2)" >summary
 check "ten messages wait" grep -q 'there.example *10' summary

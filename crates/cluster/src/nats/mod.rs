@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions, HeaderMap, Request, RequestErrorKind};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, HeaderMap, Request, RequestErrorKind};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
@@ -90,6 +90,17 @@ pub enum NatsError {
     /// The thread could not be started.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+}
+
+impl NatsError {
+    /// No server has answered yet. Asking again may help.
+    pub fn is_silence(&self) -> bool {
+        match self {
+            NatsError::Connect(error) => matches!(error.kind(), ConnectErrorKind::Io | ConnectErrorKind::TimedOut),
+            NatsError::Log(error) => matches!(error, LogError::Unreachable(_)),
+            NatsError::Unprotected(_) | NatsError::Address(..) | NatsError::Io(_) => false,
+        }
+    }
 }
 
 /// A connection to the engine. Clones are the same one.

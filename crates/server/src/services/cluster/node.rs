@@ -9,11 +9,11 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use posthaste_cluster::nats::{NatsAnswers, NatsConfig, NatsEngine, NatsLogin, NatsPeers, NatsTls};
+use posthaste_cluster::nats::{NatsAnswers, NatsConfig, NatsEngine, NatsError, NatsLogin, NatsPeers, NatsTls};
 use posthaste_cluster::{
     BootTime, CallThreads, Cells, ClusterNode, DriverConfig, DriverWorld, LogError, NodeDriver, NodeName, NodeNews,
     NodeShard, OwnerIdentity, OwnershipConfig, OwnershipRules, OwnershipTimes, ReaderRules, ReplicatedConfig,
-    ReplicatedSpool, SenderRules, ShardLog, WriterRules,
+    ReplicatedSpool, SenderRules, ShardLog, ShardOpenError, WriterRules,
 };
 use posthaste_config::{Cluster, ClusterShard, Config, Dns};
 use posthaste_directory::Directory;
@@ -207,13 +207,13 @@ fn open(
     login: EngineLogin,
     repeats: &Arc<Repeats>,
 ) -> Result<OpenShards, ServeError> {
-    let failed = |error: &dyn std::fmt::Display| ServeError::Cluster(error.to_string());
-    let engine = NatsEngine::connect(engine_config(cluster, login)).map_err(|error| failed(&error))?;
     let until = Instant::now() + ENGINE_STARTS;
-    let cells = answered(until, || engine.cells())?;
-    let control: Arc<dyn ShardLog> = Arc::new(answered(until, || engine.control())?);
-    let mut wrong = answered(until, || cells.check())?;
-    wrong.extend(answered(until, || control.check())?);
+    let engine_config = engine_config(cluster, login);
+    let engine = answered(until, || Ok(NatsEngine::connect(engine_config.clone())?))?;
+    let cells = answered(until, || Ok(engine.cells()?))?;
+    let control: Arc<dyn ShardLog> = Arc::new(answered(until, || Ok(engine.control()?))?);
+    let mut wrong = answered(until, || Ok(cells.check()?))?;
+    wrong.extend(answered(until, || Ok(control.check()?))?);
     wrong.sort();
     wrong.dedup();
     if !wrong.is_empty() {
@@ -221,17 +221,18 @@ fn open(
     }
     let cells: Arc<dyn Cells> = Arc::new(cells);
     let nodes = NodeList::new(cluster.shards.iter().flat_map(ClusterShard::members), cells.clone());
-    answered(until, || nodes.check_start(&cluster.node))?.map_err(ServeError::Cluster)?;
+    answered(until, || Ok(nodes.check_start(&cluster.node)?))?.map_err(ServeError::Cluster)?;
     let (mut shards, mut home) = (Vec::new(), None);
     for shard in cluster.own_shards() {
         let dir = copy_of(config, shard.number);
-        let log: Arc<dyn ShardLog> = Arc::new(answered(until, || engine.log(shard.number))?);
+        let log: Arc<dyn ShardLog> = Arc::new(answered(until, || Ok(engine.log(shard.number)?))?);
         // Each log elects a leader of its own: the engine knows an old one before it can read it.
-        answered(until, || log.end())?;
-        let local = open_local(config, &dir, repeats)?;
-        let spool = ReplicatedSpool::follow(local, log.clone(), shard_config(config, shard.number));
-        let spool = spool.map_err(|error| ServeError::Cluster(format!("shard {}: {error}", shard.number)))?;
-        let spool = Arc::new(spool);
+        let follow = || {
+            let local = open_local(config, &dir, repeats)?;
+            let spool = ReplicatedSpool::follow(local, log.clone(), shard_config(config, shard.number));
+            spool.map_err(|error| Unopened::of_shard(shard.number, &error))
+        };
+        let spool = Arc::new(answered(until, follow)?);
         let intake = Intake::new(spool.clone(), intake_config(config));
         if shard.home == cluster.node {
             home = Some(intake.clone());
@@ -244,15 +245,58 @@ fn open(
     Ok(OpenShards { node, log_bytes, cells, control, peers, nodes, shards, home })
 }
 
+/// Why a step of the start failed.
+#[derive(Debug)]
+enum Unopened {
+    /// The engine has not answered: it may start, too.
+    Silent(String),
+    Failed(ServeError),
+}
+
+impl Unopened {
+    fn of_shard(shard: u16, error: &ShardOpenError) -> Self {
+        let is_silent = matches!(error, ShardOpenError::Log(LogError::Unreachable(_)));
+        let why = format!("shard {shard}: {error}");
+        if is_silent { Self::Silent(why) } else { Self::Failed(ServeError::Cluster(why)) }
+    }
+}
+
+impl From<LogError> for Unopened {
+    fn from(error: LogError) -> Self {
+        match error {
+            LogError::Unreachable(_) => Self::Silent(error.to_string()),
+            _ => Self::Failed(ServeError::Cluster(error.to_string())),
+        }
+    }
+}
+
+impl From<NatsError> for Unopened {
+    fn from(error: NatsError) -> Self {
+        if error.is_silence() {
+            Self::Silent(error.to_string())
+        } else {
+            Self::Failed(ServeError::Cluster(error.to_string()))
+        }
+    }
+}
+
+impl From<ServeError> for Unopened {
+    fn from(error: ServeError) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// Asks again until then while the engine does not answer: its servers may start at the same time, and elect leaders.
-fn answered<T>(until: Instant, ask: impl Fn() -> Result<T, LogError>) -> Result<T, ServeError> {
+fn answered<T>(until: Instant, ask: impl Fn() -> Result<T, Unopened>) -> Result<T, ServeError> {
     loop {
         match ask() {
-            Err(error @ LogError::Unreachable(_)) if Instant::now() < until => {
-                tracing::warn!(%error, "the engine is asked again");
+            Ok(answer) => return Ok(answer),
+            Err(Unopened::Silent(why)) if Instant::now() < until => {
+                tracing::warn!(why, "the engine is asked again");
                 std::thread::sleep(Duration::from_secs(1));
             }
-            other => return other.map_err(|error| ServeError::Cluster(error.to_string())),
+            Err(Unopened::Silent(why)) => return Err(ServeError::Cluster(why)),
+            Err(Unopened::Failed(error)) => return Err(error),
         }
     }
 }
@@ -384,7 +428,7 @@ impl Service for ClusterService {
 const PENDING_BYTES_MAX: u64 = 256 << 20;
 /// A request without an answer for so long is lost.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest that a start waits for the engine, once a server of it has answered.
+/// The longest that a start waits for the engine.
 const ENGINE_STARTS: Duration = Duration::from_secs(60);
 /// Between two questions for the engine's room.
 const ENGINE_PACE: Duration = Duration::from_secs(5);
@@ -404,12 +448,30 @@ mod tests {
         let check = |wait_secs, answers: &[Result<u8, LogError>], expected: Option<u8>, asked: usize| {
             let next = Cell::new(0);
             let until = Instant::now() + Duration::from_secs(wait_secs);
-            let answer = answered(until, || answers[next.replace(next.get() + 1)].clone());
+            let answer = answered(until, || Ok(answers[next.replace(next.get() + 1)].clone()?));
             assert_eq!((answer.ok(), next.get()), (expected, asked));
         };
         let away = || Err(LogError::Unreachable("no leader".to_owned()));
         check(60, &[away(), Ok(7)], Some(7), 2);
         check(60, &[Err(LogError::Conflict), Ok(7)], None, 1);
         check(0, &[away(), Ok(7)], None, 1);
+    }
+
+    #[test]
+    fn an_engine_that_starts_later_is_asked_again() {
+        let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let config = |servers: &str| NatsConfig {
+            servers: vec![servers.to_owned()],
+            monitors: Vec::new(),
+            tls: None,
+            login: None,
+            prefix: "test".to_owned(),
+            replicas: 1,
+            log_bytes_max: 1 << 20,
+            timeout: Duration::from_secs(5),
+        };
+        let of = |servers: &str| NatsEngine::connect(config(servers)).map(drop).map_err(Unopened::from);
+        assert!(matches!(of(&unused.to_string()), Err(Unopened::Silent(_))));
+        assert!(matches!(of("192.0.2.1:4222"), Err(Unopened::Failed(_))));
     }
 }
