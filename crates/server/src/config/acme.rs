@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use posthaste_acme::{
     AcmeError, AcmeHandle, AcmeSettings, LookupAnswer, LookupError, NameLookup, NameOutcome, Ports, Way, start,
 };
-use posthaste_dns::{DnsError, Resolver, ask_own_servers};
+use posthaste_dns::{Resolver, ask_own_servers};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -115,7 +115,7 @@ pub(crate) fn validates_names(listener: &Listener) -> bool {
     listener.tls_mode() == ListenerTls::Implicit && listener.has_port(443)
 }
 
-/// The resolver of mail hosts, and TLSA records of our own host.
+/// The servers of the names' own zones, and addresses that the configuration gives.
 struct ByDns {
     resolver: Resolver,
     config: Config,
@@ -124,12 +124,19 @@ struct ByDns {
 impl NameLookup for ByDns {
     fn addresses<'a>(&'a self, name: &'a str) -> LookupAnswer<'a, Vec<IpAddr>> {
         Box::pin(async move {
-            let found = self.resolver.addresses(name).await.map_err(|error| match error {
-                DnsError::NoAddress(name) => LookupError::Missing(format!("{name} has no address in DNS")),
-                error @ DnsError::NoSuchDomain(_) => LookupError::Missing(error.to_string()),
-                error => LookupError::Unknown(error.to_string()),
-            })?;
-            Ok(found.all().to_vec())
+            if self.resolver.has_fixed_hosts(name) {
+                let found = self.resolver.addresses(name).await;
+                return Ok(found.map_err(|error| unknown(&error))?.all().to_vec());
+            }
+            let (dns, name) = (self.config.dns.clone(), name.to_owned());
+            apart(async move || {
+                // A resolver may remember for hours that there was no record.
+                let found = ask_own_servers(&dns, DNS, async |source| Ok(source.addresses(&name).await)).await;
+                let found = found.map_err(|error| unknown(&error))?.map_err(|error| unknown(&error))?;
+                let missing = || LookupError::Missing(format!("{name} has no address in DNS"));
+                if found.is_empty() { Err(missing()) } else { Ok(found) }
+            })
+            .await
         })
     }
 
@@ -139,20 +146,29 @@ impl NameLookup for ByDns {
                 return Ok(());
             }
             let (config, key) = (self.config.clone(), key.to_vec());
-            let checked = spawn_blocking(move || Handle::current().block_on(check_tlsa(&config, &key))).await;
-            checked.map_err(|error| LookupError::Unknown(error.to_string()))?
+            apart(async move || check_tlsa(&config, &key).await).await
         })
     }
+}
+
+fn unknown(error: &dyn std::fmt::Display) -> LookupError {
+    LookupError::Unknown(error.to_string())
+}
+
+/// Asks from a thread of its own: the future cannot move between threads.
+async fn apart<T: Send + 'static>(
+    ask: impl AsyncFnOnce() -> Result<T, LookupError> + Send + 'static,
+) -> Result<T, LookupError> {
+    let asked = spawn_blocking(move || Handle::current().block_on(ask())).await;
+    asked.map_err(|error| unknown(&error))?
 }
 
 /// Checks at the servers of our own zone that senders with DANE accept the host with this key, a SubjectPublicKeyInfo in DER.
 async fn check_tlsa(config: &Config, key: &[u8]) -> Result<(), LookupError> {
     let certificate = config.host_certificate();
     let ask = async |source: posthaste_dns::RecordSource<'_>| Ok(source.tlsa(&config.host_name, SMTP).await);
-    let unknown = |error: &dyn std::fmt::Display| LookupError::Unknown(error.to_string());
     let found = ask_own_servers(&config.dns, DNS, ask).await.map_err(|error| unknown(&error))?;
-    let found = found.map_err(|error| unknown(&error))?;
-    if certificate.outlasts(&found, key) {
+    if certificate.outlasts(&found.map_err(|error| unknown(&error))?, key) {
         return Ok(());
     }
     let why = format!("the TLSA records of _{SMTP}._tcp.{} do not name the next one", config.host_name);
