@@ -417,8 +417,9 @@ def roll_back(world, chance):
 
 
 def has_stopped(world, shards):
-    """Waits until these shards have stopped at their owners, and have a reason."""
+    """Waits until these shards have stopped at their homes, which owned them, and have a reason."""
     def why():
-        said = {number: [shard["troubles"] for node in world.nodes.values() if (shard := node.shards().get(number, {})).get("role") == "stopped"] for number in shards}
-        return all(said.values()) and said
+        at_home = {number: world.nodes[number].shards().get(number, {}) for number in shards}
+        said = {number: shard["troubles"] for number, shard in at_home.items() if shard.get("role") == "stopped"}
+        return len(said) == len(shards) and all(said.values()) and said
     return {"stopped": wait_for("the shards have stopped", why, 90)}
