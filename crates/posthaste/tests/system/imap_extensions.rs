@@ -1,5 +1,7 @@
 //! Extensions of IMAP, on the built program.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::time::Instant;
 
 use base64::Engine as _;
@@ -7,7 +9,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rustix::process::Signal;
 
 use crate::imap::{CONFIG, Imap, serve};
-use crate::support::{MESSAGE, PATIENCE};
+use crate::support::{MESSAGE, PATIENCE, Server};
 
 /// A non-synchronising literal.
 fn literal(text: &str) -> String {
@@ -203,4 +205,49 @@ fn mailbox_names_have_the_form_that_clients_know() {
     // A session keeps its form.
     assert!(imap.ok("LIST \"\" Work/%").contains("\"Work/2026\""));
     server.stop();
+}
+
+/// Threads of the process.
+fn threads(server: &Server) -> usize {
+    std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap().count()
+}
+
+/// A thread that has read messages keeps half a MiB and more, and without a bound there were 130 of them.
+#[test]
+fn clients_that_read_nothing_cost_few_threads() {
+    const CLIENTS: usize = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let cur = dir.path().join("posthaste-data/mail/example.org/ann/Maildir/cur");
+    std::fs::create_dir_all(&cur).unwrap();
+    std::fs::create_dir(cur.with_file_name("new")).unwrap();
+    std::fs::create_dir(cur.with_file_name("tmp")).unwrap();
+    for number in 0..300 {
+        let message = format!("Subject: {number}\n\n{}", "0123456789abcde\n".repeat(500));
+        std::fs::write(cur.join(format!("{number}.a:2,")), message).unwrap();
+    }
+    let (server, address) = serve(dir.path(), "", "imap");
+    let open = || {
+        let mut client = BufReader::new(TcpStream::connect(address).unwrap());
+        client.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
+        client.get_mut().write_all(b"a LOGIN ann@example.org secret\r\nb SELECT INBOX\r\n").unwrap();
+        let selected = client.by_ref().lines().find(|line| line.as_ref().unwrap().starts_with("b "));
+        assert!(selected.unwrap().unwrap().starts_with("b OK"));
+        client
+    };
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| open()).collect();
+    let (threads_before, memory_before) = (threads(&server), server.memory_bytes());
+    // More than buffers hold.
+    let fetch = "c FETCH 1:* BODY.PEEK[]\r\n".repeat(4);
+    clients.iter_mut().for_each(|client| client.get_mut().write_all(fetch.as_bytes()).unwrap());
+    for client in &mut clients {
+        let mut line = String::new();
+        client.read_line(&mut line).unwrap();
+        assert!(line.starts_with("* 1 FETCH"), "{line}");
+    }
+    let mut reader = Imap::logged_in(address);
+    reader.ok("SELECT INBOX");
+    assert!(reader.ok("FETCH 1:* BODY.PEEK[]").contains("* 300 FETCH"));
+    let (threads, memory) = (threads(&server), server.memory_bytes());
+    assert!(threads < threads_before + 50, "{threads_before} {threads}");
+    assert!(memory < memory_before + (60 << 20), "{memory_before} {memory}");
 }
