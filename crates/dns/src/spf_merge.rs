@@ -33,16 +33,18 @@ pub fn spf_of<'a>(domain: &str, texts: &'a [String]) -> Result<Option<&'a str>, 
     }
 }
 
-/// `record` with `term`, such as `mx` or `a:mx.example.org`, before all others; as it is, if it has that term. Without a record: a new one that allows nobody else.
-pub fn with_term(record: Option<&str>, term: &str) -> String {
-    let Some(record) = record else { return format!("v=spf1 {term} -all") };
-    let mut terms = record.split_ascii_whitespace();
-    let version = terms.next().unwrap_or("v=spf1");
-    let has_term = terms.clone().any(|known| known.strip_prefix('+').unwrap_or(known).eq_ignore_ascii_case(term));
+/// `record` with the first of `terms`, such as `mx` or `a:mx.example.org`, before all others; as it is, if it has one of them. Without a record: a new one that allows nobody else.
+pub fn with_term(record: Option<&str>, terms: &[&str]) -> String {
+    let wanted = terms.first().copied().unwrap_or_default();
+    let Some(record) = record else { return format!("v=spf1 {wanted} -all") };
+    let is_wanted = |known: &str| terms.iter().any(|term| known.eq_ignore_ascii_case(term));
+    let mut there = record.split_ascii_whitespace();
+    let version = there.next().unwrap_or("v=spf1");
+    let has_term = there.clone().any(|known| is_wanted(known.strip_prefix('+').unwrap_or(known)));
     if has_term {
         return record.to_owned();
     }
-    [version, term].into_iter().chain(terms).collect::<Vec<_>>().join(" ")
+    [version, wanted].into_iter().chain(there).collect::<Vec<_>>().join(" ")
 }
 
 /// Counts the look-ups of a record, those of the records that it includes among them.
@@ -99,7 +101,9 @@ mod tests {
 
     #[test]
     fn a_term_goes_in_front_and_never_twice() {
-        let check = |record: Option<&str>, expected: &str| assert_eq!(with_term(record, "a:mx.example.org"), expected);
+        let check = |record: Option<&str>, expected: &str| {
+            assert_eq!(with_term(record, &["a:mx.example.org"]), expected);
+        };
         check(None, "v=spf1 a:mx.example.org -all");
         check(Some("v=spf1 -all"), "v=spf1 a:mx.example.org -all");
         check(Some("v=spf1  include:x.example ~all"), "v=spf1 a:mx.example.org include:x.example ~all");
@@ -109,6 +113,10 @@ mod tests {
         );
         check(Some("v=spf1 -a:mx.example.org -all"), "v=spf1 a:mx.example.org -a:mx.example.org -all");
         check(Some("V=SPF1 redirect=x.example"), "V=SPF1 a:mx.example.org redirect=x.example");
+        // Made while mail was received elsewhere; it is as good later.
+        let either = ["mx", "a:mx.example.org"];
+        assert_eq!(with_term(Some("v=spf1 a:mx.example.org -all"), &either), "v=spf1 a:mx.example.org -all");
+        assert_eq!(with_term(Some("v=spf1 a -all"), &either), "v=spf1 mx a -all");
     }
 
     #[test]

@@ -67,11 +67,12 @@ impl OwnDomain {
         // While mail is received elsewhere, `mx` would not allow us to send.
         let is_received_here = !matches!(mx.found, FoundRecord::Other(_));
         all.push(mx);
-        let term = if is_received_here { "mx".to_owned() } else { format!("a:{host}") };
-        all.push(spf(source, domain, &term).await?);
+        let by_name = format!("a:{host}");
+        let terms = if is_received_here { &["mx", &by_name][..] } else { &[&*by_name] };
+        all.push(spf(source, domain, terms).await?);
         // Of notices, whose sender is empty: receivers then judge the host's name.
         if host != domain {
-            all.push(spf(source, host, "a").await?);
+            all.push(spf(source, host, &["a"]).await?);
         }
         all.extend(self.key_records(source).await);
         let reports = &self.reports;
@@ -164,11 +165,11 @@ impl FoundRecord {
     }
 }
 
-async fn spf(source: RecordSource<'_>, domain: &str, term: &str) -> Result<WantedRecord, SpfMergeError> {
+async fn spf(source: RecordSource<'_>, domain: &str, terms: &[&str]) -> Result<WantedRecord, SpfMergeError> {
     let texts = source.texts(domain).await;
     let known = texts.as_ref().map_or(&[][..], |texts| &texts[..]);
     let record = spf_of(domain, known)?;
-    let value = with_term(record, term);
+    let value = with_term(record, terms);
     check_lookups(source.resolver(), domain, &value).await?;
     let found = match (record, &texts) {
         (_, Err(why)) => FoundRecord::Unknown(why.to_string()),
