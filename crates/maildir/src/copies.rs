@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::fs::{AtFlags, CWD, FileType, OFlags, fstat};
+use rustix::fs::{AtFlags, CWD, FileType, OFlags, Stat, fstat};
 use rustix::io::Errno;
 
 use crate::dirs::{open_beneath, open_file};
@@ -31,7 +31,7 @@ impl Maildir {
     /// `AlreadyExists`; others of `link` and `fstat`.
     pub fn adopt_tmp(&self, file: &File, tmp_name: &str) -> io::Result<bool> {
         check_name(tmp_name)?;
-        if !self.is_owners_file(file)? || fstat(file)?.st_nlink != 1 {
+        if self.owners_file(file)?.is_none_or(|found| found.st_nlink != 1) {
             return Ok(false);
         }
         self.sync_way()?;
@@ -52,7 +52,7 @@ impl Maildir {
         check_name(name)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = File::from(open_file(self.tmp_dir(), name, flags)?);
-        if self.is_owners_file(&file)? { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+        if self.owners_file(&file)?.is_some() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
     }
 
     /// Gives a file in `tmp/` another name there; never replaces a file. Not synced.
@@ -72,11 +72,12 @@ impl Maildir {
         }
     }
 
-    /// True for a regular file of the owner of `tmp/`, on its file system.
-    fn is_owners_file(&self, file: &File) -> io::Result<bool> {
+    /// Attributes of a regular file of the owner of `tmp/`, on its file system; `None` for another.
+    fn owners_file(&self, file: &File) -> io::Result<Option<Stat>> {
         let (tmp, found) = (fstat(self.tmp_dir())?, fstat(file)?);
         let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
-        Ok(is_file && (tmp.st_dev, tmp.st_uid) == (found.st_dev, found.st_uid))
+        let is_owners = is_file && (tmp.st_dev, tmp.st_uid) == (found.st_dev, found.st_uid);
+        Ok(is_owners.then_some(found))
     }
 
     /// Makes the names in `tmp/` durable.
