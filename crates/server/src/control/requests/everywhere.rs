@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use self::parts::{add_numbers, merge_summaries};
 use super::queues::merge_scope;
-use super::{Answer, Asker, as_json, is_other, of_the_queue, scopes, shared};
+use super::{Answer, Asker, as_json, is_other, of_this_node, scopes, shared};
 use crate::receive::cluster::{NodeControl, OtherNodes};
 use crate::receive::handler::Receiver;
 
@@ -91,7 +91,7 @@ fn own_part(receiver: &Receiver, request: &Request, asker: &Asker, bytes_max: us
         }
         !*has_more
     };
-    let outcome = of_the_queue(request, asker, receiver, &take);
+    let outcome = of_this_node(request, asker, receiver, &take);
     let (lines, _, has_more) = taken.into_inner();
     match outcome {
         Ok(end) => PeerPart { lines, end, has_more, error: None },
@@ -135,7 +135,7 @@ pub(super) fn perform(
     if let Some(message) = message_of(request) {
         return match owner_elsewhere(receiver, others, message) {
             Some(owner) => of_owner(others, owner, request, asker, answer),
-            None => of_the_queue(request, &Asker { is_peer: true, ..asker.clone() }, receiver, answer),
+            None => of_this_node(request, asker, receiver, answer),
         };
     }
     if let Request::Suppressions { of } = request {

@@ -399,6 +399,16 @@ fn of_the_queue(
         let changed = everywhere::changed(receiver, &**node, request, asker).map_or(Ok(()), Err);
         return changed.and_then(|()| everywhere::perform(receiver, &**node, request, asker, answer));
     }
+    of_this_node(request, asker, receiver, answer)
+}
+
+/// Of the queues that this node has.
+fn of_this_node(
+    request: &Request,
+    asker: &Asker,
+    receiver: &Receiver,
+    answer: Answer<'_>,
+) -> Result<Value, AskRefusal> {
     if let Some(door) = receiver.cluster().filter(|_| shared::concerns(request)) {
         let changed = everywhere::changed(receiver, &**door, request, asker).map_or(Ok(()), Err);
         return changed.and_then(|()| shared::perform(&**door, request, asker, answer).map_err(AskRefusal::Refused));

@@ -166,6 +166,7 @@ impl OpenShards {
             nodes: nodes.clone(),
             cells: cells.clone(),
             peers: Arc::new(peers.clone()),
+            silent: Mutex::default(),
         };
         receiver.set_cluster(Arc::new(ServingNode {
             node,

@@ -1,13 +1,14 @@
 //! The other nodes, which are asked through the engine.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_cluster::{CellKey, Cells, NodeName, Peers, ShardCell};
+use posthaste_cluster::{BootTime, CellKey, Cells, LeaseClock, NodeName, Peers, ShardCell};
 
 use super::engine_view::{Call, EngineView, ask_all};
-use super::nodes::NodeList;
+use super::nodes::{NodeList, is_silent};
 use crate::receive::cluster::OtherNodes;
 
 /// The other nodes on the list.
@@ -16,6 +17,8 @@ pub(super) struct EngineNodes {
     pub nodes: NodeList,
     pub cells: Arc<dyn Cells>,
     pub peers: Arc<dyn Peers>,
+    /// Nodes that did not write to the engine at the last look.
+    pub silent: Mutex<BTreeSet<String>>,
 }
 
 impl OtherNodes for EngineNodes {
@@ -30,11 +33,21 @@ impl OtherNodes for EngineNodes {
             view.nodes.get(name).is_some_and(|cell| cell.as_ref().is_some_and(|cell| cell.is_removed))
         };
         let others = self.nodes.names().into_iter().filter(|name| name.as_str() != self.me && !is_removed(name));
-        others.map(|name| name.to_string()).collect()
+        let others: Vec<NodeName> = others.collect();
+        let now = BootTime.wall();
+        let is_silent = |name: &&NodeName| {
+            view.nodes.get(name).is_some_and(|cell| cell.as_ref().is_none_or(|cell| is_silent(cell, now)))
+        };
+        let silent = others.iter().filter(is_silent).map(ToString::to_string).collect();
+        *self.silent.lock().unwrap_or_else(PoisonError::into_inner) = silent;
+        others.iter().map(ToString::to_string).collect()
     }
 
     fn ask_each(&self, nodes: &[String], question: &Bytes, patience: Duration) -> Vec<Result<Bytes, String>> {
+        let silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let call = |node: &String| -> Call<Result<Bytes, String>> {
+            // It is most likely dead, or its clock is wrong: it is asked, and not waited for.
+            let patience = if silent.contains(node) { patience.min(SILENT_PATIENCE) } else { patience };
             let (peers, question, node) = (self.peers.clone(), question.clone(), NodeName::new(node));
             Box::new(move || {
                 let node = node.ok_or_else(|| "it is no node".to_owned())?;
@@ -58,5 +71,52 @@ impl OtherNodes for EngineNodes {
 
 /// A command waits so long for cells.
 const CELL_PATIENCE: Duration = Duration::from_secs(2);
+/// For a node that seems not to run.
+const SILENT_PATIENCE: Duration = Duration::from_millis(500);
 /// So that a node's own error comes first.
 const GRACE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use posthaste_cluster::memory::MemoryCells;
+    use posthaste_cluster::{CellOwner, LogError, NodeCell};
+
+    use super::*;
+
+    /// Answers with the name of the node, and the time that it was waited for.
+    struct Names;
+
+    impl Peers for Names {
+        fn ask(&self, node: &NodeName, question: Bytes, patience: Duration) -> Result<Bytes, LogError> {
+            if node.as_str() == "c" {
+                return Err(LogError::Unreachable("no".to_owned()));
+            }
+            Ok([node.as_str().as_bytes(), &question, patience.as_millis().to_string().as_bytes()].concat().into())
+        }
+    }
+
+    #[test]
+    fn nodes_on_the_list_are_asked_and_silent_ones_not_waited_for() {
+        let cells = MemoryCells::default();
+        let write = |node: &str, wall_ms, is_removed| {
+            let cell = NodeCell { wall_ms, is_removed, ..NodeCell::default() };
+            cells.swap(&NodeName::new(node).unwrap().key(), 0, cell.encode()).unwrap();
+        };
+        let now = u64::try_from(BootTime.wall().as_millis()).unwrap();
+        ["a", "b", "c"].into_iter().for_each(|node| write(node, now, false));
+        write("d", now, true);
+        write("e", now - 60_000, false);
+        let owner = CellOwner { node: NodeName::new("b").unwrap(), incarnation: 1 };
+        cells.swap("shard.3", 0, ShardCell { owner: Some(owner), ..ShardCell::default() }.encode()).unwrap();
+        let cells: Arc<dyn Cells> = Arc::new(cells);
+        let nodes = NodeList::new(["a", "b", "c", "d", "e"].into_iter(), cells.clone());
+        let others = EngineNodes { me: "a".to_owned(), nodes, cells, peers: Arc::new(Names), silent: Mutex::default() };
+        let list = others.list();
+        assert_eq!(list, ["b", "c", "e"]);
+        let answers = others.ask_each(&list, &Bytes::from("?"), Duration::from_secs(9));
+        let [b, c, e] = &answers[..] else { panic!("{answers:?}") };
+        assert_eq!((b.clone().unwrap(), e.clone().unwrap()), ("b?9000".into(), "e?500".into()));
+        assert!(c.is_err());
+        assert_eq!((others.owner_of(3), others.owner_of(4)), (Some("b".to_owned()), None));
+    }
+}
