@@ -32,7 +32,7 @@ pub(super) struct Replay {
 
 impl Replay {
     pub fn new(place: ControlPlace) -> Self {
-        Replay { table: ControlTable { place, ..ControlTable::default() } }
+        Replay { table: ControlTable::at(place) }
     }
 
     pub fn table(&self) -> &ControlTable {

@@ -18,6 +18,11 @@ pub struct ControlTable {
 }
 
 impl ControlTable {
+    /// Without values.
+    pub fn at(place: ControlPlace) -> Self {
+        ControlTable { place, values: BTreeMap::new() }
+    }
+
     /// Applies an entry.
     pub fn apply(&mut self, entry: &ControlEntry) {
         let key = (entry.kind, entry.key.clone());

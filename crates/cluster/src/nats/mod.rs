@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 pub use self::cells::NatsCells;
 pub use self::log::NatsLog;
-pub use self::peers::{NatsAnswers, NatsPeers};
+pub use self::peers::NatsPeers;
 use crate::LogError;
 
 /// The engine, and how it is reached.

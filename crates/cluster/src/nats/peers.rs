@@ -18,7 +18,7 @@ use crate::{LogError, NodeName};
 pub struct NatsPeers(NatsEngine);
 
 /// A node that answers questions, until this is dropped.
-pub struct NatsAnswers(AbortHandle);
+struct NatsAnswers(AbortHandle);
 
 impl Drop for NatsAnswers {
     fn drop(&mut self) {
@@ -34,29 +34,6 @@ impl NatsEngine {
 }
 
 impl NatsPeers {
-    /// Answers the questions to a node, [`QUESTIONS_MAX`] at a time, from some moment soon on.
-    pub fn answer(&self, node: &NodeName, answer: PeerAnswerer) -> NatsAnswers {
-        let (client, subject) = (self.0.0.client.clone(), self.subject(node));
-        let working = self.0.0.runtime.spawn(async move {
-            // It waits for the connection, and fails only at its end.
-            let Ok(mut questions) = client.subscribe(subject).await else { return };
-            let places = Arc::new(Semaphore::new(QUESTIONS_MAX));
-            while let Some(question) = questions.next().await {
-                match places.clone().try_acquire_owned() {
-                    Ok(place) if question.payload.len() <= QUESTION_BYTES_MAX => {
-                        let (client, answer) = (client.clone(), answer.clone());
-                        tokio::spawn(async move {
-                            respond(&client, question, answer).await;
-                            drop(place);
-                        });
-                    }
-                    _ => publish(&client, &question, REFUSED, &[]).await,
-                }
-            }
-        });
-        NatsAnswers(working.abort_handle())
-    }
-
     fn subject(&self, node: &NodeName) -> String {
         format!("{}-ask.{node}", self.0.0.config.prefix)
     }
@@ -87,6 +64,28 @@ impl Peers for NatsPeers {
             Err(error) if error.kind() == RequestErrorKind::TimedOut => failed("it has not answered in time"),
             Err(error) => failed(&error.to_string()),
         }
+    }
+
+    fn answer(&self, node: &NodeName, answer: PeerAnswerer) -> Box<dyn Send + Sync> {
+        let (client, subject) = (self.0.0.client.clone(), self.subject(node));
+        let working = self.0.0.runtime.spawn(async move {
+            // It waits for the connection, and fails only at its end.
+            let Ok(mut questions) = client.subscribe(subject).await else { return };
+            let places = Arc::new(Semaphore::new(QUESTIONS_MAX));
+            while let Some(question) = questions.next().await {
+                match places.clone().try_acquire_owned() {
+                    Ok(place) if question.payload.len() <= QUESTION_BYTES_MAX => {
+                        let (client, answer) = (client.clone(), answer.clone());
+                        tokio::spawn(async move {
+                            respond(&client, question, answer).await;
+                            drop(place);
+                        });
+                    }
+                    _ => publish(&client, &question, REFUSED, &[]).await,
+                }
+            }
+        });
+        Box::new(NatsAnswers(working.abort_handle()))
     }
 }
 

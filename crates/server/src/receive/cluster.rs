@@ -112,7 +112,13 @@ pub(crate) trait OtherNodes: Send + Sync {
 
     /// The node that owns a shard, by its cell. `None`: it has no owner now, or the engine does not answer. Blocks.
     fn owner_of(&self, shard: u16) -> Option<String>;
+
+    /// Answers the questions of others from now on, until this node stops.
+    fn answer(&self, answerer: PeerAnswerer);
 }
+
+/// Answers a question of another node. Blocks.
+pub(crate) type PeerAnswerer = Arc<dyn Fn(Bytes) -> Bytes + Send + Sync>;
 
 /// A transaction under a shard, which is not handed over before it is dropped.
 pub(crate) struct Begun {

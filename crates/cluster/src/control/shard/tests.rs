@@ -338,7 +338,9 @@ fn a_log_that_begins_in_the_middle_is_not_applied() {
     let log = MemoryLog::new(1, LogFaults::default());
     let (disk, fresh) = (Disk::default(), Disk::default());
     let shard = start(&log, 1, &disk);
-    ["a", "b", "c"].map(|key| shard.put(&[entry(key)], LONG).unwrap());
+    for key in ["a", "b", "c"] {
+        shard.put(&[entry(key)], LONG).unwrap();
+    }
     log.cut(LogPosition::new(2)).unwrap();
     let new = start(&log, 2, &fresh);
     let why = new.put(&[entry("d")], Duration::from_millis(600)).unwrap_err().to_string();

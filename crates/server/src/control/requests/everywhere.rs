@@ -66,8 +66,7 @@ pub(super) fn concerns(request: &Request) -> bool {
 }
 
 /// Answers the question of another node. Blocks.
-#[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
-pub(crate) fn answer_peer(receiver: Option<&Receiver>, question: &[u8]) -> Bytes {
+pub(super) fn answer_peer(receiver: Option<&Receiver>, question: &[u8]) -> Bytes {
     let part = match (receiver, serde_json::from_slice(question)) {
         (Some(receiver), Ok(PeerQuestion { request, uid, token, tenant })) if concerns(&request) => {
             let asker = Asker { uid, token, tenant, is_peer: true };

@@ -44,9 +44,8 @@ use std::time::Duration;
 
 pub(crate) use account::ControlMailboxes;
 pub(crate) use asker::Asker;
+use bytes::Bytes;
 pub use closed::{ClosedAnswer, ClosedError, open_closed};
-#[cfg(feature = "cluster")]
-pub(crate) use everywhere::answer_peer;
 use posthaste_admin::{AskRefusal, Token};
 use posthaste_config::Config;
 use posthaste_control::{ClusterOrder, Doing, Request, SOCKET, SentRequest, Which};
@@ -128,6 +127,11 @@ impl Control {
         reload: mpsc::Sender<ReloadAsked>,
     ) -> Self {
         let (ending, ended) = watch::channel(());
+        if let Some(node) = receiver.cluster() {
+            let asked = receiver.downgrade();
+            node.others()
+                .answer(Arc::new(move |question: Bytes| everywhere::answer_peer(asked.upgrade().as_ref(), &question)));
+        }
         let doors = Doors { receiver, page, mail: mail.clone(), acme, reload, ended };
         let accepting = socket.and_then(|mut socket| {
             let listener = socket.listener.take()?;

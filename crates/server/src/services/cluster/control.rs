@@ -236,7 +236,7 @@ impl ControlFollower for Follower {
             let entries: Vec<Suppressed> = values.map(|of| of.entry).filter(|entry| entry.check().is_ok()).collect();
             list.replace(&entries, now).map_err(|error| error.to_string())?;
         }
-        let mut next = ControlTable { place: table.place, ..ControlTable::default() };
+        let mut next = ControlTable::at(table.place);
         for (key, value) in table.values(ControlKind::Suspension) {
             let (key, value) = (key.clone(), Some(value.clone()));
             next.apply(&ControlEntry { kind: ControlKind::Suspension, key, value });

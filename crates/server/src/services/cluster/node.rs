@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use posthaste_cluster::nats::{NatsAnswers, NatsConfig, NatsEngine, NatsError, NatsLogin, NatsPeers, NatsTls};
+use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsError, NatsLogin, NatsPeers, NatsTls};
 use posthaste_cluster::{
     BootTime, CallThreads, Cells, ClusterNode, DriverConfig, DriverWorld, LogError, NodeDriver, NodeName, NodeNews,
     NodeShard, OwnerIdentity, OwnershipConfig, OwnershipRules, OwnershipTimes, ReaderRules, ReplicatedConfig,
@@ -34,7 +33,6 @@ use super::shard::{Alarm, RelaySettings, ShardParts, ShardRelay, ShardSenders};
 use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
 use crate::config::start_files::RelayFiles;
-use crate::control::requests::answer_peer;
 use crate::lifecycle::{Ended, Ending, OnFailure, Service};
 use crate::receive::handler::{Receiver, WeakReceiver};
 use crate::receive::remote::RelaySlot;
@@ -160,12 +158,12 @@ impl OpenShards {
             seed: random(),
         })?;
         let is_draining = AtomicBool::new(false);
-        let me = NodeName::new(&node).expect("the configuration was checked");
         let others = EngineNodes {
             me: node.clone(),
             nodes: nodes.clone(),
             cells: cells.clone(),
-            peers: Arc::new(peers.clone()),
+            peers: Arc::new(peers),
+            answers: Mutex::default(),
             silent: Mutex::default(),
         };
         receiver.set_cluster(Arc::new(ServingNode {
@@ -179,11 +177,8 @@ impl OpenShards {
             roles,
             is_draining,
         }));
-        let asked = receiver.downgrade();
-        let answer = move |question: Bytes| answer_peer(asked.upgrade().as_ref(), &question);
-        let answers = peers.answer(&me, Arc::new(answer));
         let (receiver, dns) = (receiver.downgrade(), config.dns.clone());
-        Ok(ClusterService { node: running, relays, intakes, settings, receiver, dns, ended, _answers: answers })
+        Ok(ClusterService { node: running, relays, intakes, settings, receiver, dns, ended })
     }
 }
 
@@ -356,8 +351,6 @@ pub(crate) struct ClusterService {
     /// Resolver and its limits.
     dns: Dns,
     ended: Ended,
-    /// Questions of other nodes are answered as long.
-    _answers: NatsAnswers,
 }
 
 impl Service for ClusterService {

@@ -9,7 +9,7 @@ use posthaste_cluster::{BootTime, CellKey, Cells, LeaseClock, NodeName, Peers, S
 
 use super::engine_view::{Call, EngineView, ask_all};
 use super::nodes::{NodeList, is_silent};
-use crate::receive::cluster::OtherNodes;
+use crate::receive::cluster::{OtherNodes, PeerAnswerer};
 
 /// The other nodes on the list.
 pub(super) struct EngineNodes {
@@ -17,6 +17,8 @@ pub(super) struct EngineNodes {
     pub nodes: NodeList,
     pub cells: Arc<dyn Cells>,
     pub peers: Arc<dyn Peers>,
+    /// Questions of others are answered as long.
+    pub answers: Mutex<Option<Box<dyn Send + Sync>>>,
     /// Nodes that did not write to the engine at the last look.
     pub silent: Mutex<BTreeSet<String>>,
 }
@@ -67,6 +69,11 @@ impl OtherNodes for EngineNodes {
         });
         ask_all(vec![call], CELL_PATIENCE).pop().flatten().flatten()
     }
+
+    fn answer(&self, answerer: PeerAnswerer) {
+        let me = NodeName::new(&self.me).expect("the configuration was checked");
+        *self.answers.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.peers.answer(&me, answerer));
+    }
 }
 
 /// A command waits so long for cells.
@@ -93,6 +100,10 @@ mod tests {
             }
             Ok([node.as_str().as_bytes(), &question, patience.as_millis().to_string().as_bytes()].concat().into())
         }
+
+        fn answer(&self, _: &NodeName, _: PeerAnswerer) -> Box<dyn Send + Sync> {
+            Box::new(())
+        }
     }
 
     #[test]
@@ -110,7 +121,8 @@ mod tests {
         cells.swap("shard.3", 0, ShardCell { owner: Some(owner), ..ShardCell::default() }.encode()).unwrap();
         let cells: Arc<dyn Cells> = Arc::new(cells);
         let nodes = NodeList::new(["a", "b", "c", "d", "e"].into_iter(), cells.clone());
-        let others = EngineNodes { me: "a".to_owned(), nodes, cells, peers: Arc::new(Names), silent: Mutex::default() };
+        let (answers, silent) = Default::default();
+        let others = EngineNodes { me: "a".to_owned(), nodes, cells, peers: Arc::new(Names), answers, silent };
         let list = others.list();
         assert_eq!(list, ["b", "c", "e"]);
         let answers = others.ask_each(&list, &Bytes::from("?"), Duration::from_secs(9));

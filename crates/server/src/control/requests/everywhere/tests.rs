@@ -4,6 +4,7 @@ use posthaste_control::{By, CountLine};
 
 use super::*;
 use crate::control::requests::list::key;
+use crate::receive::cluster::PeerAnswerer;
 
 /// Other nodes, each with the parts that it answers.
 struct Others(Vec<(&'static str, Node)>);
@@ -30,6 +31,8 @@ impl OtherNodes for Others {
     fn owner_of(&self, _: u16) -> Option<String> {
         None
     }
+
+    fn answer(&self, _: PeerAnswerer) {}
 }
 
 fn away() -> (&'static str, Node) {
