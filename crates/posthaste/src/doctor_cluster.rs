@@ -215,12 +215,10 @@ const SETTINGS: &str =
     "set it, and restart one server of the engine at a time; go on to the next once all replicas are current";
 const ENGINE: &str =
     "see that two of three servers of the engine run and are reached from here; change nothing in their directories";
-const STOPPED: &str =
-    "restart no server yet; save its mail with `posthaste queue export --all --shard`, then see docs/cluster.md, Operations";
+const STOPPED: &str = "restart no server yet; save its mail with `posthaste queue export --all --shard`, then see docs/cluster.md, Operations";
 const QUEUE: &str =
     "mend the cause on this node: it tries again by itself, and another member in sync takes the shard meanwhile";
-const SEEDING: &str =
-    "the other members in sync keep the mail; `posthaste cluster reseed`, with its server stopped, builds its copy anew";
+const SEEDING: &str = "the other members in sync keep the mail; `posthaste cluster reseed`, with its server stopped, builds its copy anew";
 const ROOM: &str = "raise `log_bytes` and the stream's `max_bytes`, or bring back the member that the log waits for";
 
 #[cfg(test)]

@@ -302,6 +302,22 @@ fn an_unreadable_key_defers_the_mail_of_its_domain_alone() {
     rig.stop();
 }
 
+#[test]
+fn an_author_in_u_labels_has_the_key_of_its_a_labels() {
+    let rig = Rig::start("users = \"any\"\n");
+    dkim(rig.here.path(), &["new", "b\u{fc}cher.example", "--keys", "ed25519"]);
+    let (mut relaying, _) = hello(rig.server.addresses[1]);
+    for (user, domain) in [("u", "B\u{fc}cher.example"), ("a", "xn--bcher-kva.example")] {
+        let message = format!("From: ann@{domain}\r\n\r\nx\r\n");
+        assert_eq!(send(&mut relaying, "x@else.example", user, &message).0, 250);
+        let arrived = text(&rig.arrived(user));
+        assert!(arrived.contains(" d=xn--bcher-kva.example;"), "{arrived}");
+        assert!(arrived.contains(&format!("\r\nFrom: ann@{domain}\r\n")), "it stays as it came: {arrived}");
+    }
+    drop(relaying);
+    rig.stop();
+}
+
 const GENERIC: &str = "[relay.maps]\ngeneric = { \"@inside.example\" = \"@here.example\" }\n";
 
 #[test]
