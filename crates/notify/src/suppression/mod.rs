@@ -88,8 +88,21 @@ pub struct Suppressions {
     fed: Mutex<Fed>,
     /// Serialises writers; holds the time of the last removal of expired entries.
     writing: Mutex<u64>,
+    /// Found by that removal, until [taken](Self::take_damaged).
+    damaged: Mutex<Option<DamagedSuppressions>>,
     /// Fed entries are kept for [`share`](Suppressions::share), too.
     shares: AtomicBool,
+}
+
+/// Entries that cannot be decoded. They stay: mail to their addresses waits until an operator removes them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedSuppressions {
+    /// How many there are.
+    pub count: u64,
+    /// The first of them: its address.
+    pub address: String,
+    /// Its tenant; empty: everybody.
+    pub tenant: String,
 }
 
 /// Fed entries that are not in the file yet.
@@ -117,8 +130,15 @@ impl Suppressions {
     pub fn open(path: &Path) -> Result<Self, SuppressionError> {
         let file = DatabaseFile::open(path);
         let file = file.map_err(|error| SuppressionError::File { path: path.to_owned(), why: error.to_string() })?;
-        let (count, fed, writing, shares) = Default::default();
-        let list = Suppressions { path: path.to_owned(), file, count, fed, writing, shares };
+        let list = Suppressions {
+            path: path.to_owned(),
+            file,
+            count: AtomicU64::new(0),
+            fed: Mutex::default(),
+            writing: Mutex::default(),
+            damaged: Mutex::default(),
+            shares: AtomicBool::new(false),
+        };
         list.recount(&list.fed())?;
         Ok(list)
     }
@@ -175,7 +195,9 @@ impl Suppressions {
         let first_valid = |of_address: &[(String, Option<Vec<u8>>)]| -> Result<_, SuppressionError> {
             for (key, value) in of_address {
                 let Some(value) = value else { continue };
-                let found = codec::decode(key, value).ok_or_else(|| self.failed("an entry is damaged"))?;
+                let found = codec::decode(key, value);
+                let found =
+                    found.ok_or_else(|| self.failed(format_args!("the entry of {} is damaged", shown(key).1)))?;
                 if found.is_valid(now) {
                     return Ok(Some(found));
                 }
@@ -393,6 +415,15 @@ impl Suppressions {
         }
     }
 
+    /// Damaged entries that the last daily removal of expired ones has found and kept; each day's once.
+    pub fn take_damaged(&self) -> Option<DamagedSuppressions> {
+        self.damaged().take()
+    }
+
+    fn damaged(&self) -> MutexGuard<'_, Option<DamagedSuppressions>> {
+        self.damaged.lock().expect("what is damaged")
+    }
+
     fn fed(&self) -> MutexGuard<'_, Fed> {
         self.fed.lock().expect("what was fed")
     }
@@ -414,6 +445,7 @@ impl Suppressions {
     ) -> Result<u64, SuppressionError> {
         let mut purged = self.writing.lock().expect("the writer");
         let is_due = now >= *purged + DAY_SECS;
+        let mut damaged = None;
         let changed = self.file.write(|file| {
             let mut writing = file.begin_write()?;
             // After a crash the file opens at once, whatever its size.
@@ -422,7 +454,7 @@ impl Suppressions {
                 let mut table = writing.open_table(TABLE)?;
                 let changed = change(&writing, &mut table)?;
                 if is_due {
-                    table.retain(|key, value| codec::decode(key, value).is_some_and(|one| one.is_valid(now)))?;
+                    damaged = remove_expired(&mut table, now)?;
                 }
                 changed
             };
@@ -432,6 +464,7 @@ impl Suppressions {
         let changed = changed.map_err(|error| self.failed(error))?;
         if is_due {
             *purged = now;
+            *self.damaged() = damaged;
         }
         self.recount(&self.fed())?;
         Ok(changed)
@@ -447,6 +480,30 @@ impl Suppressions {
     fn failed(&self, why: impl std::fmt::Display) -> SuppressionError {
         SuppressionError::File { path: self.path.clone(), why: why.to_string() }
     }
+}
+
+/// Removes entries that have expired. Damaged ones stay, and are returned: removed, they would mean "send again".
+fn remove_expired(table: &mut Stores<'_>, now: u64) -> Result<Option<DamagedSuppressions>, redb::Error> {
+    let mut damaged: Option<DamagedSuppressions> = None;
+    table.retain(|key, value| match codec::decode(key, value) {
+        Some(entry) => entry.is_valid(now),
+        None => {
+            let (tenant, address) = shown(key);
+            let found = damaged.get_or_insert_with(|| DamagedSuppressions {
+                count: 0,
+                address: address.to_owned(),
+                tenant: tenant.to_owned(),
+            });
+            found.count += 1;
+            true
+        }
+    })?;
+    Ok(damaged)
+}
+
+/// The tenant and the address of a key, which may be damaged.
+fn shown(key: &str) -> (&str, &str) {
+    key.split_once('\0').unwrap_or(("", key))
 }
 
 /// Inserts entries unless one is there that lasts as long; returns the inserted ones with their keys.

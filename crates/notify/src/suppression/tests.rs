@@ -202,6 +202,31 @@ fn entries_behind_a_damaged_one_are_shown() {
 }
 
 #[test]
+fn the_daily_removal_keeps_damaged_entries_and_tells_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = Suppressions::open(&dir.path().join("list")).unwrap();
+    list.add(&[entry("t", "old@a.example", Some(10)), entry("t", "bob@a.example", None)], 0).unwrap();
+    let put = |address: &str, value: &[u8]| {
+        let key = codec::key("t", address);
+        list.write(0, |_, table| Ok(table.insert(&*key, value).map(|_| 0)?)).unwrap();
+    };
+    // Cut short, and of a version to come.
+    put("bob@a.example", &[1, 0]);
+    put("eve@a.example", &[9; 30]);
+    assert_eq!(list.take_damaged(), None, "not a day since the last removal");
+    list.add(&[entry("", "joe@a.example", None)], DAY_SECS).unwrap();
+    let damaged = DamagedSuppressions { count: 2, address: "bob@a.example".into(), tenant: "t".into() };
+    assert_eq!((list.take_damaged(), list.take_damaged(), list.len()), (Some(damaged), None, 3));
+    let find = |address: &str| list.find("t", address, DAY_SECS);
+    assert!(find("bob@a.example").unwrap_err().to_string().ends_with("the entry of bob@a.example is damaged"));
+    assert!(find("old@a.example").unwrap().is_none());
+    // The way out: remove it, or set it anew.
+    assert_eq!(list.remove("t", &["eve@a.example".to_owned()], DAY_SECS).unwrap(), 1);
+    list.add(&[entry("t", "bob@a.example", None)], DAY_SECS).unwrap();
+    assert!(find("eve@a.example").unwrap().is_none() && find("bob@a.example").unwrap().is_some());
+}
+
+#[test]
 fn a_list_opens_without_its_mark_and_is_marked_with_a_change() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("list");

@@ -16,7 +16,7 @@ use super::shared::Shared;
 use super::site::Site;
 use super::sites::Thinner;
 use super::status::ReplyPlace;
-use super::suppress::flush_bounces;
+use super::suppress::{flush_bounces, tell_damaged};
 use posthaste_queue::{AttemptOutcome, DueNotice, Secs, Status, What};
 use posthaste_smtp::Reply;
 
@@ -75,6 +75,7 @@ fn each_second(shared: &Arc<Shared>, now: Secs) {
     look_at_sources(shared, now);
     let filling = shared.queue().filling();
     shared.queue_limits.look(filling, |tenant| shared.queue().recipients_of_tenant(tenant));
+    tell_damaged(shared);
     if shared.config.bounces.is_fed() {
         shared.spawn_blocking(|shared| flush_bounces(shared));
     }

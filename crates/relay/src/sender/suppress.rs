@@ -11,7 +11,7 @@ use super::observer::AttemptResult;
 use super::shared::Shared;
 use super::site::Site;
 use super::status::{ReplyPlace, keys_of};
-use posthaste_notify::suppression::{Suppressed, SuppressionError, SuppressionSource};
+use posthaste_notify::suppression::{DamagedSuppressions, Suppressed, SuppressionError, SuppressionSource};
 use posthaste_queue::{AttemptOutcome, Prefer, Take, Taken, Transaction};
 
 /// Ends the recipients of a transaction that are on the list, and leaves the others. Without a list this costs
@@ -94,6 +94,23 @@ pub(super) fn flush_bounces(shared: &Shared) {
     }
 }
 
+/// Reports damaged entries of the list that were found since the last call.
+pub(super) fn tell_damaged(shared: &Shared) {
+    let list = shared.config.bounces.suppressions.as_ref();
+    if let Some(damaged) = list.and_then(|list| list.take_damaged()) {
+        shared.warn(shared.spool.stats().published, &damaged_text(&damaged));
+    }
+}
+
+fn damaged_text(damaged: &DamagedSuppressions) -> String {
+    let DamagedSuppressions { count, address, tenant } = damaged;
+    let of = if tenant.is_empty() { String::new() } else { format!(" of the tenant {tenant:?}") };
+    format!(
+        "{count} damaged entries on the suppression list, the first for {address:?}{of}: they are kept and mail to their \
+         addresses waits; remove each with `posthaste suppression remove`, or add it again"
+    )
+}
+
 /// The reply for the log; no client sees it.
 fn reply_for(entry: &Suppressed) -> Reply {
     let source = match entry.source {
@@ -103,4 +120,22 @@ fn reply_for(entry: &Suppressed) -> Reply {
     };
     let reason: String = entry.reason.chars().filter(|c| matches!(c, ' '..='~')).take(200).collect();
     Reply::new(550, "5.7.1", format!("on the suppression list ({source}) {reason}").trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_entries_are_told_with_the_way_out() {
+        let of =
+            |tenant: &str| DamagedSuppressions { count: 2, address: "bob@a.example".into(), tenant: tenant.into() };
+        let all = damaged_text(&of(""));
+        assert!(
+            all.starts_with("2 damaged entries on the suppression list, the first for \"bob@a.example\":"),
+            "{all}"
+        );
+        assert!(all.contains("`posthaste suppression remove`"), "{all}");
+        assert!(damaged_text(&of("news")).contains("\"bob@a.example\" of the tenant \"news\":"));
+    }
 }
