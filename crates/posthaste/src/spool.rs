@@ -131,31 +131,40 @@ pub enum SpoolCommand {
 }
 
 impl SpoolCommand {
+    /// The directory that it makes, and one of mail that must not contain it.
+    fn makes(&self) -> Option<(&Path, &Path)> {
+        match self {
+            SpoolCommand::Export { spool, to, .. } => Some((to, &spool.dir)),
+            SpoolCommand::Import { to, from, .. } => Some((to, from)),
+            SpoolCommand::Repair { spool, rebuild: made, .. }
+            | SpoolCommand::Drop { spool, export: made, .. }
+            | SpoolCommand::ForgetStream { spool, export: made, .. } => Some((made.as_deref()?, &spool.dir)),
+            SpoolCommand::Inspect { .. }
+            | SpoolCommand::Verify(_)
+            | SpoolCommand::Scrub { .. }
+            | SpoolCommand::ForgetMailbox { .. }
+            | SpoolCommand::AcceptMount { .. } => None,
+        }
+    }
+
     pub fn run(self) -> Result<ExitCode, AnyError> {
+        if let Some((made, of_mail)) = self.makes() {
+            check_outside(made, of_mail)?;
+        }
         match self {
             SpoolCommand::Inspect { spool, messages } => spool_inspect::inspect(&spool, messages),
             SpoolCommand::Verify(spool) => verify(&spool, None),
             SpoolCommand::Scrub { spool, rate } => verify(&spool, Some(rate.max(1))),
-            SpoolCommand::Export { spool, to, stream } => {
-                check_outside(&to, &spool.dir)?;
-                export(&spool, &to, stream.as_deref())
-            }
+            SpoolCommand::Export { spool, to, stream } => export(&spool, &to, stream.as_deref()),
             SpoolCommand::Import { to, from, kind, json } => spool_import::import(&from, &to, kind, json),
-            SpoolCommand::Repair { spool, rebuild: Some(to), .. } => {
-                check_outside(&to, &spool.dir)?;
-                rebuild(&spool, &to)
-            }
+            SpoolCommand::Repair { spool, rebuild: Some(to), .. } => rebuild(&spool, &to),
             SpoolCommand::Repair { spool, rebuild: None, give_up_damaged } => repair(&spool, give_up_damaged),
             SpoolCommand::Drop { spool, id, recipient, export, .. } => {
-                export.as_deref().map_or(Ok(()), |to| check_outside(to, &spool.dir))?;
                 drop_message(&spool, id, recipient.as_deref(), export.as_deref())
             }
             SpoolCommand::ForgetMailbox { spool, mailbox, .. } => forget_mailbox(&spool, &mailbox),
             SpoolCommand::AcceptMount { spool, stream } => accept_mount(&spool, &stream),
-            SpoolCommand::ForgetStream { spool, name, export, .. } => {
-                export.as_deref().map_or(Ok(()), |to| check_outside(to, &spool.dir))?;
-                forget_stream(&spool, &name, export.as_deref())
-            }
+            SpoolCommand::ForgetStream { spool, name, export, .. } => forget_stream(&spool, &name, export.as_deref()),
         }
     }
 }

@@ -9,7 +9,7 @@ use posthaste_spool::{ExportedEntry, ExportedStreams, ImportedBatch, Lsn, OpenEr
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::new_file::{check_outside, new_file};
+use crate::new_file::new_file;
 use crate::progress::progress_bar;
 use crate::spool_access::{batches, become_owner};
 use crate::spool_export::{MOUNTS, SNAPSHOTS, STREAMS};
@@ -29,7 +29,6 @@ struct Batch {
 
 pub fn import(from: &Path, to: &Path, kind: StoreKind, is_json: bool) -> Result<ExitCode, AnyError> {
     let manifest = verified(from)?;
-    check_outside(to, from)?;
     let files = ExportFiles::new(from);
     let streams: ExportedStreams = files.json(STREAMS)?;
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

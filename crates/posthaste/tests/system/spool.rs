@@ -413,6 +413,7 @@ fn an_export_and_its_spool_lie_beside_each_other() {
         for args in [
             &["export", "spool", "--to", inside][..],
             &["repair", "spool", "--rebuild", inside],
+            &["drop", "spool", "1", "--export", inside],
             &["forget-stream", "spool", "local:one", "--export", inside],
         ] {
             let (code, _, error) = run(dir.path(), args);
