@@ -10,10 +10,9 @@ use posthaste_intake::{
 };
 use posthaste_watch::StuckWorker;
 
-use super::outgoing::Outgoing;
 use super::relay::Relay;
 use posthaste_queue::entry::Forwarded;
-use posthaste_queue::{QueuedRecipient, QueuedRet};
+use posthaste_queue::{Queued, QueuedRecipient, QueuedRet, Secs};
 
 impl Destination for Relay {
     fn figures(&self) -> DestinationFigures {
@@ -57,7 +56,7 @@ impl Destination for Relay {
 
     /// Refuses if a tenant's part of the queue is full.
     fn reserve<'a>(&'a self, mail: &'a Mail<'a>, _: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
-        let Some(outgoing) = outgoing(mail) else { return Reserving::Done(Ok(())) };
+        let Some(outgoing) = outgoing(mail, self.now()) else { return Reserving::Done(Ok(())) };
         let remote = mail.recipients.iter().filter(|recipient| recipient.place == MailPlace::Remote).count() as u64;
         if remote > 0 && !self.has_room_for(&outgoing.tenant, remote) {
             return Reserving::Done(Err(NotTaken {
@@ -75,7 +74,7 @@ impl Destination for Relay {
 }
 
 /// The message for other hosts, and for notices of success here; `None` without recipients of either kind.
-fn outgoing(mail: &Mail<'_>) -> Option<Outgoing> {
+fn outgoing(mail: &Mail<'_>, now: Secs) -> Option<Queued> {
     let mut recipients = Vec::new();
     let mut forwarded = Vec::new();
     for recipient in mail.recipients.iter().filter(|recipient| recipient.place == MailPlace::Remote) {
@@ -103,7 +102,11 @@ fn outgoing(mail: &Mail<'_>) -> Option<Outgoing> {
         return None;
     }
     let from = mail.forwards_from.as_deref().filter(|_| !forwarded.is_empty());
-    Some(Outgoing {
+    let at = |secs: Secs| if secs == 0 { 0 } else { now.saturating_add(secs) };
+    Some(Queued {
+        received: now,
+        not_before: at(mail.hold_secs),
+        expires: at(mail.expires_secs),
         sender: (&*mail.sender).into(),
         forwarded: from.map(|sender| Box::new(Forwarded { sender: sender.into(), numbers: forwarded })),
         is_8bit: mail.is_8bit,
@@ -117,8 +120,6 @@ fn outgoing(mail: &Mail<'_>) -> Option<Outgoing> {
         tenant: mail.tenant.clone(),
         campaign: mail.campaign.clone(),
         pool: mail.pool.clone(),
-        hold_secs: mail.hold_secs,
-        expires_secs: mail.expires_secs,
         recipients,
     })
 }
@@ -144,7 +145,7 @@ mod tests {
             let of = recipient(MailPlace::Remote, address, false);
             mail.recipients.push(MailRecipient { notify: said, orcpt: "rfc822;x".into(), ..of });
         }
-        let outgoing = outgoing(&mail).expect("for other hosts");
+        let outgoing = outgoing(&mail, 7).expect("for other hosts");
         assert_eq!(
             (&*outgoing.sender, &*outgoing.envid, outgoing.ret),
             ("s@example.net", "QQ314159", Some(QueuedRet::Headers))
@@ -156,11 +157,23 @@ mod tests {
     }
 
     #[test]
+    fn times_of_a_message_count_from_its_reception() {
+        let recipients = || vec![recipient(MailPlace::Remote, "x@example.net", false)];
+        let times = |hold_secs, expires_secs| {
+            let mail = Mail { recipients: recipients(), hold_secs, expires_secs, ..Mail::default() };
+            outgoing(&mail, 1000).map(|message| (message.received, message.not_before, message.expires))
+        };
+        assert_eq!(times(0, 0), Some((1000, 0, 0)), "at once, and as long as its schedule says");
+        assert_eq!(times(60, 120), Some((1000, 1060, 1120)));
+        assert_eq!(times(Secs::MAX, 1), Some((1000, Secs::MAX, 1001)));
+    }
+
+    #[test]
     fn successes_here_stand_behind_recipients_elsewhere() {
         let success = |address: &str, is_mailbox| SuccessHere { address: address.into(), orcpt: "".into(), is_mailbox };
         let mut mail = Mail { successes: vec![success("a", true), success("b", false)], ..Mail::default() };
         let found = |mail: &Mail<'_>| {
-            let recipients = outgoing(mail).expect("somebody is to hear of it").recipients;
+            let recipients = outgoing(mail, 7).expect("somebody is to hear of it").recipients;
             recipients.into_iter().map(|to| (to.number, to.address.to_string(), to.notify)).collect::<Vec<_>>()
         };
         let here = [("a", notify::SUCCESS | notify::IN_MAILBOX), ("b", notify::SUCCESS | notify::HANDED_ON)];
@@ -178,7 +191,7 @@ mod tests {
                 |(place, is_forwarded): &(MailPlace, bool)| recipient(place.clone(), "x@example.net", *is_forwarded);
             let recipients = recipients.iter().map(of).collect();
             let mail = Mail { recipients, forwards_from: from.map(str::to_owned), ..Mail::default() };
-            let forwarded = outgoing(&mail).expect("for other hosts").forwarded;
+            let forwarded = outgoing(&mail, 7).expect("for other hosts").forwarded;
             let forwarded = forwarded.map(|of| (of.sender.to_string(), of.numbers));
             assert_eq!(forwarded, expected.map(|numbers| ("f@example.org".to_owned(), numbers.to_vec())));
         };
@@ -190,6 +203,6 @@ mod tests {
         check(&[(here.clone(), false), named(), forwarded(), forwarded()], from, Some(&[1, 2]));
         check(&[named()], from, None);
         check(&[named(), forwarded()], None, None);
-        assert_eq!(outgoing(&Mail { recipients: vec![recipient(here, "x", false)], ..Mail::default() }), None);
+        assert_eq!(outgoing(&Mail { recipients: vec![recipient(here, "x", false)], ..Mail::default() }, 7), None);
     }
 }

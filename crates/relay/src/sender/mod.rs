@@ -43,7 +43,6 @@ mod notices_to_make;
 mod observer;
 mod operator;
 mod outcomes;
-mod outgoing;
 mod preview;
 mod queue_limit;
 mod ranking;
@@ -98,7 +97,6 @@ pub use observer::{
     ActedOn, AttemptResult, Observer, Originator, QueueLimitState, RecipientAttempt, RecordingState, RelayStats,
     SiteState, TlsFailure,
 };
-pub use outgoing::Outgoing;
 pub use preview::{
     HopPreview, HostPreview, HostSettings, MtaStsPreview, PreviewOf, RoutePreview, SourcePreview, TlsPreview,
 };

@@ -18,7 +18,6 @@ use super::bounces::Bounces;
 use super::config::Config;
 use super::notices::Notices;
 use super::observer::RelayStats;
-use super::outgoing::Outgoing;
 use super::queue_limit::{QueueLimitNow, QueueLimits};
 use super::record::Time;
 use super::replies::Replies;
@@ -30,7 +29,7 @@ use super::snapshots::{self, advance};
 use super::suppress::flush_bounces;
 use super::{dispatch, gather, round};
 use posthaste_dns::Resolver;
-use posthaste_queue::{Queue, QueueEntry, QueueRestoreError, Schedules, Secs};
+use posthaste_queue::{Queue, QueueEntry, QueueRestoreError, Queued, Schedules, Secs};
 use posthaste_shaping::ShapingRules;
 
 /// The name of the queue's stream.
@@ -218,10 +217,14 @@ impl Relay {
         Ok((Relay(Arc::new(Opened { shared, attached, runtime })), report))
     }
 
-    /// The entry of a message for the batch that keeps it.
-    pub fn entry(&self, message: Outgoing) -> Entry {
-        let shared = &self.0.shared;
-        message.into_entry(shared.stream, shared.time.now())
+    /// The entry of a message for the batch that keeps it. It counts as received now.
+    pub fn entry(&self, message: Queued) -> Entry {
+        self.0.shared.entry(message)
+    }
+
+    /// Time of the queue's clock, by which a message is held and expires.
+    pub fn now(&self) -> Secs {
+        self.0.shared.time.now()
     }
 
     /// Replaces routes, sources and pools. Waiting mail is routed anew; connections end after their transactions.

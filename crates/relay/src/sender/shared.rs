@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use posthaste_consumer::BudgetGate;
 use posthaste_message::rewrite::AddressMap;
-use posthaste_spool::{Consumer, Lsn, Published, Spool, StreamId};
+use posthaste_spool::{Consumer, Entry, Lsn, Published, Spool, StreamId};
 use posthaste_watch::Watch;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -26,7 +26,7 @@ use super::route_table::RouteTable;
 use super::site::{Admitted, Alarm, Shaper, Site};
 use super::sites::Sites;
 use super::status::keys_of;
-use posthaste_queue::{AttemptOutcome, Change, Queue, QueueEntry, RecipientKey, Transaction};
+use posthaste_queue::{AttemptOutcome, Change, Queue, QueueEntry, Queued, RecipientKey, Transaction};
 use posthaste_shaping::explain::Defaults;
 
 pub(super) struct Shared {
@@ -180,6 +180,12 @@ impl Shared {
         if let Some(observer) = &self.config.observer {
             observer.warn(batch, what);
         }
+    }
+
+    /// The entry of a message received now.
+    pub fn entry(&self, message: Queued) -> Entry {
+        let queued = Queued { received: self.time.now(), ..message };
+        Entry { stream: self.stream, needs_body: true, payload: QueueEntry::Queued(queued).encode().into() }
     }
 
     /// Ends attempts without a report.

@@ -11,10 +11,9 @@ use posthaste_spool::{Batch, Body, Lsn};
 use super::config::OutgoingNotice;
 use super::messages::{Envelope, LoadError};
 use super::notices_to_make::Tell;
-use super::outgoing::Outgoing;
 use super::shared::Shared;
 use posthaste_queue::entry::QueuedRet;
-use posthaste_queue::{Change, QueuedRecipient, RecipientKey, Status, What};
+use posthaste_queue::{Change, Queued, QueuedRecipient, RecipientKey, Status, What};
 
 /// The recipient of a notification.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,18 +188,16 @@ fn notice(
 ) -> OutgoingNotice {
     let to_address = to.address.clone();
     let recipient = QueuedRecipient { number: 0, address: to_address.clone(), orcpt: "".into(), notify: notify::NEVER };
-    let remote = Outgoing {
+    let remote = Queued {
         is_8bit: written.is_8bit,
         smtputf8: written.smtputf8,
         may_sign: true,
         tenant: if to.is_postmaster { Arc::default() } else { tenant },
         recipients: vec![recipient],
-        ..Outgoing::default()
+        ..Queued::default()
     };
-    let now = shared.time.now();
-    let change = shared.outcomes.recorder.entry(now, changes);
-    let remote = remote.into_entry(shared.stream, now);
-    OutgoingNotice { to: to_address, written, change, remote }
+    let change = shared.outcomes.recorder.entry(shared.time.now(), changes);
+    OutgoingNotice { to: to_address, written, change, remote: shared.entry(remote) }
 }
 
 /// Records changes and waits until they are durable.

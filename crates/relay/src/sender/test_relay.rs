@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use posthaste_spool::{Batch, Body, FileSpool};
 
-use super::{Config, Delivering, Notifier, Outgoing, OutgoingNotice, Relay};
+use super::{Config, Delivering, Notifier, OutgoingNotice, Relay};
 use crate::session::SessionTimeouts;
 use posthaste_dns::{Resolver, Settings};
-use posthaste_queue::Schedules;
 use posthaste_queue::entry::QueuedRecipient;
+use posthaste_queue::{Queued, Schedules};
 
 struct Nobody;
 
@@ -70,7 +70,7 @@ pub(super) fn append(relay: &Relay, to: &[&str]) {
         notify: 0,
     };
     let recipients = (0..).zip(to).map(recipient).collect();
-    let entry = relay.entry(Outgoing { recipients, ..Outgoing::default() });
+    let entry = relay.entry(Queued { recipients, ..Queued::default() });
     let batch = Batch { entries: vec![entry], body: Body::inline(vec!["x\r\n".into()]) };
     let (tell, told) = std::sync::mpsc::channel();
     relay.0.shared.spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));

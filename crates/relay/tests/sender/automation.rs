@@ -131,7 +131,7 @@ fn a_reply_slows_a_campaign_at_one_site_across_restarts() {
     let rule = |config: &mut Config| with_rule(config, rule);
     let rig = rig_with(zone(), sink.port(), rule);
     let send = |rig: &Rig, campaign: &str, to: &str| {
-        let message = Outgoing { campaign: Arc::from(campaign), ..outgoing("ann@here.example", &[to], 0) };
+        let message = Queued { campaign: Arc::from(campaign), ..outgoing("ann@here.example", &[to], 0) };
         rig.append(message, "x\r\n");
     };
     send(&rig, "spring", "later@a.example");

@@ -8,10 +8,10 @@ use posthaste_relay::sender::{Exported, Filter};
 use super::*;
 
 /// A message from Ann; for recipients that begin with `f` it leaves from an address of ours.
-fn forwarding(to: &[&str], notify: u8) -> Outgoing {
+fn forwarding(to: &[&str], notify: u8) -> Queued {
     let numbers = (0..).zip(to).filter(|(_, address)| is_forwarded(address)).map(|(number, _)| number).collect();
     let forwarded = Some(Box::new(Forwarded { sender: "SRS0=ann@here.example".into(), numbers }));
-    Outgoing { forwarded, ..outgoing("ann@a.example", to, notify) }
+    Queued { forwarded, ..outgoing("ann@a.example", to, notify) }
 }
 
 fn is_forwarded(address: &str) -> bool {

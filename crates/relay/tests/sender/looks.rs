@@ -23,7 +23,7 @@ fn queue_of(recipients: u64) -> (Relay, Server, tempfile::TempDir) {
     let to: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let (tell, told) = std::sync::mpsc::channel();
     for _ in 0..recipients / 1000 {
-        let message = Outgoing { hold_secs: 86_400, ..outgoing("ann@here.example", &to, 0) };
+        let message = Queued { not_before: relay.now() + 86_400, ..outgoing("ann@here.example", &to, 0) };
         let body = Body::inline(vec![Bytes::from_static(b"Subject: x\r\n\r\nx\r\n")]);
         let tell = tell.clone();
         let then = move |outcome: Result<Lsn, _>| tell.send(outcome.is_ok()).unwrap();

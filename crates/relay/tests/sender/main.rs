@@ -43,11 +43,10 @@ use posthaste_dns::{Resolver, Settings};
 use posthaste_dns_stub::{Server, Zone};
 use posthaste_intake::Destination as _;
 use posthaste_intake::notify;
-use posthaste_queue::{Imported, QueueAction, QueueEntry, QueuedRecipient, RetrySchedule, Schedules};
+use posthaste_queue::{Imported, QueueAction, QueueEntry, Queued, QueuedRecipient, RetrySchedule, Schedules};
 use posthaste_relay::sender::{
-    ActedOn, AttemptResult, Config, Delivering, Filter, FixedRoute, Notifier, Observer, Originator, Outgoing,
-    OutgoingNotice, QueueLimitState, RecipientAttempt, RecordingState, Relay, RouteTls, SiteState, TlsFailure,
-    opportunistic_tls,
+    ActedOn, AttemptResult, Config, Delivering, Filter, FixedRoute, Notifier, Observer, Originator, OutgoingNotice,
+    QueueLimitState, RecipientAttempt, RecordingState, Relay, RouteTls, SiteState, TlsFailure, opportunistic_tls,
 };
 use posthaste_relay::session::{SessionTimeouts, TlsPolicy};
 use posthaste_smtp::sasl::Credentials;
@@ -259,14 +258,14 @@ fn rig_over(
     Rig { spool, relay, back, log, dir, dns }
 }
 
-fn outgoing(sender: &str, to: &[&str], notify: u8) -> Outgoing {
+fn outgoing(sender: &str, to: &[&str], notify: u8) -> Queued {
     let recipient = |(number, address): (u16, &&str)| QueuedRecipient {
         number,
         address: Arc::from(*address),
         orcpt: Arc::from(""),
         notify,
     };
-    Outgoing { sender: Arc::from(sender), recipients: (0..).zip(to).map(recipient).collect(), ..Outgoing::default() }
+    Queued { sender: Arc::from(sender), recipients: (0..).zip(to).map(recipient).collect(), ..Queued::default() }
 }
 
 impl Rig {
@@ -275,7 +274,7 @@ impl Rig {
     }
 
     fn send_for(&self, tenant: &str, sender: &str, to: &[&str]) {
-        self.append(Outgoing { tenant: Arc::from(tenant), ..outgoing(sender, to, 0) }, "x\r\n");
+        self.append(Queued { tenant: Arc::from(tenant), ..outgoing(sender, to, 0) }, "x\r\n");
     }
 
     fn send_asking(&self, sender: &str, to: &[&str], body: &str, notify: u8) {
@@ -283,11 +282,11 @@ impl Rig {
     }
 
     /// Returns once the message is durable.
-    fn append(&self, message: Outgoing, body: &str) {
+    fn append(&self, message: Queued, body: &str) {
         self.append_octets(message, body.as_bytes());
     }
 
-    fn append_octets(&self, message: Outgoing, body: &[u8]) {
+    fn append_octets(&self, message: Queued, body: &[u8]) {
         let body = Body::inline(vec![Bytes::copy_from_slice(body)]);
         let batch = Batch { entries: vec![self.relay.entry(message)], body };
         let (tell, told) = std::sync::mpsc::channel();

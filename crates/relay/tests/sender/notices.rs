@@ -112,7 +112,7 @@ fn a_sender_that_does_not_exist_is_a_double_bounce_as_well() {
 }
 
 /// A message to one recipient with NOTIFY and ORCPT; the message has ENVID.
-fn asking(to: &str, notify: u8, ret: Option<QueuedRet>) -> Outgoing {
+fn asking(to: &str, notify: u8, ret: Option<QueuedRet>) -> Queued {
     let mut message = outgoing("ann@a.example", &[to], notify);
     (message.ret, message.envid) = (ret, "QQ+2B314".into());
     message.recipients[0].orcpt = "rfc822;Bob+2Bx@old.example".into();

@@ -43,7 +43,7 @@ fn purging_ten_thousand_messages_reads_no_bodies() {
     for number in 0..MESSAGES {
         let sender = format!("ann{}@here.example", number % 100);
         let to = format!("bob@d{}.example", number % 1000);
-        let message = Outgoing { hold_secs: 86_400, ..outgoing(&sender, &[&to], 0) };
+        let message = Queued { not_before: relay.now() + 86_400, ..outgoing(&sender, &[&to], 0) };
         let body = Body::inline(vec![Bytes::from(format!("Subject: {number}\r\n\r\nx\r\n"))]);
         let tell = tell.clone();
         let then = move |outcome: Result<Lsn, _>| tell.send(outcome.is_ok()).unwrap();

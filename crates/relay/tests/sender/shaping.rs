@@ -26,7 +26,7 @@ fn limited(text: &str, sink: &Sink) -> Rig {
 impl Rig {
     fn send_of(&self, tenant: &str, to: &str) {
         let body = Body::inline(vec![Bytes::from_static(b"Subject: x\r\n\r\nx\r\n")]);
-        let message = Outgoing { tenant: Arc::from(tenant), ..outgoing("ann@here.example", &[to], 0) };
+        let message = Queued { tenant: Arc::from(tenant), ..outgoing("ann@here.example", &[to], 0) };
         let batch = Batch { entries: vec![self.relay.entry(message)], body };
         let (tell, told) = std::sync::mpsc::channel();
         self.spool.append(batch, Box::new(move |outcome| tell.send(outcome).unwrap()));
@@ -297,7 +297,7 @@ fn bdat_is_used_where_offered_and_configured() {
         let rig = limited(text, &sink);
         // Two in one session, and a recipient that is refused.
         for to in ["bob@a.example", "eve@a.example"] {
-            let message = Outgoing { is_8bit: true, ..outgoing("", &[to, "no@a.example"], 0) };
+            let message = Queued { is_8bit: true, ..outgoing("", &[to, "no@a.example"], 0) };
             rig.append_octets(message, body);
         }
         for taken in sink.wait_taken(2) {

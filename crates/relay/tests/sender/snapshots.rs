@@ -59,7 +59,7 @@ impl Idle {
         all
     }
 
-    fn append(&self, message: Outgoing) {
+    fn append(&self, message: Queued) {
         self.append_entry(self.relay.entry(message), b"x\r\n");
     }
 
@@ -139,7 +139,7 @@ fn queue_of_two(dir: &Path, dns: &Server) -> (PathBuf, Vec<(String, String)>) {
     let it = Idle::open(dir, dns);
     for tenant in ["", "news"] {
         let to = ["bob@a.example", "eve@b.example", "joe@c.example"];
-        it.append(Outgoing { tenant: tenant.into(), pool: tenant.into(), ..outgoing("ann@here.example", &to, 0) });
+        it.append(Queued { tenant: tenant.into(), pool: tenant.into(), ..outgoing("ann@here.example", &to, 0) });
     }
     it.end();
     let before = snapshots(dir);

@@ -204,7 +204,7 @@ fn eight_bit_mail_is_sent_or_given_up_by_the_setting() {
         let of_sender = Sink::at((Ipv4Addr::new(127, 0, 0, 2), sink.port()).into());
         let zone = zone().mx("here.example", 1, "mx.here.example").a("mx.here.example", Ipv4Addr::new(127, 0, 0, 2));
         let rig = rig_with(zone, sink.port(), |config| config.eight_bit = eight_bit);
-        let message = super::Outgoing { is_8bit: true, ..super::outgoing("ann@here.example", &["bob@a.example"], 0) };
+        let message = super::Queued { is_8bit: true, ..super::outgoing("ann@here.example", &["bob@a.example"], 0) };
         rig.append(message, "Subject: x\r\n\r\n\u{e9}\r\n");
         let taken = if is_sent { &sink } else { &of_sender }.wait_taken(1).remove(0);
         if is_sent {
