@@ -1,7 +1,9 @@
 //! A shaping file.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
+use posthaste_units::words::plain;
 use posthaste_units::{Rate, values};
 use serde::{Deserialize, Serialize};
 
@@ -167,3 +169,59 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 fn some_count<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     values::count(deserializer).map(Some)
 }
+
+/// A mistake in a file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShapingError {
+    /// The file cannot be read.
+    #[error("{}: {error}", file.display())]
+    Read {
+        /// Path of the file.
+        file: PathBuf,
+        /// The read error.
+        error: std::io::Error,
+    },
+    /// Not TOML, or with unknown keys or values.
+    #[error("{file}:{line}: {why}")]
+    Toml {
+        /// Name of the file.
+        file: String,
+        /// Line of the mistake.
+        line: usize,
+        /// The mistake.
+        why: String,
+    },
+    /// A value is invalid.
+    #[error("{section}: {why}")]
+    Meaning {
+        /// File and section.
+        section: String,
+        /// The mistake.
+        why: String,
+    },
+}
+
+/// Parses a file; `name` is for errors.
+pub(super) fn parse(name: &str, text: &str) -> Result<File, ShapingError> {
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start.min(text.len()));
+        let line = text.as_bytes()[..at].iter().filter(|octet| **octet == b'\n').count() + 1;
+        ShapingError::Toml { file: name.to_owned(), line, why: plain(error.message(), |_| None) }
+    })
+}
+
+/// Reads a file of up to [`FILE_BYTES_MAX`].
+pub(super) fn read(path: &Path) -> std::io::Result<String> {
+    use std::io::Read;
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is larger than 16 MiB"))
+    } else {
+        Ok(text)
+    }
+}
+
+/// Largest file.
+pub(super) const FILE_BYTES_MAX: u64 = 16 << 20;

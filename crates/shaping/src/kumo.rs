@@ -1,11 +1,14 @@
 //! Converts shaping files of KumoMTA to ours, as far as their terms have an equivalent.
 
+mod keys;
 mod tls;
 
 use posthaste_units::Rate;
 use toml::{Table, Value};
 
+use self::keys::{Ignored, suffix};
 use self::tls::TlsPolicies;
+use super::file::FILE_BYTES_MAX;
 use super::{ShapingError, ShapingRules};
 
 /// Result of a conversion.
@@ -40,7 +43,7 @@ pub enum KumoError {
 /// # Errors
 /// See [`KumoError`].
 pub fn convert(text: &str) -> Result<Converted, KumoError> {
-    if text.len() as u64 > super::FILE_BYTES_MAX {
+    if text.len() as u64 > FILE_BYTES_MAX {
         return Err(KumoError::Size);
     }
     let file: Table = text.parse().map_err(|error: toml::de::Error| KumoError::Toml(error.message().to_owned()))?;
@@ -73,14 +76,6 @@ pub fn convert(text: &str) -> Result<Converted, KumoError> {
     // A list gives one for each entry.
     ignored.0.dedup();
     Ok(Converted { shaping, tls_policies: tls.tables(), ignored: ignored.0, sources: rules.sources() })
-}
-
-struct Ignored(Vec<String>);
-
-impl Ignored {
-    fn push(&mut self, section: &str, key: &str, why: &str) {
-        self.0.push(format!("[{section}] {key}: {why}"));
-    }
 }
 
 /// Adds a section in its place, unless it has no content of ours.
@@ -219,10 +214,6 @@ fn matches(title: &str, value: &Value, out: &mut Table, ignored: &mut Ignored) {
 }
 
 /// Converts a suffix: theirs is any end of a text, ours begins at a dot.
-fn suffix(name: &str) -> String {
-    format!(".{}", name.trim_start_matches('.'))
-}
-
 fn automations(title: &str, value: Value, out: &mut Table, ignored: &mut Ignored) {
     let mut made = Vec::new();
     for rule in value.as_array().into_iter().flatten().filter_map(Value::as_table) {

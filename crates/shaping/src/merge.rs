@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::automation::Builder;
 use super::file::{self, File, Total};
-use super::{Kind, Section, ShapingError, ShapingRules, Sourced, Values};
+use super::rules::{Kind, Section, Values};
+use super::{ShapingError, ShapingRules, Sourced};
 
 impl ShapingRules {
     /// Merges files: a later one overrides an earlier one by key; rules for replies add up.

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use posthaste_units::Rate;
 
 use super::file::Total;
-use super::{Kind, Section, Sections, ShapingRules, Sourced};
+use super::rules::{Kind, Section};
+use super::{Sections, ShapingRules, Sourced};
 
 /// The rules for a site; `None`: not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,7 +1,11 @@
 //! Scopes: the mail that a temporary command applies to.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// Sections that apply to a domain, for [`ShapingRules::of_site`](super::ShapingRules::of_site).
+pub type Sections = BTreeSet<u32>;
 
 /// The mail that can be suspended, slowed down or diverted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::file::Total;
-use super::{ShapingError, ShapingRules, Sourced, Values};
+use super::rules::Values;
+use super::{ShapingError, ShapingRules, Sourced};
 
 impl ShapingRules {
     /// The rules for one of `parts` senders that count by themselves. Rates, bursts and connections are divided; the

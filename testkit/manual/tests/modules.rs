@@ -1,4 +1,5 @@
-//! The modules of the relay: no circle of imports, and an object's methods in the file of its type.
+//! The modules of the relay and of the crates below it: no circle of imports. In the relay an object's methods stand in
+//! the file of its type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,28 +22,39 @@ fn join(of: &str, name: &str) -> String {
     if of.is_empty() { name.to_owned() } else { format!("{of}::{name}") }
 }
 
-/// Reads the modules below the folder of the module `of`.
-fn read(dir: &Path, of: &str, found: &mut Modules) {
+/// Reads the modules below the folder of the module `of`, and the names of those that are compiled for tests alone.
+fn read(dir: &Path, of: &str, found: &mut Modules, of_tests: &mut BTreeSet<String>) {
     for path in fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
         let stem = path.file_stem().unwrap().to_str().unwrap();
         if path.is_dir() {
-            read(&path, &join(of, stem), found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") && !stem.ends_with("tests") {
+            read(&path, &join(of, stem), found, of_tests);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path).unwrap();
+            let own = if ["lib", "mod"].contains(&stem) { of.to_owned() } else { join(of, stem) };
+            for declared in text.split("#[cfg(test)]\n").skip(1) {
+                let declared = declared.strip_prefix("pub(crate) ").unwrap_or(declared);
+                let name = declared.strip_prefix("mod ").and_then(|rest| rest.lines().next()?.strip_suffix(';'));
+                of_tests.extend(name.map(|name| join(&own, name)));
+            }
             let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
             let code: Vec<&str> = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
-            let own = if ["lib", "mod"].contains(&stem) { of.to_owned() } else { join(of, stem) };
             found.insert(own, code.join("\n"));
         }
     }
 }
 
-fn relay() -> Modules {
+/// The modules of a crate, without those for tests.
+fn modules_of(name: &str) -> Modules {
     let mut found = Modules::new();
-    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/relay/src"), "", &mut found);
-    // It is compiled for tests alone.
-    found.remove("sender::test_relay").expect("a relay for tests");
-    assert!(found.len() > 60, "{:?}", found.keys());
+    let mut of_tests = BTreeSet::new();
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates").join(name).join("src");
+    read(&dir, "", &mut found, &mut of_tests);
+    let is_of_test = |module: &str| {
+        of_tests
+            .iter()
+            .any(|test| module.strip_prefix(&**test).is_some_and(|rest| rest.is_empty() || rest.starts_with("::")))
+    };
+    found.retain(|module, _| !is_of_test(module));
     found
 }
 
@@ -160,14 +172,23 @@ fn circle<'a>(edges: &'a BTreeMap<&str, BTreeSet<String>>) -> Option<Vec<&'a str
 }
 
 #[test]
-fn modules_of_the_relay_form_layers() {
-    let modules = relay();
-    let edges = edges(&modules);
-    let count: usize = edges.values().map(BTreeSet::len).sum();
-    assert!(count > 200, "only {count} uses found");
+fn modules_of_these_crates_form_layers() {
+    let check = |name: &str, uses_min: usize, some: &[(&str, &str)]| {
+        let modules = modules_of(name);
+        let edges = edges(&modules);
+        let count: usize = edges.values().map(BTreeSet::len).sum();
+        assert!(count > uses_min, "{name}: only {count} uses found");
+        for (of, used) in some {
+            assert!(edges[of].contains(*used), "{name}: {of} uses {used}");
+        }
+        let found = circle(&edges);
+        assert_eq!(found, None, "{name}: a module above gives the one below what it needs, as a value or a function");
+    };
     // Functions that take the shared state are above it, and so is the relay itself.
-    assert!(edges["sender::serving"].contains("sender::shared") && edges["sender::relay"].contains("sender::dispatch"));
-    assert_eq!(circle(&edges), None, "a module above gives the one below what it needs, as a value or a function");
+    let some = [("sender::serving", "sender::shared"), ("sender::relay", "sender::dispatch")];
+    check("relay", 200, &some);
+    check("shaping", 30, &[("rules", "automation"), ("limits::site", "limits::state")]);
+    check("notify", 10, &[("suppression", "database")]);
 }
 
 #[test]
@@ -186,7 +207,8 @@ fn a_circle_is_found_through_names_that_others_re_export() {
 
 #[test]
 fn methods_stand_in_the_file_of_their_type() {
-    let modules = relay();
+    let modules = modules_of("relay");
+    assert!(modules.len() > 60, "{:?}", modules.keys());
     let mut homes: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let first = |rest: &str| rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
     for (module, code) in &modules {

@@ -3,7 +3,7 @@
 
 use toml::Value;
 
-use super::{Ignored, suffix};
+use super::keys::{Ignored, suffix};
 
 /// Policies for domains, for those below a suffix, and for all others.
 #[derive(Default)]

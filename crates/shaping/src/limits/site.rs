@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::State;
 use super::open::{OpenLimit, OpenPermit, end_all};
 use super::rate::RateLimit;
+use super::state::State;
 use crate::explain::Defaults;
 use crate::{FAILURES_BEFORE_PAUSE, MailScope, Sections, Sourced};
 
