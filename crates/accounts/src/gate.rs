@@ -322,7 +322,8 @@ impl Lane {
     /// Takes a free place. A known client uses the reserved lane only while the common one is busy, and then queues
     /// among known clients only.
     fn place(&self, is_known: bool) -> Option<Place<'_>> {
-        let (everybody, reserved) = (&self.everybody, Some(&self.reserved).filter(|_| is_known));
+        let everybody = &self.everybody;
+        let reserved = Some(&self.reserved).filter(|_| is_known);
         let free = everybody.free_place().or_else(|| reserved?.free_place());
         free.or_else(|| reserved?.waiting_place()).or_else(|| everybody.waiting_place())
     }

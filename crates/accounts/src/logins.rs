@@ -183,7 +183,9 @@ fn read_line(line: &str, directory: &Directory) -> Result<(String, Login), Strin
     // As Dovecot's `doveadm pw` writes it.
     let hash = ["{ARGON2ID}", "{ARGON2I}"].iter().find_map(|scheme| hash.strip_prefix(scheme)).unwrap_or(hash);
     let hash = Arc::new(PasswordHash::parse(hash).map_err(|error| error.to_string())?);
-    let (mut scram, mut allowed, mut of_tenant) = (None, Senders::Own(Vec::new()), None);
+    let mut scram = None;
+    let mut allowed = Senders::Own(Vec::new());
+    let mut of_tenant = None;
     for word in words.split_ascii_whitespace() {
         match word.split_once('=') {
             Some(("senders", "any")) => allowed = Senders::Any,

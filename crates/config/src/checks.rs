@@ -72,8 +72,10 @@ impl Reload for Checks {
 
 impl Default for Checks {
     fn default() -> Self {
-        let (enforce, on_temperror) = (Enforce::default(), OnTempError::default());
-        let (authserv_ids, trusted_forwarders) = (Vec::new(), Vec::new());
+        let enforce = Enforce::default();
+        let on_temperror = OnTempError::default();
+        let authserv_ids = Vec::new();
+        let trusted_forwarders = Vec::new();
         Self { enabled: true, timeout_secs: 20, authserv_ids, enforce, on_temperror, trusted_forwarders }
     }
 }

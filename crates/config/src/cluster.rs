@@ -159,7 +159,8 @@ impl Cluster {
     }
 
     fn check_shards(&self) -> Result<(), Problem> {
-        let (mut numbers, mut homes) = (HashSet::new(), HashSet::new());
+        let mut numbers = HashSet::new();
+        let mut homes = HashSet::new();
         for (index, shard) in self.shards.iter().enumerate() {
             let problem = |key: &'static str, message: String| {
                 Err(Problem::new([Self::NAME.into(), "shard".into(), index.into(), key.into()], message))

@@ -35,7 +35,8 @@ impl UserIdentity {
         // name:password:uid:gid:…
         let known = passwd.lines().find_map(|line| {
             let fields: Vec<&str> = line.split(':').collect();
-            let (uid, gid) = (fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?);
+            let uid = fields.get(2)?.parse().ok()?;
+            let gid = fields.get(3)?.parse().ok()?;
             (fields[0] == user || number == Some(uid)).then(|| (fields[0].to_owned(), uid, gid))
         });
         let gid =

@@ -364,10 +364,12 @@ impl Loaded {
     /// As [`Config::parse`].
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let config: Config = toml::from_str(text).map_err(|error| ConfigError::syntax(file, text, &error))?;
-        let (names_listeners, names_domains) = (!config.listeners.is_empty(), !config.domains.is_empty());
+        let names_listeners = !config.listeners.is_empty();
+        let names_domains = !config.domains.is_empty();
         let config = config.completed();
         let directory = check::check(&config).map_err(|problem| ConfigError::meaning(file, text, &problem))?;
-        let (directory, file) = (Arc::new(directory), Some(file.to_owned()));
+        let directory = Arc::new(directory);
+        let file = Some(file.to_owned());
         let passed_over = None;
         Ok(Self { config, directory, file, passed_over, names_listeners, names_domains })
     }

@@ -44,7 +44,8 @@ impl Config {
             of.protocol == ListenerProtocol::Smtp && of.has_port(SMTP) && of.tls_mode() != ListenerTls::Off
         };
         let Some(listener) = self.listeners.iter().find(takes_mail) else { return HostCertificate::default() };
-        let (host, dir) = (self.folded_host(), self.acme_dir());
+        let host = self.folded_host();
+        let dir = self.acme_dir();
         let files = HostFiles {
             configured: listener.certificate_files().into_iter().map(|files| files.chain).collect(),
             obtained: self.acme_names().iter().map(|name| acme_file(&dir, name)).collect(),

@@ -109,7 +109,8 @@ impl OwnerRules {
     pub fn barred(&self, mail: &Path) -> Vec<String> {
         let Ok(mail) = std::path::absolute(mail) else { return Vec::new() };
         let bars = |own: Ownership| {
-            let (uid, gid) = (own.uid?, own.gid);
+            let uid = own.uid?;
+            let gid = own.gid;
             mail.ancestors().filter(|path| !may_search(path, uid, gid)).last().map(|path| (uid, path.to_owned()))
         };
         let found = self.all().filter_map(|(_, own)| bars(own));

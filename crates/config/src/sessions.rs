@@ -9,7 +9,8 @@ impl Config {
     /// Settings of a session at a listener with a client of `network`. Without logins and DSN: the server decides
     /// whom to offer them.
     pub fn smtp_session(&self, listener: &Listener, network: Option<&Network>) -> SmtpConfig {
-        let (mut limits, mut policy) = (listener.limits.over(&self.limits), listener.policy.over(&self.policy));
+        let mut limits = listener.limits.over(&self.limits);
+        let mut policy = listener.policy.over(&self.policy);
         if let Some(network) = network {
             (limits, policy) = (network.limits.over(&limits), network.policy.over(&policy));
         }

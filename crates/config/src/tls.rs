@@ -116,7 +116,8 @@ impl Listener {
 
     /// Fills in what `[tls]` says. `has_acme`: an authority gives certificates.
     pub fn complete_tls(&mut self, default: &Tls, has_acme: bool) {
-        let (names_none, socket) = (self.certificate.is_none() && self.key.is_none(), &self.socket);
+        let names_none = self.certificate.is_none() && self.key.is_none();
+        let socket = &self.socket;
         let has_certificate = !names_none || default.is_set() || has_acme;
         let is_http = self.protocol == ListenerProtocol::Http;
         let mode =

@@ -34,7 +34,8 @@ struct Waiting {
 impl<K: Copy + Ord + Hash> NoticeSchedule<K> {
     /// An empty one. `gathered_for`: the longest time that a notice waits for more to tell.
     pub fn new(gathered_for: Duration) -> Self {
-        let (waiting, due) = (HashMap::new(), [BTreeSet::new(), BTreeSet::new()]);
+        let waiting = HashMap::new();
+        let due = [BTreeSet::new(), BTreeSet::new()];
         NoticeSchedule { gathered_for, waiting, due, making: 0, failures: 0, not_before: None, told: None }
     }
 

@@ -149,7 +149,8 @@ impl StreamHandle {
     /// # Errors
     /// The spool cannot be read, or the state refuses an entry. A part may be applied.
     pub fn replay<S: StreamState>(self, state: &mut S) -> Result<ReplayedStream, S::Error> {
-        let (mut damaged, mut applied) = (Vec::new(), Ok(()));
+        let mut damaged = Vec::new();
+        let mut applied = Ok(());
         let through = self.spool.replay(self.id, &mut |replayed| {
             if applied.is_err() {
                 return;

@@ -165,7 +165,8 @@ pub struct CountLine {
 impl CountLine {
     /// No recipients of that name.
     pub fn of(by: By, name: &str) -> Self {
-        let (mut line, name) = (Self::default(), Some(name.to_owned()));
+        let mut line = Self::default();
+        let name = Some(name.to_owned());
         match by {
             By::Domain => line.domain = name,
             By::Tenant => line.tenant = name,

@@ -108,7 +108,8 @@ impl Association {
 
     /// A record of a server's key, which is a SubjectPublicKeyInfo in DER, with a digest that counts beside these records (RFC 7671 section 9).
     pub(crate) fn of_key(key: &[u8], beside: &[Self]) -> Self {
-        let (usage, selector) = (Usage::Server, Selector::Key);
+        let usage = Usage::Server;
+        let selector = Selector::Key;
         let has_stronger = |of: &Self| (of.usage, of.selector, of.matching) == (usage, selector, Matching::Sha512);
         let (matching, algorithm) =
             if beside.iter().any(has_stronger) { (Matching::Sha512, &SHA512) } else { (Matching::Sha256, &SHA256) };
@@ -194,7 +195,8 @@ pub(crate) mod tests {
         let ((one, _), (other, _)) = (self_signed("mx.example"), self_signed("mx.example"));
         for (selector, matching) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)] {
             let of = |usage| Association::usable(&[record(usage, selector, matching, &one)]).remove(0);
-            let (one, other) = (SentCertificate::new(&one), SentCertificate::new(&other));
+            let one = SentCertificate::new(&one);
+            let other = SentCertificate::new(&other);
             assert!(of(3).names_server(&one) && !of(3).names_server(&other), "3 {selector} {matching}");
             assert!(of(2).names_anchor(&one) && !of(2).names_anchor(&other), "2 {selector} {matching}");
             assert!(!of(3).names_anchor(&one) && !of(2).names_server(&one), "{selector} {matching}");

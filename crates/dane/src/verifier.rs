@@ -165,7 +165,8 @@ pub(crate) mod tests {
 
     /// A certificate without version and extensions, as the first generation had it. Its own signature is void.
     pub fn version_1(key: &KeyPair) -> Vec<u8> {
-        let (sequence, none) = (0x30, element(0x30, &[]));
+        let sequence = 0x30;
+        let none = element(0x30, &[]);
         let serial = [0x02, 1, 7];
         let signed = [&serial[..], &none, &none, &none, &none, &key.subject_public_key_info()];
         element(sequence, &[&element(sequence, &signed), &none, &element(0x03, &[&[0, 1]])])
@@ -181,7 +182,8 @@ pub(crate) mod tests {
     pub fn chain(name: &str, change: impl FnOnce(&mut CertificateParams)) -> Chain {
         let mut of_authority = CertificateParams::new(Vec::<String>::new()).unwrap();
         of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let (authority_key, key) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let authority_key = KeyPair::generate().unwrap();
+        let key = KeyPair::generate().unwrap();
         let authority = of_authority.self_signed(&authority_key).unwrap().der().to_vec();
         let mut of_server = CertificateParams::new(vec![name.to_owned()]).unwrap();
         change(&mut of_server);

@@ -193,7 +193,8 @@ impl<'a, N: Fn(AliasId) -> String> Search<'a, N> {
         self.stack.push(id);
         for (index, to) in self.targets(id) {
             if let Action::Refuse(_) = self.actions[to as usize] {
-                let (to, name) = ((self.name)(to), (self.name)(id));
+                let to = (self.name)(to);
+                let name = (self.name)(id);
                 let message = format!("mail for `{to}` is refused, so all mail for `{name}` would be");
                 return Err(Wrong { alias: id, target: index, message });
             }

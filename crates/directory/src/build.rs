@@ -108,7 +108,9 @@ impl Directory {
             self.name(alias, &name, index).map_err(problem)?;
         }
         let name = name.into_owned();
-        let (aliases, patterns, catch_all) = (HashMap::new(), Vec::new(), None);
+        let aliases = HashMap::new();
+        let patterns = Vec::new();
+        let catch_all = None;
         let of_all =
             domain.transport.as_deref().map(|text| transport(text, || vec!["transport".into()])).transpose()?;
         let mut transports = HashMap::new();
@@ -233,7 +235,8 @@ impl Directory {
             let at = |key: &str| vec!["pattern".into(), number.into(), key.into()];
             let expression =
                 Expression::new(&pattern.expression).map_err(|message| Problem::new(at("match"), message))?;
-            let (mut templates, mut fixed) = (Vec::new(), Vec::new());
+            let mut templates = Vec::new();
+            let mut fixed = Vec::new();
             let written = if let Targets::To(targets) = &pattern.to { targets.as_slice() } else { &[] };
             for (position, target) in written.iter().enumerate() {
                 let problem = |message| Problem::new([at("to"), vec![position.into()]].concat(), message);

@@ -107,7 +107,9 @@ fn program(command: &str) -> Result<TransportKind, String> {
 
 /// Splits at blanks; what stands in double quotes is one argument, or a part of one. Nothing else has a meaning.
 fn arguments(command: &str) -> Result<Vec<String>, String> {
-    let (mut all, mut current, mut is_quoted) = (Vec::new(), None::<String>, false);
+    let mut all = Vec::new();
+    let mut current = None::<String>;
+    let mut is_quoted = false;
     for c in command.chars() {
         match c {
             '"' => {

@@ -69,7 +69,8 @@ impl Settings {
     async fn prove_one(&self, server: SocketAddr) -> Result<(), UnprovenAd> {
         // Alone: of several, each has to prove it.
         let resolver = Resolver::new(&Settings { servers: vec![server], trust_ad: true, ..self.clone() })?;
-        let (client, server) = (&resolver.client, server.ip());
+        let client = &resolver.client;
+        let server = server.ip();
         let ask = async |name: &'static str, kind| {
             client.ask(name, kind, client.slots().slot(Pace::Quick, Asker::Connection).await).await
         };

@@ -42,7 +42,8 @@ impl ConnectionProvider for AskingProvider {
         config: &ConnectionConfig,
         context: &PoolContext,
     ) -> Result<Self::FutureConn, NetError> {
-        let (connecting, asks_for_ad) = (self.inner.new_connection(ip, config, context)?, self.asks_for_ad);
+        let connecting = self.inner.new_connection(ip, config, context)?;
+        let asks_for_ad = self.asks_for_ad;
         Ok(Box::pin(async move { Ok(AskingConnection { inner: connecting.await?, asks_for_ad }) }))
     }
 

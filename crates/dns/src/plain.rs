@@ -60,7 +60,8 @@ impl PlainLookup<'_> {
     }
 
     async fn get(self, name: &str, kind: RecordType) -> Result<Arc<[String]>, DnsError> {
-        let (resolver, name) = (self.0, name.to_ascii_lowercase());
+        let resolver = self.0;
+        let name = name.to_ascii_lowercase();
         let key = format!("{kind} {name}");
         let pace = resolver.looked_up(resolver.plain.last(&key));
         resolver.plain.get(&key, Instant::now(), self.look_up(pace, &name, kind)).await

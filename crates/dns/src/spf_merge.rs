@@ -52,7 +52,8 @@ pub fn with_term(record: Option<&str>, terms: &[&str]) -> String {
 /// # Errors
 /// [`SpfMergeError::TooManyLookups`]. A record that cannot be asked for counts as one look-up.
 pub async fn check_lookups(resolver: &Resolver, domain: &str, record: &str) -> Result<(), SpfMergeError> {
-    let (mut terms, mut seen) = (Vec::new(), HashSet::new());
+    let mut terms = Vec::new();
+    let mut seen = HashSet::new();
     let mut left = vec![(domain.to_owned(), record.to_owned())];
     while let Some((of, record)) = left.pop() {
         for term in record.split_ascii_whitespace().skip(1) {

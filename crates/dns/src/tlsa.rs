@@ -70,7 +70,9 @@ impl Resolver {
 
 pub(super) fn record(data: &RData) -> Option<TlsaRecord> {
     let RData::TLSA(tlsa) = data else { return None };
-    let (usage, selector, matching) = (tlsa.cert_usage.into(), tlsa.selector.into(), tlsa.matching.into());
+    let usage = tlsa.cert_usage.into();
+    let selector = tlsa.selector.into();
+    let matching = tlsa.matching.into();
     Some(TlsaRecord { usage, selector, matching, data: tlsa.cert_data.clone().into() })
 }
 

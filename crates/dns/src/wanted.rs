@@ -114,7 +114,8 @@ impl OwnDomain {
     }
 
     async fn service(&self, source: RecordSource<'_>, service: &str, port: u16) -> WantedRecord {
-        let (name, value) = (format!("{service}._tcp.{}", self.domain), format!("0 1 {port} {}.", self.host));
+        let name = format!("{service}._tcp.{}", self.domain);
+        let value = format!("0 1 {port} {}.", self.host);
         let found = source.services(&name).await;
         let shown = |found: &[(String, u16)]| {
             found.iter().map(|(host, port)| format!("{port} {host}.")).collect::<Vec<_>>().join(", ")

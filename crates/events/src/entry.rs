@@ -128,7 +128,8 @@ pub(crate) fn decode(payload: Bytes) -> Option<Vec<Event>> {
     }
     let mut events = Vec::new();
     while !rest.is_empty() {
-        let (kind, len) = (rest.u8()?, rest.u32()?);
+        let kind = rest.u8()?;
+        let len = rest.u32()?;
         let mut fields = Fields::of(rest.bytes(len as usize)?);
         let event = Event { at_us: fields.u64()?, kind: of_kind(&mut fields, kind)? };
         fields.end()?;
@@ -224,11 +225,20 @@ fn of_kind(rest: &mut Fields<'_>, kind: u8) -> Option<EventKind> {
 }
 
 fn received(rest: &mut Fields<'_>) -> Option<ReceivedEvent> {
-    let (id, peer, helo, with) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?);
-    let (sender, message_id, bytes) = (text(rest)?, text(rest)?, rest.u64()?);
+    let id = text(rest)?;
+    let peer = text(rest)?;
+    let helo = text(rest)?;
+    let with = text(rest)?;
+    let sender = text(rest)?;
+    let message_id = text(rest)?;
+    let bytes = rest.u64()?;
     let (recipients, recipient_count) = list(rest)?;
     let (mailboxes, mailbox_count) = list(rest)?;
-    let (tls, user, tenant, auth, junk) = (text(rest)?, text(rest)?, text(rest)?, text(rest)?, text(rest)?);
+    let tls = text(rest)?;
+    let user = text(rest)?;
+    let tenant = text(rest)?;
+    let auth = text(rest)?;
+    let junk = text(rest)?;
     let facts = ArrivalFacts {
         id,
         peer,
@@ -256,9 +266,12 @@ fn of_transport(rest: &mut Fields<'_>) -> Option<OfTransport> {
         4 => Fate::GivenUp,
         _ => return None,
     };
-    let (stage, error, mut targets) = (text(rest)?, text(rest)?, Vec::new());
+    let stage = text(rest)?;
+    let error = text(rest)?;
+    let mut targets = Vec::new();
     while !rest.is_empty() {
-        let (message, number) = (rest.lsn()?, rest.u16()?);
+        let message = rest.lsn()?;
+        let number = rest.u16()?;
         targets.push(TransportTarget { message, number, transport: text(rest)?, recipient: text(rest)? });
     }
     Some(OfTransport { fate, stage, error, targets })
@@ -273,8 +286,12 @@ fn refused(rest: &mut Fields<'_>) -> Option<RefusedEvent> {
         5 => RefusalStage::Aborted,
         _ => return None,
     };
-    let (id, peer, helo) = (text(rest)?, text(rest)?, text(rest)?);
-    let (sender, reply, why) = (text(rest)?, text(rest)?, text(rest)?);
+    let id = text(rest)?;
+    let peer = text(rest)?;
+    let helo = text(rest)?;
+    let sender = text(rest)?;
+    let reply = text(rest)?;
+    let why = text(rest)?;
     let (recipients, recipient_count) = list(rest)?;
     let user = text(rest)?;
     Some(RefusedEvent { stage, id, peer, helo, user, sender, recipients, recipient_count, reply, why })
@@ -286,7 +303,8 @@ fn text(rest: &mut Fields<'_>) -> Option<Arc<str>> {
 }
 
 fn list(rest: &mut Fields<'_>) -> Option<(Vec<Arc<str>>, u32)> {
-    let (count, listed) = (rest.u32()?, rest.u16()?);
+    let count = rest.u32()?;
+    let listed = rest.u16()?;
     if usize::from(listed) > LIST_MAX {
         return None;
     }

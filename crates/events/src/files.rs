@@ -81,7 +81,8 @@ impl Files {
         let cursor = found.unwrap_or(Cursor { file: last.map_or(1, |last| last + 1), offset: 0 });
         let file = open_file(&dir.join(file_name(cursor.file)))?;
         sync_dir(dir)?;
-        let (number, offset) = (cursor.file, cursor.offset);
+        let number = cursor.file;
+        let offset = cursor.offset;
         Ok(Files { dir: dir.to_owned(), file_bytes, number, file, offset, buffer: Vec::new(), _lock: lock })
     }
 

@@ -67,7 +67,8 @@ fn look(
         let head = &line[..line.len().min(HEAD_BYTES + key.len())];
         head.windows(key.len()).any(|window| window == key.as_bytes())
     };
-    let (mut bytes, all) = (0, numbers(dir)?);
+    let mut bytes = 0;
+    let all = numbers(dir)?;
     let newest = all.last().copied();
     for file in all.into_iter().rev() {
         if wanted.is_empty() {
@@ -78,7 +79,9 @@ fn look(
         }
         let Some((mut lines, _)) = open_at(dir, Cursor { file, offset: 0 })? else { return Err(Missing::Gone) };
         // Later lines count, so a file is read to its end.
-        let (mut here, mut line, mut first_lsn) = (HashMap::new(), Vec::new(), None);
+        let mut here = HashMap::new();
+        let mut line = Vec::new();
+        let mut first_lsn = None;
         loop {
             line.clear();
             bytes += (&mut lines).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? as u64;

@@ -85,13 +85,16 @@ impl EventLog {
             stop_packing: Arc::default(),
         };
         let failed = |thread| {
-            let (notes, notice) = (notes.clone(), config.notice.clone());
+            let notes = notes.clone();
+            let notice = config.notice.clone();
             move || {
                 notes.has_failed.store(true, Ordering::Relaxed);
                 notice(Notice::Panicked { thread });
             }
         };
-        let (notes_failed, log_failed, pack_failed) = (failed(NOTES_THREAD), failed(LOG_THREAD), failed(PACK_THREAD));
+        let notes_failed = failed(NOTES_THREAD);
+        let log_failed = failed(LOG_THREAD);
+        let pack_failed = failed(PACK_THREAD);
         let packer = Packer {
             dir: config.dir.clone(),
             compress: config.compress,
@@ -101,7 +104,8 @@ impl EventLog {
         let (closed, told) = channel();
         let packing = spawn(&stream, PACK_THREAD, pack::STEPS, move |pulse| packer.run(&told, pulse), pack_failed);
         *log.packing.lock().expect("a thread's end") = Some(packing?);
-        let (noted, notes) = (stream.clone(), notes.clone());
+        let noted = stream.clone();
+        let notes = notes.clone();
         // If the other cannot be started, this one ends with the log.
         let note = move |_: &Pulse| notes.run(&**noted.spool(), noted.id(), &behind);
         // It waits for nothing but the spool, whose own workers are looked at.

@@ -104,7 +104,8 @@ impl Notes {
             let mut state = waited.expect("nothing panics while it is held").0;
             let stop = state.stop;
             if behind.is_over(spool, stream) {
-                let (refused, other_lines) = (state.refused, state.other_lines);
+                let refused = state.refused;
+                let other_lines = state.other_lines;
                 (state.events, state.refused, state.others, state.other_lines) = (BytesMut::new(), 0, 0, 0);
                 self.leave_out(&mut state, true, refused as u64);
                 self.leave_out(&mut state, false, other_lines);
@@ -129,7 +130,8 @@ impl Notes {
                     std::mem::replace(&mut *state, State { stop, ..State::default() });
                 drop(state);
                 if !append(spool, stream, left_out, &events) {
-                    let (refused, mut state) = (refused as u64, self.state());
+                    let refused = refused as u64;
+                    let mut state = self.state();
                     state.left_out.refused += left_out.refused + refused;
                     state.left_out.others += left_out.others + other_lines;
                     self.left_out.fetch_add(refused + other_lines, Ordering::Relaxed);

@@ -72,7 +72,8 @@ impl Packer {
 /// Compresses a closed file. After a kill or a power cut the plain file exists, or the compressed one, or both with the
 /// same lines.
 pub(crate) fn pack(dir: &Path, number: u64, stop: &AtomicBool) -> io::Result<()> {
-    let (path, partial) = (dir.join(file_name(number)), dir.join(PARTIAL));
+    let path = dir.join(file_name(number));
+    let partial = dir.join(PARTIAL);
     let mut plain = match File::open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened?,

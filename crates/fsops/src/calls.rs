@@ -110,7 +110,8 @@ pub fn renameat_with<P: Arg, Q: Arg, A: AsFd, B: AsFd>(
     flags: RenameFlags,
 ) -> io::Result<()> {
     let Some(mut world) = world() else { return fs::renameat_with(from_dir, from, to_dir, to, flags) };
-    let (from, to) = (from.as_cow_c_str()?, to.as_cow_c_str()?);
+    let from = from.as_cow_c_str()?;
+    let to = to.as_cow_c_str()?;
     let places = (Place::of(&world, &from_dir, &from), Place::of(&world, &to_dir, &to));
     let (Some(old), Some(new)) = places else { return fs::renameat_with(from_dir, &*from, to_dir, &*to, flags) };
     world.state(old.machine).may_change(old.dir)?;

@@ -44,7 +44,8 @@ impl Day {
     /// Year, month, day.
     fn civil(self) -> (i64, u32, u32) {
         let days = self.0 + 719_468;
-        let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+        let era = days.div_euclid(146_097);
+        let day_of_era = days.rem_euclid(146_097);
         let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let month = (5 * day_of_year + 2) / 153;
@@ -59,7 +60,9 @@ pub(crate) fn write_internal_date(out: &mut Vec<u8>, unix_secs: i64) {
     let secs = unix_secs.clamp(0, LAST_SECOND);
     let (year, month, day) = Day::of_unix(secs).civil();
     let second = secs.rem_euclid(SECS_PER_DAY);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let hour = second / 3600;
+    let minute = second / 60 % 60;
+    let second = second % 60;
     let month = MONTHS[month as usize - 1];
     let text = format!("\"{day:02}-{month}-{year:04} {hour:02}:{minute:02}:{second:02} +0000\"");
     out.extend_from_slice(text.as_bytes());
@@ -110,7 +113,9 @@ pub(crate) fn date_time(cursor: &mut Cursor<'_>) -> Result<i64, ImapCommandError
 fn civil(text: &[u8]) -> Option<Day> {
     let text = std::str::from_utf8(text).ok()?;
     let mut parts = text.split('-');
-    let (day, month, year) = (parts.next()?, parts.next()?, parts.next()?);
+    let day = parts.next()?;
+    let month = parts.next()?;
+    let year = parts.next()?;
     let digits = |text: &str| text.bytes().all(|octet| octet.is_ascii_digit());
     let is_right = parts.next().is_none() && digits(day) && (1..=2).contains(&day.len());
     let month = MONTHS.iter().position(|name| name.eq_ignore_ascii_case(month))?;

@@ -62,7 +62,8 @@ impl PartTree {
     fn add(&mut self, part: &Part<'_, '_>) {
         let range = |range: Range<usize>| octets(range.start)..octets(range.end);
         let at = self.0.len();
-        let (header, body) = (range(part.header_range()), range(part.body_range()));
+        let header = range(part.header_range());
+        let body = range(part.body_range());
         self.0.push(PartNode { kind: part.kind(), encoding: PartEncoding::of(part), header, body, end: 0 });
         part.children().for_each(|child| self.add(&child));
         self.0[at].end = octets(self.0.len());

@@ -64,7 +64,8 @@ impl ImapConfig {
     /// Everything at its default.
     pub fn new(host_name: impl Into<String>) -> Self {
         let id = vec![("name".into(), "Posthaste".into())];
-        let (names, limits) = (NameForm::default(), ImapLimits::default());
+        let names = NameForm::default();
+        let limits = ImapLimits::default();
         Self { host_name: host_name.into(), starttls: false, compress: false, needs_tls: false, names, id, limits }
     }
 }

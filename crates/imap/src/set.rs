@@ -32,7 +32,8 @@ impl SequenceSet {
             self.0.iter().filter(|&&(first, last)| largest > 0 || first != SeqNo::Largest && last != SeqNo::Largest);
         let ranges = ranges.filter(|(first, _)| *first != SeqNo::Saved);
         let ranges = ranges.map(|&(first, last)| {
-            let (first, last) = (number(first), number(last));
+            let first = number(first);
+            let last = number(last);
             first.min(last)..=first.max(last)
         });
         NumberSet::from_ranges(ranges.collect())
@@ -115,7 +116,8 @@ impl NumberSet {
 
     /// The numbers in both.
     pub fn common(&self, other: &Self) -> Self {
-        let (mut common, mut at) = (Vec::new(), 0);
+        let mut common = Vec::new();
+        let mut at = 0;
         for range in &self.0 {
             while other.0.get(at).is_some_and(|other| other.end() < range.start()) {
                 at += 1;

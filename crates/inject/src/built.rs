@@ -111,7 +111,8 @@ impl Built {
         }
         let text = body.text_body.map(|text| piece("text_body", Place::Text, text)).transpose()?;
         let html = body.html_body.map(|html| piece("html_body", Place::Html, html)).transpose()?;
-        let (mut inline, mut attached) = (Vec::new(), Vec::new());
+        let mut inline = Vec::new();
+        let mut attached = Vec::new();
         for (index, Object(attachment)) in body.attachments.into_iter().enumerate() {
             let is_inline = attachment.content_id.is_some() && html.is_some();
             let part = part_of(attachment).map_err(|why| format!("content.attachments[{index}].{why}"))?;

@@ -14,7 +14,8 @@ pub(crate) fn read<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Strin
     let read: Result<Object<T>, _> = serde_json::from_slice(body);
     read.map(|Object(read)| read).map_err(|error| match error.classify() {
         Category::Data => {
-            let (path, what) = (path_at(body, error.line(), error.column()), mistake(&error.to_string()));
+            let path = path_at(body, error.line(), error.column());
+            let what = mistake(&error.to_string());
             if path.is_empty() { what } else { format!("{path}: {what}") }
         }
         Category::Syntax | Category::Eof | Category::Io => format!("the body is no JSON: {error}"),

@@ -363,7 +363,9 @@ impl Lookup for Variables {
 
 /// Memory that the values of a JSON text take at most when they are read, apart from their texts. Bodies of few octets can have many values: `[{"":0},{"":0}]`.
 fn values_bytes(json: &[u8]) -> usize {
-    let (mut bytes, mut is_text, mut is_escaped) = (0_usize, false, false);
+    let mut bytes = 0_usize;
+    let mut is_text = false;
+    let mut is_escaped = false;
     for octet in json {
         match octet {
             _ if is_escaped => is_escaped = false,
@@ -454,7 +456,8 @@ fn bare_newlines(content: &[u8]) -> Result<u64, &'static str> {
     }
     // Three counts that run many octets at a time: a search for the next of three octets stops twice at each line.
     let count = |octet: u8| memchr_iter(octet, content).count();
-    let (crs, lfs) = (count(b'\r'), count(b'\n'));
+    let crs = count(b'\r');
+    let lfs = count(b'\n');
     let crlfs = content.iter().zip(&content[1.min(content.len())..]).filter(|pair| *pair == (&b'\r', &b'\n')).count();
     match (crs, lfs) {
         _ if crlfs < crs => Err("a bare CR is in it"),

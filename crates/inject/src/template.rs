@@ -290,7 +290,8 @@ const TAG_TOKENS_MAX: usize = 300;
 /// Refuses tags that would use up the stack. Mistakes of other kinds are the parser's to tell.
 fn check_lengths(text: &str) -> Result<(), String> {
     let long = || format!("a name or a text in a tag has at most {TOKEN_BYTES_MAX} bytes");
-    let (mut tokens, mut branches) = (0, 0);
+    let mut tokens = 0;
+    let mut branches = 0;
     for token in tokenize(text, false, Default::default(), WhitespaceConfig::default()) {
         match token {
             Ok((Token::VariableStart | Token::BlockStart, _)) => tokens = 0,

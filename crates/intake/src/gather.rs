@@ -135,7 +135,8 @@ impl Intake {
         memory: &MemoryBudget,
     ) -> Gathering<S, F> {
         // All memory that is held while it waits for a place is counted.
-        let (mut bytes, parts) = (parts.bytes, parts.finish());
+        let mut bytes = parts.bytes;
+        let parts = parts.finish();
         let mut place = Some(memory.place_to_spool().await.ok_or(NotGathered::Slow)?);
         let (mut writer, free) = in_time(body, self.upload_when_room(announced)).await?;
         space.found_free(free);

@@ -212,7 +212,9 @@ impl Intake {
     /// # Errors
     /// As [`accept`](Self::accept).
     pub async fn note(&self, entries: Vec<Entry>) -> Result<Lsn, IntakeError> {
-        let (front, parts, pins) = (FrontFields::default(), Vec::new(), Vec::new());
+        let front = FrontFields::default();
+        let parts = Vec::new();
+        let pins = Vec::new();
         let pending = Pending { entries, units: 0, pins, front, parts, large: None };
         let nowhere: &[Box<dyn Destination>] = &[];
         self.keep(nowhere, pending, None).await.map(|receipt| receipt.lsn)

@@ -57,7 +57,8 @@ impl Intake {
     ) -> Result<T, IntakeError> {
         let mut wait = RoomWait::begin(self, self.is_full_of_bodies());
         loop {
-            let (attempt, spool) = (attempt.clone(), self.spool().clone());
+            let attempt = attempt.clone();
+            let spool = self.spool().clone();
             match blocking(move || attempt(&*spool)).await {
                 Err(IntakeError::Full(error)) => {
                     if !wait.goes_on().await {

@@ -60,7 +60,9 @@ impl fmt::Display for ShareExceeded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { network, held, wanted, allowed } = self;
         let prefix = if network.is_ipv6() { "/64" } else { "" };
-        let (held, wanted, allowed) = (show_bytes(*held), show_bytes(*wanted), show_bytes(*allowed));
+        let held = show_bytes(*held);
+        let wanted = show_bytes(*wanted);
+        let allowed = show_bytes(*allowed);
         write!(
             f,
             "other large messages under way from {network}{prefix} hold {held} of the spool; with {wanted} more it is above {allowed} (limits.spool_per_address)"

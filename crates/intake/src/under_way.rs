@@ -68,7 +68,8 @@ pub(crate) async fn unless<T>(
     work: impl Future<Output = Result<T, IntakeError>>,
     give_up: impl Future<Output = ()>,
 ) -> Result<T, IntakeError> {
-    let (mut work, mut give_up) = (pin!(work), pin!(give_up));
+    let mut work = pin!(work);
+    let mut give_up = pin!(give_up);
     let mut is_given_up = false;
     poll_fn(|cx| {
         if let Poll::Ready(done) = work.as_mut().poll(cx) {

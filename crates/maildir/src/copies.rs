@@ -74,7 +74,8 @@ impl Maildir {
 
     /// Attributes of a regular file of the owner of `tmp/`, on its file system; `None` for another.
     fn owners_file(&self, file: &File) -> io::Result<Option<Stat>> {
-        let (tmp, found) = (fstat(self.tmp_dir())?, fstat(file)?);
+        let tmp = fstat(self.tmp_dir())?;
+        let found = fstat(file)?;
         let is_file = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
         let is_owners = is_file && (tmp.st_dev, tmp.st_uid) == (found.st_dev, found.st_uid);
         Ok(is_owners.then_some(found))
@@ -118,7 +119,8 @@ impl MaildirReader {
 }
 
 fn place_all(from: impl AsFd, to: impl AsFd, files: &[(&str, &str)], ordered_log: bool) -> Vec<io::Result<()>> {
-    let (from, to) = (from.as_fd(), to.as_fd());
+    let from = from.as_fd();
+    let to = to.as_fd();
     let mut linked = Vec::new();
     let mut put = |at: usize, (name, new_name): (&str, &str)| {
         check_name(name)?;

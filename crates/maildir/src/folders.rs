@@ -121,7 +121,8 @@ impl MailRoot {
     /// As [`folders`](Self::folders).
     pub fn list_folders(&self, inbox: &MailboxPath) -> io::Result<ListedFolders> {
         let dir = self.open_dir(inbox)?;
-        let (mut folders, mut has_dovecot_files) = (Vec::new(), false);
+        let mut folders = Vec::new();
+        let mut has_dovecot_files = false;
         for_each_entry(&dir, |name, kind| {
             has_dovecot_files |= name.starts_with("dovecot");
             let folder = name.strip_prefix('.').and_then(|name| FolderName::parse(name).ok());

@@ -71,7 +71,8 @@ impl Keywords {
     fn parse(text: &[u8]) -> Self {
         let line = |line: &[u8]| {
             let blank = line.iter().position(|b| *b == b' ')?;
-            let (index, name) = (&line[..blank], &line[blank + 1..]);
+            let index = &line[..blank];
+            let name = &line[blank + 1..];
             let name = name.strip_suffix(b"\r").unwrap_or(name);
             let index = str::from_utf8(index).ok().filter(|index| index.bytes().all(|b| b.is_ascii_digit()))?;
             let index: u8 = index.parse().ok().filter(|index| usize::from(*index) < KEYWORDS_MAX)?;
@@ -231,7 +232,8 @@ impl Maildir {
         let model = old.copied().map_or_else(|| rustix::fs::fstat(base), Ok)?;
         let stat = rustix::fs::fstat(next)?;
         if (stat.st_uid, stat.st_gid) != (model.st_uid, model.st_gid) {
-            let (uid, gid) = (rustix::fs::Uid::from_raw(model.st_uid), rustix::fs::Gid::from_raw(model.st_gid));
+            let uid = rustix::fs::Uid::from_raw(model.st_uid);
+            let gid = rustix::fs::Gid::from_raw(model.st_gid);
             match posthaste_fsops::fchown(next, Some(uid), Some(gid)) {
                 Err(Errno::PERM) => {}
                 changed => changed?,

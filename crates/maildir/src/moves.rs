@@ -105,7 +105,8 @@ impl Move<'_> {
     }
 
     fn give_name(&self, at: &Found, there: Found) -> io::Result<Found> {
-        let (old, new) = (self.from.dir(at.dir), self.target.dir(there.dir));
+        let old = self.from.dir(at.dir);
+        let new = self.target.dir(there.dir);
         if self.from.facts().ordered_log {
             match rename_exclusive(old, &at.name, new, &there.name) {
                 // Without an exclusive rename; a link is exclusive everywhere.
@@ -135,7 +136,8 @@ impl Move<'_> {
         // Litter of an earlier attempt that a crash cut short.
         let _ = self.target.remove_tmp(tmp_name);
         let file = self.target.create_tmp(tmp_name)?;
-        let (tmp, dir) = (self.target.tmp_dir(), self.target.dir(there.dir));
+        let tmp = self.target.tmp_dir();
+        let dir = self.target.dir(there.dir);
         let named = copy_durably(source, &file)
             .and_then(|()| Ok(posthaste_fsops::linkat(tmp, tmp_name, dir, &*there.name, AtFlags::empty())?));
         // What cannot be removed now is found by cleanup_tmp.

@@ -105,7 +105,8 @@ impl Ownership {
     fn open_unfinished(&self, dir: impl AsFd, name: &str) -> io::Result<OwnedFd> {
         let made = open_beneath(dir, name)?;
         let stat = rustix::fs::fstat(&made)?;
-        let (own, private) = (rustix::process::geteuid().as_raw(), Mode::from_raw_mode(stat.st_mode) & OTHERS);
+        let own = rustix::process::geteuid().as_raw();
+        let private = Mode::from_raw_mode(stat.st_mode) & OTHERS;
         let is_ours = stat.st_uid == own && private.is_empty() || stat.st_uid == self.uid.unwrap_or(own);
         if FileType::from_raw_mode(stat.st_mode).is_dir() && is_ours {
             return Ok(made);

@@ -56,7 +56,8 @@ impl MailRoot {
     /// `NotFound` if it, or its `new` or `cur`, does not exist; others of `openat`, such as `FilesystemLoop` for a symbolic link on the way.
     pub fn reader(&self, path: &MailboxPath) -> io::Result<MaildirReader> {
         let dir = self.open_dir(path)?;
-        let (new, cur) = (open_beneath(&dir, "new")?, open_beneath(&dir, "cur")?);
+        let new = open_beneath(&dir, "new")?;
+        let cur = open_beneath(&dir, "cur")?;
         Ok(MaildirReader { dir, new, cur, ordered_log: OnceLock::new() })
     }
 

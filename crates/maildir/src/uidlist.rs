@@ -139,7 +139,8 @@ fn head(line: &[u8], version: &[u8]) -> Result<(NonZeroU32, NonZeroU32), &'stati
     if fields.next() != Some(version) {
         return Err("this version is not understood");
     }
-    let (mut validity, mut next) = (None, None);
+    let mut validity = None;
+    let mut next = None;
     for field in fields.filter(|field| !field.is_empty()) {
         match field[0] {
             b'V' if validity.is_none() => validity = Some(uid(&field[1..]).ok_or("V is no UIDVALIDITY")?),

@@ -16,7 +16,8 @@ use std::borrow::Cow;
 /// ```
 pub fn sole_mailbox(value: &[u8]) -> Option<Cow<'_, str>> {
     let mut rest = value;
-    let (mut bare, mut angle) = (Words::default(), None);
+    let mut bare = Words::default();
+    let mut angle = None;
     while let Some((&octet, after)) = rest.split_first() {
         let len = match octet {
             b' ' | b'\t' | b'\r' | b'\n' => {
@@ -88,7 +89,8 @@ impl Words {
 
 /// Length of a comment, nested ones included; `None` if it does not end.
 pub(crate) fn comment_len(text: &[u8]) -> Option<usize> {
-    let (mut depth, mut is_escaped) = (0, false);
+    let mut depth = 0;
+    let mut is_escaped = false;
     for (at, &octet) in text.iter().enumerate() {
         match octet {
             _ if is_escaped => is_escaped = false,

@@ -49,7 +49,8 @@ fn add(domains: &mut Vec<String>, domain: String) -> bool {
 /// bracket does not end.
 fn simply_read(value: &[u8]) -> Option<Vec<String>> {
     let mut domains = Vec::new();
-    let (mut rest, mut entry) = (value, Entry::default());
+    let mut rest = value;
+    let mut entry = Entry::default();
     loop {
         match rest.first() {
             Some(b',' | b';') | None => {

@@ -45,7 +45,8 @@ pub fn authserv_id(value: &[u8]) -> Option<Cow<'_, str>> {
 /// assert_eq!(squeezed_authserv_id(b" mx . \"example\"(x).org; none"), "mx.example.org");
 /// ```
 pub fn squeezed_authserv_id(value: &[u8]) -> String {
-    let (mut rest, mut kept) = (value, Vec::new());
+    let mut rest = value;
+    let mut kept = Vec::new();
     while let Some((&octet, behind)) = rest.split_first() {
         rest = match octet {
             b';' => break,

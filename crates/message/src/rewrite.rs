@@ -55,7 +55,8 @@ impl AddressMap {
             return None;
         }
         let bytes = field.bytes;
-        let (mut out, mut copied) = (Vec::new(), 0);
+        let mut out = Vec::new();
+        let mut copied = 0;
         let mut at = bytes.len() - field.value().len();
         while at < bytes.len() {
             let end = token(bytes, at);
@@ -76,7 +77,9 @@ impl AddressMap {
 
     /// A message, in pieces, with replaced addresses in its header, which is the first piece; `None` if nothing changes. The body is not copied.
     pub fn message(&self, pieces: &[Bytes]) -> Option<Vec<Bytes>> {
-        let (mut editor, mut header, mut is_changed) = (HeaderEditor::default(), Vec::new(), false);
+        let mut editor = HeaderEditor::default();
+        let mut header = Vec::new();
+        let mut is_changed = false;
         let mut edit = |field: &RawField<'_>| match self.field(field) {
             Some(other) => {
                 is_changed = true;
@@ -125,7 +128,8 @@ fn token(bytes: &[u8], at: usize) -> usize {
 
 /// The position after the octet that closes the one at `at`; the end of the field without one.
 fn past(bytes: &[u8], at: usize, open: u8, close: u8) -> usize {
-    let (mut depth, mut end) = (1_usize, at + 1);
+    let mut depth = 1_usize;
+    let mut end = at + 1;
     while let Some(&octet) = bytes.get(end) {
         end += 1;
         match octet {

@@ -41,7 +41,8 @@ pub fn decode(text: &[u8]) -> Result<String, Utf7Error> {
         match octet {
             b'&' => {
                 let end = memchr::memchr(b'-', after).ok_or(Utf7Error)?;
-                let (encoded, behind) = (&after[..end], &after[end + 1..]);
+                let encoded = &after[..end];
+                let behind = &after[end + 1..];
                 if encoded.is_empty() {
                     out.push('&');
                 } else {
@@ -117,7 +118,8 @@ impl Shifted {
 }
 
 fn unshift(encoded: &[u8], out: &mut String) -> Result<(), Utf7Error> {
-    let (mut bits, mut count) = (0u32, 0u32);
+    let mut bits = 0u32;
+    let mut count = 0u32;
     let mut units = Vec::with_capacity(encoded.len() * 6 / 16);
     for &digit in encoded {
         bits = bits << 6 | u32::from(value_of(digit).ok_or(Utf7Error)?);

@@ -162,11 +162,13 @@ pub(crate) mod tests {
             let config = Arc::new(config.with_single_cert(vec![certified.cert.der().clone()], key).unwrap());
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let port = listener.local_addr().unwrap().port();
-            let (answered, answer) = (Arc::new(AtomicUsize::new(0)), answer.into());
+            let answered = Arc::new(AtomicUsize::new(0));
+            let answer = answer.into();
             let count = Arc::clone(&answered);
             std::thread::spawn(move || {
                 for stream in listener.incoming() {
-                    let (config, answer) = (Arc::clone(&config), answer.clone());
+                    let config = Arc::clone(&config);
+                    let answer = answer.clone();
                     let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), stream.unwrap());
                     let mut request = [0; 4096];
                     // A client that does not trust it says nothing.

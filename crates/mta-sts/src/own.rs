@@ -14,7 +14,8 @@ use crate::fetch::Fetcher;
 /// at its name with a certificate of the authorities in this file, and must not be announced. `port` is 443 outside of tests.
 pub async fn own_policy_id(own: &OwnDomain, source: RecordSource<'_>, port: u16, ca_file: &Path) -> Option<String> {
     let addresses = source.addresses(&format!("mta-sts.{}", own.domain)).await.unwrap_or_default();
-    let (domain, ca_file) = (own.domain.clone(), ca_file.to_owned());
+    let domain = own.domain.clone();
+    let ca_file = ca_file.to_owned();
     spawn_blocking(move || served(&domain, &addresses, port, ca_file)).await.ok().flatten()
 }
 

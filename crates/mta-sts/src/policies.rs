@@ -79,7 +79,8 @@ impl Policies {
     }
 
     fn new(fetcher: Fetcher, kept: KeptPolicies) -> Self {
-        let (found, turns) = (Cache::new(FOUND_MAX), Semaphore::new(FETCHES_MAX));
+        let found = Cache::new(FOUND_MAX);
+        let turns = Semaphore::new(FETCHES_MAX);
         Self(Arc::new(Inner { fetcher, kept, found, turns, fetched: AtomicU64::new(0), failed: AtomicU64::new(0) }))
     }
 
@@ -108,7 +109,8 @@ impl Policies {
         if !self.0.kept.has(domain) {
             return None;
         }
-        let (inner, domain) = (Arc::clone(&self.0), domain.to_owned());
+        let inner = Arc::clone(&self.0);
+        let domain = domain.to_owned();
         spawn_blocking(move || inner.kept.get(&domain, unix_secs())).await.ok()?
     }
 
@@ -142,7 +144,9 @@ impl Policies {
         let found = resolver.addresses(&format!("mta-sts.{domain}")).await.map_err(|error| error.to_string())?;
         let turn = timeout(TURN, self.0.turns.acquire()).await;
         let Ok(Ok(_turn)) = turn else { return Err("too many policies are being fetched".to_owned()) };
-        let (inner, domain, id) = (Arc::clone(&self.0), domain.to_owned(), id.to_owned());
+        let inner = Arc::clone(&self.0);
+        let domain = domain.to_owned();
+        let id = id.to_owned();
         let fetching = spawn_blocking(move || {
             let text = inner.fetcher.fetch(&domain, found.all())?;
             let policy = StsPolicy::parse(&text).map_err(|error| format!("the policy of {domain}: {error}"))?;

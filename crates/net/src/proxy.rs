@@ -102,8 +102,10 @@ fn parse_line(bytes: &[u8]) -> Result<Option<ProxyHeader>, ProxyError> {
         // What follows is not looked at.
         "UNKNOWN" => return Ok(Some(ProxyHeader { addresses: None, bytes: end + 1 })),
         family @ ("TCP4" | "TCP6") => {
-            let (source, destination) = (line_address(family, next())?, line_address(family, next())?);
-            let (source_port, destination_port) = (port(next())?, port(next())?);
+            let source = line_address(family, next())?;
+            let destination = line_address(family, next())?;
+            let source_port = port(next())?;
+            let destination_port = port(next())?;
             ((source, source_port).into(), (destination, destination_port).into())
         }
         _ => return Err(ProxyError::Malformed("neither TCP4 nor TCP6 nor UNKNOWN")),
@@ -132,7 +134,8 @@ fn parse_binary(bytes: &[u8]) -> Result<Option<ProxyHeader>, ProxyError> {
     const LOCAL: u8 = 0x20;
     const PROXY: u8 = 0x21;
     let Some((fixed, rest)) = bytes.split_at_checked(FIXED_BYTES) else { return Ok(None) };
-    let (command, family) = (fixed[12], fixed[13]);
+    let command = fixed[12];
+    let family = fixed[13];
     if ![LOCAL, PROXY].contains(&command) {
         return Err(ProxyError::Malformed("neither LOCAL nor PROXY of version 2"));
     }

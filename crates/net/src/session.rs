@@ -89,7 +89,9 @@ impl SessionStream {
     /// [`SessionEnd::Gone`].
     pub async fn write(&mut self, mut octets: &[u8]) -> Result<(), SessionEnd> {
         while !octets.is_empty() {
-            let (stream, phase, until) = (&mut self.stream, &self.phase, &mut self.until);
+            let stream = &mut self.stream;
+            let phase = &self.phase;
+            let until = &mut self.until;
             let written = tokio::select! {
                 biased;
                 () = revoked(until) => return Err(SessionEnd::Gone),
@@ -127,7 +129,8 @@ impl SessionStream {
         if input.is_empty() {
             *input = BytesMut::new();
         }
-        let (stream, until) = (&mut self.stream, &mut self.until);
+        let stream = &mut self.stream;
+        let until = &mut self.until;
         let read = async {
             poll_fn(|cx| stream.poll_read_ready(cx)).await?;
             input.reserve(READ_BYTES);

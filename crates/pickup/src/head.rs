@@ -83,7 +83,9 @@ impl PickupHead {
 
     /// Parses the lines after the first one, without the empty one.
     pub(crate) fn parse(lines: &[u8]) -> Result<Self, HeadError> {
-        let (mut mail, mut uid, mut recipients) = (None, None, Vec::new());
+        let mut mail = None;
+        let mut uid = None;
+        let mut recipients = Vec::new();
         for (number, line) in lines.split(|&octet| octet == b'\n').enumerate() {
             if line.is_empty() {
                 continue;

@@ -103,7 +103,8 @@ impl PickupMessage {
         let lines_end = first_end + blank + 1;
         let head = PickupHead::parse(&begin.buffer[first_end..lines_end])?;
         let lines_end = lines_end + 1;
-        let (crc, mut first) = (crc32c::crc32c(&begin.buffer[first_end..lines_end]), begin.buffer);
+        let crc = crc32c::crc32c(&begin.buffer[first_end..lines_end]);
+        let mut first = begin.buffer;
         first.drain(..lines_end);
         let bytes = (first_end as u64 + promise.bytes).saturating_sub(lines_end as u64);
         first.truncate(usize::try_from(bytes).unwrap_or(usize::MAX));

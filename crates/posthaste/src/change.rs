@@ -41,7 +41,8 @@ pub struct Outcome {
 
 /// Parses `+S-F`: letters after a `+` are set, those after a `-` cleared.
 pub fn parse_flags(text: &str) -> Result<(Flags, Flags), String> {
-    let (mut add, mut remove) = (Flags::NONE, Flags::NONE);
+    let mut add = Flags::NONE;
+    let mut remove = Flags::NONE;
     let mut sign = None;
     for c in text.chars() {
         let known = Flags::letter(c).filter(|_| "DFPRST".contains(c));
@@ -94,7 +95,8 @@ pub fn change(index: &IndexDir, searcher: &Searcher, tasks: &[Task], change: &Ch
             Ok(Some(now)) => {
                 outcome.changed += 1;
                 if change.dry_run {
-                    let (old, now) = (task.message.path.to_string_lossy(), now.to_string_lossy());
+                    let old = task.message.path.to_string_lossy();
+                    let now = now.to_string_lossy();
                     print(&format!("{} -> {}\n", harmless(&old), harmless(&now)))?;
                 }
             }

@@ -252,7 +252,8 @@ fn row_of_node(of: &NodeStatus) -> [String; 4] {
 
 /// The part of the log's space that is used.
 pub fn used_percent(shard: &ShardStatus) -> Option<u64> {
-    let (used, limit) = (shard.used_bytes?, shard.limit_bytes?);
+    let used = shard.used_bytes?;
+    let limit = shard.limit_bytes?;
     Some((u128::from(used) * 100 / u128::from(limit.max(1))) as u64)
 }
 
@@ -316,7 +317,8 @@ pub mod tests {
         stopped.troubles = vec!["the log is shorter".into()];
         stopped.queue_error = Some("no disk".into());
         assert!(is_well(&shard(1)) && !is_well(&stopped));
-        let (node, engine) = ("a".into(), "nats".into());
+        let node = "a".into();
+        let engine = "nats".into();
         let of_node = |node: &str, state, silent_secs: Option<u64>| NodeStatus {
             node: node.into(),
             state,

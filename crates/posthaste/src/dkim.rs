@@ -115,7 +115,8 @@ impl Keys {
     /// Opens the keys. Root becomes the server's user first, so that the server can read new keys.
     fn open(config: &ConfigArg) -> Result<Self, AnyError> {
         let config = config.load()?.config;
-        let (dir, data) = (&config.dkim.dir, &config.storage.data);
+        let dir = &config.dkim.dir;
+        let data = &config.storage.data;
         let owned: &Path = if dir.is_dir() { dir } else { data };
         if !owned.is_dir() {
             let data = data.display();
@@ -127,7 +128,8 @@ impl Keys {
     }
 
     fn json(&self, domain: &str, key: &StoredKey) -> Value {
-        let (selector, path) = (&key.selector, key.path.display().to_string());
+        let selector = &key.selector;
+        let path = key.path.display().to_string();
         match &key.file {
             Err(why) => json!({ "domain": domain, "selector": selector, "file": path, "error": why }),
             Ok(file) => {
@@ -163,8 +165,10 @@ impl Keys {
             }
         };
         let since = if file.since == 0 { String::new() } else { format!(" since {}", day(file.since)) };
-        let (kind, state) = (file.key.algorithm().name(), file.state.name());
-        let (name, record) = (record_name(domain, selector), KeyRecord::of(&file.key));
+        let kind = file.key.algorithm().name();
+        let state = file.state.name();
+        let name = record_name(domain, selector);
+        let record = KeyRecord::of(&file.key);
         format!("{domain}  {selector}  {kind}  {state}{since}{until}\n  {name}.  TXT  \"{record}\"\n")
     }
 }

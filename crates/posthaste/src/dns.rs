@@ -88,7 +88,8 @@ pub fn tell_if_foreign(loaded: &Loaded, name: &str) {
 
 /// The domain, with its data from the configuration and the keys.
 pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> {
-    let (config, directory) = (&loaded.config, &loaded.directory);
+    let config = &loaded.config;
+    let directory = &loaded.directory;
     let name = folded(domain)?;
     tell_if_foreign(loaded, &name);
     if config.dkim.dir.is_dir() {

@@ -44,7 +44,8 @@ impl CheckArgs {
     pub fn run(self) -> Result<ExitCode, AnyError> {
         let loaded = self.config.load()?;
         let own = own_domain(&loaded, &self.domain)?;
-        let (certificate, ca_file) = (host_certificate(&loaded)?, &loaded.config.acme.ca_file);
+        let certificate = host_certificate(&loaded)?;
+        let ca_file = &loaded.config.acme.ca_file;
         let view = async |source: RecordSource<'_>| HostView {
             policy_id: if own.has_web { own_policy_id(&own, source, self.https_port, ca_file).await } else { None },
             tlsa: certificate.records(source).await,
@@ -96,7 +97,8 @@ fn text(check: &DomainCheck) -> String {
     if !check.has_keys {
         text += &format!("missing    a DKIM key: `posthaste dkim new {}` makes one\n", check.domain);
     }
-    let (all, unanswered) = (check.records.len(), check.unanswered());
+    let all = check.records.len();
+    let unanswered = check.unanswered();
     let verdict = match (check.left() - unanswered, unanswered) {
         _ if check.is_complete() => "all records are seen".to_owned(),
         (0, 0) => "the records are seen, and something else is missing".to_owned(),

@@ -40,7 +40,8 @@ pub fn run(server: &ServerArgs) -> Result<ExitCode, AnyError> {
     let lines = answer(server, &Request::Cluster { order: Some(ClusterOrder::Check) })?;
     let mut lines = lines.into_iter();
     let mut line = || lines.next().unwrap_or(Value::Null);
-    let (status, check) = (serde_json::from_value(line())?, serde_json::from_value(line())?);
+    let status = serde_json::from_value(line())?;
+    let check = serde_json::from_value(line())?;
     let findings = findings(&status, &check);
     if server.json {
         print_json(&format!("{:#}\n", json!(findings)))?;

@@ -66,7 +66,8 @@ pub fn run(args: Extract) -> Result<ExitCode, Failure> {
     if !args.target_dir.is_dir() {
         return Err(format!("there is no directory {}; create it first", args.target_dir.display()).into());
     }
-    let (mut saved, mut refused) = (0, 0);
+    let mut saved = 0;
+    let mut refused = 0;
     let mut names = HashSet::new();
     for (number, part) in (1..).zip(&all).filter(|(number, part)| wanted(*number, part)) {
         let name = unused(&safe_file_name(part.name.as_deref().unwrap_or(""), &format!("part-{number}")), &mut names);

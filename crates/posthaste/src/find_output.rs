@@ -202,7 +202,8 @@ pub fn sexp(messages: &[FoundMessage], as_trees: bool) -> String {
     for (message, level) in ordered(messages, as_trees) {
         let head = &message.head;
         // Emacs has times in two halves.
-        let (high, low) = (message.date >> 16, message.date & 0xffff);
+        let high = message.date >> 16;
+        let low = message.date & 0xffff;
         let _ = write!(
             out,
             "(:path {} :size {} :date ({high} {low} 0)",

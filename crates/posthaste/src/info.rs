@@ -39,8 +39,10 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
     let all = searcher.find(&Query::All)?;
     let mail_bytes = searcher.bytes_of(&all)?;
     let directory = searcher.directory();
-    let (text, state) = (bytes_in(&searcher.snapshot().text_dir()), bytes_in(&dir));
-    let (updated, roots) = (local(directory.updated), &directory.roots);
+    let text = bytes_in(&searcher.snapshot().text_dir());
+    let state = bytes_in(&dir);
+    let updated = local(directory.updated);
+    let roots = &directory.roots;
     let problems: Vec<(u32, &String)> =
         directory.problems.iter().filter(|(number, _)| all.get(**number)).map(|(number, why)| (*number, why)).collect();
     if args.json {
@@ -59,7 +61,8 @@ pub fn run(args: Info) -> Result<ExitCode, Failure> {
         0..SHARE_BYTES_MIN => String::new(),
         bytes => format!(": {:.1} % of the mail", 100.0 * (text + state) as f64 / bytes as f64),
     };
-    let (messages, folders_there) = (count(all.count(), "message"), count(folders(directory).len(), "folder"));
+    let messages = count(all.count(), "message");
+    let folders_there = count(folders(directory).len(), "folder");
     out.push_str(&format!("messages  {messages} in {folders_there}, {}\n", about_bytes(mail_bytes)));
     out.push_str(&format!("size      text {}, side store and tags {}{share}\n", about_bytes(text), about_bytes(state)));
     out.push_str(&format!("updated   {}\n", updated.strftime("%Y-%m-%d %H:%M:%S")));

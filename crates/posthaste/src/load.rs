@@ -172,7 +172,9 @@ impl Load {
 
     /// The plan that the options describe. Its target is the server started by us, if there is one.
     fn plan(&self, own: Option<&ScratchServer>) -> Result<(Plan, Option<String>), AnyError> {
-        let (pace, session, mail) = (&self.pace, &self.session, &self.mail);
+        let pace = &self.pace;
+        let session = &self.session;
+        let mail = &self.mail;
         let own_target = own.map(|server| self.own_target(server)).transpose()?;
         let named = own_target.as_ref().map_or(self.targets.as_slice(), std::slice::from_ref);
         let (targets, is_http) = http::targets(named, session)?;

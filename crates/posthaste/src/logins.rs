@@ -47,7 +47,9 @@ pub fn run(args: LoginsArgs) -> Result<ExitCode, AnyError> {
 
 /// A table of logins, and one of clients if any has guessed wrong.
 fn tables(lines: &[LoginsLine]) -> String {
-    let (mut logins, mut clients, mut first) = (Vec::new(), Vec::new(), None);
+    let mut logins = Vec::new();
+    let mut clients = Vec::new();
+    let mut first = None;
     for line in lines {
         match line {
             LoginsLine::Login(login) => logins.push(login_row(login)),

@@ -24,7 +24,8 @@ impl MailSession {
     /// Neither server nor spool is available, or there is no such account.
     pub fn begin(config: Config, account: &str) -> Result<Self, AnyError> {
         let connection = connect_or_open(config, "spool", Request::Account { account: account.to_owned() })?;
-        let (read, write) = (connection.stream.try_clone()?, connection.stream.try_clone()?);
+        let read = connection.stream.try_clone()?;
+        let write = connection.stream.try_clone()?;
         let mut session = Self { read: BufReader::new(read), write: BufWriter::new(write), connection };
         match session.answer()? {
             MailAnswer::Done(_) => Ok(session),

@@ -107,7 +107,8 @@ struct Found {
 impl OfAccount {
     fn find(&self) -> Result<Option<Found>, AnyError> {
         let config = self.config.load()?.config;
-        let (inbox, dir) = (inbox_of(&config, &self.account), table_dir(&config)?);
+        let inbox = inbox_of(&config, &self.account);
+        let dir = table_dir(&config)?;
         let account = AccountSummary::read(&dir, &inbox)?;
         let file_bytes = std::fs::read_dir(&dir)?.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum();
         Ok(account.map(|account| Found { account, inbox, file_bytes }))
@@ -155,7 +156,8 @@ impl OfAccount {
             let MailAnswer::Done(MailDone { messages, .. }) = opened else {
                 return Ok((opened, Value::Null, String::new()));
             };
-            let (name, lost) = (harmless(mailbox), count(messages as usize, "message"));
+            let name = harmless(mailbox);
+            let lost = count(messages as usize, "message");
             if messages > 0 && !yes && !confirmed(&format!("Delete {name} with {lost}?"))? {
                 return Err(format!("{name} has {lost}; nothing is deleted without --yes").into());
             }

@@ -37,7 +37,8 @@ pub fn relative_date(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;
     const DAY: i64 = 24 * HOUR;
-    let (now, then) = (jiff::Zoned::now(), local(seconds));
+    let now = jiff::Zoned::now();
+    let then = local(seconds);
     let age = now.timestamp().as_second() - seconds;
     if age < 0 {
         return "the future".to_owned();

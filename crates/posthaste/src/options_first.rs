@@ -25,9 +25,11 @@ pub fn options_first(command: &Command, line: &[OsString]) -> Option<Vec<OsStrin
         let arg = command.get_arguments().find(|arg| arg.get_short() == Some(letter));
         arg.map(|arg| arg.get_action().takes_values())
     };
-    let (mut options, mut others) = (vec![program.clone(), name.clone()], Vec::new());
+    let mut options = vec![program.clone(), name.clone()];
+    let mut others = Vec::new();
     let mut words = words.iter();
-    let (mut is_behind, mut has_dashes) = (false, false);
+    let mut is_behind = false;
+    let mut has_dashes = false;
     let dashes = &OsString::from("--");
     while let Some(word) = words.next() {
         is_behind |= !word.as_encoded_bytes().starts_with(b"-");
@@ -78,7 +80,8 @@ pub fn long_options_first(line: &[OsString]) -> Option<Vec<OsString>> {
         _ => return None,
     };
     command.build();
-    let (mut moved, mut others) = (line[..place].to_vec(), Vec::new());
+    let mut moved = line[..place].to_vec();
+    let mut others = Vec::new();
     let mut words = line[place..].iter();
     while let Some(word) = words.next() {
         let long = word.to_str().and_then(|word| word.strip_prefix("--"));

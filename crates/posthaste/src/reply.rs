@@ -131,7 +131,8 @@ fn answer(mail: &Mail<'_>, bytes: &[u8], user: &User, args: &Reply) -> Fields {
         let wanted = wanted.filter(|(_, address)| seen.insert(address.to_lowercase()));
         wanted.map(|(name, address)| full(&name, &address)).collect::<Vec<_>>().join(", ")
     };
-    let (to, cc) = (joined(to), joined(cc));
+    let to = joined(to);
+    let cc = joined(cc);
     let subject = match message.subject.get(..3) {
         Some(start) if start.eq_ignore_ascii_case("re:") => message.subject.clone(),
         _ => format!("Re: {}", message.subject),
@@ -204,7 +205,8 @@ fn folded(line: &str) -> String {
     if line.len() <= LINE_BYTES_MAX {
         return line.to_owned();
     }
-    let (mut out, mut used) = (String::new(), 0);
+    let mut out = String::new();
+    let mut used = 0;
     for word in line.split(' ') {
         if used > 0 && used + 1 + word.len() > WANTED {
             out.push('\n');
@@ -234,7 +236,8 @@ fn quoted(mail: &Mail<'_>, bytes: &[u8]) -> String {
         // HTML alone, as text.
         body = extract_whole(bytes).body;
     }
-    let (when, from) = (date(&header), address_field(mail, &header, "From"));
+    let when = date(&header);
+    let from = address_field(mail, &header, "From");
     let from = if from.is_empty() { "somebody" } else { &from };
     let mut out = match when.as_str() {
         "" => format!("{} wrote:\n", harmless(from)),

@@ -210,7 +210,9 @@ fn lines_of_hop(name: &str, hop: &HopPreview, line: &mut dyn FnMut(&str, &str)) 
     for host in &hop.hosts {
         let addresses: Vec<String> = host.addresses.iter().map(ToString::to_string).collect();
         let problem = host.problem.as_ref().map_or_else(String::new, |problem| format!("   ({problem})"));
-        let (preference, name, port) = (host.preference, &host.name, hop.port);
+        let preference = host.preference;
+        let name = &host.name;
+        let port = hop.port;
         let preference = if hop.mx_of.is_some() { format!("{preference} ") } else { String::new() };
         let dane = match host.dane {
             None => "",

@@ -187,7 +187,8 @@ impl Summary {
                 .map(|message| author(&message.head.from));
             wanted.filter(|name| seen.insert(name.clone())).collect::<Vec<String>>().join(", ")
         };
-        let (hit, other) = (names(true), names(false));
+        let hit = names(true);
+        let other = names(false);
         let ids = |hit: bool| {
             let mut seen = HashSet::new();
             let wanted = messages.iter().rev().map(|message| message.id.as_str());

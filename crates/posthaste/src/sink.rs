@@ -218,7 +218,8 @@ impl Watch {
         });
         let started = Instant::now();
         let mut rate = Rate { counts: Counts::default(), at: started };
-        let (mut flushed, mut told) = (started, started);
+        let mut flushed = started;
+        let mut told = started;
         let mut tick = tokio::time::interval(Self::TICK);
         loop {
             tokio::select! {

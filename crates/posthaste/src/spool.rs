@@ -180,7 +180,8 @@ fn scrub_rate(text: &str) -> Result<u64, String> {
 fn verify(spool: &Spool, rate: Option<u64>) -> Result<ExitCode, AnyError> {
     let closed = spool.open()?;
     let Inspection { kind, spare, .. } = closed.inspect()?;
-    let (bar, begun) = (progress_bar(), Instant::now());
+    let bar = progress_bar();
+    let begun = Instant::now();
     bar.set_message("reading bytes");
     bar.set_length(closed.bytes());
     let report = closed.verify_with(&mut |report| {
@@ -230,7 +231,8 @@ fn export_to(
         return Err(no_stream(name, &shown.streams).into());
     }
     let mut exporter = Exporter::new(to, stream)?;
-    let (bar, mut failed) = (progress_bar(), None);
+    let bar = progress_bar();
+    let mut failed = None;
     bar.set_message("writing batches");
     bar.set_length(shown.streams.iter().map(|stream| stream.entries.max(stream.bodies)).sum());
     let lost = closed.export(&mut |batch| {

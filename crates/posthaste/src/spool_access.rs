@@ -66,7 +66,8 @@ pub fn become_owner(dir: &Path) -> Result<(), AnyError> {
     if !geteuid().is_root() || owner.uid() == 0 {
         return Ok(());
     }
-    let (uid, gid) = (Uid::from_raw(owner.uid()), Gid::from_raw(owner.gid()));
+    let uid = Uid::from_raw(owner.uid());
+    let gid = Gid::from_raw(owner.gid());
     // In this order: without root's rights the others could not be set any more.
     let became = set_thread_groups(&[gid]).and_then(|()| set_thread_res_gid(gid, gid, gid));
     became.and_then(|()| set_thread_res_uid(uid, uid, uid)).map_err(|error| at(error.into()))?;

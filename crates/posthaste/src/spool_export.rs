@@ -42,7 +42,8 @@ impl Exporter {
     pub fn new(dir: &Path, stream: Option<&str>) -> io::Result<Self> {
         let unfinished =
             begin(dir).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", dir.display())))?;
-        let (manifest, stream) = (Manifest::default(), stream.map(str::to_owned));
+        let manifest = Manifest::default();
+        let stream = stream.map(str::to_owned);
         let exported = Exported::default();
         Ok(Exporter { dir: dir.to_owned(), manifest, unfinished, unsynced: Vec::new(), stream, exported })
     }

@@ -41,7 +41,8 @@ struct LostBody {
 /// turns out to be whole stays.
 pub fn give_up(dir: &Path, closed: ClosedFileSpool) -> Result<GivenUp, Box<dyn std::error::Error>> {
     let unreadable = closed.unreadable_bodies()?;
-    let (segments, entries) = (closed.missing().to_vec(), closed.lost_entries()?);
+    let segments = closed.missing().to_vec();
+    let entries = closed.lost_entries()?;
     let mut given_up = GivenUp { segments, entries, ..GivenUp::default() };
     let mut messages: HashMap<Lsn, Waiting> = all(&closed)?.into_iter().map(|message| (message.id, message)).collect();
     let mut recipients = remote(&closed)?;
@@ -128,7 +129,8 @@ impl LostBody {
         );
         let mut waited = Vec::new();
         if let Some(message) = &self.message {
-            let (received, places) = (date(message.received_secs), message.places().join(", "));
+            let received = date(message.received_secs);
+            let places = message.places().join(", ");
             waited.push(format!("received {received}, {} bytes, not delivered to {places}", message.bytes));
         }
         match self.remote.as_deref() {

@@ -16,7 +16,8 @@ pub fn inspect(spool: &Spool, messages: bool) -> Result<ExitCode, AnyError> {
     // Its lock is not held meanwhile: a server that starts beside us must find the spool free.
     let is_in_use = ClosedFileSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))?;
     let closed = ClosedFileSpool::glance(&spool.dir).map_err(|error| spool.named(error))?;
-    let (shown, undelivered) = (closed.inspect()?, spool_waiting::all(&closed)?);
+    let shown = closed.inspect()?;
+    let undelivered = spool_waiting::all(&closed)?;
     // That the lists are damaged is told by the next start, which makes them anew.
     let mounts = BoundMounts::read(&spool.dir).map_or_else(|_| Vec::new(), |bound| bound.streams());
     let mut json = inspection_json(&shown, is_in_use);

@@ -109,7 +109,8 @@ impl Manifest {
 
 impl Content {
     fn copy(from: &mut dyn Read, to: &mut dyn Write) -> io::Result<Self> {
-        let (mut content, mut piece) = (Content::default(), vec![0; 64 << 10]);
+        let mut content = Content::default();
+        let mut piece = vec![0; 64 << 10];
         loop {
             match from.read(&mut piece) {
                 Ok(0) => return Ok(content),

@@ -124,19 +124,22 @@ pub fn text(undelivered: &[Waiting]) -> String {
             None => writeln!(out, "  being delivered"),
             Some(Trouble { held: Some(_), .. }) => writeln!(out),
             Some(Trouble { attempts, next_try_secs, error, .. }) => {
-                let (next, error) = (date(*next_try_secs), harmless(error));
+                let next = date(*next_try_secs);
+                let error = harmless(error);
                 writeln!(out, "\n    failed {}, next try {next}: {error}", count(*attempts, "time"))
             }
         };
         for kind in [Held::Refused, Held::Overdue, Held::Uncertain] {
             let held: Vec<_> = total.held.iter().filter(|(of, ..)| *of == kind).collect();
             let Some((_, Trouble { next_try_secs, error, .. }, oldest_secs)) = held.first() else { continue };
-            let (oldest, error) = (date(*oldest_secs), harmless(error));
+            let oldest = date(*oldest_secs);
+            let error = harmless(error);
             let next = match kind {
                 Held::Uncertain => String::new(),
                 Held::Refused | Held::Overdue => format!(", next try {}", date(*next_try_secs)),
             };
-            let (messages, kind) = (count(held.len(), "message"), kind.text());
+            let messages = count(held.len(), "message");
+            let kind = kind.text();
             let _ = writeln!(out, "    {messages} {kind}, oldest {oldest}{next}: {error}");
         }
     }

@@ -185,14 +185,16 @@ fn entry_of(number: usize, line: io::Result<String>, of: &OfArgs) -> Result<Opti
 
 /// Adds entries in several requests. Entries before a mistake stay added.
 fn add(server: &ServerArgs, entries: impl Iterator<Item = Result<Suppressed, AnyError>>) -> Result<ExitCode, AnyError> {
-    let (mut done, mut new) = (0, 0);
+    let mut done = 0;
+    let mut new = 0;
     let mut send = |entries: Vec<Suppressed>| {
         let last = answer(server, &Request::Suppress { entries })?.pop().unwrap_or_default();
         done += number(&last, "done");
         new += number(&last, "new");
         Ok::<_, AnyError>(())
     };
-    let (mut part, mut bytes) = (Vec::new(), 0);
+    let mut part = Vec::new();
+    let mut bytes = 0;
     for entry in entries {
         let entry = entry?;
         // A letter may be written with six.

@@ -152,7 +152,8 @@ fn change(args: &Tag) -> Result<ExitCode, Failure> {
     }
     let wanted =
         |sign| changes.iter().filter_map(|change| change.strip_prefix(sign)).map(str::to_owned).collect::<Vec<_>>();
-    let (add, mut remove) = (wanted('+'), wanted('-'));
+    let add = wanted('+');
+    let mut remove = wanted('-');
     if args.remove_all {
         let all = searcher.directory().tag_sets.iter().flatten().cloned();
         let of_files = searcher.directory().tags_of_files().into_iter().map(str::to_owned);

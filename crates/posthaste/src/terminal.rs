@@ -140,7 +140,8 @@ pub fn complain(text: &str) {
 
 /// Asks for confirmation on a terminal; elsewhere the answer is no.
 pub fn confirmed(question: &str) -> io::Result<bool> {
-    let (stdin, mut err) = (io::stdin(), io::stderr());
+    let stdin = io::stdin();
+    let mut err = io::stderr();
     if !stdin.is_terminal() || !err.is_terminal() {
         return Ok(false);
     }

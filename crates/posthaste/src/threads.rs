@@ -124,7 +124,9 @@ fn row(thread: u32, messages: &[FoundMessage], hits: usize, as_json: bool, line_
     let line = |names: &str, subject: &str, tags: &str, colours: bool| {
         let painted =
             |code: &str, text: &str| if colours && !code.is_empty() { paint(code, text) } else { text.to_owned() };
-        let (date, names, tags) = (painted("36", &date), painted("32", names), painted("33", tags));
+        let date = painted("36", &date);
+        let names = painted("32", names);
+        let tags = painted("33", tags);
         let subject = painted(if is_unread { "1" } else { "" }, subject);
         format!("thread:{thread:08x}  {date} [{hits}/{total}] {names}; {subject}{tags}\n")
     };

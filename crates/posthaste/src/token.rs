@@ -126,7 +126,8 @@ fn list(config: &ConfigArg, as_json: bool) -> Result<ExitCode, AnyError> {
             let scopes: Vec<&str> = token.scopes().iter().map(|scope| scope.name()).collect();
             let TokenBounds { tenant, sender_domains, networks } = token.bounds();
             let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();
-            let (name, until) = (token.name(), token.until());
+            let name = token.name();
+            let until = token.until();
             json!({ "name": name, "scopes": scopes, "until": until, "tenant": tenant, "sender_domains": sender_domains, "networks": networks })
         };
         let tokens: Vec<_> = tokens.iter().map(token).collect();

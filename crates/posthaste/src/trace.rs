@@ -89,7 +89,8 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
     let dir = &config.events.dir;
     let user = args.user.as_deref().map(|user| config.directory().login_name(user).unwrap_or_else(|| user.to_owned()));
     let wanted = user.map_or_else(|| Wanted::Named(args.what.clone().unwrap_or_default()), Wanted::User);
-    let (since, until) = (args.since, args.until);
+    let since = args.since;
+    let until = args.until;
     let within = Within { since, until, messages_max: args.limit as usize, deadline: None, tenant: None };
     let StoriesFound { stories, is_cut, damaged, .. } = search(dir, &wanted, &within).map_err(|error| {
         let hint = match error.kind() {

@@ -54,6 +54,7 @@ fn for_people(line: &Value, said: &str) -> String {
     let micros = line["time_us"].as_i64().unwrap_or_default();
     let time = Timestamp::from_microsecond(micros).map(|time| format!("{time:.3}")).unwrap_or_default();
     let side = if line["said_by"] == "client" { "C" } else { "S" };
-    let (direction, peer) = (line["direction"].as_str().unwrap_or_default(), line["peer"].as_str().unwrap_or_default());
+    let direction = line["direction"].as_str().unwrap_or_default();
+    let peer = line["peer"].as_str().unwrap_or_default();
     format!("{time} {direction:<3} {} {}  {side}: {}\n", line["session"], harmless(peer), harmless(said))
 }

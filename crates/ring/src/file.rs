@@ -59,7 +59,8 @@ impl SegmentFile {
 
     /// Drops a range from the page cache, except dirty pages: the next read asks the disk.
     pub fn forget_cached(&self, offset: u64, len: u64) {
-        let (first, end) = (offset / BLOCK as u64 * BLOCK as u64, (offset + len).next_multiple_of(BLOCK as u64));
+        let first = offset / BLOCK as u64 * BLOCK as u64;
+        let end = (offset + len).next_multiple_of(BLOCK as u64);
         // Without it the next read sees what the last one saw.
         let _ = rustix::fs::fadvise(&self.file, first, NonZeroU64::new(end - first), Advice::DontNeed);
     }

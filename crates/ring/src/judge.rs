@@ -106,7 +106,8 @@ impl Expected<'_> {
             }
         };
         for number in self.missing {
-            let (before, after) = (segments.range(..number).next_back(), segments.range(number..).next());
+            let before = segments.range(..number).next_back();
+            let after = segments.range(number..).next();
             let last = before.and_then(|(_, read)| Some(read.scan.lsns()?.1)).unwrap_or(freed);
             match (before, after) {
                 (None, None) => note(freed, self.end),
@@ -145,7 +146,8 @@ struct End<'a> {
 
 impl End<'_> {
     fn missing_behind(&self, last: Lsn, promised: bool) -> RingDamage {
-        let (segment, what) = (self.segment.to_owned(), "records missing");
+        let segment = self.segment.to_owned();
+        let what = "records missing";
         let lsns = Some((Lsn::new(self.lsn.get() + 1), last));
         RingDamage { segment, offset: self.offset, lsns, promised, what }
     }

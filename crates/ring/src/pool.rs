@@ -113,7 +113,8 @@ impl Pool {
             next_file: found.next_file,
         };
         let preparing = Mutex::new(Preparing { roster, unentered: None });
-        let (inner, hurry) = (Mutex::new(inner), Hurry::default());
+        let inner = Mutex::new(inner);
+        let hurry = Hurry::default();
         Pool { storage, segment_bytes, max_segments, room, epoch, inner, preparing, hurry, pause_after }
     }
 

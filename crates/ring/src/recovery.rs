@@ -87,7 +87,8 @@ pub(crate) fn read_all(storage: &Storage, on_record: OnRecord, roster: Option<&E
         }
         if copies == 1 {
             // Both were durable before the first record was written.
-            let (segment, what) = (segment.name.clone(), "one copy of the segment header is damaged, the other serves");
+            let segment = segment.name.clone();
+            let what = "one copy of the segment header is damaged, the other serves";
             out.damage.push(RingDamage { segment, offset: 0, lsns: None, promised: false, what });
         }
         let is_cut = segment.file.len()? < segment.header.bytes;
@@ -205,7 +206,8 @@ impl Contents {
         let found = self.in_service.values().map(lsns).max().unwrap_or_default();
         let known = found.max(on_record.known).max(on_record.proof.through);
         let above = LSN_GAP + SEGMENT_RECORDS_MAX * gone as u64;
-        let (next, seen) = (known.get() + 1 + above, on_record.seen.get());
+        let next = known.get() + 1 + above;
+        let seen = on_record.seen.get();
         self.next_lsn = if next > seen { next } else { seen + SEEN_GAP };
     }
 
@@ -301,8 +303,10 @@ impl Read {
 
     /// Reads the bodies of the records that nothing proves to have been durable: a cut may have torn them, and then they are not there.
     fn check_bodies_behind(&mut self, mark: Lsn) -> io::Result<()> {
-        let (mut torn, mut whole) = (Vec::new(), self.scan.whole.min(mark));
-        let (mut window, mut failed) = (Window::new(&self.segment.file, Source::Disk, READ_AT_ONCE)?, None);
+        let mut torn = Vec::new();
+        let mut whole = self.scan.whole.min(mark);
+        let mut window = Window::new(&self.segment.file, Source::Disk, READ_AT_ONCE)?;
+        let mut failed = None;
         self.behind(mark, &mut |offset, header| {
             let start = u64::from(offset) + RECORD_HEADER as u64 + u64::from(header.head_len);
             let body = window.get(start, header.body_len as usize);

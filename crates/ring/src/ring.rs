@@ -198,7 +198,8 @@ impl Ring {
                 total -= 1;
             }
         }
-        let (next_number, next_file) = (contents.next_number, next_file(&contents.names));
+        let next_number = contents.next_number;
+        let next_file = next_file(&contents.names);
         let epoch = contents.max_epoch + 1;
         let found = Found { total, free, next_number, next_file };
         let pool =
@@ -251,7 +252,8 @@ impl Ring {
     /// Like [`append`](Self::append) of a record without a body, but before all that wait, and beyond [`Config::max_pending_bytes`]. Called on the ring's own
     /// thread, from a callback or for an event, the record is part of the next write. For what a written record makes necessary: see [`RingEvent::Cancelled`].
     pub fn append_first(&self, head: Bytes, then: impl FnOnce(Result<Lsn, RingAppendError>) + Send + 'static) {
-        let (bytes, limit) = (head.len(), self.max_record_bytes());
+        let bytes = head.len();
+        let limit = self.max_record_bytes();
         let pending = Pending::new(vec![head], Vec::new(), Box::new(then));
         if bytes > limit {
             pending.tell(Err(RingAppendError::TooLarge { bytes, limit }));
@@ -289,7 +291,8 @@ impl Ring {
             let scanned = scan(from_disk, &part.segment.header, part.range.clone(), &mut |located| {
                 let lsn = located.header.lsn;
                 if lsn >= from && part.torn.binary_search(&lsn).is_err() {
-                    let (head, body_len) = (Bytes::copy_from_slice(located.head), located.header.body_len);
+                    let head = Bytes::copy_from_slice(located.head);
+                    let body_len = located.header.body_len;
                     flow = visitor(RecordHead { lsn, head, body_len, segment: number, offset: located.offset });
                 }
                 flow

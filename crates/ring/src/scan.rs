@@ -93,7 +93,8 @@ impl Scan {
             self.anchors.push(Anchor { nth, offset: offset as u32 });
         }
         self.last = header.lsn;
-        let (lsn, durable) = (header.lsn.get(), header.durable);
+        let lsn = header.lsn.get();
+        let durable = header.durable;
         // Before its first sync an epoch tells what it found.
         let known = if lsn.saturating_sub(durable.get()) > LSN_GAP { &mut self.found } else { &mut self.mark };
         *known = (*known).max(durable);
@@ -244,7 +245,8 @@ fn unfinished(
 
 /// One past the last byte that is not zero.
 fn last_byte(window: &mut Window<'_>, from: u64, to: u64) -> io::Result<u64> {
-    let (mut at, mut last) = (from, from);
+    let mut at = from;
+    let mut last = from;
     while at < to {
         let piece = window.get(at, READ_AHEAD.min((to - at) as usize))?;
         if let Some(nth) = piece.iter().rposition(|&byte| byte != 0) {

@@ -106,7 +106,8 @@ impl SegmentReader {
     /// Looks for a record from that of an anchor on; `None` if it is not where it should be.
     pub(crate) fn find(&self, from: u32, lsn: Lsn) -> io::Result<Option<(u32, RecordHeader)>> {
         let mut window = Window::new(&self.file, Source::Cache, BLOCK)?;
-        let (mut at, mut previous) = (u64::from(from), None);
+        let mut at = u64::from(from);
+        let mut previous = None;
         loop {
             let mut header = RecordHeader::decode(window.get(at, RECORD_HEADER)?, &self.header);
             if header.is_none() && previous.is_some() {

@@ -62,7 +62,8 @@ pub(crate) struct Table {
 impl InService {
     /// One without records.
     pub fn new(segment: Segment, len: u64) -> Self {
-        let (first, end) = (Lsn::ZERO, FIRST_RECORD as u64);
+        let first = Lsn::ZERO;
+        let end = FIRST_RECORD as u64;
         InService { segment, first, last: first, end, len, anchors: Vec::new(), torn: Vec::new(), gaps: Vec::new() }
     }
 
@@ -113,7 +114,8 @@ impl InService {
     /// The part to read for the records from `from` on; `None` if there are none.
     pub fn part(&self, from: Lsn) -> Option<Part> {
         let offset = self.anchor(from).filter(|_| self.last >= from)?;
-        let (torn, gaps) = (self.torn.clone(), self.gaps.clone());
+        let torn = self.torn.clone();
+        let gaps = self.gaps.clone();
         Some(Part { segment: self.segment.clone(), range: offset.into()..self.end, torn, gaps })
     }
 }

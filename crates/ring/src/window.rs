@@ -24,7 +24,9 @@ pub(crate) struct Window<'a> {
 impl<'a> Window<'a> {
     /// Reads at least `ahead` bytes at a time.
     pub fn new(file: &'a SegmentFile, source: Source, ahead: usize) -> io::Result<Self> {
-        let (len, buffer, unreadable) = (file.len()?, Staging::default(), Vec::new());
+        let len = file.len()?;
+        let buffer = Staging::default();
+        let unreadable = Vec::new();
         Ok(Window { file, source, len, start: 0, buffer, filled: 0, ahead, unreadable, bytes_read: 0 })
     }
 

@@ -35,7 +35,8 @@ impl Writer {
     pub fn run(mut self) {
         let _not_left_waiting = FailsTheRest(self.shared.clone());
         while let Some(batch) = self.shared.next_batch() {
-            let (mut records, mut flushes) = (Vec::with_capacity(batch.len()), Vec::new());
+            let mut records = Vec::with_capacity(batch.len());
+            let mut flushes = Vec::new();
             for item in batch {
                 match item {
                     Item::Record(pending) => records.push(pending),
@@ -110,7 +111,8 @@ impl Writer {
 
     fn next_segment(&mut self, need: Need) -> Result<(), PoolError> {
         let next = self.shared.pool.take(need)?;
-        let (number, len) = (next.header.number, next.file.len()?);
+        let number = next.header.number;
+        let len = next.file.len()?;
         let mut table = self.shared.table();
         table.segments.insert(number, InService::new(next.clone(), len));
         table.current = Some(number);

@@ -60,7 +60,8 @@ impl<'a> RocksBatch<'a> {
     /// # Errors
     /// [`RocksError`]; it is not known then if they were made, and the database takes nothing more.
     pub fn write(self, sync: bool) -> Result<(), RocksError> {
-        let (db, options) = (self.database.raw(), self.database.write_options(sync));
+        let db = self.database.raw();
+        let options = self.database.write_options(sync);
         // SAFETY: database, options and batch live.
         told(|error| unsafe { calls::rocksdb_write(db, options, self.raw.as_ptr(), error) })
     }

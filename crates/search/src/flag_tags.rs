@@ -145,7 +145,8 @@ impl<'a> FileTags<'a> {
                 store.insert(tag.clone());
                 continue;
             }
-            let (is_stored, is_in_file) = (stored.contains(tag), has.contains(tag.as_str()));
+            let is_stored = stored.contains(tag);
+            let is_in_file = has.contains(tag.as_str());
             if !is_in_file && (asked(tag) || !is_stored) {
                 change.add_keywords.push(tag.clone());
             }

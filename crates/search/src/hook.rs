@@ -99,7 +99,9 @@ impl HookRunner {
         if std::mem::replace(&mut shared.is_running, true) {
             return;
         }
-        let (dir, tell, shared) = (self.dir.clone(), Arc::clone(&self.tell), Arc::clone(&self.shared));
+        let dir = self.dir.clone();
+        let tell = Arc::clone(&self.tell);
+        let shared = Arc::clone(&self.shared);
         let work = move || {
             while let Some(counts) = next(&shared) {
                 if let Err(why) = run(&dir, counts) {

@@ -68,7 +68,8 @@ pub fn thread(items: &[Item<'_>], rule: SubjectRule) -> Vec<ThreadPlace> {
     }
     for item in items {
         for pair in item.references.windows(2).filter(|pair| pair[0] != pair[1]) {
-            let (parent, child) = (forest.of_id(pair[0]), forest.of_id(pair[1]));
+            let parent = forest.of_id(pair[0]);
+            let child = forest.of_id(pair[1]);
             forest.link(parent, child);
         }
     }
@@ -146,7 +147,8 @@ impl Forest {
             return;
         }
         self.parent[child] = parent;
-        let (above, below) = (self.find(parent), self.find(child));
+        let above = self.find(parent);
+        let below = self.find(child);
         // Path halving alone keeps `find` logarithmic; `top` stays that of the upper tree.
         self.union[below] = above;
     }

@@ -32,7 +32,9 @@ impl EnhancedCode {
             let fits = !part.is_empty() && part.len() <= max_digits && part.bytes().all(|b| b.is_ascii_digit());
             if fits { part.parse::<u16>().ok() } else { None }
         };
-        let (class, subject, detail) = (number(1)?, number(3)?, number(3)?);
+        let class = number(1)?;
+        let subject = number(3)?;
+        let detail = number(3)?;
         (parts.next().is_none() && matches!(class, 2 | 4 | 5)).then_some(Self { class: class as u8, subject, detail })
     }
 }

@@ -45,7 +45,9 @@ impl Credentials {
 
     fn from_plain(message: &str) -> Option<Self> {
         let mut parts = message.split('\0');
-        let (acts_for, user, password) = (parts.next()?, parts.next()?, parts.next()?);
+        let acts_for = parts.next()?;
+        let user = parts.next()?;
+        let password = parts.next()?;
         let acts_for = Some(acts_for.to_owned()).filter(|name| !name.is_empty());
         let whole = parts.next().is_none() && !user.is_empty() && !password.is_empty();
         whole.then(|| Self { user: user.to_owned(), password: password.to_owned(), acts_for })

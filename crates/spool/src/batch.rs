@@ -146,7 +146,9 @@ impl Head {
         }
         let mut entries = Vec::new();
         for _ in 0..fields.u16()? {
-            let (stream, flags, len) = (fields.u16()?, fields.u8()?, fields.u32()?);
+            let stream = fields.u16()?;
+            let flags = fields.u8()?;
+            let len = fields.u32()?;
             let payload = bytes.slice_ref(fields.bytes(len as usize)?);
             entries.push(HeadEntry { stream, needs_body: flags & NEEDS_BODY != 0, payload });
         }

@@ -42,7 +42,9 @@ impl BodyFile {
     }
 
     pub fn decode(fields: &mut Fields<'_>) -> Option<Self> {
-        let (upload, len, table_crc) = (fields.u64()?, fields.u64()?, fields.u32()?);
+        let upload = fields.u64()?;
+        let len = fields.u64()?;
+        let table_crc = fields.u32()?;
         Some(BodyFile { upload, len, table_crc, front: FrontRegion::decode(fields)? })
     }
 
@@ -290,7 +292,9 @@ impl Upload {
         posthaste_fsops::write_all(&self.writer, &self.table)?;
         posthaste_fsops::fsync(&self.writer)?;
         files::sync_dir(&self.file.bodies.dir)?;
-        let (upload, len, table_crc) = (self.file.upload, self.len, crc32c::crc32c(&self.table));
+        let upload = self.file.upload;
+        let len = self.len;
+        let table_crc = crc32c::crc32c(&self.table);
         let body = BodyFile { upload, len, table_crc, front: FrontRegion::default() };
         Ok(FinishedUpload { body, file: Arc::new(self.file) })
     }

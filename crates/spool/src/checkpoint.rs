@@ -78,7 +78,9 @@ pub(crate) struct PackRow {
 impl Checkpoint {
     /// Facts for the ring about itself.
     pub fn on_record(&self) -> OnRecord {
-        let (low, known, freed) = (self.ring_low, Lsn::new(self.through), Lsn::new(self.freed));
+        let low = self.ring_low;
+        let known = Lsn::new(self.through);
+        let freed = Lsn::new(self.freed);
         OnRecord { low, known, proof: self.proof, freed, ..OnRecord::default() }
     }
 
@@ -143,13 +145,18 @@ impl Checkpoint {
             ..Checkpoint::default()
         };
         for _ in 0..fields.u32()? {
-            let (id, name) = (fields.u16()?, fields.text()?);
-            let (position, uncertain, lost) = (fields.u64()?, fields.u64()?, fields.u64()?);
+            let id = fields.u16()?;
+            let name = fields.text()?;
+            let position = fields.u64()?;
+            let uncertain = fields.u64()?;
+            let lost = fields.u64()?;
             let snapshots = (0..fields.u8()?).map(|_| SnapshotRow::take(&mut fields)).collect::<Option<_>>()?;
             decoded.streams.push(StreamRow { id, name, position, uncertain, lost, snapshots });
         }
         for _ in 0..fields.u32()? {
-            let (id, first, last) = (fields.u64()?, fields.u64()?, fields.u64()?);
+            let id = fields.u64()?;
+            let first = fields.u64()?;
+            let last = fields.u64()?;
             decoded.packs.push(PackRow { id, first, last, records: fields.u64()?, bytes: fields.u64()? });
         }
         for _ in 0..fields.u32()? {
@@ -166,7 +173,9 @@ impl Checkpoint {
 
 impl SnapshotRow {
     fn take(fields: &mut Fields<'_>) -> Option<Self> {
-        let (position, is_file, name) = (fields.u64()?, fields.u8()?, fields.text::<String>()?);
+        let position = fields.u64()?;
+        let is_file = fields.u8()?;
+        let name = fields.text::<String>()?;
         let name = match is_file {
             0 => SnapshotName::cursor(&name)?,
             1 => SnapshotName::new(&name)?,

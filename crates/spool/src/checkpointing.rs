@@ -128,9 +128,11 @@ impl Shared {
         state.is_changed_otherwise = false;
         // There are none where nothing was appended since all were freed; the files of the freed ones still have what they had.
         let mut ring_low = segments.first().map_or(work.ring_low, |segment| segment.number);
-        let (mut packed_low, in_packs) = (0, state.packs.last().map_or(0, |pack| pack.last));
+        let mut packed_low = 0;
+        let in_packs = state.packs.last().map_or(0, |pack| pack.last);
         for segment in segments.iter().take_while(|segment| segment.is_sealed) {
-            let (first, last) = (segment.first.get(), segment.last.get());
+            let first = segment.first.get();
+            let last = segment.last.get();
             let is_free = last <= state.packed_through;
             if !is_free && (last > state.published || state.is_any_needed(first..=last)) {
                 break;
@@ -157,7 +159,8 @@ impl Shared {
         let unneeded = held.map_or_else(LsnSet::default, |held| state.unneeded(&held));
         let forgotten = if is_pressed { unneeded.clone() } else { work.unneeded.clone() };
         freed = freed.max(forgotten.last().unwrap_or(0));
-        let (counter, kind) = (work.counter, Some(self.config.kind));
+        let counter = work.counter;
+        let kind = Some(self.config.kind);
         let mut checkpoint = Checkpoint { counter, kind, ring_low: kept_low, freed, proof, ..state.rows() };
         let mut named = state.windows.clone();
         let mut windows = Vec::new();

@@ -109,9 +109,11 @@ impl FrontRegion {
 
     /// A field with as many octets and lines.
     pub fn substitute(&self) -> Bytes {
-        let (len, mut out) = (self.len as usize, Vec::with_capacity(self.len as usize));
+        let len = self.len as usize;
+        let mut out = Vec::with_capacity(self.len as usize);
         for left in (1..=usize::from(self.lines)).rev() {
-            let (there, behind) = (len.saturating_sub(out.len()), 3 * (left - 1));
+            let there = len.saturating_sub(out.len());
+            let behind = 3 * (left - 1);
             let begin: &[u8] = if !out.is_empty() {
                 b" "
             } else if there >= NAME.len() + 2 + behind {

@@ -152,7 +152,8 @@ impl Shared {
         let Some(oldest) = ring.segments().into_iter().next().filter(|segment| segment.is_sealed) else {
             return false;
         };
-        let (first, last) = (oldest.first.get(), oldest.last.get());
+        let first = oldest.first.get();
+        let last = oldest.last.get();
         let state = self.core.state();
         last <= state.packed_through || last <= state.published && !state.is_any_needed(first..=last)
     }

@@ -67,10 +67,13 @@ impl Window {
         if fields.array()? != MAGIC || fields.u64()? != window {
             return None;
         }
-        let (words, large) = (fields.u32()?, fields.u32()?);
+        let words = fields.u32()?;
+        let large = fields.u32()?;
         let mut decoded = Window::default();
         for _ in 0..words {
-            let (stream, is_body, key) = (fields.u16()?, fields.u8()? != 0, u64::from(fields.u16()?));
+            let stream = fields.u16()?;
+            let is_body = fields.u8()? != 0;
+            let key = u64::from(fields.u16()?);
             decoded.words.push((stream, is_body, window * (WINDOW / 64) + key, fields.u64()?));
         }
         for _ in 0..large {

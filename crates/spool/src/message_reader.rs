@@ -137,7 +137,8 @@ impl MessageReader {
             pieces.extend(std::iter::once(&self.prefix).chain(parts.iter()).filter(|part| !part.is_empty()).cloned());
             return Ok(pieces);
         }
-        let (mut at, end) = (0, self.len().min(len_max));
+        let mut at = 0;
+        let end = self.len().min(len_max);
         while at < end {
             let piece = self.piece(at, PIECE_BYTES.min(end - at))?;
             at += piece.len() as u64;

@@ -226,7 +226,9 @@ struct TakenIn {
 
 /// Takes in every batch after the checkpoint.
 fn read_store(store: &dyn Store, state: &mut State, through: u64, damage: &mut Vec<Damage>) -> io::Result<TakenIn> {
-    let (mut batches, mut cancelled, mut damaged) = (Vec::new(), BTreeSet::new(), Vec::new());
+    let mut batches = Vec::new();
+    let mut cancelled = BTreeSet::new();
+    let mut damaged = Vec::new();
     visit(store, through + 1, &mut damaged, &mut |lsn, head| {
         cancelled.extend(head.cancels());
         let needs = head.entries.iter().map(|entry| (entry.stream, entry.needs_body)).collect();
@@ -303,7 +305,8 @@ fn find_again(
 ) -> io::Result<()> {
     let (first, last) = lsns_of(window).into_inner();
     let last = last.min(through);
-    let (mut found, mut cancelled) = (Vec::new(), state.cancelled.keys().copied().collect::<BTreeSet<_>>());
+    let mut found = Vec::new();
+    let mut cancelled = state.cancelled.keys().copied().collect::<BTreeSet<_>>();
     for row in state.packs.iter().filter(|row| row.first <= last && first <= row.last) {
         let read = packs.get(row.id).and_then(|reader| {
             reader.each(|entry| {

@@ -116,13 +116,15 @@ impl Shared {
         found: Option<Damage>,
         work: &mut Work,
     ) -> Result<(), CheckpointError> {
-        let (first, last) = (segment.first.get(), segment.last.get());
+        let first = segment.first.get();
+        let last = segment.last.get();
         let (id, needed) = self.begin_pack(first, last);
         let mut lost = Vec::new();
         let adopted = (|| {
             ring.link(segment.number, &pack_path(self.packs.dir(), id))?;
             let mut index = IndexWriter::create(&index_path(self.packs.dir(), id), id)?;
-            let (mut needed, mut written) = (needed.iter().map(|(lsn, _)| *lsn).peekable(), Ok(()));
+            let mut needed = needed.iter().map(|(lsn, _)| *lsn).peekable();
+            let mut written = Ok(());
             ring.reader(segment.number)?.scan(&mut |located| {
                 let lsn = located.header.lsn.get();
                 // A damaged head is not found.
@@ -153,7 +155,8 @@ impl Shared {
 
     /// Copies what is needed of some segments into one pack, or of as many of them as fill it. Says how many.
     fn copy_segments(&self, ring: &Ring, segments: &[SegmentInfo], work: &mut Work) -> Result<usize, CheckpointError> {
-        let (first, last) = (segments[0].first.get(), segments[segments.len() - 1].last.get());
+        let first = segments[0].first.get();
+        let last = segments[segments.len() - 1].last.get();
         let (id, needed) = self.begin_pack(first, last);
         let mut done = 0;
         let copied = (|| -> Result<_, CopyError> {
@@ -225,7 +228,8 @@ impl Shared {
         wanted: &[(u64, bool)],
         each: &mut dyn FnMut(u64, Record) -> Result<(), CopyError>,
     ) -> Result<(), CopyError> {
-        let (mut left, mut outcome) = (wanted.iter().copied().peekable(), Ok(()));
+        let mut left = wanted.iter().copied().peekable();
+        let mut outcome = Ok(());
         reader.scan(&mut |located| {
             let lsn = located.header.lsn.get();
             outcome = (|| {
@@ -294,7 +298,8 @@ impl Shared {
 
     /// Merges neighbouring packs: rewrites their needed batches as one pack. Says how many fewer there are.
     fn merge(&self, rows: &[PackRow], work: &mut Work) -> Result<usize, CheckpointError> {
-        let (first, last) = (rows[0].first, rows[rows.len() - 1].last);
+        let first = rows[0].first;
+        let last = rows[rows.len() - 1].last;
         let (id, needed) = self.begin_pack(first, last);
         let mut at = 0;
         let merged = (|| -> Result<_, CopyError> {
@@ -363,7 +368,10 @@ impl<'a> Copying<'a> {
     /// Makes the pack durable. None: nothing was copied.
     fn finish(self) -> io::Result<Option<PackRow>> {
         let Some(writer) = self.writer else { return Ok(None) };
-        let (records, bytes, first, last) = (writer.records(), writer.bytes(), writer.first(), writer.last());
+        let records = writer.records();
+        let bytes = writer.bytes();
+        let first = writer.first();
+        let last = writer.last();
         writer.finish()?;
         Ok(Some(PackRow { id: self.id, first, last, records, bytes }))
     }
@@ -404,7 +412,8 @@ fn worth_merging(packs: &[(PackRow, u64)], pack_bytes: u64) -> Option<std::ops::
     let is_small = |pack: &(PackRow, u64)| bytes(pack) < pack_bytes / SMALL_PACKS as u64;
     let mut start = 0;
     while start < packs.len() {
-        let (mut end, mut sum) = (start, 0);
+        let mut end = start;
+        let mut sum = 0;
         while let Some(pack) = packs.get(end).filter(|pack| is_poor(pack) || is_small(pack)) {
             sum += bytes(pack);
             if end > start && sum > pack_bytes {

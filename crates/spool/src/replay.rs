@@ -96,7 +96,8 @@ impl Shared {
             ControlFlow::Continue(())
         });
         let mut is_whole = all_read.is_ok();
-        let (mut needed, mut failed) = (needed.into_iter().peekable(), None);
+        let mut needed = needed.into_iter().peekable();
+        let mut failed = None;
         let mut find = |lsn: u64, visitor: &mut dyn FnMut(Replayed<'_>)| match self.find(lsn) {
             Ok(found) => show(stream, lsn, found, visitor),
             Err(error) => drop(failed.get_or_insert(error)),
@@ -160,7 +161,8 @@ impl Shared {
                             _ => PublishedBody::Stored { len: body_len },
                         };
                         for entry in head.entries.into_iter().filter(|entry| entry.stream == stream.0) {
-                            let (lsn, body) = (Lsn::new(lsn), body.clone());
+                            let lsn = Lsn::new(lsn);
+                            let body = body.clone();
                             consumer.published(Published { lsn, payload: entry.payload, body });
                         }
                     }
@@ -237,7 +239,8 @@ impl Shared {
     /// Told once, here or by the opening.
     fn tell_lost_head(&self, lsn: u64, what: &str) {
         if self.lost_heads.lock().expect("nothing panics while it is held").insert(lsn) {
-            let (place, what) = (self.store.name().to_owned(), what.to_owned());
+            let place = self.store.name().to_owned();
+            let what = what.to_owned();
             self.config.events.tell(SpoolEvent::Damage(Damage { lsn: Some(Lsn::new(lsn)), place, what }));
         }
     }
@@ -260,9 +263,11 @@ impl Shared {
 fn show(stream: StreamId, lsn: u64, found: Found, visitor: &mut dyn FnMut(Replayed<'_>)) {
     match found {
         Found::Batch { head } => {
-            let (lsn, body_len) = (Lsn::new(lsn), head.body_len());
+            let lsn = Lsn::new(lsn);
+            let body_len = head.body_len();
             for entry in head.entries.iter().filter(|entry| entry.stream == stream.0) {
-                let (payload, needs_body) = (&entry.payload, entry.needs_body);
+                let payload = &entry.payload;
+                let needs_body = entry.needs_body;
                 visitor(Replayed::Entry { lsn, payload, needs_body, body_len });
             }
         }

@@ -271,7 +271,8 @@ pub(crate) mod tests {
     #[test]
     fn space_written_during_statvfs_is_counted() {
         let room: Arc<std::sync::OnceLock<Arc<Room>>> = Arc::default();
-        let (seen, asked) = (room.clone(), Arc::new(AtomicU64::new(0)));
+        let seen = room.clone();
+        let asked = Arc::new(AtomicU64::new(0));
         let look = move || {
             // With the third look another upload writes what it had reserved, too late for that look to see it.
             let nth = asked.fetch_add(1, Ordering::Relaxed);

@@ -97,7 +97,8 @@ fn due(bytes: u64, bytes_per_sec: u64) -> Duration {
 impl Shared {
     /// One pass at the set pace. What is damaged is told as it is found.
     fn scrub_slowly(&self, stop: &Stop) -> ControlFlow<()> {
-        let (begun, mut told) = (Instant::now(), 0);
+        let begun = Instant::now();
+        let mut told = 0;
         let mut tell = |damage: &[Damage]| {
             damage[told..].iter().for_each(|damage| self.config.events.tell(SpoolEvent::Damage(damage.clone())));
             told = damage.len();

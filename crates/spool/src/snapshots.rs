@@ -179,7 +179,8 @@ impl Snapshots {
         })?;
         let len = file.metadata()?.len().checked_sub(TRAILER).ok_or(SnapshotError::Damaged)?;
         let mut reading = BufReader::with_capacity(WRITTEN_AT_ONCE, &file);
-        let (mut sum, mut trailer) = (Sum::default(), Vec::new());
+        let mut sum = Sum::default();
+        let mut trailer = Vec::new();
         io::copy(&mut reading.by_ref().take(len), &mut sum)?;
         reading.take(TRAILER).read_to_end(&mut trailer)?;
         let is_whole = sum.len == len && trailer == sum.trailer();

@@ -203,7 +203,8 @@ impl Spool for FileSpool {
         };
         let head = Head { entries: entries.iter().map(head).collect(), body: place }.encode();
         let bytes = (head.len() + parts.iter().map(Bytes::len).sum::<usize>()) as u64;
-        let (core, appended) = (shared.core.clone(), Appended { entries, body, bytes });
+        let core = shared.core.clone();
+        let appended = Appended { entries, body, bytes };
         shared.store.append(head.into(), parts, Commit::Batch { core, appended, then })
     }
 
@@ -337,7 +338,10 @@ fn in_file(front: FrontFields, upload: FinishedUpload, core: &Arc<Core>) -> (Bod
 impl Shared {
     fn restore(&self, stream: StreamId) -> Result<Restored, RestoreError> {
         let rows = self.core.state().streams.get(&stream.0).map_or_else(Vec::new, Stream::snapshots);
-        let (mut snapshot, mut unreadable, mut names, mut failed) = (None, Vec::new(), Vec::new(), None);
+        let mut snapshot = None;
+        let mut unreadable = Vec::new();
+        let mut names = Vec::new();
+        let mut failed = None;
         for name in rows.into_iter().map(|row| row.name).filter(SnapshotName::is_file) {
             match self.snapshots.read(&name) {
                 Ok(reader) => {

@@ -187,7 +187,8 @@ impl Stream {
 
     /// The lowest batch of which it needs anything in a range.
     fn first_needed(&self, range: RangeInclusive<u64>) -> Option<u64> {
-        let (entry, body) = (self.entries.first_in(range.clone()), self.bodies.first_in(range));
+        let entry = self.entries.first_in(range.clone());
+        let body = self.bodies.first_in(range);
         entry.into_iter().chain(body).min()
     }
 }
@@ -359,7 +360,8 @@ impl State {
 
     /// The needed batches of a range, in order; true if the body is needed.
     pub fn needed(&self, range: RangeInclusive<u64>) -> Vec<(u64, bool)> {
-        let (mut all, mut bodies) = (LsnSet::default(), LsnSet::default());
+        let mut all = LsnSet::default();
+        let mut bodies = LsnSet::default();
         for stream in self.streams.values() {
             stream.entries.words_in(range.clone()).for_each(|(key, word)| all.insert_word(key, word));
             stream.bodies.words_in(range.clone()).for_each(|(key, word)| bodies.insert_word(key, word));

@@ -16,7 +16,8 @@ pub(super) fn says_more(html: &str, plain: &str) -> bool {
     Tokens::new(plain).for_each(&mut token, |word| {
         known.insert(word.hash(key));
     });
-    let (mut all, mut new) = (0, 0);
+    let mut all = 0;
+    let mut new = 0;
     Tokens::new(html).for_each(&mut token, |word| {
         all += 1;
         new += usize::from(!known.contains(&word.hash(key)));

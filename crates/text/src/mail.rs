@@ -72,7 +72,10 @@ impl MailText {
             .filter(|field| is_named(field.name) && is_searched(field.name))
             .map(|field| field.name.to_vec())
             .collect();
-        let (from, to, cc, bcc) = (head.from.text, head.to.text, head.cc.text, head.bcc.text);
+        let from = head.from.text;
+        let to = head.to.text;
+        let cc = head.cc.text;
+        let bcc = head.bcc.text;
         Self { from, to, cc, bcc, subject: head.subject, others, named, body, is_certain }
     }
 

@@ -44,7 +44,9 @@ impl Needle {
     /// Prepares a text for searching.
     pub fn new(text: &str) -> Self {
         let mut source = Tokens::new(text);
-        let (mut pieces, mut kinds, mut word) = (Vec::new(), Vec::new(), String::new());
+        let mut pieces = Vec::new();
+        let mut kinds = Vec::new();
+        let mut word = String::new();
         while let Some(kind) = source.next_into(&mut word) {
             pieces.push(NeedlePiece { word: word.clone(), from_start: true, to_end: true });
             kinds.push(kind);
@@ -100,7 +102,8 @@ impl Needle {
             }
             pieces => {
                 // How many pieces the words before this one have matched, once for each place where that began.
-                let (mut before, mut after) = (Vec::new(), Vec::new());
+                let mut before = Vec::new();
+                let mut after = Vec::new();
                 while source.next_into(&mut token).is_some() {
                     after.clear();
                     let matched: &[usize] = &before;

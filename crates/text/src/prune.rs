@@ -11,7 +11,9 @@ const ENCODED_LINE_BYTES_MIN: usize = 60;
 pub fn prune_into(text: &str, out: &mut String) {
     let bytes = text.as_bytes();
     // What stays is copied many lines at a time: from `kept` to where the line begins that does not.
-    let (mut kept, mut start, mut armour) = (0, 0, false);
+    let mut kept = 0;
+    let mut start = 0;
+    let mut armour = false;
     let ends = memchr_iter(b'\n', bytes).map(|at| at + 1).chain((!text.ends_with('\n')).then_some(text.len()));
     for end in ends {
         let line = &bytes[start..end];

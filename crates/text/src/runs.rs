@@ -10,7 +10,8 @@ const BLOCK_BYTES: usize = 64;
 /// end.
 #[inline]
 pub(super) fn ascii_runs(bytes: &[u8], mut each: impl FnMut(usize, usize)) -> usize {
-    let (mut at, mut start) = (0, 0);
+    let mut at = 0;
+    let mut start = 0;
     // 1 if the block before ended within a run, which began at `start`.
     let mut open = 0;
     while at < bytes.len() {
@@ -19,7 +20,8 @@ pub(super) fn ascii_runs(bytes: &[u8], mut each: impl FnMut(usize, usize)) -> us
         let below = foreign.map_or(u64::MAX, |place| (1 << place) - 1);
         let bits = word_bits(&block) & below;
         let before = bits << 1 | open;
-        let (mut starts, mut ends) = (bits & !before, !bits & before & below);
+        let mut starts = bits & !before;
+        let mut ends = !bits & before & below;
         if open == 0 {
             start = at + starts.trailing_zeros() as usize;
             starts &= starts.wrapping_sub(1);

@@ -204,7 +204,8 @@ impl<'a> Tokens<'a> {
                 if length == 0 {
                     return;
                 }
-                let (from, kept) = (token.len(), length.min(TOKEN_BYTES_MAX.saturating_sub(token.len())));
+                let from = token.len();
+                let kept = length.min(TOKEN_BYTES_MAX.saturating_sub(token.len()));
                 token.push_str(&self.text[self.at..self.at + kept]);
                 token[from..].make_ascii_lowercase();
                 self.at += length;

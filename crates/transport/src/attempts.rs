@@ -87,7 +87,8 @@ impl Queues {
         is_overdue: bool,
         now: Instant,
     ) -> (Vec<TargetKey>, Vec<Note>) {
-        let (mut done, mut notes) = (Vec::new(), Vec::new());
+        let mut done = Vec::new();
+        let mut notes = Vec::new();
         let transport = work.transport.text();
         if let Some(worker) = self.workers.get_mut(&worker) {
             // Another may take them while this one still ends its session.
@@ -124,7 +125,8 @@ impl Queues {
         match unavailable {
             Some(error) => {
                 queue.attempts = queue.attempts.saturating_add(1);
-                let (due, attempts) = (now + back_off.after(queue.attempts), queue.attempts);
+                let due = now + back_off.after(queue.attempts);
+                let attempts = queue.attempts;
                 (queue.blocked_until, queue.error) = (Some(due), Some(error.clone()));
                 let is_overdue = is_overdue && !std::mem::replace(&mut queue.is_overdue, true);
                 self.due.insert((due, Wake::Transport(transport.clone())));
@@ -153,7 +155,8 @@ impl Queues {
 
     /// An attempt has failed for one target, which waits.
     fn failed(&mut self, key: TargetKey, failure: Failure, error: FailureReason, now: Instant) -> Option<Note> {
-        let (back_off, held) = (self.config.retry, self.config.held_pause);
+        let back_off = self.config.retry;
+        let held = self.config.held_pause;
         let job = self.job(key)?;
         job.attempts = job.attempts.saturating_add(1);
         let due = now + if failure.is_held() { held } else { back_off.after(job.attempts) };
@@ -161,12 +164,14 @@ impl Queues {
         let is_new = job.error.as_ref().is_none_or(|(before, _)| *before != failure);
         job.error = Some((failure, error.clone()));
         job.is_told = true;
-        let (target, attempts) = (job.target.clone(), job.attempts);
+        let target = job.target.clone();
+        let attempts = job.attempts;
         self.due.insert((due, Wake::Target(key)));
         if failure == Failure::Refused {
             self.owe_notice(key, error.shortened().said());
         }
-        let (transport, recipient) = (target.transport, target.recipient);
+        let transport = target.transport;
+        let recipient = target.recipient;
         Some(Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error })
     }
 
@@ -181,7 +186,8 @@ impl Queues {
 
     fn target_id(&self, (message, number): TargetKey) -> Option<TargetId> {
         let target = &self.messages.get(&message)?.jobs.get(&number)?.target;
-        let (transport, recipient) = (target.transport.clone(), target.recipient.clone());
+        let transport = target.transport.clone();
+        let recipient = target.recipient.clone();
         Some(TargetId { message, number, transport, recipient })
     }
 

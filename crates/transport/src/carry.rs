@@ -61,16 +61,21 @@ impl Queues {
     /// advances past the older ones.
     pub fn troubles(&self, max: usize) -> Vec<Note> {
         let blocked = self.queues.iter().filter_map(|(transport, queue)| {
-            let (due, error) = (queue.blocked_until?, queue.error.clone()?);
-            let (transport, attempts) = (transport.clone(), queue.attempts);
+            let due = queue.blocked_until?;
+            let error = queue.error.clone()?;
+            let transport = transport.clone();
+            let attempts = queue.attempts;
             Some(Note::Unavailable { transport, attempts, due, is_overdue: false, error })
         });
         let waiting = self.messages.iter().flat_map(|(body, message)| {
             message.jobs.iter().filter_map(|(number, job)| {
                 let Stand::Waiting(due) = job.stand else { return None };
                 let (failure, error) = job.error.clone()?;
-                let (transport, recipient) = (job.target.transport.clone(), job.target.recipient.clone());
-                let (key, attempts, is_new) = ((*body, *number), job.attempts, false);
+                let transport = job.target.transport.clone();
+                let recipient = job.target.recipient.clone();
+                let key = (*body, *number);
+                let attempts = job.attempts;
+                let is_new = false;
                 Some(Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error })
             })
         });

@@ -143,7 +143,9 @@ impl Shared {
             if let Some(observer) = &self.config.observer {
                 observer.given_up(target.clone(), error.clone());
             }
-            let (received_secs, bytes, error) = (work.deliver.secs, work.body_len, error.clone());
+            let received_secs = work.deliver.secs;
+            let bytes = work.body_len;
+            let error = error.clone();
             (self.events.0)(TransportEvent::Lost(LostMail { target, received_secs, bytes, error, kept: kept.clone() }));
         }
     }

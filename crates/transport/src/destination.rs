@@ -71,7 +71,8 @@ impl Destination for Transports {
         };
         let targets: Vec<Target> = mail.recipients.iter().filter_map(target).collect();
         if !targets.is_empty() {
-            let (is_8bit, smtputf8) = (mail.is_8bit, mail.smtputf8);
+            let is_8bit = mail.is_8bit;
+            let smtputf8 = mail.smtputf8;
             reserved.entries.push(self.entry(TransportMessage {
                 sender: (&*mail.sender).into(),
                 is_8bit,

@@ -231,10 +231,12 @@ impl Deliver {
         let mut targets = Vec::new();
         for _ in 0..rest.u16()? {
             let number = rest.u16()?;
-            let (transport, recipient) = (rest.text()?, rest.text()?);
+            let transport = rest.text()?;
+            let recipient = rest.text()?;
             targets.push((number, Target { transport, recipient, original: rest.text()?, detail: rest.text()? }));
         }
-        let (is_8bit, smtputf8) = (flags & IS_8BIT != 0, flags & SMTPUTF8 != 0);
+        let is_8bit = flags & IS_8BIT != 0;
+        let smtputf8 = flags & SMTPUTF8 != 0;
         Some(Deliver { secs, sender, is_8bit, smtputf8, body, targets })
     }
 }

@@ -91,7 +91,9 @@ pub enum TransportEvent {
 pub(crate) fn event(note: Note, now: Instant) -> Option<TransportEvent> {
     Some(match note {
         Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error } => {
-            let (id, pause, error) = (key.0.get(), due - now, error.said());
+            let id = key.0.get();
+            let pause = due - now;
+            let error = error.said();
             TransportEvent::Failed { transport, id, recipient, attempts, failure, is_new, error, pause }
         }
         Note::Unavailable { transport, attempts, due, is_overdue, error } => {
@@ -106,7 +108,8 @@ pub(crate) fn event(note: Note, now: Instant) -> Option<TransportEvent> {
 pub(crate) fn observe(observer: &dyn TransportObserver, note: &Note) {
     match note {
         Note::Failed { transport, key: (message, number), recipient, failure, is_new: true, error, .. } => {
-            let (transport, recipient) = (transport.clone(), recipient.clone());
+            let transport = transport.clone();
+            let recipient = recipient.clone();
             let target = TargetId { message: *message, number: *number, transport, recipient };
             observer.waits(vec![target], *failure, error.clone());
         }
@@ -127,7 +130,9 @@ pub(crate) fn trouble(note: &Note, now: Instant) -> Option<TransportEntry> {
         Note::Recovered { .. } | Note::Behind { .. } => return None,
     };
     let next_try_secs = unix_secs(SystemTime::now() + due.saturating_duration_since(now));
-    let (transport, attempts, error) = (transport.clone(), *attempts, error.shortened());
+    let transport = transport.clone();
+    let attempts = *attempts;
+    let error = error.shortened();
     Some(TransportEntry::Trouble(TargetTrouble { key, transport, attempts, next_try_secs, failure, error }))
 }
 

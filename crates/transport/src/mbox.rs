@@ -102,7 +102,8 @@ impl Append<'_> {
         }
         let mut tail = io::BufReader::new(Tail { file, at: begun });
         let mut found = Vec::new();
-        let (mut at, mut is_same) = (begun, true);
+        let mut at = begun;
+        let mut is_same = true;
         self.render(&mut |piece| {
             if is_same {
                 found.clear();

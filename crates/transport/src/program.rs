@@ -33,8 +33,11 @@ pub(crate) async fn run(
         Ok(mut child) => Group { stdin: child.stdin.take(), child },
         Err(error) => return Outcome::Unavailable(format!("{program}: {error}").into()),
     };
-    let (mut stdout, mut stderr) = (group.child.stdout.take(), group.child.stderr.take());
-    let (mut from_out, mut from_err, mut said) = ([0; 4096], [0; 4096], ProgramOutput::default());
+    let mut stdout = group.child.stdout.take();
+    let mut stderr = group.child.stderr.take();
+    let mut from_out = [0; 4096];
+    let mut from_err = [0; 4096];
+    let mut said = ProgramOutput::default();
     let Group { child, stdin } = &mut group;
     let mut writing = std::pin::pin!(write(stdin, reader.with_prefix(prefix(deliver, target))));
     let mut is_written = false;
@@ -95,8 +98,10 @@ impl Drop for Group {
 /// Writes the message and closes the pipe, unless there is an error.
 async fn write(stdin: &mut Option<ChildStdin>, reader: MessageReader) -> io::Result<()> {
     let Some(pipe) = stdin else { return Ok(()) };
-    let (mut to_lf, mut out) = (ToLf::default(), Vec::new());
-    let (mut at, len) = (0, reader.len());
+    let mut to_lf = ToLf::default();
+    let mut out = Vec::new();
+    let mut at = 0;
+    let len = reader.len();
     while at < len {
         let reader = reader.clone();
         let piece: Bytes = blocking(move || reader.piece(at, PIECE_BYTES)).await?;

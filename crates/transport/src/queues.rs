@@ -351,7 +351,8 @@ impl Queues {
         let Some(job) = message.jobs.remove(&key.1) else { return };
         self.is_changed = true;
         self.holds_to_record.remove(&key);
-        let (bytes, transport) = (message.body_len + TARGET_BYTES, job.target.transport);
+        let bytes = message.body_len + TARGET_BYTES;
+        let transport = job.target.transport;
         if message.jobs.is_empty() {
             self.entries.remove(&message.entry);
             self.messages.remove(&key.0);

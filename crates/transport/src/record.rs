@@ -40,9 +40,11 @@ struct DoneRecord {
 
 impl DeliveryRecorder {
     pub fn new(spool: &Arc<dyn Spool>, config: &Config, events: &TransportEvents, wake: Arc<Notify>) -> Self {
-        let (events, observer) = (events.clone(), config.observer.clone());
+        let events = events.clone();
+        let observer = config.observer.clone();
         let budget = OutcomeBudget::new(poison_watch(spool), Instant::now());
-        let (refused, closed) = (Mutex::default(), Notify::new());
+        let refused = Mutex::default();
+        let closed = Notify::new();
         DeliveryRecorder { budget, refused, events, observer, wake, closed }
     }
 
@@ -92,7 +94,8 @@ impl Shared {
 
     /// Goes on with an act until it is done. `None`: the spool is poisoned, so the outcome cannot be recorded; no further step was made.
     pub async fn unless_poisoned<T>(&self, act: impl Future<Output = T>) -> Option<T> {
-        let (mut act, mut closed) = (pin!(act), pin!(self.recorder.closed.notified()));
+        let mut act = pin!(act);
+        let mut closed = pin!(self.recorder.closed.notified());
         closed.as_mut().enable();
         poll_fn(|cx| {
             // Before each step, such as the next command of a session: only the scheduler's look tells of it.
@@ -109,7 +112,8 @@ impl Shared {
 
     /// Notes what is done, and with it what the observer has to say of what was delivered. What the spool refuses is appended again each second.
     pub fn record_done(&self, done: Vec<TargetKey>, delivered: Vec<TargetId>) {
-        let (targets, count) = (done.len(), delivered.len() as u64);
+        let targets = done.len();
+        let count = delivered.len() as u64;
         let mut entries = vec![self.stream.entry(TransportEntry::Done(done).encode())];
         let observer = self.config.observer.as_ref().filter(|_| !delivered.is_empty());
         let observed = observer.and_then(|observer| observer.delivered(delivered));
@@ -120,7 +124,8 @@ impl Shared {
     }
 
     fn append_record(&self, record: DoneRecord) {
-        let (recorder, entries) = (self.recorder.clone(), record.entries.clone());
+        let recorder = self.recorder.clone();
+        let entries = record.entries.clone();
         let then = move |outcome: Result<Lsn, AppendError>| match outcome {
             Ok(_) => recorder.recorded(&record),
             Err(error) => recorder.refused(record, &error),

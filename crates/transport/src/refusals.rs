@@ -63,7 +63,8 @@ impl Queues {
         let message = self.messages.get(&body)?;
         let job = message.jobs.get(&number)?;
         let RefusalNotice::Owed(reply) = &job.notice else { return None };
-        let (target, deliver) = (&job.target, &message.deliver);
+        let target = &job.target;
+        let deliver = &message.deliver;
         Some(RefusedMail {
             id: body.get(),
             transport: target.transport.clone(),
@@ -79,14 +80,16 @@ impl Queues {
 /// Makes the notices that are owed, until the end.
 pub(crate) async fn tell_refusals(shared: Arc<Shared>) {
     let Some(notifier) = shared.config.notifier.clone() else { return std::future::pending().await };
-    let (mut schedule, mut making) = (NoticeSchedule::new(Duration::ZERO), JoinSet::new());
+    let mut schedule = NoticeSchedule::new(Duration::ZERO);
+    let mut making = JoinSet::new();
     loop {
         let now = Instant::now();
         std::mem::take(&mut shared.queues().owing).into_iter().for_each(|key| schedule.add(key, now, now));
         // A poisoned spool takes nothing; the next opening knows what is owed.
         let goes_on = !shared.recorder.budget.is_closed() && !shared.is_ending.load(Ordering::Acquire);
         while goes_on && let Some(key) = schedule.begin(now, false) {
-            let (shared, notifier) = (shared.clone(), notifier.clone());
+            let shared = shared.clone();
+            let notifier = notifier.clone();
             making.spawn(async move {
                 let made = caught(tell(&shared, &*notifier, key)).await;
                 (key, made.unwrap_or_else(|panic| Err(format!("a panic, which is a bug: {panic}"))))

@@ -104,8 +104,10 @@ impl Transports {
         let mut queues = Queues::new(config.clone());
         let mut replayed = StreamHandle::register(spool, STREAM)?.replay(&mut queues)?;
         queues.replayed();
-        let (messages, damaged) = (queues.messages(), std::mem::take(&mut replayed.damaged));
-        let (unknown, held) = (queues.unknown().to_vec(), queues.holds_to_record.len());
+        let messages = queues.messages();
+        let damaged = std::mem::take(&mut replayed.damaged);
+        let unknown = queues.unknown().to_vec();
+        let held = queues.holds_to_record.len();
         let report = TransportOpenReport { messages, damaged, unknown, held };
         let runtime = NewRuntime::new("transport", BLOCKING_THREADS_MAX)
             .map_err(StreamOpenError::io("threads for transports"))?;
@@ -131,7 +133,8 @@ impl Transports {
         });
         let attached = replayed.attach(shared.clone())?;
         shared.record_holds();
-        let (scheduled, told) = (schedule(shared.clone()), tell_refusals(shared.clone()));
+        let scheduled = schedule(shared.clone());
+        let told = tell_refusals(shared.clone());
         let runtime = runtime.run(async move {
             tokio::join!(scheduled, told);
         });
@@ -152,7 +155,8 @@ impl Transports {
     /// # Errors
     /// Too much waits.
     pub fn check_transport(&self, transport: &Arc<str>) -> Result<(), TransportFull> {
-        let (queues, config) = (self.0.shared.queues(), &self.0.shared.config);
+        let queues = self.0.shared.queues();
+        let config = &self.0.shared.config;
         let bytes = queues.bytes_of(transport);
         if bytes > config.pending_bytes_max || bytes > 0 && queues.bytes() > config.pending_bytes_max_all {
             Err(TransportFull { transport: transport.clone(), bytes })

@@ -44,7 +44,8 @@ impl Work {
     ) -> impl Iterator<Item = (TargetId, &'a Outcome)> {
         let ended = self.targets.iter().zip(outcomes).filter(move |(_, outcome)| is_wanted(outcome));
         ended.map(|(part, outcome)| {
-            let (transport, recipient) = (part.target.transport.clone(), part.target.recipient.clone());
+            let transport = part.target.transport.clone();
+            let recipient = part.target.recipient.clone();
             (TargetId { message: self.body, number: part.number, transport, recipient }, outcome)
         })
     }

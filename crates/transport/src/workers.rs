@@ -108,7 +108,10 @@ async fn deliver(shared: &Arc<Shared>, work: &Work, session: &mut Session) -> Ve
         }
         TransportKind::File(path) => {
             let body = reader.clone();
-            let (shared, path, deliver, part) = (shared.clone(), path.clone(), work.deliver.clone(), part.clone());
+            let shared = shared.clone();
+            let path = path.clone();
+            let deliver = work.deliver.clone();
+            let part = part.clone();
             let key: TargetKey = (work.body, part.number);
             let append = move || {
                 let append = Append {

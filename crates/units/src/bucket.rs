@@ -75,7 +75,8 @@ impl Bucket {
         if count > self.rate.burst() {
             return Err(Refused::Never);
         }
-        let (cost, allowed) = (self.rate.cost(count), self.rate.cost(self.rate.burst()));
+        let cost = self.rate.cost(count);
+        let allowed = self.rate.cost(self.rate.burst());
         let taken = self.paid_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid_at| {
             let after = paid_at.max(now).saturating_add(cost);
             (after <= now.saturating_add(allowed)).then_some(after)
@@ -95,7 +96,8 @@ impl Bucket {
         if count > self.rate.burst() {
             return Err(Refused::Never);
         }
-        let (cost, allowed) = (self.rate.cost(count), self.rate.cost(self.rate.burst()));
+        let cost = self.rate.cost(count);
+        let allowed = self.rate.cost(self.rate.burst());
         let paid_at = self.paid_at.load(Ordering::Relaxed);
         if paid_at.max(now).saturating_add(cost) <= now.saturating_add(allowed) {
             Ok(())

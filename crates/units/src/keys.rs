@@ -32,7 +32,8 @@ pub fn table_of<'de, D: Deserializer<'de>, T: Keys + Default>(deserializer: D) -
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
-            let (known, mut table) = (T::keys(), T::default());
+            let known = T::keys();
+            let mut table = T::default();
             while let Some(key) = map.next_key_seed(KnownKey(&known))? {
                 let is_read = table.read(&key, &mut map)?;
                 assert!(is_read, "`{key}` is one of the keys and is not read");

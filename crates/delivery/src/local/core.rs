@@ -81,11 +81,13 @@ impl Core {
             sync_interval: config.sync_interval,
         };
         let floor = Space { bytes: config.free_bytes_min, inodes: config.free_inodes_min };
-        let (mut mounts, mut replays) = (Vec::new(), Vec::new());
+        let mut mounts = Vec::new();
+        let mut replays = Vec::new();
         for point in points.iter() {
             let files = Files::new(common.clone(), point.clone(), floor);
             let stream = StreamHandle::register(spool.clone(), &stream_of(point))?;
-            let (id, mut history) = (stream.id(), History::default());
+            let id = stream.id();
+            let mut history = History::default();
             let (history, replayed) = match stream.replay(&mut history) {
                 // The disk may become readable: the mail stays, and the other mounts are served.
                 Err(error @ ReplayError::Io { .. }) => (Err(error.to_string().into()), None),

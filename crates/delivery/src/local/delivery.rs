@@ -169,7 +169,8 @@ impl LocalDelivery {
     /// The first mailbox with too much waiting mail: its own, or, if it is unwritable, that of all such mailboxes.
     pub fn check_mailboxes<'a>(&self, mailboxes: impl IntoIterator<Item = &'a str>) -> Result<(), MailboxFull> {
         let core = &self.handle.core;
-        let (each_max, all_max) = (core.config.pending_bytes_max, core.config.pending_bytes_max_all);
+        let each_max = core.config.pending_bytes_max;
+        let all_max = core.config.pending_bytes_max_all;
         let all = core.mounts.iter().map(|mount| mount.counters.waiting_bytes.load(Ordering::Relaxed));
         let all: u64 = all.sum();
         if all <= each_max.min(all_max) {
@@ -218,7 +219,8 @@ impl LocalDelivery {
     /// Messages missing in some of their mailboxes; after [`shutdown`](Self::shutdown), those left to the next opening.
     /// Visits every message.
     pub fn remaining(&self) -> Remaining {
-        let (mut messages, mut mailboxes) = (HashSet::new(), HashSet::new());
+        let mut messages = HashSet::new();
+        let mut mailboxes = HashSet::new();
         self.handle.core.mounts.iter().for_each(|mount| mount.add_remaining(&mut messages, &mut mailboxes));
         Remaining { messages: messages.len(), mailboxes: mailboxes.len() }
     }

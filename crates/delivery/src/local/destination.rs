@@ -29,7 +29,9 @@ pub(super) struct OneMessage<'a> {
 
 impl OneMessage<'_> {
     pub fn receipt(&self, lsn: Lsn) -> LocalReceipt {
-        let (nonce, host, targets) = (self.core.nonce, self.core.host.clone(), self.targets.len() as u16);
+        let nonce = self.core.nonce;
+        let host = self.core.host.clone();
+        let targets = self.targets.len() as u16;
         LocalReceipt { id: lsn.get(), secs: self.secs, nonce, host, targets }
     }
 }
@@ -168,8 +170,11 @@ impl Core {
         for (number, target) in (0..).zip(targets) {
             let mount = self.points.of(&target.mailbox);
             let at = of_mounts.iter().position(|(other, _)| *other == mount).unwrap_or_else(|| {
-                let (nonce, host, large) = (self.nonce, self.host.clone(), body.large);
-                let (body, targets) = (None, Vec::new());
+                let nonce = self.nonce;
+                let host = self.host.clone();
+                let large = body.large;
+                let body = None;
+                let targets = Vec::new();
                 let deliver = MailboxDelivery { secs, internal_date, nonce, host, line_ends, body, large, targets };
                 of_mounts.push((mount, deliver));
                 of_mounts.len() - 1

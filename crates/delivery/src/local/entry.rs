@@ -231,8 +231,10 @@ impl MailboxDelivery {
             return None;
         }
         let line_ends = if has(TO_LF) { LineEnds::ToLf } else { LineEnds::AsGiven };
-        let (secs, internal_date) = (rest.u64()?, rest.u32()?);
-        let (nonce, host) = (rest.u32()?, rest.text()?);
+        let secs = rest.u64()?;
+        let internal_date = rest.u32()?;
+        let nonce = rest.u32()?;
+        let host = rest.text()?;
         let body = if has(HAS_BODY) { Some(OlderBody { lsn: rest.lsn()?, len: rest.u64()? }) } else { None };
         let large = if has(IS_LARGE) {
             Some(LargeBody { crlfs: rest.u64()?, lone_lfs: rest.u64()?, is_lossless: has(IS_LOSSLESS) })
@@ -241,7 +243,9 @@ impl MailboxDelivery {
         };
         let mut targets = Vec::new();
         for _ in 0..rest.u16()? {
-            let (number, mailbox, prefix) = (rest.u16()?, rest.text()?, rest.u32()?);
+            let number = rest.u16()?;
+            let mailbox = rest.text()?;
+            let prefix = rest.u32()?;
             targets.push((number, MailboxTarget { mailbox, prefix: payload.slice_ref(rest.bytes(prefix as usize)?) }));
         }
         Some(MailboxDelivery { secs, internal_date, nonce, host, line_ends, body, large, targets })

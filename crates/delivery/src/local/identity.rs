@@ -131,7 +131,9 @@ impl FoundLists {
     /// # Errors
     /// A read error, if neither file is whole and the disk has not failed.
     fn read(spool: &Path) -> io::Result<Self> {
-        let (mut ids, mut spoiled, mut failed) = (None, Vec::new(), None);
+        let mut ids = None;
+        let mut spoiled = Vec::new();
+        let mut failed = None;
         for name in BOUND {
             match std::fs::read(spool.join(name)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -166,7 +166,9 @@ impl MountDir {
     }
 
     fn is_another(&self, expected: Option<MountId>, found: &dyn std::fmt::Display, common: &Common) -> io::Error {
-        let (path, spool, stream) = (self.path.display(), common.bound.spool().display(), stream_of(&self.point));
+        let path = self.path.display();
+        let spool = common.bound.spool().display();
+        let stream = stream_of(&self.point);
         let expected = expected.map_or_else(|| "any, as the list of ids was lost".to_owned(), |id| id.to_string());
         let what = format!(
             "{path} is not the file system that mail was delivered to before: expected id {expected}, found {found}. Mount the right one; if this one takes its place, \

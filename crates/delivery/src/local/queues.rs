@@ -111,7 +111,8 @@ impl State {
     /// Queues a target in the state `Queued`, or puts it off because its mailbox hangs.
     pub fn enqueue(&mut self, key: Key, now: Instant) {
         let message = self.table.get(key.0).expect("what is queued is known");
-        let (mailbox, bytes) = (message.mailbox(key.1).clone(), message.body_len);
+        let mailbox = message.mailbox(key.1).clone();
+        let bytes = message.body_len;
         let in_memory = if message.deliver.large.is_some() { 0 } else { bytes };
         let queue = self.queues.entry(mailbox.clone()).or_default();
         if queue.stalled {

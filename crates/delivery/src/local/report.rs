@@ -283,7 +283,8 @@ impl MailMount {
     /// Bytes that wait for a mailbox; `None` if none do. With true: for the whole mount, which does not answer, cannot
     /// be synced or has no space.
     pub(super) fn waiting_bytes(&self, mailbox: &str) -> Option<(u64, bool)> {
-        let (state, now) = (self.state(), self.now());
+        let state = self.state();
+        let now = self.now();
         if state.history.is_some() || state.syncing.is_in_trouble(now) {
             Some((state.waiting_bytes(now), true))
         } else {

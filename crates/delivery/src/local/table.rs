@@ -250,7 +250,9 @@ impl<B: Clone> Table<B> {
         let target = message.target_mut(key.1, State::Queued);
         (target.state, target.spoiled) = (State::Writing, false);
         let task = target.task;
-        let (deliver, body_len, body) = (message.deliver.clone(), message.body_len, message.held.clone());
+        let deliver = message.deliver.clone();
+        let body_len = message.body_len;
+        let body = message.held.clone();
         Taken { key, deliver, body_len, body, task, is_removed }
     }
 

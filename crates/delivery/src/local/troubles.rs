@@ -184,7 +184,8 @@ impl Troubles {
 
 impl Broken {
     fn known(&self) -> TroubleState {
-        let (messages, bytes) = (self.messages.len(), self.bytes);
+        let messages = self.messages.len();
+        let bytes = self.bytes;
         TroubleState { messages, bytes, attempts: self.attempts, due: self.due, error: self.error.clone() }
     }
 

@@ -74,19 +74,26 @@ pub(super) fn of_relay(rest: &mut Fields<'_>) -> Option<OfRelay> {
 }
 
 pub(super) fn admin(rest: &mut Fields<'_>) -> Option<Admin> {
-    let (uid, until) = (rest.u32()?, rest.u32()?);
-    let (action, token, reason) = (text(rest)?, text(rest)?, text(rest)?);
-    let (scope, name) = (text(rest)?, text(rest)?);
+    let uid = rest.u32()?;
+    let until = rest.u32()?;
+    let action = text(rest)?;
+    let token = text(rest)?;
+    let reason = text(rest)?;
+    let scope = text(rest)?;
+    let name = text(rest)?;
     let mut targets = Vec::new();
     while !rest.is_empty() {
-        let (message, number) = (rest.lsn()?, rest.u16()?);
+        let message = rest.lsn()?;
+        let number = rest.u16()?;
         targets.push(AdminTarget { message, number, recipient: text(rest)? });
     }
     Some(Admin { action, uid, token, reason, scope, name, until, targets })
 }
 
 pub(super) fn feedback(rest: &mut Fields<'_>) -> Option<Feedback> {
-    let (report, message, number) = (rest.lsn()?, rest.lsn()?, rest.u16()?);
+    let report = rest.lsn()?;
+    let message = rest.lsn()?;
+    let number = rest.u16()?;
     Some(Feedback {
         report,
         message,

@@ -120,7 +120,8 @@ const PART_DEPTH_MAX: usize = 200;
 pub(super) fn fetch_items(cursor: &mut Cursor<'_>) -> Result<Vec<FetchItem>> {
     use FetchItem::{Body, Envelope, Flags, InternalDate, Rfc822Size};
     if cursor.peek() == Some(b'(') {
-        let (mut count, mut decoded) = (0, 0);
+        let mut count = 0;
+        let mut decoded = 0;
         return cursor.list(1, |cursor| {
             let item = item(cursor)?;
             count += 1;

@@ -151,7 +151,8 @@ fn of_messages(cursor: &mut Cursor<'_>, name: &str, uid: bool) -> Result<ImapCom
 /// SELECT or EXAMINE with its parameters (RFC 4466 section 2.1).
 fn select(cursor: &mut Cursor<'_>, read_only: bool) -> Result<ImapCommand> {
     let mailbox = cursor.astring()?;
-    let (mut condstore, mut resync) = (false, None);
+    let mut condstore = false;
+    let mut resync = None;
     if cursor.take(b' ') {
         cursor.list(1, |cursor| match cursor.keyword()?.as_str() {
             "CONDSTORE" => {
@@ -194,7 +195,8 @@ fn resync_of(cursor: &mut Cursor<'_>) -> Result<Resync> {
 
 /// `(CHANGEDSINCE number VANISHED)`, in any order.
 fn fetch_modifiers(cursor: &mut Cursor<'_>) -> Result<(Option<u64>, bool)> {
-    let (mut changed_since, mut vanished) = (None, false);
+    let mut changed_since = None;
+    let mut vanished = false;
     cursor.list(1, |cursor| match cursor.keyword()?.as_str() {
         "CHANGEDSINCE" => {
             cursor.space()?;

@@ -108,7 +108,8 @@ fn append_request(offer: MessageOffer) -> AppendRequest {
 
 pub(super) async fn finish(writer: Box<dyn MessageWriter>) -> Answer<AppendedMail> {
     let appended = writer.finish().await.map_err(refused)?;
-    let (first, last) = (appended.uid.get(), appended.uid.get() + (appended.count - 1));
+    let first = appended.uid.get();
+    let last = appended.uid.get() + (appended.count - 1);
     Ok(AppendedMail { uid_validity: appended.uid_validity.get(), uids: NumberSet::from_ranges(vec![first..=last]) })
 }
 

@@ -49,7 +49,8 @@ impl Deflated {
         }
         let start = input.len();
         input.resize(start + UNPACKED_AT_ONCE, 0);
-        let (taken, given) = (self.inflate.total_in(), self.inflate.total_out());
+        let taken = self.inflate.total_in();
+        let given = self.inflate.total_out();
         let status = self.inflate.decompress(&self.packed, &mut input[start..], FlushDecompress::Sync);
         let taken = (self.inflate.total_in() - taken) as usize;
         let given = (self.inflate.total_out() - given) as usize;
@@ -102,7 +103,8 @@ impl Deflated {
         let deflate = self.deflate.get_or_insert_with(|| Compress::new(Compression::fast(), false));
         loop {
             out.reserve(PACKED_AT_ONCE);
-            let (taken, before) = (deflate.total_in(), out.len());
+            let taken = deflate.total_in();
+            let before = out.len();
             // It fails only on a compressor that was finished.
             let status = deflate.compress_vec(octets, out, flush);
             octets = &octets[(deflate.total_in() - taken) as usize..];

@@ -82,7 +82,8 @@ impl Storing {
 
 /// Flags as bits, and keywords.
 pub(super) fn split(flags: Vec<MailFlag>) -> (u64, Vec<String>) {
-    let (mut bits, mut keywords) = (0, Vec::new());
+    let mut bits = 0;
+    let mut keywords = Vec::new();
     for flag in flags {
         match flag {
             MailFlag::Keyword(name) => keywords.push(name),

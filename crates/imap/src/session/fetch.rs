@@ -368,7 +368,8 @@ impl ImapMachine {
         let kept = structure.as_ref().or(fetching.structure.as_deref());
         let tree = kept.map(|kept| &kept.parts).or(tree.as_ref());
         let parts = tree.zip(fetching.len).map(|(tree, len)| KnownParts { tree, read, len });
-        let (text_known, message) = (kept.map(|kept| &kept.text[..]), message.as_ref());
+        let text_known = kept.map(|kept| &kept.text[..]);
+        let message = message.as_ref();
         let source = Source { row: &fetching.row, header, structure: text_known, message, parts, len: fetching.len };
         for item in &fetching.items {
             if *item == FetchItem::Rfc822Size && fetching.row.size.is_none() {

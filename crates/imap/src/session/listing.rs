@@ -84,7 +84,8 @@ impl ImapMachine {
         let names = self.config.names;
         listing.leaves_out_inbox = !patterns.iter().any(|pattern| names.matches_inbox(pattern));
         let patterns = patterns.into_iter().flat_map(|pattern| names.stored_patterns(pattern)).collect();
-        let (status, recursive) = (!listing.status.is_empty(), listing.recursive);
+        let status = !listing.status.is_empty();
+        let recursive = listing.recursive;
         self.state = State::Listing(Box::new(listing));
         Some(ImapEvent::List { patterns, subscribed, recursive, status })
     }

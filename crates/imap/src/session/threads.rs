@@ -102,7 +102,8 @@ impl Threads {
                 continue;
             }
             let known = *by_subject.entry(subject).or_insert(root);
-            let (is_dummy, was_dummy) = (self.nodes[root].number.is_none(), self.nodes[known].number.is_none());
+            let is_dummy = self.nodes[root].number.is_none();
+            let was_dummy = self.nodes[known].number.is_none();
             let is_reply = |root: usize| self.nodes[root].is_reply;
             if is_dummy && !was_dummy || was_dummy == is_dummy && is_reply(known) && !is_reply(root) {
                 by_subject.insert(subject, root);
@@ -193,7 +194,8 @@ impl Forest {
             }
         }
         for pair in mail.iter().flat_map(|mail| mail.references.windows(2)) {
-            let (parent, child) = (forest.of_id(pair[0]), forest.of_id(pair[1]));
+            let parent = forest.of_id(pair[0]);
+            let child = forest.of_id(pair[1]);
             forest.link(parent, child);
         }
         forest

@@ -172,7 +172,10 @@ impl Settled {
             return None;
         }
         let id = KeyId { token: fields.array()?, key: fields.array()? };
-        let (digest, begun, at, total) = (fields.array()?, fields.u32()?, fields.u32()?, fields.u32()?);
+        let digest = fields.array()?;
+        let begun = fields.u32()?;
+        let at = fields.u32()?;
+        let total = fields.u32()?;
         let mut indexes = Indexes::default();
         for _ in 0..fields.u32()? {
             let range = fields.u32()?..fields.u32()?;

@@ -111,7 +111,8 @@ impl KeyLog {
         // Only now it is known how late it is.
         let clock = KeyClock::start(table.latest(), unix_secs(), Instant::now());
         let progress = Progress { seen: replayed.through(), written: stream.position().0, ..Progress::default() };
-        let (progress, changed) = (Mutex::new(progress), Condvar::new());
+        let progress = Mutex::new(progress);
+        let changed = Condvar::new();
         let shared = Arc::new(Shared { stream, table, clock, progress, changed, snapshots: AtomicU64::new(0) });
         let attached = replayed.attach(Arc::clone(&shared) as _)?;
         let of_thread = Arc::clone(&shared);
@@ -176,7 +177,8 @@ impl Shared {
 
     /// Writes a snapshot now and then, if there are new entries.
     fn run(&self, pulse: &Pulse) {
-        let (mut due, mut wanted_at) = (Instant::now() + EVERY, Instant::now());
+        let mut due = Instant::now() + EVERY;
+        let mut wanted_at = Instant::now();
         let mut is_failing = false;
         loop {
             let progress = self.lock();
@@ -207,7 +209,8 @@ impl Shared {
             }
             is_failing = outcome.is_err();
             // Many keys take their time: a tenth of the whole at most, a fifth while the spool wants room.
-            let (took, now) = (begun.elapsed(), Instant::now());
+            let took = begun.elapsed();
+            let now = Instant::now();
             (due, wanted_at) = (now + EVERY.max(took * 9), now + LOOK_EVERY.max(took * 4));
         }
     }

@@ -174,7 +174,8 @@ impl KeyTable {
     /// Notes what is durable. Entries may come again, and in any order within one life of a key.
     pub fn apply(&self, settled: Settled, now: u32) {
         let mut state = self.lock();
-        let (id, at) = (settled.id, settled.at);
+        let id = settled.id;
+        let at = settled.at;
         state.latest = state.latest.max(at);
         state.forget_expired(id.token, now);
         if now.saturating_sub(at) >= KEPT_MAX_SECS {

@@ -51,7 +51,8 @@ unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Shared<T> {
     fn new(mut values: Vec<T>) -> Self {
-        let (base, len) = (values.as_mut_ptr(), values.len());
+        let base = values.as_mut_ptr();
+        let len = values.len();
         Self { _owner: values, base, len }
     }
 
@@ -73,7 +74,8 @@ impl Memory {
     fn new(files: usize, buffer_bytes: usize) -> Self {
         // SAFETY: `statx` is plain integers, for which zero is a value.
         let empty: libc::statx = unsafe { std::mem::zeroed() };
-        let (facts, buffers) = (vec![empty; files], vec![0; files * buffer_bytes]);
+        let facts = vec![empty; files];
+        let buffers = vec![0; files * buffer_bytes];
         Self { names: Vec::new(), facts: Shared::new(facts), buffers: Shared::new(buffers) }
     }
 
@@ -283,9 +285,11 @@ impl Half {
                 self.flight.give_up();
                 return;
             }
-            let (read, known) = (&mut self.read, &mut self.known);
+            let read = &mut self.read;
+            let known = &mut self.known;
             self.flight.answers(|_, tag, result| {
-                let (place, op) = (tag as usize / OPS, tag as usize % OPS);
+                let place = tag as usize / OPS;
+                let op = tag as usize % OPS;
                 match (op, usize::try_from(result)) {
                     (0, Ok(_)) => known[place] = true,
                     // A full buffer may not be all.

@@ -145,7 +145,9 @@ impl Found {
     /// `9-Apr-03`, `2003-04-09`, `04/09/2003` (month first), `9.4.2003` (day first).
     fn date(&mut self, word: &str, between: char) -> Option<()> {
         let mut parts = word.splitn(3, between);
-        let (first, second, third) = (parts.next()?, parts.next()?, parts.next().unwrap_or(""));
+        let first = parts.next()?;
+        let second = parts.next()?;
+        let third = parts.next().unwrap_or("");
         if let Some(named) = month(second) {
             self.month = Some(named);
             self.number(first)?;
@@ -162,7 +164,9 @@ impl Found {
     }
 
     fn moment(self) -> Option<DateTime> {
-        let (year, month, day) = (self.year?, self.month?, self.day?);
+        let year = self.year?;
+        let month = self.month?;
+        let day = self.day?;
         let (hour, minute, second) = self.time.unwrap_or_default();
         let hour = match self.is_afternoon {
             Some(afternoon) if hour <= 12 => hour % 12 + 12 * i64::from(afternoon),
@@ -264,7 +268,8 @@ fn days_in(year: i64, month: i64) -> i64 {
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     // Years are counted from 1 March, so that the leap day is the last of its year; an era is 400 years.
     let year = year - i64::from(month <= 2);
-    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let era = year.div_euclid(400);
+    let year_of_era = year.rem_euclid(400);
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }

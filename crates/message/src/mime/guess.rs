@@ -44,7 +44,8 @@ pub(super) fn has_escapes(bytes: &[u8]) -> bool {
 
 /// Characters beyond ASCII that are valid UTF-8, and octets that are not.
 pub(super) fn count_utf8(bytes: &[u8]) -> (usize, usize) {
-    let (mut characters, mut others) = (0, 0);
+    let mut characters = 0;
+    let mut others = 0;
     for chunk in bytes.utf8_chunks() {
         // Lead octets.
         characters += chunk.valid().bytes().filter(|byte| *byte >= 0xc0).count();

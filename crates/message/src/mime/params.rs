@@ -59,7 +59,8 @@ pub(super) fn comment_len(text: &[u8]) -> Option<usize> {
     if text.first() != Some(&b'(') {
         return None;
     }
-    let (mut depth, mut at) = (0usize, 0);
+    let mut depth = 0usize;
+    let mut at = 0;
     while let Some(byte) = text.get(at) {
         match byte {
             b'\\' => at += 1,

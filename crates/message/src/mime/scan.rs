@@ -223,7 +223,8 @@ impl<'a> Scan<'a, '_> {
     /// message without any field. In a header without the final empty line, the body begins with the first of the
     /// trailing lines that are not fields.
     fn header_end(&self, start: usize, is_message: bool) -> usize {
-        let (mut at, mut has_field) = (start, false);
+        let mut at = start;
+        let mut has_field = false;
         // The first line that is not a field, since the last field.
         let mut others = None;
         let mut own_boundary = None;

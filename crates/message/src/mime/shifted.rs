@@ -30,7 +30,8 @@ fn push_octets(bytes: &[u8], text: &mut String) {
 }
 
 fn push_utf16(encoded: &[u8], text: &mut String) {
-    let (mut bits, mut count) = (0u32, 0);
+    let mut bits = 0u32;
+    let mut count = 0;
     let mut units = Vec::with_capacity(encoded.len() / 2);
     for value in encoded.iter().filter_map(|&byte| base64_value(byte)) {
         bits = bits << 6 | u32::from(value);
@@ -156,7 +157,9 @@ impl Set {
 pub(super) fn iso_2022(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     // The set in use, the set for SO, and octets yet to be decoded.
-    let (mut direct, mut other, mut is_shifted) = (Set::Ascii, Set::KsX1001, false);
+    let mut direct = Set::Ascii;
+    let mut other = Set::KsX1001;
+    let mut is_shifted = false;
     let mut run = Vec::new();
     let mut rest = bytes;
     while let Some((&octet, after)) = rest.split_first() {

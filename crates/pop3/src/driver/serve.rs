@@ -39,7 +39,8 @@ pub(super) async fn serve<A: Pop3Authenticator>(service: &Pop3Service<A>, connec
     if service.authenticator.offers_scram() {
         machine = machine.with_scram();
     }
-    let (timeouts, now) = (service.timeouts, Instant::now());
+    let timeouts = service.timeouts;
+    let now = Instant::now();
     let mut session = Conversation {
         machine: if service.implicit_tls { machine.encrypted() } else { machine },
         stream: SessionStream::new(stream, phase, timeouts.write),
@@ -250,7 +251,8 @@ async fn update(view: &dyn MailboxView, machine: &Pop3Machine) -> Result<(), Mai
     let deleted = machine.deleted().into_iter().flat_map(MarkedMessages::iter);
     let is_deleted = |message: &u32| machine.deleted().is_some_and(|deleted| deleted.contains(*message));
     let retrieved = machine.retrieved().into_iter().flat_map(MarkedMessages::iter);
-    let (seen, deleted) = (set(retrieved.filter(|message| !is_deleted(message))), set(deleted));
+    let seen = set(retrieved.filter(|message| !is_deleted(message)));
+    let deleted = set(deleted);
     if let Some(seen) = seen {
         let update = FlagUpdate { mode: FlagUpdateMode::Add, flags: MessageFlags::SEEN, keywords: Vec::new() };
         // The client has its messages, and is told of the removal alone.

@@ -102,7 +102,8 @@ impl MaildirTarget {
         }
         let (opened, rows) = rows(session, name)?;
         let bar = bar_for(rows.len() as u64);
-        let (mut counts, mut letters) = (Counts::default(), Letters { maildir: &maildir, known: HashMap::new() });
+        let mut counts = Counts::default();
+        let mut letters = Letters { maildir: &maildir, known: HashMap::new() };
         for row in rows {
             bar.inc(1);
             let flags = letters.of(&row, dir.path())?;

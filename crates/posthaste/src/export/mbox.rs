@@ -67,7 +67,8 @@ impl MboxTarget {
         let Some(mailbox) = mailbox else {
             return Err("an mbox file has one mailbox: name it, such as ann@example.org/INBOX".into());
         };
-        let (path, mut counts) = (self.path.clone(), Counts::default());
+        let path = self.path.clone();
+        let mut counts = Counts::default();
         let at = |error: io::Error| format!("{}: {error}", path.display());
         let (_, rows) = rows(session, mailbox)?;
         let bar = bar_for(rows.len() as u64);

@@ -108,7 +108,9 @@ fn copy_text<W>(
     place: (&Path, &mut LeftOut),
 ) -> Result<Option<Written>, AnyError> {
     for has_lf in [true, false] {
-        let (mut ends, mut wire_size, mut is_lossless) = (LineEndScan::default(), 0, true);
+        let mut ends = LineEndScan::default();
+        let mut wire_size = 0;
+        let mut is_lossless = true;
         session.say(&MailCommand::Read { uid: row.uid })?;
         let end = loop {
             match session.next::<MailPiece>()? {

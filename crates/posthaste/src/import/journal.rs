@@ -151,7 +151,9 @@ impl Journal {
 
     /// Reads all lines, and truncates a last one that was cut off.
     fn read(&mut self) -> io::Result<()> {
-        let (mut reader, mut line, mut whole) = (BufReader::new(&self.file), Vec::new(), 0);
+        let mut reader = BufReader::new(&self.file);
+        let mut line = Vec::new();
+        let mut whole = 0;
         loop {
             line.clear();
             let read = reader.read_until(b'\n', &mut line)? as u64;
@@ -241,7 +243,8 @@ fn open_directory(data: &Path) -> io::Result<(OwnedFd, PathBuf)> {
 
 /// Gives a file or directory made by root to the owner of its directory.
 fn own(above: impl AsFd, made: impl AsFd) -> io::Result<()> {
-    let (above, stat) = (rustix::fs::fstat(above)?, rustix::fs::fstat(&made)?);
+    let above = rustix::fs::fstat(above)?;
+    let stat = rustix::fs::fstat(&made)?;
     if (above.st_uid, above.st_gid) != (stat.st_uid, stat.st_gid) && rustix::process::geteuid().is_root() {
         fchown(made, Some(Uid::from_raw(above.st_uid)), Some(Gid::from_raw(above.st_gid)))?;
     }

@@ -97,7 +97,10 @@ struct Octets {
 impl Octets {
     /// `next` appends octets, and returns false at the end.
     fn read(mut next: impl FnMut(&mut Vec<u8>) -> io::Result<bool>) -> io::Result<Self> {
-        let (mut digest, mut bytes, mut kept, mut piece) = (Context::new(&SHA256), 0, Vec::new(), Vec::new());
+        let mut digest = Context::new(&SHA256);
+        let mut bytes = 0;
+        let mut kept = Vec::new();
+        let mut piece = Vec::new();
         loop {
             piece.clear();
             let more = next(&mut piece)?;
@@ -122,7 +125,8 @@ type FilesRead<'a> = Vec<(&'a SourceFile, io::Result<Octets>)>;
 /// Reads files ahead until they are not wanted any more. A piece is no longer than the first batch, which need not wait
 /// for the files of later ones.
 fn read_files<'a>(files: &'a [SourceFile], send: &SyncSender<FilesRead<'a>>) {
-    let (mut some, mut bytes) = (Vec::new(), 0);
+    let mut some = Vec::new();
+    let mut bytes = 0;
     for file in files {
         let read = file.open().and_then(|mut text| {
             let octets = Octets::read(|out| text.piece(out))?;
@@ -152,9 +156,11 @@ impl<'a> Importer<'a> {
         moves: Option<MovedFiles>,
         left_out: LeftOut,
     ) -> Self {
-        let (counts, bar) = (Counts::default(), progress_bar());
+        let counts = Counts::default();
+        let bar = progress_bar();
         bar.set_message("importing");
-        let (batch, batch_max) = (Vec::new(), BATCH_MESSAGES_FIRST);
+        let batch = Vec::new();
+        let batch_max = BATCH_MESSAGES_FIRST;
         Self { session, journal, mailbox, moves, left_out, counts, bar, open: None, batch, batch_max, batch_bytes: 0 }
     }
 
@@ -332,7 +338,8 @@ impl<'a> Importer<'a> {
         self.batch_max = (self.batch_max * 2).min(BATCH_MESSAGES);
         let Some((mailbox, opened)) = self.open.clone().filter(|_| !batch.is_empty()) else { return Ok(()) };
         let messages = batch.iter().map(|message| (message.key.to_string(), message.sha256.clone())).collect();
-        let (uid_validity, from) = (opened.uid_validity, opened.uid_next);
+        let uid_validity = opened.uid_validity;
+        let from = opened.uid_next;
         self.journal.begin(Batch { mailbox, uid_validity, from, messages })?;
         let mut added = Vec::with_capacity(batch.len());
         let stopped = self.add(&batch, &mut added)?;
@@ -417,7 +424,8 @@ impl<'a> Importer<'a> {
             self.session.send(octets)?;
             return Ok(true);
         }
-        let (mut digest, mut piece) = (Context::new(&SHA256), Vec::new());
+        let mut digest = Context::new(&SHA256);
+        let mut piece = Vec::new();
         let mut read = message.place.text();
         while let Ok(text) = &mut read {
             piece.clear();
@@ -467,10 +475,13 @@ impl Place<'_> {
 
 /// The octets of a message, and the digest that identifies it.
 fn read_mbox(reader: &mut MboxReader<io::BufReader<File>>) -> io::Result<(Octets, String)> {
-    let (mut line, mut after_cr, mut known) = (Vec::new(), false, MboxDigest::default());
+    let mut line = Vec::new();
+    let mut after_cr = false;
+    let mut known = MboxDigest::default();
     let octets = Octets::read(|out| {
         line.clear();
-        let (more, begun) = (reader.piece(&mut line)?, out.len());
+        let more = reader.piece(&mut line)?;
+        let begun = out.len();
         FileForm::Lines { replaces_nul: true }.convert(&line, &mut after_cr, out);
         known.push(&out[begun..]);
         Ok(more)

@@ -116,7 +116,8 @@ impl SourceFolder {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::ErrorKind::NotFound.into());
         };
-        let (fd, name) = (OwnedFd::from(File::open(dir)?), CString::new(name.as_encoded_bytes())?);
+        let fd = OwnedFd::from(File::open(dir)?);
+        let name = CString::new(name.as_encoded_bytes())?;
         let dir = Arc::new(SourceDir { fd, path: dir.to_owned(), keywords: Arc::default() });
         let files = vec![SourceFile { dir, name, is_maildir: false }];
         Ok(Self { levels: String::new(), files, is_maildir: false })
@@ -209,7 +210,8 @@ fn directory(
     let may_be_directory = |kind: FileType| matches!(kind, FileType::Directory | FileType::Unknown);
     let is_maildir =
         listed.iter().any(|(name, kind)| matches!(name.to_bytes(), b"cur" | b"new") && may_be_directory(*kind));
-    let (mut files, mut below) = (Vec::new(), Vec::new());
+    let mut files = Vec::new();
+    let mut below = Vec::new();
     let shared = Arc::new(SourceDir { fd: dir.try_clone()?, path: path.to_owned(), keywords: Arc::default() });
     for (name, kind) in listed {
         let octets = name.to_bytes();

@@ -26,7 +26,8 @@ pub struct CompactArgs {
 impl CompactArgs {
     pub fn run(&self) -> Result<ExitCode, AnyError> {
         let config = self.config.load()?.config;
-        let (table, spool) = (table_dir(&config)?, &config.storage.spool);
+        let table = table_dir(&config)?;
+        let spool = &config.storage.spool;
         become_owner(&table)?;
         // Whoever has the spool writes the table.
         let _spool = ClosedFileSpool::open(spool).map_err(|error| match error {

@@ -43,7 +43,8 @@ impl VerifyArgs {
         let look = || look(&config.storage.spool);
         let places = VerifiedPlaces { table: &table, mail: &config.storage.mail, look: &look };
         let Some(verified) = verify_mailboxes(&places, inbox.as_deref(), self.mailbox.as_deref())? else {
-            let (account, mailbox) = (self.account.as_deref().unwrap_or_default(), self.mailbox.as_deref());
+            let account = self.account.as_deref().unwrap_or_default();
+            let mailbox = self.mailbox.as_deref();
             let of = mailbox.map_or_else(|| "mailboxes".to_owned(), |name| format!("mailbox {}", harmless(name)));
             print(&format!("{} has no {of}\n", harmless(account)))?;
             return Ok(ExitCode::FAILURE);

@@ -15,7 +15,8 @@ use crate::terminal::{print, print_json};
 /// # Errors
 /// The server does not answer, or refuses this user.
 pub fn flush_all(config: &Config, reason: &str) -> Result<(), AnyError> {
-    let (of, reason) = (Which::default(), reason.to_owned());
+    let of = Which::default();
+    let reason = reason.to_owned();
     answer_of(config, &Request::Act { of, action: Doing::Flush, secs: None, reason, expect: None }).map(drop)
 }
 
@@ -30,7 +31,9 @@ pub(super) fn act(args: ActArgs, action: Doing, secs: Option<u32>, done: &str) -
 pub(super) fn change(server: &ServerArgs, request: &Request, done: &str) -> Result<ExitCode, AnyError> {
     let lines = answer(server, request)?;
     let last = lines.last().cloned().unwrap_or_default();
-    let (changed, follow, outranked) = (number(&last, "done"), number(&last, "follow"), number(&last, "outranked"));
+    let changed = number(&last, "done");
+    let follow = number(&last, "follow");
+    let outranked = number(&last, "outranked");
     if server.json {
         print_json(&format!("{last}\n"))?;
     } else if matches!(request, Request::Act { .. }) {

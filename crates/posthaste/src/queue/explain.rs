@@ -33,7 +33,9 @@ pub fn run(args: &ExplainArgs) -> Result<ExitCode, AnyError> {
     let domain = args.destination.rsplit_once('@').map_or(&*args.destination, |(_, domain)| domain).to_lowercase();
     let config = args.server.config.load()?.config;
     let explained = if config.storage.data.join(SOCKET).exists() {
-        let (tenant, pool, source) = (args.tenant.clone(), args.pool.clone(), args.source.clone());
+        let tenant = args.tenant.clone();
+        let pool = args.pool.clone();
+        let source = args.source.clone();
         let lines = answer_of(&config, &Request::Explain { domain, tenant, pool, source })?;
         serde_json::from_value(lines.into_iter().next().ok_or("no answer")?)?
     } else {

@@ -21,7 +21,9 @@ pub fn mailq(config: &Config) -> Result<String, AnyError> {
         return Ok("Mail queue is empty\n".to_owned());
     }
     let mut out = String::from("-Queue ID-  --Size-- ----Arrival Time---- -Sender/Recipient-------\n");
-    let (mut last, mut messages, mut bytes) = (String::new(), 0, 0);
+    let mut last = String::new();
+    let mut messages = 0;
+    let mut bytes = 0;
     for line in lines {
         let line: WaitingLine = serde_json::from_value(line)?;
         let message = line.id.split('.').next().unwrap_or_default();

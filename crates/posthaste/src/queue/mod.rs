@@ -302,7 +302,8 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
         }
         QueueCommand::Cat { id: (message, _), header, server } => cat(&server, message, header),
         QueueCommand::Summary { which, by, watch, server } => {
-            let (of, by) = (which.which(), by.by());
+            let of = which.which();
+            let by = by.by();
             if let Some(pause) = watch {
                 return watch_summary(&server, &of, by, pause);
             }

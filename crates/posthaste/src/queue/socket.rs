@@ -30,7 +30,8 @@ pub fn answer(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyE
 /// The nodes of a cluster that have not applied a change yet, if its last line has some.
 fn missing_nodes(last: &Value) -> Option<String> {
     let missing: Vec<&str> = last["missing"].as_array()?.iter().filter_map(Value::as_str).collect();
-    let (all, lacks) = (last["nodes"].as_u64()?, missing.len() as u64);
+    let all = last["nodes"].as_u64()?;
+    let lacks = missing.len() as u64;
     let names = harmless(&missing.join(", "));
     (lacks > 0).then(|| format!("{} of {all} nodes have it; when they reach the engine, so will {names}", all - lacks))
 }

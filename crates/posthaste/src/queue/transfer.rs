@@ -88,7 +88,8 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode, AnyError> {
 
 /// Copies the lines, and returns the last one once all are written.
 fn copy(stream: &UnixStream, out: &mut impl Write) -> Result<Value, AnyError> {
-    let (mut lines, mut line) = (BufReader::new(stream), String::new());
+    let mut lines = BufReader::new(stream);
+    let mut line = String::new();
     loop {
         line.clear();
         if lines.read_line(&mut line)? == 0 {

@@ -147,7 +147,9 @@ impl Setup {
         let resolvers = args.resolver.clone();
         let smarthost =
             args.smarthost.as_deref().map(|text| Smarthost::read(text, args.smarthost_login.as_deref())).transpose()?;
-        let (acme, trust_ad, addresses) = (!args.no_acme, false, Vec::new());
+        let acme = !args.no_acme;
+        let trust_ad = false;
+        let addresses = Vec::new();
         let mut wanted = Wanted { user, domain, host, ports, acme, any, resolvers, trust_ad, addresses, smarthost };
         let mut findings = vec![look::of_resolver(&mut wanted, &place)?];
         let in_dns = look::host_in_dns(&wanted, &place)?;
@@ -326,7 +328,8 @@ impl Setup {
         }
         text += &format!(" Back up    {} and {}\n", place.config_dir.display(), place.data.display());
         if !(self.args.foreground || place.is_system && has_systemd()) {
-            let (program, config) = (shell_word(&place.program()?), shell_word(&place.config()));
+            let program = shell_word(&place.program()?);
+            let config = shell_word(&place.config());
             text += &format!(" Start      {program} serve --config {config}\n");
         }
         text += "\nRecords to add at your DNS provider:\n";

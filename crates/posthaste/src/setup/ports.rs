@@ -31,7 +31,8 @@ pub fn answers(port: u16) -> bool {
 
 /// True if a process listens at a port, and no other does at another address of it.
 pub fn listens(process: u32, port: u16) -> bool {
-    let (sockets, process) = (listening_at(port), PathBuf::from(format!("/proc/{process}")));
+    let sockets = listening_at(port);
+    let process = PathBuf::from(format!("/proc/{process}"));
     !sockets.is_empty() && sockets.iter().all(|socket| has_socket(&process, socket))
 }
 
@@ -58,7 +59,9 @@ fn listening(table: &str, port: u16) -> Vec<String> {
     let text = std::fs::read_to_string(table).unwrap_or_default();
     let of_line = |line: &str| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let (local, state, inode) = (words.get(1)?, words.get(3)?, words.get(9)?);
+        let local = words.get(1)?;
+        let state = words.get(3)?;
+        let inode = words.get(9)?;
         let at = u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()?;
         (at == port && *state == "0A").then(|| format!("socket:[{inode}]"))
     };

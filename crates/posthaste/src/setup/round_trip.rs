@@ -178,7 +178,8 @@ impl Line {
     /// Runs an IMAP command: its untagged lines, and the last literal in them.
     fn command(&mut self, command: &str) -> Result<(Vec<String>, Vec<u8>), AnyError> {
         self.say(&format!("a {command}\r\n"))?;
-        let (mut lines, mut literal) = (Vec::new(), Vec::new());
+        let mut lines = Vec::new();
+        let mut literal = Vec::new();
         loop {
             let line = self.line()?;
             if let Some(done) = line.strip_prefix("a ") {

@@ -66,7 +66,8 @@ impl Step {
             Step::SmarthostPassword => format!("{} for the smarthost", place.smarthost_password().display()),
             Step::Config => format!("{} ({} lines)", place.config().display(), wanted.config(place).lines().count()),
             Step::Login => {
-                let (file, address) = (place.passwords(), wanted.address_of(&wanted.user));
+                let file = place.passwords();
+                let address = wanted.address_of(&wanted.user);
                 let other =
                     if is_unfinished(wanted, place) { " (another one: an earlier run has not ended)" } else { "" };
                 format!("{} with a password for {address}{other}", file.display())
@@ -233,7 +234,8 @@ fn has_login(wanted: &Wanted, place: &Place) -> Result<bool, AnyError> {
 pub fn key_records(wanted: &Wanted, place: &Place) -> Result<Vec<(String, String)>, AnyError> {
     let keys: Vec<Value> = serde_json::from_slice(&own(place, &["dkim", "list", &wanted.domain, "--json"], None)?)?;
     let record = |key: &Value| {
-        let (name, value) = (key["record"]["name"].as_str()?, key["record"]["value"].as_str()?);
+        let name = key["record"]["name"].as_str()?;
+        let value = key["record"]["value"].as_str()?;
         (key["state"] == "active").then(|| (name.to_owned(), value.to_owned()))
     };
     Ok(keys.iter().filter_map(record).collect())
@@ -294,7 +296,8 @@ fn is_there_as(file: &Path, text: Option<&str>) -> Result<bool, AnyError> {
     if let Some(text) = text.filter(|_| is_there)
         && !has_octets(file, text.as_bytes())?
     {
-        let (file, why) = (file.display(), "it is not what setup would write");
+        let file = file.display();
+        let why = "it is not what setup would write";
         return Err(format!("{file} is there, and {why}: it stays, and nothing is changed").into());
     }
     Ok(is_there)

@@ -176,7 +176,8 @@ fn route(smarthost: &Smarthost, place: &Place) -> String {
     let Smarthost { host, port, username, .. } = smarthost;
     let login = match username {
         Some(username) => {
-            let (username, file) = (Value::from(&**username), toml(&place.smarthost_password()));
+            let username = Value::from(&**username);
+            let file = toml(&place.smarthost_password());
             format!(", username = {username}, password_file = {file}")
         }
         None => String::new(),

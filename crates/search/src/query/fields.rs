@@ -123,7 +123,8 @@ pub(super) fn field_like(name: &str) -> Option<&'static str> {
 /// True if the names differ by one letter more, less or other, or by two neighbours exchanged.
 fn is_one_slip(a: &[u8], b: &[u8]) -> bool {
     let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    let (a, b) = (&a[same..], &b[same..]);
+    let a = &a[same..];
+    let b = &b[same..];
     match (a, b) {
         ([_, a @ ..], [_, b @ ..]) if a == b => true,
         ([a0, a1, a @ ..], [b0, b1, b @ ..]) if a == b && (a0, a1) == (b1, b0) => true,

@@ -33,7 +33,8 @@ pub fn parse(text: &str, now: &Zoned) -> Result<Query, ParseError> {
 /// [`ParseError`] with the place. Also for a name that is not in `queries`, or whose text is malformed or refers back
 /// to itself.
 pub fn parse_with(text: &str, now: &Zoned, queries: &SavedQueries) -> Result<Query, ParseError> {
-    let (default, saved) = (Field::Text(TextField::Any), Saved::new(queries));
+    let default = Field::Text(TextField::Any);
+    let saved = Saved::new(queries);
     Parser { text, at: 0, end: text.len(), now, default, depth: 0, saved }.whole()
 }
 

@@ -30,14 +30,16 @@ impl Searcher {
     }
 
     fn look_for(&self, field: &SearchedField, needle: &Needle) -> Result<Option<Containing>> {
-        let (all, none) = (|| Bitmap::full(self.len()), || Bitmap::empty(self.len()));
+        let all = || Bitmap::full(self.len());
+        let none = || Bitmap::empty(self.len());
         let Some(SearchedFields { fields, others }) = self.searched_fields(field) else { return Ok(None) };
         if needle.is_empty() {
             // A header field need not be there.
             let is_any = !matches!(field, SearchedField::Header(_));
             return Ok(is_any.then(|| Containing { found: all(), open: none() }));
         }
-        let (mut found, mut open) = (none(), none());
+        let mut found = none();
+        let mut open = none();
         for (field, has_positions) in fields {
             let in_field = self.in_field(field, needle, has_positions)?;
             found.or(&in_field.found);

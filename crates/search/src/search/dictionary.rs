@@ -61,9 +61,12 @@ impl Dictionary<OwnedBytes> {
 impl<D: std::ops::Deref<Target = [u8]>> Dictionary<D> {
     /// Matching words whose first byte is in `from..to`. `None` as soon as there are too many.
     pub fn matching(&self, tables: &Tables, from: u8, to: Option<u8>) -> Option<Vec<Found>> {
-        let (way, found, barren) = (Vec::new(), Vec::new(), vec![NO_PAIR; BARREN]);
+        let way = Vec::new();
+        let found = Vec::new();
+        let barren = vec![NO_PAIR; BARREN];
         let mut walk = Walk { tree: &self.0, tables, way, found, looked: 0, barren };
-        let (root, start) = (self.0.root(), tables.start());
+        let root = self.0.root();
+        let start = tables.start();
         for branch in root.transitions().filter(|branch| branch.inp >= from && to.is_none_or(|to| branch.inp < to)) {
             walk.branch(branch.inp, branch.addr, start)?;
         }

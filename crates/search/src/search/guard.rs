@@ -49,7 +49,8 @@ pub(super) fn guarded<T>(snapshot: &Snapshot, work: impl FnOnce() -> Result<T>) 
 
 /// True if a file is not as it was written. `meta.json`, which has no checksum of its own, may be of a later commit.
 fn is_text_damaged(snapshot: &Snapshot) -> bool {
-    let (dir, written) = (snapshot.text_dir(), snapshot.directory());
+    let dir = snapshot.text_dir();
+    let written = snapshot.directory();
     if !check_files(&dir).is_empty() {
         return true;
     }

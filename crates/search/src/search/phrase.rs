@@ -41,7 +41,8 @@ pub(super) fn add_phrase(
         Ok(Word::new(block, places, matches!(scope, Scope::Within(_))))
     };
     let mut words = infos.iter().map(word).collect::<tantivy::Result<Vec<Word>>>()?;
-    let (mut first, mut ends) = (Vec::new(), Vec::new());
+    let mut first = Vec::new();
+    let mut ends = Vec::new();
     if let Scope::Within(these) = scope {
         segment.for_each_number(|document, number| {
             if these.get(number)
@@ -152,7 +153,9 @@ fn common_document(words: &mut [Word], mut document: u32) -> Option<u32> {
 
 /// Keeps the end positions that the next word follows, and moves them past it.
 fn follow(ends: &mut Vec<u32>, gaps: &[u32]) {
-    let (mut at, mut kept, mut position) = (0, 0, 0);
+    let mut at = 0;
+    let mut kept = 0;
+    let mut position = 0;
     for gap in gaps {
         position += gap;
         while ends.get(at).is_some_and(|end| end + 1 < position) {
@@ -198,7 +201,8 @@ impl Word {
             (self.at, self.start, self.positions) = (0, 0, positions_in(&self.block));
             self.gaps.clear();
         }
-        let (documents, counts) = (&self.block.docs()[self.at..], self.block.freqs().get(self.at..)?);
+        let documents = &self.block.docs()[self.at..];
+        let counts = self.block.freqs().get(self.at..)?;
         for (found, count) in documents.iter().zip(counts) {
             if *found >= document {
                 return Some(*found);

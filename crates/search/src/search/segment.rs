@@ -29,7 +29,8 @@ pub(super) fn open_text(dir: &Path) -> tantivy::Result<(TextIndex, Vec<Segment>)
 impl Segment {
     /// The document with this number, if documents are sorted by number.
     pub fn document_of(&self, number: u32) -> Option<u32> {
-        let (mut from, mut to) = (0, self.reader.max_doc());
+        let mut from = 0;
+        let mut to = self.reader.max_doc();
         if !(self.column.min_value()..=self.column.max_value()).contains(&u64::from(number)) {
             return None;
         }

@@ -216,7 +216,8 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Vec<Record>> {
     let count = u32_at(bytes, 0)? as usize;
     let names = bytes.get(names_offset(count)..)?.get(..u32_at(bytes, 4)? as usize)?;
     let references = bytes.get(names_offset(count) + names.len()..)?;
-    let (mut name_start, mut reference_start) = (0, 0);
+    let mut name_start = 0;
+    let mut reference_start = 0;
     let mut records = Vec::with_capacity(count);
     for row in 0..count {
         let wide = |column| {

@@ -53,7 +53,8 @@ impl Lock {
     /// [`StateError::Io`].
     pub(crate) fn acquire_last(dir: &Path, stop: &Stop) -> Result<Option<Self>, StateError> {
         let wait = || {
-            let (turn, file) = (open(dir, TURN)?, open(dir, LOCK)?);
+            let turn = open(dir, TURN)?;
+            let file = open(dir, LOCK)?;
             let is_taken = take(&turn, Some(stop))? && take(&file, Some(stop))?;
             Ok(is_taken.then_some(Self { _file: file }))
         };

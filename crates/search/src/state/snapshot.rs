@@ -136,7 +136,8 @@ impl Snapshot {
     /// # Errors
     /// [`StateError::Io`], [`StateError::Damaged`] if there is no such number.
     pub fn value(&self, column: Column, number: u32) -> Result<u64, StateError> {
-        let (index, row) = (number as usize / CHUNK_MESSAGES, number as usize % CHUNK_MESSAGES);
+        let index = number as usize / CHUNK_MESSAGES;
+        let row = number as usize % CHUNK_MESSAGES;
         let count = self.directory.count(index);
         let place = self.directory.chunks.get(index).filter(|_| row < count);
         let place = place.ok_or_else(|| self.damaged(format!("there is no message {number}")))?;
@@ -152,7 +153,8 @@ impl Snapshot {
     /// # Errors
     /// [`StateError::Io`], [`StateError::Damaged`] if there is no such number.
     pub(crate) fn digest(&self, number: u32) -> Result<u128, StateError> {
-        let (index, row) = (number as usize / CHUNK_MESSAGES, number as usize % CHUNK_MESSAGES);
+        let index = number as usize / CHUNK_MESSAGES;
+        let row = number as usize % CHUNK_MESSAGES;
         let count = self.directory.count(index);
         let place = self.directory.chunks.get(index).filter(|_| row < count);
         let place = place.ok_or_else(|| self.damaged(format!("there is no message {number}")))?;
@@ -166,7 +168,8 @@ impl Snapshot {
     /// # Errors
     /// [`StateError::Io`].
     pub(crate) fn with_digest(&self, digest: u128) -> Result<Vec<u32>, StateError> {
-        let (mut number, mut found) = (0, Vec::new());
+        let mut number = 0;
+        let mut found = Vec::new();
         self.for_each_part(Column::Digest, |part| {
             for value in part.as_chunks::<16>().0 {
                 if u128::from_le_bytes(*value) == digest {
@@ -197,14 +200,16 @@ impl Snapshot {
 
     /// End of a name. Read singly at first; a chunk's ends are all loaded once many are needed.
     fn name_end(&self, number: u32) -> Result<u64, StateError> {
-        let (index, row) = (number as usize / CHUNK_MESSAGES, number as usize % CHUNK_MESSAGES);
+        let index = number as usize / CHUNK_MESSAGES;
+        let row = number as usize % CHUNK_MESSAGES;
         let NameEnds { all, asked } = &self.name_ends[index];
         if let Some(ends) = all.get() {
             let end = ends.get(row).ok_or_else(|| self.damaged(format!("the name of message {number}")))?;
             return Ok(u64::from(*end));
         }
         if asked.fetch_add(1, Ordering::Relaxed) >= NAMES_ONE_BY_ONE {
-            let (place, count) = (self.directory.chunks[index], self.directory.count(index));
+            let place = self.directory.chunks[index];
+            let count = self.directory.count(index);
             let mut bytes = vec![0; count * 4];
             self.read(&mut bytes, place.offset + chunk::place(Column::NameEnd, count).0 as u64)?;
             all.get_or_init(|| bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect());
@@ -223,13 +228,16 @@ impl Snapshot {
     /// # Errors
     /// [`StateError::Io`], [`StateError::Damaged`].
     pub(crate) fn for_each_name(&self, index: usize, mut each: impl FnMut(u32, u64, &[u8])) -> Result<(), StateError> {
-        let (place, count) = (self.directory.chunks[index], self.directory.count(index));
+        let place = self.directory.chunks[index];
+        let count = self.directory.count(index);
         let column = |column: Column| {
             let (offset, width) = chunk::place(column, count);
             let mut bytes = vec![0; count * width];
             self.read(&mut bytes, place.offset + offset as u64).map(|()| bytes)
         };
-        let (flags, folders, ends) = (column(Column::Flags)?, column(Column::Folder)?, column(Column::NameEnd)?);
+        let flags = column(Column::Flags)?;
+        let folders = column(Column::Folder)?;
+        let ends = column(Column::NameEnd)?;
         let ends = ends.as_chunks::<4>().0;
         let last = ends.last().map_or(0, |end| u32::from_le_bytes(*end)).min(place.length);
         let mut names = vec![0; last as usize];
@@ -278,7 +286,8 @@ impl Snapshot {
     /// # Errors
     /// [`StateError::Io`].
     pub(crate) fn for_each_reference(&self, index: usize, mut each: impl FnMut(u32, u64)) -> Result<(), StateError> {
-        let (place, count) = (self.directory.chunks[index], self.directory.count(index));
+        let place = self.directory.chunks[index];
+        let count = self.directory.count(index);
         let mut bytes = vec![0; place.length as usize];
         self.read(&mut bytes, place.offset)?;
         chunk::for_each_reference(&bytes, count, |row, hash| {

@@ -117,7 +117,8 @@ impl TagStore {
 
     /// Creates the database under a temporary name: a file half made by a kill could not be opened again.
     fn create(dir: &Path) -> Result<Database, redb::Error> {
-        let (path, temporary) = (dir.join(FILE), dir.join(NEW_FILE));
+        let path = dir.join(FILE);
+        let temporary = dir.join(NEW_FILE);
         let database = Builder::new().create_with_backend(StoreFile::create(&temporary)?)?;
         make_tables(&database)?;
         drop(database);

@@ -139,7 +139,8 @@ impl Inverted {
         let records = self.words_next.iter().map(|word| self.table[word.hash as usize & mask].record);
         let touched = records.filter(|record| *record != NOWHERE).map(|record| self.pool.touch(record));
         std::hint::black_box(touched.fold(0, |all, octet| all ^ octet));
-        let (words, rest) = (std::mem::take(&mut self.words_next), std::mem::take(&mut self.rest_next));
+        let words = std::mem::take(&mut self.words_next);
+        let rest = std::mem::take(&mut self.rest_next);
         for word in &words {
             let length = usize::from(word.length);
             let rest = &rest[word.rest as usize..][..Octets::rest_of(length)];
@@ -227,7 +228,8 @@ impl Inverted {
         for here in self.here.drain(..) {
             let has_positions = self.fields[usize::from(here.field)].has_positions;
             if has_positions && here.count == 1 {
-                let (gap, position) = (u64::from(here.gap) << 1 | 1, self.positions[here.first as usize].0);
+                let gap = u64::from(here.gap) << 1 | 1;
+                let position = self.positions[here.first as usize].0;
                 if let (Some((gap, length)), Some((position, more))) = (few_octets(gap), few_octets(position.into())) {
                     self.pool.append_few(here.record, gap | position << (8 * length), length + more);
                     continue;
@@ -243,7 +245,8 @@ impl Inverted {
                 if here.count > 1 {
                     put(&mut packed, &mut length, u64::from(here.count));
                 }
-                let (mut at, mut before) = (here.first, 0);
+                let mut at = here.first;
+                let mut before = 0;
                 while let Some(&(position, next)) = self.positions.get(at as usize) {
                     put(&mut packed, &mut length, u64::from(position - before));
                     (at, before) = (next, position);
@@ -382,7 +385,8 @@ fn get(packed: &mut &[u8]) -> u64 {
 }
 
 fn get_long(packed: &mut &[u8]) -> u64 {
-    let (mut value, mut shift) = (0, 0);
+    let mut value = 0;
+    let mut shift = 0;
     while let Some((&octet, rest)) = packed.split_first() {
         *packed = rest;
         value |= u64::from(octet & 0x7f) << shift;

@@ -211,8 +211,10 @@ impl Pool {
     #[cold]
     fn append_across(&mut self, record: u32, mut octets: &[u8]) {
         let header = *self.record(record);
-        let (mut head, mut tail) = (u32_at(&header, 0), u32_at(&header, 4));
-        let (mut block, mut room) = (header[28], usize::from(u16_at(&header, 26)));
+        let mut head = u32_at(&header, 0);
+        let mut tail = u32_at(&header, 4);
+        let mut block = header[28];
+        let mut room = usize::from(u16_at(&header, 26));
         loop {
             let count = octets.len().min(room);
             let at = if block == 0 { record + 24 - room as u32 } else { tail };
@@ -250,7 +252,9 @@ impl Pool {
             out.truncate(8 - room);
             return;
         }
-        let (mut address, tail, mut block) = (u32_at(header, 0), u32_at(header, 4), 1);
+        let mut address = u32_at(header, 0);
+        let tail = u32_at(header, 4);
+        let mut block = 1;
         loop {
             let bytes = usize::from(BLOCK_BYTES[block]);
             // The tail is in this block or at its end; no other block begins there.

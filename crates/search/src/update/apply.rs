@@ -77,7 +77,9 @@ impl<'a> Run<'a> {
     fn read_round(&mut self, batch: Vec<Candidate>, missing: &Missing) -> Result<(), IndexError> {
         let indexer = &mut *self.indexer;
         let first = indexer.state.records().len();
-        let (done, total, progress) = (self.done, self.total, self.progress);
+        let done = self.done;
+        let total = self.total;
+        let progress = self.progress;
         let with_tag_ids = TagStore::exists(&indexer.dir);
         let step = |messages, bytes| {
             progress(Progress::Reading { done: done.messages + messages, total, bytes: done.bytes + bytes });

@@ -37,7 +37,8 @@ pub(super) fn each<'f>(
     let (send, listed) = sync_channel(AHEAD);
     std::thread::scope(|scope| {
         for _ in 0..threads {
-            let (send, taken) = (send.clone(), &taken);
+            let send = send.clone();
+            let taken = &taken;
             scope.spawn(move || {
                 while let Some((index, folder)) = folders.get(taken.fetch_add(1, Ordering::Relaxed)) {
                     // Nobody takes it only if `each` panicked, and then there is nothing more to do.

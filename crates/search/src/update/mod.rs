@@ -147,7 +147,8 @@ impl Indexer {
     fn state_to_update(dir: &Path) -> Result<StateWriter, StateError> {
         let state = StateWriter::open(dir)?;
         let has_others = || {
-            let (settings, text) = (SearchSettings::load(dir).ok()?, TextIndex::open(&state.text_dir()).ok()?);
+            let settings = SearchSettings::load(dir).ok()?;
+            let text = TextIndex::open(&state.text_dir()).ok()?;
             Some(settings.headers != *text.headers())
         };
         Ok(if !state.is_new() && has_others() == Some(true) { StateWriter::begin_anew(dir) } else { state })

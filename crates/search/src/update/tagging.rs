@@ -100,7 +100,8 @@ impl Indexer {
     /// [`IndexError::Tags`].
     pub fn dump_tags(&mut self, ids: &[(u32, String)]) -> Result<String, IndexError> {
         let store = self.tags()?;
-        let (all, queries) = (store.all()?, store.queries()?);
+        let all = store.all()?;
+        let queries = store.queries()?;
         if !self.has_tags_of_files() {
             return Ok(tags::dump(&all, &queries));
         }

@@ -103,7 +103,8 @@ pub fn watch(
         .create(dir)
         .map_err(|error| StateError::Io { dir: dir.to_owned(), error })?;
     let sign = Sign::raise(dir)?;
-    let (mut was_ready, mut back_off) = (false, RETRY);
+    let mut was_ready = false;
+    let mut back_off = RETRY;
     loop {
         let began = Instant::now();
         // Those that were named are known by then, and one that has gone is no reason to leave the others alone.

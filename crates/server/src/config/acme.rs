@@ -128,7 +128,8 @@ impl NameLookup for ByDns {
                 let found = self.resolver.addresses(name).await;
                 return Ok(found.map_err(|error| unknown(&error))?.all().to_vec());
             }
-            let (dns, name) = (self.config.dns.clone(), name.to_owned());
+            let dns = self.config.dns.clone();
+            let name = name.to_owned();
             apart(async move || {
                 // A resolver may remember for hours that there was no record.
                 let found = ask_own_servers(&dns, DNS, async |source| Ok(source.addresses(&name).await)).await;
@@ -145,7 +146,8 @@ impl NameLookup for ByDns {
             if !name.eq_ignore_ascii_case(&self.config.host_name) {
                 return Ok(());
             }
-            let (config, key) = (self.config.clone(), key.to_vec());
+            let config = self.config.clone();
+            let key = key.to_vec();
             apart(async move || check_tlsa(&config, &key).await).await
         })
     }

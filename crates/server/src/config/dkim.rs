@@ -95,7 +95,8 @@ impl DomainSigners {
 
 impl DomainSigner {
     fn of(DomainKeys { domain, keys }: DomainKeys) -> Self {
-        let (mut active, mut unreadable) = (Vec::new(), None);
+        let mut active = Vec::new();
+        let mut unreadable = None;
         for key in keys {
             match key.file {
                 Ok(file) if file.state == KeyState::Active => {

@@ -63,7 +63,8 @@ impl CertificateService {
     /// # Errors
     /// [`ServeError::Service`]: a listener would have TLS without a certificate.
     pub async fn start(own: OwnCertificates, config: &Config) -> Result<Self, ServeError> {
-        let (first, of_config) = (own.clone(), config.clone());
+        let first = own.clone();
+        let of_config = config.clone();
         let prepared = spawn_blocking(move || first.prepare(&of_config)).await.map_err(io::Error::from).flatten();
         prepared.map_err(|error| ServeError::Service { service: NAME, error })?;
         let acme = Acme::default();
@@ -83,7 +84,8 @@ fn daily(own: OwnCertificates, config: Config) -> JoinHandle<()> {
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(DAY).await;
-            let (own, config) = (own.clone(), Arc::clone(&config));
+            let own = own.clone();
+            let config = Arc::clone(&config);
             let _ = spawn_blocking(move || told(own.prepare(&config))).await;
         }
     })

@@ -81,7 +81,8 @@ impl OwnDomains {
             *under_way += 1;
             let outcome = Err("the check has failed: see the server's log".to_owned());
             let round = Round { checks: Arc::clone(&self.checks), domain, outcome };
-            let (config, directory) = (self.config.clone(), Arc::clone(directory));
+            let config = self.config.clone();
+            let directory = Arc::clone(directory);
             spawn_blocking(move || {
                 let outcome = ask(&config, &directory, &round.domain);
                 round.end(outcome);
@@ -114,7 +115,8 @@ fn ask(config: &Config, directory: &Directory, domain: &str) -> Result<DomainChe
     let since = (unix_micros() / 1_000_000).unsigned_abs().saturating_sub(config.dkim_record_secs());
     let keys = KeyDirectory::new(&config.dkim.dir).records(domain, since).map_err(|error| error.to_string())?.records;
     let own = OwnDomain { keys, ..config.own_domain(directory, domain) };
-    let (certificate, ca_file) = (config.host_certificate(), &config.acme.ca_file);
+    let certificate = config.host_certificate();
+    let ca_file = &config.acme.ca_file;
     Handle::current().block_on(async {
         let view = async |source: RecordSource<'_>| HostView {
             policy_id: if own.has_web { own_policy_id(&own, source, HTTPS, ca_file).await } else { None },

@@ -102,7 +102,8 @@ pub(crate) fn give_up(config: &Config) -> Result<(), PrivilegeError> {
 /// [`PrivilegeError::OtherUser`].
 pub(crate) fn check_user(config: &Config) -> Result<(), PrivilegeError> {
     let identity = config.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
-    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    let uid = geteuid().as_raw();
+    let gid = getegid().as_raw();
     match identity.filter(|identity| (identity.uid, identity.gid) != (uid, gid)) {
         Some(identity) => Err(PrivilegeError::OtherUser { user: identity.name, uid }),
         None => Ok(()),
@@ -222,7 +223,8 @@ fn become_user(identity: &UserIdentity) -> io::Result<()> {
 }
 
 fn set_identity_of_thread(identity: &UserIdentity) -> io::Result<()> {
-    let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+    let uid = Uid::from_raw(identity.uid);
+    let gid = Gid::from_raw(identity.gid);
     let groups: Vec<Gid> = identity.groups.iter().map(|&group| Gid::from_raw(group)).collect();
     // In this order: without the user's rights the others could not be set any more.
     set_thread_groups(&groups)?;
@@ -306,7 +308,9 @@ fn check_directories_by(
                 found => found.map_err(within)?,
             };
             if !metadata.is_symlink() && !may_write(path, &metadata) {
-                let (path, above, owner) = (path.clone(), above.clone(), metadata.uid());
+                let path = path.clone();
+                let above = above.clone();
+                let owner = metadata.uid();
                 return Err(PrivilegeError::Owner { path, above, owner, user: identity.name.clone() });
             }
         }

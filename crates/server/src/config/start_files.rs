@@ -49,7 +49,8 @@ impl StartFiles {
     /// # Errors
     /// All problems, at least one.
     pub fn read(config: &Config, directory: &Directory) -> Result<Self, Vec<ServeError>> {
-        let (mut problems, own) = (Vec::new(), OwnCertificates::default());
+        let mut problems = Vec::new();
+        let own = OwnCertificates::default();
         let tls = kept(TlsInForce::load_all(config, &own), &mut problems);
         let logins = kept(load_logins(config, directory), &mut problems);
         let signers = kept(DomainSigners::read(config), &mut problems);

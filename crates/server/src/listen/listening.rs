@@ -168,7 +168,9 @@ const NAME: &str = "listeners";
 /// The first problem of [`StartFiles::read`], or [`ServeError::Listen`].
 pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<Bound, ServeError> {
     let StartFiles { tls, own, logins, signers, relay, engine } = StartFiles::read_or_first(config, directory)?;
-    let (mut of_http, mut of_reading, mut of_mail) = (Vec::new(), Vec::new(), Vec::new());
+    let mut of_http = Vec::new();
+    let mut of_reading = Vec::new();
+    let mut of_mail = Vec::new();
     for (listener, tls) in config.listeners.iter().zip(tls) {
         match listener.protocol {
             ListenerProtocol::Http => of_http.push(tls),

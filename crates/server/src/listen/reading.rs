@@ -85,12 +85,14 @@ impl Door<'_> {
     fn open(&self, socket: Bound, listeners: &mut Listeners) -> io::Result<()> {
         let mode = self.served.tls_mode();
         let implicit = mode == ListenerTls::Implicit;
-        let (store, users) = (Arc::clone(self.store), Passwords(self.receiver.clone()));
+        let store = Arc::clone(self.store);
+        let users = Passwords(self.receiver.clone());
         let certificate = self.served.certificate.clone();
         let (socket, admission): (_, &Arc<Admission>) = (socket.listen()?, &self.served.admission);
         match self.listener.protocol {
             ListenerProtocol::Pop3 => {
-                let (stls, needs_tls) = (is_starttls(mode), needs_tls(self.listener, mode));
+                let stls = is_starttls(mode);
+                let needs_tls = needs_tls(self.listener, mode);
                 let config = Pop3Config { stls, needs_tls, ..Pop3Config::new(&self.config.host_name) };
                 let service = Pop3Service::new(store, users, config).with_tls(certificate, implicit);
                 listeners.serve(socket, admission, service);
@@ -109,7 +111,8 @@ impl Door<'_> {
 
 fn imap_config(config: &Config, listener: &Listener, served: &ServedListener) -> ImapConfig {
     let mode = served.tls_mode();
-    let (starttls, needs_tls) = (is_starttls(mode), needs_tls(listener, mode));
+    let starttls = is_starttls(mode);
+    let needs_tls = needs_tls(listener, mode);
     let names = match config.imap.names {
         MailboxNames::Slash => NameForm::Slash,
         MailboxNames::Dot => NameForm::Dot,

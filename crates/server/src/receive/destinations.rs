@@ -54,7 +54,8 @@ impl Destinations {
 
     /// Has all mail be accepted by another spool, that of a shard: only for other hosts. Events are no part of its batches.
     pub fn accepted_by(self, intake: Intake) -> Self {
-        let (transports, queue) = (self.transports.clone(), self.remote.queue().clone());
+        let transports = self.transports.clone();
+        let queue = self.remote.queue().clone();
         let events = self.events.map(EventRecorder::apart);
         Self { intake, events, list: vec![transports as Arc<dyn Destination>, queue], ..self }
     }

@@ -8,7 +8,8 @@ use posthaste_mailstore::mailbox_of_folder;
 
 /// Finds the folder of a detail below `root`: with its very name, else without regard to case. A dot in the detail stands between levels. No path is made of what a stranger wrote.
 pub(crate) fn find_folder(root: &Path, inbox: &str, detail: &str) -> Option<Arc<str>> {
-    let (root, inbox) = (MailRoot::open(root).ok()?, MailboxPath::parse(inbox).ok()?);
+    let root = MailRoot::open(root).ok()?;
+    let inbox = MailboxPath::parse(inbox).ok()?;
     let wanted = detail.replace('.', "/");
     let folders = root.folders(&inbox).ok()?;
     let named = folders.iter().filter_map(|folder| Some((folder, mailbox_of_folder(folder)?.to_string())));

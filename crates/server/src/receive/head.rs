@@ -87,7 +87,8 @@ impl HeaderRules {
 impl Head {
     /// A message of `hops_max` hops is refused.
     pub fn new(scan: HeaderScan, hops_max: usize, rules: HeaderRules) -> Self {
-        let (draft, verifier) = (rules.may_sign.then(Box::default), rules.verifies.then(Box::default));
+        let draft = rules.may_sign.then(Box::default);
+        let verifier = rules.verifies.then(Box::default);
         let facts = HeaderFacts { draft, verifier, ..HeaderFacts::default() };
         let edits = rules.has_any().then(|| Box::new(Edits { editor: HeaderEditor::default(), rules, facts }));
         Self { scan, edits, hops_max, heard: Default::default() }

@@ -61,7 +61,8 @@ impl Live {
     /// Shows dialogues of sessions that begin from now on.
     pub fn watch(&self, shown: Shown) -> Watching {
         let (sender, lines) = channel(LINES_MAX);
-        let (number, dropped) = (self.0.serial.fetch_add(1, Ordering::Relaxed), Arc::<AtomicU64>::default());
+        let number = self.0.serial.fetch_add(1, Ordering::Relaxed);
+        let dropped = Arc::<AtomicU64>::default();
         self.onlookers().push(Onlooker { number, shown, lines: sender, dropped: dropped.clone() });
         self.0.count.fetch_add(1, Ordering::Relaxed);
         Watching { live: self.clone(), number, lines, dropped }

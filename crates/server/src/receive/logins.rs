@@ -51,7 +51,8 @@ pub(crate) fn may_send_as(login: &Login, name: &str, sender: &ReversePath, direc
 pub(crate) fn open_gate(data: &Path) -> LoginGate {
     let file = data.join(KNOWN_NETWORKS);
     LoginGate::open(file.clone()).unwrap_or_else(|error| {
-        let (file, error) = (file.display().to_string(), error.to_string());
+        let file = file.display().to_string();
+        let error = error.to_string();
         tracing::warn!(file, error, "cannot read the networks that have logged in: all count as unknown");
         LoginGate::default()
     })

@@ -117,7 +117,9 @@ impl LogLine {
             "message kept"
         };
         let some = |count: usize| Some(count).filter(|&count| count > 0);
-        let (mailboxes, remote, discarded) = (some(self.mailboxes), some(self.remote), some(self.discarded));
+        let mailboxes = some(self.mailboxes);
+        let remote = some(self.remote);
+        let discarded = some(self.discarded);
         let tls = session.tls.as_deref().map(certificates::version);
         let user = session.identity.as_ref().map(|identity| &*identity.authorization_id);
         let help = Some(help).filter(|help| !help.is_empty());

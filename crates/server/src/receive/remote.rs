@@ -53,7 +53,8 @@ impl RelaySlot {
     pub fn set(&self, relay: Option<Relay>) {
         let before = std::mem::replace(&mut *self.relay.write().unwrap_or_else(PoisonError::into_inner), relay);
         if let Some(before) = before {
-            let (figures, mut past) = (before.figures(), self.past.lock().unwrap_or_else(PoisonError::into_inner));
+            let figures = before.figures();
+            let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
             past.delivered += figures.delivered;
             past.failed_attempts += figures.failed_attempts;
         }

@@ -87,8 +87,11 @@ pub(crate) fn note(relay: &Relay, recorder: Option<&EventRecorder>, mail: &Retur
     for Returned { key, original } in &mail.returned {
         let recipient = original.as_ref().map_or("", |original| &original.recipient);
         let said = said(read, recipient);
-        let (id, number) = (key.message, key.number);
-        let (kind, status, text) = (&*said.kind, &*said.status, &*said.text);
+        let id = key.message;
+        let number = key.number;
+        let kind = &*said.kind;
+        let status = &*said.status;
+        let text = &*said.text;
         tracing::info!(%id, number, to = recipient, kind, status, text, "mail about what was sent has come");
         let bounces = relay.bounces();
         if let Some(original) = original {
@@ -135,7 +138,8 @@ pub(crate) async fn complaint(relay: Option<&Relay>, body: &GatheredBody) -> Opt
     if bytes > COMPLAINT_BYTES_MAX || !header_has(pieces, REPORT_TYPE) {
         return None;
     }
-    let (relay, pieces) = (relay.clone(), pieces.clone());
+    let relay = relay.clone();
+    let pieces = pieces.clone();
     // A report takes time to parse, and its original may be on the disk.
     let read = spawn_blocking(move || {
         let report = MailReport::read(&pieces.concat())?;
@@ -153,7 +157,8 @@ pub(crate) async fn complaint(relay: Option<&Relay>, body: &GatheredBody) -> Opt
 
 /// True if a message's header contains a word, in any case of letters. The word's first letter occurs in it once.
 fn header_has(pieces: &[Bytes], word: &[u8]) -> bool {
-    let (mut matched, mut ended) = (0, 2);
+    let mut matched = 0;
+    let mut ended = 2;
     for octet in pieces.iter().flatten().take(HEADER_BYTES_MAX) {
         let octet = octet.to_ascii_lowercase();
         matched = if octet == word[matched] { matched + 1 } else { usize::from(octet == word[0]) };

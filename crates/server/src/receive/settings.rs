@@ -187,7 +187,8 @@ impl Settings {
 
     /// Rules for the headers of this session's mail.
     pub fn header_rules(&self, session: &Session) -> HeaderRules {
-        let (is_submission, reads_labels) = (self.is_submission(session), self.is_trusted_client(session));
+        let is_submission = self.is_submission(session);
+        let reads_labels = self.is_trusted_client(session);
         // A server of ours hands over by LMTP or relays through us, and may have checked the mail.
         let is_checked = session.protocol == Protocol::Lmtp || reads_labels && !is_submission;
         HeaderRules {

@@ -21,7 +21,8 @@ struct StuckStream {
 
 impl StuckStream {
     fn tell(&self, stream: &str) {
-        let (error, help) = (&*self.error, &*self.help);
+        let error = &*self.error;
+        let help = &*self.help;
         tracing::error!(
             stream,
             error,

@@ -91,7 +91,8 @@ impl Transaction {
         self.is_forwarded |=
             mailboxes.iter().flat_map(|found| found.iter()).any(|mailbox| mailbox.place == Place::Remote);
         let original = rcpt.forward_path.bare().into();
-        let (orcpt, notify) = (rcpt.orcpt.as_deref().unwrap_or_default().into(), notify_when(rcpt));
+        let orcpt = rcpt.orcpt.as_deref().unwrap_or_default().into();
+        let notify = notify_when(rcpt);
         self.recipients.extend(mailboxes.map(|mailboxes| Recipient { mailboxes, original, orcpt, notify }));
         Ok(())
     }
@@ -284,7 +285,8 @@ impl Transaction {
                     MailPlace::Remote => continue,
                     here => here,
                 };
-                let (address, original) = (mailbox.address.clone(), original.clone());
+                let address = mailbox.address.clone();
+                let original = original.clone();
                 let (prefix, detail) = match &place {
                     MailPlace::Maildir(_) => (prefix(sender, &address), Arc::default()),
                     _ => (Bytes::new(), detail(&address)),

@@ -44,7 +44,8 @@ impl Indexing {
                 "the index has no headers for IMAP: its searches for text read the mail itself"
             );
         }
-        let (dir, mail) = (config.dir.clone(), mail.to_owned());
+        let dir = config.dir.clone();
+        let mail = mail.to_owned();
         let (alive, ended) = Ended::new();
         let began = Stop::new().map_err(|error| IndexError::Notify(error).to_string()).and_then(|stop| {
             let own = stop.clone();

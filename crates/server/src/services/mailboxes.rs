@@ -115,7 +115,8 @@ impl MailTable {
     /// opening reported it.
     pub async fn open(config: &Config, damage: &[Damage], spool: Arc<dyn Spool>) -> Result<Self, UnreadableMailboxes> {
         let table = table_of(config);
-        let (host, damage) = (config.host_name.to_string(), damage.to_vec());
+        let host = config.host_name.to_string();
+        let damage = damage.to_vec();
         // Keyed with random bytes of the system for each of its values.
         let nonce = RandomState::new().hash_one(0_u8) as u32;
         let open = move || {

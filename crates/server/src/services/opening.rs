@@ -55,7 +55,8 @@ pub(crate) async fn open_spool(
     let spool = posthaste_spool::Config { watch: workers, lsns_above, ..spool_config(config, repeats) };
     let settings = config.clone();
     let open = move || {
-        let (data, mail) = (&settings.storage.data, &settings.storage.mail);
+        let data = &settings.storage.data;
+        let mail = &settings.storage.mail;
         let storage = |error| ServeError::Storage { dir: data.clone(), error };
         crate::config::privileges::make_mail_directory(&settings)
             .map_err(StreamOpenError::io(mail.display().to_string()))
@@ -108,7 +109,8 @@ pub(crate) fn open_when_free(
 /// Logs the findings of an opening.
 pub(crate) fn tell(found: &OpenReport) {
     for damage in &found.cut_off {
-        let (batch, what) = (damage.lsn.map(display), &damage.what);
+        let batch = damage.lsn.map(display);
+        let what = &damage.what;
         tracing::info!(
             batch,
             place = damage.place,
@@ -121,7 +123,8 @@ pub(crate) fn tell(found: &OpenReport) {
 
 /// Logs a damaged file that was rebuilt, since it only had copies.
 pub(crate) fn log_mended(damage: &Damage) {
-    let (place, what) = (&damage.place, &damage.what);
+    let place = &damage.place;
+    let what = &damage.what;
     tracing::warn!(place, what, "a file of the spool is damaged or unreadable; it is written anew");
 }
 

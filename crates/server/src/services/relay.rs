@@ -55,7 +55,8 @@ impl RelayService {
         if let Ok(resolver) = &files.resolver {
             receiver.remote().set_resolver(Arc::clone(resolver));
         }
-        let (config, weak) = (config.clone(), receiver.downgrade());
+        let config = config.clone();
+        let weak = receiver.downgrade();
         let spool = receiver.destinations().intake().spool().clone();
         let recorder = receiver.events().cloned();
         let opened =
@@ -211,7 +212,8 @@ fn open(
     let running = config.storage.data.join(RUNNING);
     let has_crashed = running.exists();
     if let Err(error) = std::fs::write(&running, "") {
-        let (path, error) = (running.display().to_string(), error.to_string());
+        let path = running.display().to_string();
+        let error = error.to_string();
         tracing::warn!(
             path,
             error,
@@ -314,7 +316,8 @@ fn help(error: &StreamOpenError) -> &'static str {
 /// Says which snapshots could not be read, and what that has cost.
 fn log_uncertain(report: &RelayOpenReport, spool: &Path) {
     for unreadable in &report.unreadable {
-        let (file, what) = (spool.join(&unreadable.place).display().to_string(), &unreadable.what);
+        let file = spool.join(&unreadable.place).display().to_string();
+        let what = &unreadable.what;
         match report.uncertain {
             None => tracing::error!(
                 file,
@@ -447,7 +450,8 @@ impl Receiver {
             return Err("its mailbox cannot be served now".to_owned());
         }
         let front = self.sign_notice(&written)?;
-        let (mail, body) = (Mail { also, front, ..mail }, GatheredBody::Memory(written.message));
+        let mail = Mail { also, front, ..mail };
+        let body = GatheredBody::Memory(written.message);
         let kept = intake.accept(destinations, &mail, body).await;
         kept.map(|_| true).map_err(|error| error.to_string())
     }

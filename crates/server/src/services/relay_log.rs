@@ -203,12 +203,17 @@ impl Observer for RelayLog {
 fn log(attempt: &RecipientAttempt) {
     if attempt.key.message == Lsn::ZERO {
         let RecipientAttempt { host, stage, class, reply, .. } = attempt;
-        let (host, class, reply) = (&**host, &**class, reply.to_string());
+        let host = &**host;
+        let class = &**class;
+        let reply = reply.to_string();
         return tracing::info!(host, stage, reply, class, "the host has ended the session; no mail waited for it");
     }
-    let (id, number) = (attempt.key.message, attempt.key.number);
-    let (to, host) = (&*attempt.recipient, &*attempt.host);
-    let (reply, class) = (attempt.reply.to_string(), &*attempt.class);
+    let id = attempt.key.message;
+    let number = attempt.key.number;
+    let to = &*attempt.recipient;
+    let host = &*attempt.host;
+    let reply = attempt.reply.to_string();
+    let class = &*attempt.class;
     if attempt.result == AttemptResult::Delivered {
         let delay_secs = attempt.at.saturating_sub(attempt.received);
         return tracing::info!(%id, number, to, host, reply, delay_secs, "delivered");

@@ -64,8 +64,10 @@ impl Receiver {
 
 /// A message in pieces, as signatures see it, and its author.
 fn draft_of(pieces: &[Bytes]) -> (Draft, Author) {
-    let (mut draft, mut author) = (Draft::default(), Author::default());
-    let (mut editor, mut header) = (HeaderEditor::default(), Vec::new());
+    let mut draft = Draft::default();
+    let mut author = Author::default();
+    let mut editor = HeaderEditor::default();
+    let mut header = Vec::new();
     let add = |draft: &mut Draft, author: &mut Author, field: &RawField<'_>| {
         author.note(field);
         if field.is_whole {

@@ -67,7 +67,8 @@ impl Drop for OpeningWatch {
 fn report_stuck(found: Vec<StuckWorker>) {
     let others = found.len().saturating_sub(NAMED_MAX);
     for found in found.into_iter().take(NAMED_MAX) {
-        let (worker, seconds) = (&*found.states, found.time.as_secs());
+        let worker = &*found.states;
+        let seconds = found.time.as_secs();
         match found.what {
             Became::Stuck => tracing::warn!(worker, seconds, "a worker is stuck"),
             Became::WentOn => tracing::info!(worker, seconds, "a worker that was stuck goes on"),

@@ -69,7 +69,8 @@ fn is_clean_text(bytes: &[u8]) -> bool {
 /// text there too. Returns the chunks to send, the given ones unless something had to be fixed.
 pub(super) fn whole_lines(chunks: Vec<Bytes>) -> Vec<Bytes> {
     let seams_fit = chunks.windows(2).all(|pair| {
-        let (before, after) = (pair[0].last(), pair[1].first());
+        let before = pair[0].last();
+        let after = pair[1].first();
         before != Some(&b'\r') && after != Some(&b'\n')
     });
     let ends_open = chunks.last().and_then(|chunk| chunk.last()) == Some(&b'\r');

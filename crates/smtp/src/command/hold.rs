@@ -37,8 +37,12 @@ pub fn parse_date_time(text: &str) -> Option<i64> {
     };
     let is = |at: usize, octets: &[u8]| bytes.get(at).is_some_and(|b| octets.contains(b));
     let marks = is(4, b"-") && is(7, b"-") && is(10, b"Tt") && is(13, b":") && is(16, b":");
-    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+    let year = number(0, 4)?;
+    let month = number(5, 7)?;
+    let day = number(8, 10)?;
+    let hour = number(11, 13)?;
+    let minute = number(14, 16)?;
+    let second = number(17, 19)?;
     let days_of = [31, 28 + i64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let days = *days_of.get(usize::try_from(month - 1).ok()?)?;
     // A leap second is the first of the next minute.
@@ -56,7 +60,8 @@ pub fn parse_date_time(text: &str) -> Option<i64> {
         b"Z" | b"z" => 0,
         [sign @ (b'+' | b'-'), h1, h2, b':', m1, m2] if [h1, h2, m1, m2].iter().all(|b| b.is_ascii_digit()) => {
             let two = |a: &u8, b: &u8| i64::from(a - b'0') * 10 + i64::from(b - b'0');
-            let (hours, minutes) = (two(h1, h2), two(m1, m2));
+            let hours = two(h1, h2);
+            let minutes = two(m1, m2);
             if hours > 23 || minutes > 59 {
                 return None;
             }
@@ -72,9 +77,12 @@ pub fn date_time(unix_secs: i64) -> impl fmt::Display {
     struct Shown(i64);
     impl fmt::Display for Shown {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            let (days, secs) = (self.0.div_euclid(86_400), self.0.rem_euclid(86_400));
+            let days = self.0.div_euclid(86_400);
+            let secs = self.0.rem_euclid(86_400);
             let (year, month, day) = civil_from_days(days);
-            let (hour, minute, second) = (secs / 3600, secs / 60 % 60, secs % 60);
+            let hour = secs / 3600;
+            let minute = secs / 60 % 60;
+            let second = secs % 60;
             write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
         }
     }
@@ -88,14 +96,16 @@ fn is_leap(year: i64) -> bool {
 /// Days since 1970 in the Gregorian calendar: years begin in March here, so that the leap day is the last.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = year - i64::from(month <= 2);
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
 }
 
 fn civil_from_days(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let era = days.div_euclid(146_097);
+    let of_era = days.rem_euclid(146_097);
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year + year / 4 - year / 100);
     let month = (5 * of_year + 2) / 153;

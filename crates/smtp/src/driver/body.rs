@@ -121,7 +121,8 @@ impl<'a> IncomingBody<'a> {
     /// Waits for `work`, for `patience` at most; then `None`. Like `tokio::time::timeout`, but on the session's own
     /// timer.
     pub async fn within<F: Future>(&mut self, patience: Duration, work: F) -> Option<F::Output> {
-        let (mut work, mut elapsed) = (pin!(work), pin!(self.elapsed(patience)));
+        let mut work = pin!(work);
+        let mut elapsed = pin!(self.elapsed(patience));
         poll_fn(|cx| match work.as_mut().poll(cx) {
             Poll::Ready(done) => Poll::Ready(Some(done)),
             Poll::Pending => elapsed.as_mut().poll(cx).map(|()| None),

@@ -142,7 +142,8 @@ impl ServerBuilder {
     pub fn bind(self) -> Result<BoundServer, ListenError> {
         let Self { places, limits, certificate, .. } = self;
         let backlog = Backlog::for_connections(limits.connections);
-        let (mut at, mut settings) = (Vec::new(), Vec::new());
+        let mut at = Vec::new();
+        let mut settings = Vec::new();
         for (index, (place, door, own)) in places.into_iter().enumerate() {
             at.push((place, index));
             settings.push((door, own));

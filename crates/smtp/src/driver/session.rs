@@ -31,7 +31,8 @@ impl<H: Handler> Drop for Life<'_, H> {
     fn drop(&mut self) {
         let end = if std::thread::panicking() { SmtpSessionEnd::Panicked } else { self.end };
         let Some(mut session) = self.session.take() else { return };
-        let (id, handler) = (session.id, self.handler);
+        let id = session.id;
+        let handler = self.handler;
         if let Some(transaction) = self.transaction.take() {
             let aborted = Aborted { stage: self.stage, cause: AbortCause::SessionEnd(end) };
             sheltered_now(id, "aborted", || handler.aborted(&mut session, transaction, aborted));
@@ -103,7 +104,8 @@ async fn converse<H: Handler>(
     certificate: &CurrentCertificate,
 ) -> Over {
     let Life { handler, session, transaction, stage, .. } = life;
-    let (handler, session) = (*handler, session.as_mut().expect("handed over at the end only"));
+    let handler = *handler;
+    let session = session.as_mut().expect("handed over at the end only");
     let id = session.id;
     let Some(greeting) = Box::pin(sheltered(id, "connect", greet(handler, session))).await else {
         connection.machine.greet(Err(internal_end()));

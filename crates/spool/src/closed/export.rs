@@ -240,7 +240,8 @@ impl ClosedFileSpool {
 
     fn exported_entry(&self, lsn: u64, entry: &HeadEntry) -> Option<ExportedEntry> {
         let stream = self.state.streams.get(&entry.stream)?;
-        let (is_waiting, holds_body) = (stream.entries.contains(lsn), stream.bodies.contains(lsn));
+        let is_waiting = stream.entries.contains(lsn);
+        let holds_body = stream.bodies.contains(lsn);
         (is_waiting || holds_body).then(|| ExportedEntry {
             stream: stream.name.clone(),
             payload: entry.payload.clone(),

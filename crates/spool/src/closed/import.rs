@@ -81,7 +81,8 @@ impl SpoolImport {
         }
         let rows = streams.streams.iter().map(row).collect::<Option<Vec<_>>>();
         let rows = rows.ok_or_else(|| invalid("the name of a snapshot is not valid"))?;
-        let (last, next_stream) = (streams.last.get(), streams.next_id);
+        let last = streams.last.get();
+        let next_stream = streams.next_id;
         if rows.iter().any(|row| row.id == 0 || row.id >= next_stream || row.position > last) {
             return Err(invalid("a stream has an id or a position that cannot be").into());
         }
@@ -156,14 +157,16 @@ impl SpoolImport {
             return Err(invalid("the fields in front of a body are longer than it"));
         }
         let front = FrontFields::new(read_all(body, front_len)?).map_err(|error| invalid(&error.to_string()))?;
-        let (region, len) = (FrontRegion::of(&front), len - front_len);
+        let region = FrontRegion::of(&front);
+        let len = len - front_len;
         if len <= INLINE_MAX {
             let rest = read_all(body, len)?;
             let place = BodyPlace::Record { len: len as u32, front: region };
             return Ok((place, [&front.bytes()[..], &rest[..]].concat().into()));
         }
         let mut upload = self.bodies.upload(len)?;
-        let (mut left, mut piece) = (len, vec![0; 1 << 20]);
+        let mut left = len;
+        let mut piece = vec![0; 1 << 20];
         while left > 0 {
             let want = left.min(piece.len() as u64) as usize;
             body.read_exact(&mut piece[..want])?;
@@ -235,8 +238,11 @@ impl Records {
 }
 
 fn enter(writer: PackWriter, state: &mut State) -> io::Result<()> {
-    let (id, first, last) = (state.next_pack, writer.first(), writer.last());
-    let (records, bytes) = (writer.records(), writer.bytes());
+    let id = state.next_pack;
+    let first = writer.first();
+    let last = writer.last();
+    let records = writer.records();
+    let bytes = writer.bytes();
     writer.finish()?;
     state.packs.push(PackRow { id, first, last, records, bytes });
     state.next_pack += 1;

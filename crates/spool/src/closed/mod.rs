@@ -267,7 +267,8 @@ impl ClosedFileSpool {
             }
             return Ok(closed);
         }
-        let (ring, roster) = (dir.join(RING), dir.join(ROSTER));
+        let ring = dir.join(RING);
+        let roster = dir.join(ROSTER);
         let examined = posthaste_ring::examine(&ring, Some(&roster), closed.checkpoint.on_record())?;
         let heads = closed.read_ring()?;
         closed.take_in(&heads);
@@ -299,7 +300,8 @@ impl ClosedFileSpool {
     /// Finds the batches in the ring; returns their heads.
     fn read_ring(&mut self) -> io::Result<BTreeMap<u64, Head>> {
         let dir = self.dir.join(RING);
-        let (mut heads, mut mark) = (BTreeMap::new(), 0);
+        let mut heads = BTreeMap::new();
+        let mut mark = 0;
         let names = match files::list(&dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             names => names?,
@@ -522,7 +524,9 @@ fn copies(path: &Path) -> io::Result<[Option<SegmentHeader>; 2]> {
 
 /// True if a segment's file holds only zeros: it was made and never put to use.
 fn is_never_used(path: &Path) -> io::Result<bool> {
-    let (mut file, mut piece, mut len) = (File::open(path)?, vec![0; 1 << 20], 0);
+    let mut file = File::open(path)?;
+    let mut piece = vec![0; 1 << 20];
+    let mut len = 0;
     loop {
         match file.read(&mut piece)? {
             0 => return Ok(len >= FIRST_RECORD),

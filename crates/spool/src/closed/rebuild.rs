@@ -264,7 +264,8 @@ impl Left {
     }
 
     fn copy_large(&mut self, dir: &Path, to: &Path, state: &State) -> io::Result<u64> {
-        let (from, into) = (bodies::dir_of(dir), bodies::dir_of(to));
+        let from = bodies::dir_of(dir);
+        let into = bodies::dir_of(to);
         posthaste_fsops::make_dir(&into)?;
         let old = Bodies::at(from.clone());
         let mut count = 0;
@@ -334,7 +335,10 @@ impl Left {
 }
 
 fn finish(writer: PackWriter, state: &mut State) -> io::Result<()> {
-    let (id, first, last, records) = (state.next_pack, writer.first(), writer.last(), writer.records());
+    let id = state.next_pack;
+    let first = writer.first();
+    let last = writer.last();
+    let records = writer.records();
     let bytes = writer.bytes();
     writer.finish()?;
     state.packs.push(PackRow { id, first, last, records, bytes });

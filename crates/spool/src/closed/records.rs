@@ -50,7 +50,8 @@ impl ClosedRecords {
 impl ClosedFileSpool {
     /// Takes the records in; returns the heads that can be read, and of the others why not.
     pub(super) fn read_records(&mut self, records: ClosedRecords) -> io::Result<(BTreeMap<u64, Head>, Vec<Damage>)> {
-        let (mut heads, mut damaged) = (BTreeMap::new(), Vec::new());
+        let mut heads = BTreeMap::new();
+        let mut damaged = Vec::new();
         for lsn in records.held.iter(0..=u64::MAX) {
             match records.medium.head(Lsn::new(lsn)) {
                 Ok((_, head)) => match Head::decode(head) {
@@ -72,7 +73,8 @@ impl ClosedFileSpool {
     /// Notes damaged records that are needed, and all after the last checkpoint: a record is published whole, so it
     /// was acknowledged.
     pub(super) fn note_damaged_records(&mut self, damaged: Vec<Damage>, heads: &BTreeMap<u64, Head>) {
-        let (through, cancelled) = (self.checkpoint.through, self.cancelled(heads));
+        let through = self.checkpoint.through;
+        let cancelled = self.cancelled(heads);
         let counts =
             |lsn: u64| if lsn > through { !cancelled.contains(&lsn) } else { self.state.is_any_needed(lsn..=lsn) };
         let noted: Vec<_> = damaged.into_iter().filter(|it| it.lsn.is_some_and(|lsn| counts(lsn.get()))).collect();

@@ -92,7 +92,8 @@ impl IndexWriter {
     pub fn finish(mut self) -> io::Result<()> {
         let blocks_at = self.end().next_multiple_of(BLOCK as u64);
         self.buffer.resize(self.buffer.len() + (blocks_at - self.end()) as usize, 0);
-        let (entries, mut fences) = (std::mem::take(&mut self.entries), Vec::new());
+        let entries = std::mem::take(&mut self.entries);
+        let mut fences = Vec::new();
         for block in entries.chunks(ENTRIES_IN_BLOCK) {
             fences.put_u64_le(block[0].lsn);
             self.write(&encode_block(block))?;
@@ -195,7 +196,10 @@ impl Index {
         read_at(&file, &mut header, 0)?;
         let damaged = PackError::Damaged("the header of its index is damaged");
         let Some(mut fields) = unseal(&header).map(Fields::of) else { return Err(damaged) };
-        let (magic, id, entries, at) = (fields.array(), fields.u64(), fields.u64(), fields.u64());
+        let magic = fields.array();
+        let id = fields.u64();
+        let entries = fields.u64();
+        let at = fields.u64();
         let (Some(entries), Some(blocks_at)) = (entries, at) else { return Err(damaged) };
         if magic != Some(MAGIC) || id != Some(pack) {
             return Err(damaged);

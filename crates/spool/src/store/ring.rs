@@ -71,7 +71,8 @@ pub(crate) fn damage_of(found: &posthaste_ring::RingDamage) -> Damage {
 
 /// Events of the ring, told on its own thread.
 fn events(core: &Arc<Core>, config: &Config) -> posthaste_ring::RingEvents {
-    let (core, events) = (core.clone(), config.events.clone());
+    let core = core.clone();
+    let events = config.events.clone();
     Arc::new(move |event| match event {
         posthaste_ring::RingEvent::Cancelled(lsn) => core.cancelled(lsn.into()),
         posthaste_ring::RingEvent::RoomWanted => core.bell.ring(Wanted::Room),

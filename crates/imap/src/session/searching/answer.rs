@@ -64,7 +64,8 @@ impl ImapMachine {
                 if range > 0 {
                     self.out.push(b',');
                 }
-                let (first, last) = (next.start(), next.end());
+                let first = next.start();
+                let last = next.end();
                 self.text(&if first == last { first.to_string() } else { format!("{first}:{last}") });
                 range += 1;
                 continue;

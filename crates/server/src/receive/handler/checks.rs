@@ -402,7 +402,8 @@ struct TenantLabels;
 
 impl Check for TenantLabels {
     fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
-        let (settings, session) = (message.settings, message.session);
+        let settings = message.settings;
+        let session = message.session;
         let mut labels = std::mem::take(&mut message.labels);
         if let Some(tenant) = message.transaction.tenant() {
             if let Some(other) = labels.tenant.filter(|other| other != tenant) {

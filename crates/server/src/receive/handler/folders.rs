@@ -77,7 +77,8 @@ fn inbox_of(path: &Arc<str>) -> Arc<str> {
 
 async fn look_up(root: &Path, detail: String, mailbox: &mut Mailbox) {
     let Place::Maildir(inbox) = &mailbox.place else { return };
-    let (root, inbox) = (root.to_owned(), Arc::clone(inbox));
+    let root = root.to_owned();
+    let inbox = Arc::clone(inbox);
     let find = async move {
         let permit = LOOK_UPS.acquire().await.ok()?;
         let find = move || {

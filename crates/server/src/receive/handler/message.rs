@@ -351,14 +351,16 @@ fn write_received(message: &mut ReadMessage<'_>) {
         [one] => one.forward_path.address().map(ToString::to_string),
         _ => None,
     };
-    let (recipient, date) = (only.as_deref(), DateTime::from_unix(unix_micros() / 1_000_000));
+    let recipient = only.as_deref();
+    let date = DateTime::from_unix(unix_micros() / 1_000_000);
     let source = match session.peer {
         Peer::Local { uid } => Some(LocalSource::User(uid)),
         Peer::Token { client, .. } => Some(LocalSource::Http(client.filter(|_| message.transaction.names_client()))),
         Peer::Tcp { .. } | Peer::Unix => None,
     };
     if let Some(source) = source {
-        let (by, utf8) = (&*settings.host_name, envelope.mail.smtputf8);
+        let by = &*settings.host_name;
+        let utf8 = envelope.mail.smtputf8;
         return ReceivedLocally { by, source, id, recipient, utf8, date }.write_to(field);
     }
     let cipher = session.tls.as_deref().map(certificates::cipher);

@@ -93,7 +93,8 @@ impl Receiver {
 
     /// Comes with settings that are not `valid`.
     fn while_it_is(&self, valid: impl Fn(&Settings) -> bool + Send + Sync + 'static) -> Revocation {
-        let (receiver, mut replaced) = (self.clone(), self.0.replaced.subscribe());
+        let receiver = self.clone();
+        let mut replaced = self.0.replaced.subscribe();
         Revocation::new(async move {
             while valid(&receiver.settings()) {
                 // The sender lives as long as the receiver of mail.
@@ -115,7 +116,8 @@ impl Receiver {
         // A client may name itself twice (RFC 4616 section 2).
         let is_for_other = claim.acts_for.as_ref().is_some_and(|other| directory.login_name(other) != name);
         let maildir = name.as_deref().and_then(|name| directory.maildir_of(name)).map(|maildir| mail.join(&*maildir));
-        let (receiver, is_near) = (self.clone(), is_near(peer));
+        let receiver = self.clone();
+        let is_near = is_near(peer);
         let checked = spawn_blocking(move || {
             let is_right = || receiver.0.first_password.as_ref().is_some_and(|first| first.is_right(&claim.password));
             match maildir {

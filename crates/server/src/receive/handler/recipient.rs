@@ -226,7 +226,8 @@ impl Check for AccountRoom {
             Place::Transport(_) | Place::Remote => None,
         };
         let maildirs: Vec<String> = mailboxes.iter().filter_map(maildir).collect();
-        let (receiver, settings) = (at.receiver, at.settings);
+        let receiver = at.receiver;
+        let settings = at.settings;
         Checking::Waiting(Box::pin(Self::ask(
             receiver,
             maildirs,
@@ -332,7 +333,8 @@ impl Receiver {
         match self.remote().stuck() {
             Some(why) if stop.reply.is_permanent() => {
                 let reply = Reply::new(451, "4.3.5", "This address cannot be served now, try again later");
-                let (kind, about) = (Some(Kind::NotVerified), Some("relay".to_owned()));
+                let kind = Some(Kind::NotVerified);
+                let about = Some("relay".to_owned());
                 Stop { kind, about, ..Stop::because(reply, why.to_owned()) }
             }
             _ => stop,

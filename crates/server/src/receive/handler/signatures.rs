@@ -22,7 +22,8 @@ impl Check for Signatures {
 
 fn sign(message: &mut ReadMessage<'_>) -> Result<(), Stop> {
     let Some(draft) = message.draft.take() else { return Ok(()) };
-    let (settings, author) = (message.settings, message.author);
+    let settings = message.settings;
+    let author = message.author;
     let Some(author) = author.signing().filter(|author| may_sign_as(message, author)) else { return Ok(()) };
     message.mail.may_sign = true;
     let domain = author.domain().to_string();

@@ -49,7 +49,8 @@ impl SenderCheck {
     /// Begins to ask for SPF. Needs a tokio runtime.
     pub fn begin(resolver: Arc<Resolver>, ip: IpAddr, helo: &str, path: &ReversePath) -> Self {
         let sender = ClaimedSender { ip, helo: helo.to_owned(), address: folded_address(path) };
-        let (dns, claimed) = (Questions(Arc::clone(&resolver)), sender.clone());
+        let dns = Questions(Arc::clone(&resolver));
+        let claimed = sender.clone();
         let spf = tokio::spawn(async move { spf::check(&dns, &claimed.question()).await });
         Self { resolver, sender, spf }
     }
@@ -92,7 +93,8 @@ impl SenderCheck {
         if spf.domain == author {
             return spf.result == SpfResult::Fail;
         }
-        let (dns, address) = (Questions(Arc::clone(&self.resolver)), format!("postmaster@{author}"));
+        let dns = Questions(Arc::clone(&self.resolver));
+        let address = format!("postmaster@{author}");
         let question = Question { ip: self.sender.ip, helo: &self.sender.helo, sender: &address };
         let verdict = timeout_at(deadline, spf::check(&dns, &question)).await;
         verdict.is_ok_and(|verdict| verdict.result == SpfResult::Fail)

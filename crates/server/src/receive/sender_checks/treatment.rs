@@ -30,7 +30,8 @@ impl TreatmentRules {
     pub fn new(checks: &Checks) -> Self {
         let (networks, domains) = checks.forwarders();
         let forwarder_networks = ByNetwork::new(false, networks.into_iter().map(|network| (network, true)).collect());
-        let (enforce, on_temperror) = (checks.enforce, checks.on_temperror);
+        let enforce = checks.enforce;
+        let on_temperror = checks.on_temperror;
         Self { enforce, on_temperror, forwarder_networks, forwarder_domains: domains }
     }
 

@@ -63,7 +63,8 @@ pub(super) async fn hand_over(
     recipients: Vec<RcptTo>,
 ) -> Result<Fates, HandoverError> {
     let (ours, theirs) = UnixStream::pair()?;
-    let (helo, uid) = (config.host_name.clone(), message.uid());
+    let helo = config.host_name.clone();
+    let uid = message.uid();
     let asking = Talk::begin(ours, helo)?.send(message, recipients);
     let (fates, ()) = tokio::join!(asking, serve_local(receiver, theirs, config, session, uid));
     fates

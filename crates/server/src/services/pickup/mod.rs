@@ -132,7 +132,8 @@ impl Worker {
                     self.work(&place, watch).await;
                 }
                 Err(error) => {
-                    let (dir, error) = (self.path.display().to_string(), error.to_string());
+                    let dir = self.path.display().to_string();
+                    let error = error.to_string();
                     if !std::mem::replace(&mut told, true) {
                         tracing::error!(dir, error, "no mail can be taken from the pickup directory; trying again");
                     }
@@ -148,7 +149,8 @@ impl Worker {
 
     /// Until a drain, or until the directory is another one.
     async fn work(&mut self, place: &Arc<Place>, mut watch: Watch) {
-        let (mut files, mut session) = (Files::default(), 0);
+        let mut files = Files::default();
+        let mut session = 0;
         let mut attempts = JoinSet::new();
         let mut tidied: Option<Instant> = None;
         let mut look_at = Instant::now();
@@ -222,7 +224,9 @@ impl Worker {
 
     /// Queues files that are new. True: there are more.
     async fn look(&self, place: &Arc<Place>, files: &mut Files) -> bool {
-        let (place, mut look, room) = (Arc::clone(place), files.look(), files.room());
+        let place = Arc::clone(place);
+        let mut look = files.look();
+        let room = files.room();
         let found = spawn_blocking(move || {
             place.directory.files(room, |file| look.choose(file.file_name(), || Some(file.metadata().ok()?.uid())))
         });
@@ -299,7 +303,8 @@ async fn receive(
     session: u64,
     refused: Refused,
 ) -> (Settlement, Option<Refused>) {
-    let (within, own) = (Arc::clone(place), name.to_owned());
+    let within = Arc::clone(place);
+    let own = name.to_owned();
     let opened = spawn_blocking(move || PickupMessage::open(&within.directory, &own)).await;
     let opened = opened.unwrap_or_else(|error| Err(PickupReadError::Io(error.into())));
     let uid = opened.as_ref().ok().map(PickupMessage::uid);
@@ -360,11 +365,14 @@ fn settlement_of(
                 fates.later.append(&mut fates.refused);
             }
             if let Some((rcpt, reply)) = fates.refused.first() {
-                let (refused, first, reply) = (fates.refused.len(), rcpt.forward_path.to_string(), reply.to_string());
+                let refused = fates.refused.len();
+                let first = rcpt.forward_path.to_string();
+                let reply = reply.to_string();
                 tracing::warn!(file, uid, refused, first, reply, "mail of a local program is refused: see {REFUSED}/");
             }
             if let Some((rcpt, reply)) = fates.later.first() {
-                let (first, reply) = (rcpt.forward_path.to_string(), reply.to_string());
+                let first = rcpt.forward_path.to_string();
+                let reply = reply.to_string();
                 tracing::debug!(file, uid, waiting = fates.later.len(), first, reply, "mail of a local program waits");
             }
             Settlement::of(fates)
@@ -400,11 +408,14 @@ fn rest_of(fates: Fates) -> (Settlement, Option<Refused>) {
 
 /// Settles the file, or gives the settlement back.
 async fn settle(place: &Arc<Place>, name: &OsStr, settlement: Settlement) -> Result<(), Settlement> {
-    let (within, own, wanted) = (Arc::clone(place), name.to_owned(), settlement.clone());
+    let within = Arc::clone(place);
+    let own = name.to_owned();
+    let wanted = settlement.clone();
     let settled = spawn_blocking(move || within.settle(&own, &wanted)).await;
     let settled = settled.unwrap_or_else(|error| Err(SettleError::Io(error.into())));
     settled.map_err(|error| {
-        let (file, error) = (name.to_string_lossy().into_owned(), error.to_string());
+        let file = name.to_string_lossy().into_owned();
+        let error = error.to_string();
         tracing::error!(file, error, "a file of the pickup directory is done with and cannot be removed; trying again");
         settlement
     })

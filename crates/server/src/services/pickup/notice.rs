@@ -39,7 +39,9 @@ pub(super) async fn tell(
     if refused.is_empty() {
         return Ok(());
     }
-    let (within, own, returned_max) = (Arc::clone(place), name.to_owned(), receiver.settings().returned_bytes);
+    let within = Arc::clone(place);
+    let own = name.to_owned();
+    let returned_max = receiver.settings().returned_bytes;
     let read = spawn_blocking(move || read(&within, &own, returned_max)).await;
     let (head, body, is_whole) = match read.unwrap_or_else(|error| Err(PickupReadError::Io(error.into()))) {
         Err(PickupReadError::Gone) => return Ok(()),
@@ -63,7 +65,8 @@ pub(super) async fn tell(
 fn read(place: &Place, name: &OsStr, returned_max: u64) -> Result<(PickupHead, Vec<Bytes>, bool), PickupReadError> {
     let mut message = PickupMessage::open(&place.directory, name)?;
     let is_whole = message.head().mail.ret != Some(Ret::Headers) && message.bytes() <= returned_max;
-    let (mut body, mut bytes) = (Vec::new(), 0);
+    let mut body = Vec::new();
+    let mut bytes = 0;
     while (is_whole || bytes <= HEADER_BYTES_MAX)
         && let Some(piece) = message.read()?
     {

@@ -44,7 +44,8 @@ impl Watch {
             Ok(fd) => Ok(Self { fd: Some(registered(fd)?), is_gone: false }),
             Err(error @ (Errno::NOENT | Errno::NOTDIR)) => Err(error.into()),
             Err(error) => {
-                let (dir, error) = (dir.display().to_string(), error.to_string());
+                let dir = dir.display().to_string();
+                let error = error.to_string();
                 tracing::warn!(dir, error, "cannot watch the pickup directory: its mail is found within a minute");
                 Ok(Self { fd: None, is_gone: false })
             }

@@ -47,7 +47,10 @@ impl TransportService {
         let recorder = receiver.events().cloned();
         let notices = RefusalNotices::new(receiver);
         let late = receiver.late_transports().clone();
-        let (settings, of_spool, to, tell) = (config.clone(), spool.clone(), recorder.clone(), notices.clone());
+        let settings = config.clone();
+        let of_spool = spool.clone();
+        let to = recorder.clone();
+        let tell = notices.clone();
         let opened = spawn_blocking(move || open(&settings, of_spool, to, tell)).await.map_err(std::io::Error::from)?;
         let opened = opened.unwrap_or_else(|error| {
             receiver.destinations().stuck().add(posthaste_transport::STREAM, &error, HELP);
@@ -183,7 +186,9 @@ fn log(event: TransportEvent) {
             log_failed(&transport, id, &recipient, failure, &error, pause.as_secs());
         }
         TransportEvent::Failed { transport, id, recipient, attempts, failure, error, .. } => {
-            let (transport, to, error) = (text(&transport), text(&recipient), text(&error));
+            let transport = text(&transport);
+            let to = text(&recipient);
+            let error = text(&error);
             tracing::debug!(transport, to, %id, attempts, failure = ?failure, error, "not delivered yet");
         }
         TransportEvent::NotRecorded { unrecorded, why, is_final: true } => {
@@ -202,7 +207,8 @@ fn log(event: TransportEvent) {
         }
         TransportEvent::RecordedAgain => tracing::info!("mail is delivered to transports again"),
         TransportEvent::Unavailable { transport, attempts, is_overdue: true, error, .. } => {
-            let (transport, error) = (text(&transport), text(&error));
+            let transport = text(&transport);
+            let error = text(&error);
             tracing::error!(
                 transport,
                 attempts,
@@ -211,11 +217,14 @@ fn log(event: TransportEvent) {
             );
         }
         TransportEvent::Unavailable { transport, attempts: 1, error, pause, .. } => {
-            let (transport, error, retry_secs) = (text(&transport), text(&error), pause.as_secs());
+            let transport = text(&transport);
+            let error = text(&error);
+            let retry_secs = pause.as_secs();
             tracing::warn!(transport, error, retry_secs, "mail waits for this transport; retrying automatically");
         }
         TransportEvent::Unavailable { transport, attempts, error, .. } => {
-            let (transport, error) = (text(&transport), text(&error));
+            let transport = text(&transport);
+            let error = text(&error);
             tracing::debug!(transport, attempts, error, "mail waits for this transport");
         }
         TransportEvent::Lost(lost) => {

@@ -155,7 +155,8 @@ fn notice(host: &str, to: &str, refused: &RefusedMail) -> DsnMessage {
         clean(reply),
     );
     let header_end = text.find("\r\n\r\n").unwrap_or(text.len());
-    let (is_8bit, smtputf8) = (!text.is_ascii(), !text[..header_end].is_ascii());
+    let is_8bit = !text.is_ascii();
+    let smtputf8 = !text[..header_end].is_ascii();
     DsnMessage { message: vec![Bytes::from(text)], is_8bit, smtputf8 }
 }
 

@@ -61,7 +61,8 @@ impl Hook {
                 let cursor = end(&self.dir).map_err(said)?;
                 let place = Place { file: cursor.file, offset: cursor.offset, ..Place::default() };
                 if place.file > 1 || place.offset > 0 {
-                    let (webhook, file) = (&self.webhook.name, path.display().to_string());
+                    let webhook = &self.webhook.name;
+                    let file = path.display().to_string();
                     tracing::info!(webhook, file, "a webhook without a saved place: it receives events from now on");
                 }
                 saving.save(place);
@@ -72,7 +73,8 @@ impl Hook {
         loop {
             let batch = read(&mut reader, place, &self.webhook.events, self.webhook.batch).map_err(said)?;
             if batch.missing_files > 0 {
-                let (webhook, files) = (&self.webhook.name, batch.missing_files);
+                let webhook = &self.webhook.name;
+                let files = batch.missing_files;
                 tracing::warn!(
                     webhook,
                     files,

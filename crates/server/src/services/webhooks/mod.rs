@@ -96,7 +96,8 @@ fn start(
     before: Option<JoinHandle<()>>,
 ) -> Running {
     let stop = Arc::<Stop>::default();
-    let (poison, states) = (poison.clone(), Arc::clone(states));
+    let poison = poison.clone();
+    let states = Arc::clone(states);
     let hook = Hook { dir: dir.to_owned(), webhook: webhook.clone(), poison, states, stop: stop.clone() };
     let run = move || {
         if let Some(before) = before {

@@ -44,7 +44,8 @@ impl Place {
             Err(error) if error.kind() == io::ErrorKind::InvalidData || is_of_disk(&error) => error,
             read => return read,
         };
-        let (before, file) = (before(path), path.display().to_string());
+        let before = before(path);
+        let file = path.display().to_string();
         if let Ok(Some(place)) = read(&before) {
             posthaste_fsops::rename(&before, path)?;
             let error = error.to_string();

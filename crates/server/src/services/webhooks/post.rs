@@ -40,7 +40,8 @@ impl Poster {
             .max_idle_connections(1)
             .user_agent(concat!("posthaste/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls.build());
-        let (url, name) = (webhook.url.clone(), webhook.name.clone());
+        let url = webhook.url.clone();
+        let name = webhook.name.clone();
         Ok(Self { agent: config.build().new_agent(), url, name, key })
     }
 

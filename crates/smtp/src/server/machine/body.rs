@@ -109,7 +109,9 @@ impl Machine {
         let State::Chunk { left, size, last, refusal } = &mut self.state else { unreachable!("not in a chunk") };
         let take = (*left).min(input.len() as u64);
         *left -= take;
-        let (left, size, last) = (*left, *size, *last);
+        let left = *left;
+        let size = *size;
+        let last = *last;
         let mut part = input.split_to(take as usize);
         if refusal.is_some() {
             if left == 0 {

@@ -76,7 +76,8 @@ impl Machine {
         let Some(known) = self.mechanisms().find(|m| m.eq_ignore_ascii_case(mechanism)) else {
             return self.error(504, "5.5.4", "Mechanism is not offered");
         };
-        let (mechanism, initial) = (known.clone(), initial.map(String::from));
+        let mechanism = known.clone();
+        let initial = initial.map(String::from);
         self.state = State::AuthAnswer;
         Some(Event::Auth(AuthStep::Begin { mechanism, initial }))
     }

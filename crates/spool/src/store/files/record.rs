@@ -129,7 +129,8 @@ pub(crate) fn path_of(dir: &Path, lsn: u64) -> PathBuf {
 /// # Errors
 /// An error of reading a directory, except that it is not there.
 pub(crate) fn list(dir: &Path) -> io::Result<(LsnSet, Vec<PathBuf>)> {
-    let (mut found, mut unfinished) = (LsnSet::default(), Vec::new());
+    let mut found = LsnSet::default();
+    let mut unfinished = Vec::new();
     for above in numbers(dir)? {
         let above_dir = dir.join(format!("{above:02x}"));
         for within in numbers(&above_dir)?.into_iter().filter(|within| *within < DIRS) {

@@ -50,7 +50,8 @@ impl StoredHeader {
         if fields.array()? != MAGIC || fields.u64()? != lsn {
             return None;
         }
-        let (head_len, body_len) = (fields.u32()?, fields.u32()?);
+        let head_len = fields.u32()?;
+        let body_len = fields.u32()?;
         let header = StoredHeader { head_len, body_len, head_crc: fields.u32()?, body_crc: fields.u32()? };
         fields.end()?;
         Some(header)

@@ -148,7 +148,8 @@ impl Store for GroupStore {
     }
 
     fn append(&self, head: Bytes, body: Vec<Bytes>, then: Commit) -> Ticket {
-        let (bytes, limit) = (head.len() + body.iter().map(Bytes::len).sum::<usize>(), self.shared.record_bytes_max);
+        let bytes = head.len() + body.iter().map(Bytes::len).sum::<usize>();
+        let limit = self.shared.record_bytes_max;
         let refused = match self.shared.poisoned() {
             _ if bytes > limit => Some(AppendError::TooLarge { bytes, limit }),
             why => why.map(AppendError::Poisoned),

@@ -33,7 +33,8 @@ impl StoreWriter {
     pub fn run(mut self) {
         let _refuses = RefusesTheRest(self.shared.clone());
         while let Some(items) = self.shared.queue.next() {
-            let (mut records, mut flushes) = (Vec::new(), Vec::new());
+            let mut records = Vec::new();
+            let mut flushes = Vec::new();
             for item in items {
                 match item {
                     Item::Record(waiting) => records.push(waiting),
@@ -49,7 +50,8 @@ impl StoreWriter {
     }
 
     fn write(&mut self, records: Vec<Waiting>) {
-        let (mut group, mut numbered) = (Vec::with_capacity(records.len()), Vec::with_capacity(records.len()));
+        let mut group = Vec::with_capacity(records.len());
+        let mut numbered = Vec::with_capacity(records.len());
         for waiting in records {
             let lsn = Lsn::new(self.next_lsn);
             match self.may_write(self.next_lsn) {

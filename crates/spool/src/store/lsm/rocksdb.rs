@@ -24,7 +24,8 @@ impl LsmTree for RocksDb {
     }
 
     fn lsns(&self) -> io::Result<LsnSet> {
-        let (mut lsns, mut foreign) = (LsnSet::default(), None);
+        let mut lsns = LsnSet::default();
+        let mut foreign = None;
         self.each_key(Part::Heads as usize, &mut |key| match key.try_into() {
             Ok(key) => drop(lsns.insert(u64::from_be_bytes(key))),
             Err(error) => foreign = Some(error),
