@@ -206,13 +206,13 @@ impl LoginGate {
             _ if before.is_some() => false,
             Some(hash) if password.len() <= PASSWORD_BYTES_MAX => {
                 let account = name.as_deref().filter(|_| login.is_some());
-                self.is_right((origin.purpose, entered.is_known), account, hash, &password).await?
+                self.is_right(origin.purpose, entered.is_known, account, hash, &password).await?
             }
             _ => false,
         };
         let why = match (&name, login) {
             (Some(name), Some(login)) if is_right && acts_for.is_none() => {
-                return Ok(self.let_in(&entered, (logins, origin), name, login));
+                return Ok(self.let_in(&entered, logins, origin, name, login));
             }
             (_, Some(_)) if is_right => "it may act for nobody else",
             (_, Some(_)) => "wrong password",
@@ -243,7 +243,8 @@ impl LoginGate {
     fn let_in(
         &self,
         entered: &Entered<'_>,
-        (logins, origin): (&Logins, LoginOrigin),
+        logins: &Logins,
+        origin: LoginOrigin,
         name: &str,
         login: &Login,
     ) -> LoggedIn {
@@ -289,7 +290,8 @@ impl LoginGate {
     /// `account`: the login's name, if it exists.
     async fn is_right(
         &self,
-        (purpose, is_known): (LoginUse, bool),
+        purpose: LoginUse,
+        is_known: bool,
         account: Option<&str>,
         hash: &Arc<PasswordHash>,
         password: &str,

@@ -50,7 +50,7 @@ impl Machine {
             nodes.push((identity(path)?, id));
             Ok(())
         })?;
-        let state = |life| State::new(life, tree, dir.path(), (syncfs_trusted, ordered_log));
+        let state = |life| State::new(life, tree, dir.path(), syncfs_trusted, ordered_log);
         let key = lock().add(nodes, state);
         Ok(Machine { key, base: tree.clone(), ordered_log, dir })
     }

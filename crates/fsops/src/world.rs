@@ -163,7 +163,7 @@ impl State {
     }
 
     /// One whose disk has this tree, its mount points in `dir`; `life` says which life of a page cache it is.
-    pub fn new(life: u64, tree: &Tree, dir: &Path, (syncfs_trusted, ordered_log): (bool, bool)) -> Self {
+    pub fn new(life: u64, tree: &Tree, dir: &Path, syncfs_trusted: bool, ordered_log: bool) -> Self {
         State {
             life,
             syncfs_trusted,

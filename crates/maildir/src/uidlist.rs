@@ -60,7 +60,7 @@ impl UidList {
     /// # Errors
     /// [`UidListError`]: a malformed line rejects the whole list. Otherwise messages would get other UIDs without need.
     pub fn read(from: impl Read, messages_max: usize) -> Result<Self, UidListError> {
-        Self::read_lines(from, messages_max, (b"3", message))
+        Self::read_lines(from, messages_max, b"3", message)
     }
 
     /// Reads a list written by this server: names are keys.
@@ -68,7 +68,7 @@ impl UidList {
     /// # Errors
     /// [`UidListError`].
     pub fn read_own(from: impl Read, messages_max: usize) -> Result<Self, UidListError> {
-        Self::read_lines(from, messages_max, (b"1", own_message))
+        Self::read_lines(from, messages_max, b"1", own_message)
     }
 
     /// The text of a list in this server's format.
@@ -85,7 +85,8 @@ impl UidList {
     fn read_lines(
         from: impl Read,
         messages_max: usize,
-        (version, message): (&[u8], ReadLine),
+        version: &[u8],
+        message: ReadLine,
     ) -> Result<Self, UidListError> {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();

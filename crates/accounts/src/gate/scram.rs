@@ -44,7 +44,7 @@ impl LoginGate {
             (Some(name), Some(login))
                 if proof.check().is_ok() && login.secrets.scram.as_ref() == Some(proof.keys()) =>
             {
-                return Ok(self.let_in(&entered, (logins, origin), name, login));
+                return Ok(self.let_in(&entered, logins, origin, name, login));
             }
             (_, Some(login)) if login.secrets.scram.is_none() => "no SCRAM keys for this login",
             (_, Some(_)) => "wrong password",

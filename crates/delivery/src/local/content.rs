@@ -45,7 +45,7 @@ impl<'a> Content<'a> {
     ) -> io::Result<Self> {
         let modified = UNIX_EPOCH + Duration::from_secs(internal_date.into());
         if let Some(large) = source.large {
-            return Ok(Self::large(target, (line_ends, modified), source, large));
+            return Ok(Self::large(target, line_ends, modified, source, large));
         }
         if !source.reader.is_in_memory() {
             (source.step)();
@@ -67,7 +67,8 @@ impl<'a> Content<'a> {
 
     fn large(
         target: &MailboxTarget,
-        (line_ends, modified): (LineEnds, SystemTime),
+        line_ends: LineEnds,
+        modified: SystemTime,
         source: Source<'a>,
         large: LargeBody,
     ) -> Self {

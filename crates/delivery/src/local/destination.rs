@@ -38,7 +38,7 @@ impl OneMessage<'_> {
 
 impl Destination for OneMessage<'_> {
     fn reserve<'a>(&'a self, _: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
-        self.core.reserve(self.targets.iter().cloned(), (self.line_ends, self.secs, None), body, reserved);
+        self.core.reserve(self.targets.iter().cloned(), self.line_ends, self.secs, None, body, reserved);
         reserved.entries.extend_from_slice(&self.also);
         Reserving::Done(Ok(()))
     }
@@ -113,7 +113,7 @@ impl Destination for LocalDelivery {
         }
         let targets =
             mailboxes.map(|(mailbox, prefix)| MailboxTarget { mailbox: mailbox.clone(), prefix: prefix.clone() });
-        self.core().reserve(targets, (LineEnds::ToLf, now_secs(), mail.internal_date), body, reserved);
+        self.core().reserve(targets, LineEnds::ToLf, now_secs(), mail.internal_date, body, reserved);
         Reserving::Done(Ok(()))
     }
 }
@@ -161,7 +161,9 @@ impl Core {
     pub fn reserve(
         &self,
         targets: impl Iterator<Item = MailboxTarget>,
-        (line_ends, secs, internal_date): (LineEnds, u64, Option<u32>),
+        line_ends: LineEnds,
+        secs: u64,
+        internal_date: Option<u32>,
         body: BodyFacts,
         reserved: &mut Reserved,
     ) {

@@ -165,7 +165,7 @@ impl Files {
         let there = if sought.is_empty() { Ok(FoundMessages::default()) } else { look(&maildir, &sought) };
         let work = |job: &Job| {
             let reader = self.reader(job);
-            match self.work(&maildir, (job, &reader), &there, step) {
+            match self.work(&maildir, job, &reader, &there, step) {
                 Ok(true) => Ok(Done::Written),
                 Ok(false) => Ok(Done::Found),
                 Err(failed) => {
@@ -192,7 +192,8 @@ impl Files {
     fn work(
         &self,
         maildir: &Maildir,
-        (job, reader): (&Job, &MessageReader),
+        job: &Job,
+        reader: &MessageReader,
         there: &io::Result<FoundMessages>,
         step: &dyn Fn(),
     ) -> io::Result<bool> {

@@ -110,7 +110,7 @@ impl History {
             let doubts = targets.iter().filter_map(|(number, ..)| self.doubt_before((*body, *number)));
             // Kept as long as the message: without it the next opening would take the note for that of a durable file.
             let entry = doubts.chain([shown.entry]).min().expect("the message's own");
-            table.insert(*body, entry, (shown.deliver.clone(), shown.body_len, None), targets);
+            table.insert(*body, entry, shown.deliver.clone(), shown.body_len, None, targets);
         }
         table.end_of_doubt();
         (table, queued)

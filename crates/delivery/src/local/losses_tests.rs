@@ -217,7 +217,7 @@ fn mail_given_up_while_it_is_rewritten_does_not_return() {
     };
     let mut table: Table<()> = Table::default();
     let [first, again, other] = [10, 11, 12].map(Lsn::new);
-    table.insert(first, first, (deliver.into(), 5, None), [(0, State::Queued, Task::Write)]);
+    table.insert(first, first, deliver.into(), 5, None, [(0, State::Queued, Task::Write)]);
     table.saw(first);
     assert_eq!(table.laggards(first, Lsn::ZERO, u64::MAX).len(), 1);
     table.take((first, 0));

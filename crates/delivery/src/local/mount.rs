@@ -430,7 +430,7 @@ impl Consumer for MailMount {
                 let task = if deliver.body.is_some() { Task::LookFirst } else { Task::Write };
                 let numbers: Vec<u16> = deliver.targets.iter().map(|(number, _)| *number).collect();
                 let targets = numbers.iter().map(|number| (*number, Of::Queued, task));
-                state.table.insert(body, entry.lsn, (deliver.into(), len, held), targets);
+                state.table.insert(body, entry.lsn, deliver.into(), len, held, targets);
                 let ready_before = state.ready.len();
                 numbers.into_iter().for_each(|number| state.enqueue((body, number), now));
                 // A worker busy at a mailbox also takes its newly arriving mail.

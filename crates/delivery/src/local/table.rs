@@ -188,7 +188,9 @@ impl<B: Clone> Table<B> {
         &mut self,
         body: Lsn,
         entry: Lsn,
-        (deliver, body_len, held): (Arc<MailboxDelivery>, u64, Held<B>),
+        deliver: Arc<MailboxDelivery>,
+        body_len: u64,
+        held: Held<B>,
         targets: impl IntoIterator<Item = (u16, State, Task)>,
     ) {
         let is_in_doubt = |task: Task| self.failed_sync.is_some() && matches!(task, Task::Renew | Task::RenewIfThere);

@@ -107,7 +107,7 @@ impl World {
         // It was acknowledged.
         self.durable = self.log.len();
         let targets = (0..count).map(|number| (number, State::Queued, Task::Write));
-        self.table.insert(lsn, lsn, (Arc::new(deliver), 10, None), targets);
+        self.table.insert(lsn, lsn, Arc::new(deliver), 10, None, targets);
         for number in 0..count {
             self.queued.insert((lsn, number));
             self.files.insert((lsn, number), File::Absent);

@@ -35,7 +35,8 @@ pub(super) async fn quota(account: &dyn MailAccount, mailbox: Option<&str>) -> A
 
 pub(super) async fn store(
     view: &dyn MailboxView,
-    (uid, set): (bool, &MessageChoice),
+    uid: bool,
+    set: &MessageChoice,
     update: FlagsUpdate,
     unchanged_since: Option<u64>,
 ) -> Answer<StoredMail> {

@@ -99,7 +99,7 @@ impl<'v, 's> Messages<'v, 's> {
                 }
                 ImapEvent::SendDecoded { range, encoding, octets } => {
                     let body = self.opened_now();
-                    self.written(send_decoded(line, &*body, (range, encoding), octets)).await?;
+                    self.written(send_decoded(line, &*body, range, encoding, octets)).await?;
                 }
                 ImapEvent::Flush => self.written(line.flush()).await?,
                 other => return Ok(other),
@@ -182,13 +182,13 @@ impl<'v, 's> Messages<'v, 's> {
     }
 
     async fn structure(&mut self, line: &mut Line, uid: u32) {
-        let kept = Self::kept(self.view, KeptKind::Structure, (&mut self.structures, &self.next), uid).await;
+        let kept = Self::kept(self.view, KeptKind::Structure, &mut self.structures, &self.next, uid).await;
         self.has_read = true;
         line.machine.structure(kept.as_deref());
     }
 
     async fn keys(&mut self, line: &mut Line, uid: u32) {
-        let kept = Self::kept(self.view, KeptKind::Keys, (&mut self.keys, &self.next), uid).await;
+        let kept = Self::kept(self.view, KeptKind::Keys, &mut self.keys, &self.next, uid).await;
         line.machine.keys(kept.as_deref());
     }
 
@@ -196,7 +196,8 @@ impl<'v, 's> Messages<'v, 's> {
     async fn kept(
         view: &dyn MailboxView,
         kind: KeptKind,
-        (ahead, next): (&mut Ahead<Option<Bytes>>, &VecDeque<MessageRow>),
+        ahead: &mut Ahead<Option<Bytes>>,
+        next: &VecDeque<MessageRow>,
         uid: u32,
     ) -> Option<Bytes> {
         let missing = ahead.missing(uid, next);

@@ -76,7 +76,8 @@ pub(super) async fn send(line: &mut Line, body: &dyn MailBody, range: Range<u64>
 pub(super) async fn send_decoded(
     line: &mut Line,
     body: &dyn MailBody,
-    (range, encoding): (Range<u64>, Encoding),
+    range: Range<u64>,
+    encoding: Encoding,
     octets: Range<u64>,
 ) -> Result<(), SessionEnd> {
     line.flush().await?;

@@ -232,7 +232,7 @@ async fn append(
 async fn change(line: &mut Line, account: &dyn MailAccount, view: &dyn MailboxView, ask: ImapEvent) {
     match ask {
         ImapEvent::Store { uid, set, update, unchanged_since } => {
-            line.machine.stored(changes::store(view, (uid, &set), update, unchanged_since).await);
+            line.machine.stored(changes::store(view, uid, &set, update, unchanged_since).await);
         }
         ImapEvent::Vanished { since } => {
             let uids = view.vanished(ModSeq(since)).await;

@@ -111,8 +111,10 @@ impl ImapMachine {
     pub(super) fn store(
         &mut self,
         tag: String,
-        (uid, set): (bool, &SequenceSet),
-        (update, silent): (FlagsUpdate, bool),
+        uid: bool,
+        set: &SequenceSet,
+        update: FlagsUpdate,
+        silent: bool,
         unchanged_since: Option<u64>,
     ) -> Option<ImapEvent> {
         if !self.check_writable(&tag) {
@@ -173,7 +175,7 @@ impl ImapMachine {
         if self.condstore {
             items.push(FetchItem::ModSeq);
         }
-        self.tell_items((tag, text), (uid, set), items);
+        self.tell_items(tag, text, uid, set, items);
     }
 
     pub(super) fn mark_seen(&mut self, reply: Reply, may_expunge: bool, seen: NumberSet) -> Option<ImapEvent> {
@@ -253,7 +255,8 @@ impl ImapMachine {
     pub(super) fn copy(
         &mut self,
         tag: String,
-        (uid, set): (bool, &SequenceSet),
+        uid: bool,
+        set: &SequenceSet,
         mailbox: &[u8],
         moves: bool,
     ) -> Option<ImapEvent> {

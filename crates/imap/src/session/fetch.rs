@@ -110,9 +110,11 @@ impl ImapMachine {
     pub(super) fn fetch(
         &mut self,
         tag: String,
-        (uid, set): (bool, &SequenceSet),
+        uid: bool,
+        set: &SequenceSet,
         items: Vec<FetchItem>,
-        (changed_since, vanished): (Option<u64>, bool),
+        changed_since: Option<u64>,
+        vanished: bool,
     ) -> Option<ImapEvent> {
         let choice = self.choice(&tag, uid, set)?;
         let mut items = merge_items(items);
@@ -155,8 +157,10 @@ impl ImapMachine {
     /// Tells of messages, and then replies.
     pub(super) fn tell_items(
         &mut self,
-        (tag, reply): (String, String),
-        (uid, choice): (bool, MessageChoice),
+        tag: String,
+        reply: String,
+        uid: bool,
+        choice: MessageChoice,
         items: Vec<FetchItem>,
     ) {
         let reply = Some(reply);

@@ -360,10 +360,10 @@ impl ImapMachine {
             ImapCommand::Expunge(uids) => self.expunge(tag, uids.as_ref()),
             ImapCommand::Store { uid, set, unchanged_since, kind, silent, flags } => {
                 self.condstore |= unchanged_since.is_some();
-                self.store(tag, (uid, &set), (update(kind, flags), silent), unchanged_since)
+                self.store(tag, uid, &set, update(kind, flags), silent, unchanged_since)
             }
-            ImapCommand::Copy { uid, set, mailbox } => self.copy(tag, (uid, &set), &mailbox, false),
-            ImapCommand::Move { uid, set, mailbox } => self.copy(tag, (uid, &set), &mailbox, true),
+            ImapCommand::Copy { uid, set, mailbox } => self.copy(tag, uid, &set, &mailbox, false),
+            ImapCommand::Move { uid, set, mailbox } => self.copy(tag, uid, &set, &mailbox, true),
             ImapCommand::Create { mailbox, uses } => self.create(tag, &mailbox, &uses),
             ImapCommand::Delete(mailbox) => self.delete(tag, &mailbox),
             ImapCommand::Rename { from, to } => self.rename(tag, &from, &to),
@@ -376,7 +376,7 @@ impl ImapMachine {
                 None
             }
             ImapCommand::Fetch { uid, set, items, changed_since, vanished } => {
-                self.fetch(tag, (uid, &set), items, (changed_since, vanished))
+                self.fetch(tag, uid, &set, items, changed_since, vanished)
             }
             ImapCommand::Search { uid, search } => self.search(tag, uid, search),
             ImapCommand::Sort { uid, sort } => self.sort(tag, uid, sort),

@@ -70,20 +70,21 @@ impl ImapMachine {
     pub(super) fn search(&mut self, tag: String, uid: bool, search: SearchCommand) -> Option<ImapEvent> {
         // IMAP4rev2 has no other answer (RFC 9051 section 6.4.4).
         let all = SearchReturn { all: true, ..SearchReturn::default() };
-        self.look_for((tag, uid), &search.key, search.returns.or(self.rev2.then_some(all)), None)
+        self.look_for(tag, uid, &search.key, search.returns.or(self.rev2.then_some(all)), None)
     }
 
     pub(super) fn sort(&mut self, tag: String, uid: bool, sort: SortCommand) -> Option<ImapEvent> {
-        self.look_for((tag, uid), &sort.key, None, Some(Order::sort(sort.order)))
+        self.look_for(tag, uid, &sort.key, None, Some(Order::sort(sort.order)))
     }
 
     pub(super) fn thread(&mut self, tag: String, uid: bool, thread: ThreadCommand) -> Option<ImapEvent> {
-        self.look_for((tag, uid), &thread.key, None, Some(Order::thread(thread.algorithm)))
+        self.look_for(tag, uid, &thread.key, None, Some(Order::thread(thread.algorithm)))
     }
 
     fn look_for(
         &mut self,
-        (tag, uid): (String, bool),
+        tag: String,
+        uid: bool,
         key: &SearchKey,
         returns: Option<SearchReturn>,
         order: Option<Order>,

@@ -260,7 +260,7 @@ impl Host {
         let (account, view) = (&**self.account.as_ref().unwrap(), self.view.as_deref().unwrap());
         match event {
             ImapEvent::Store { uid, set, update, unchanged_since } => {
-                self.machine.stored(now(changes::store(view, (uid, &set), update, unchanged_since)));
+                self.machine.stored(now(changes::store(view, uid, &set, update, unchanged_since)));
             }
             ImapEvent::Vanished { since } => {
                 let uids = now(view.vanished(posthaste_mailstore::ModSeq(since)));

@@ -97,9 +97,9 @@ impl Source {
         let mut folders = Vec::new();
         let listed = entries(&top)?;
         for (name, kind) in &listed {
-            maildir_folder(&top, path, (name, *kind), left_out, &mut folders);
+            maildir_folder(&top, path, name, *kind, left_out, &mut folders);
         }
-        directory((&top, listed), path, &mut Vec::new(), left_out, &mut folders)?;
+        directory(&top, listed, path, &mut Vec::new(), left_out, &mut folders)?;
         if left_out.count == 0 && folders.iter().all(|folder| folder.files.is_empty() && !folder.is_maildir) {
             let why = "there is no mail in it: neither `cur` and `new` of a Maildir, nor files with names in .eml";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -133,7 +133,8 @@ pub fn since_1970(secs: i64) -> u64 {
 fn maildir_folder(
     top: &OwnedFd,
     path: &Path,
-    (name, kind): (&CStr, FileType),
+    name: &CStr,
+    kind: FileType,
     left_out: &mut LeftOut,
     folders: &mut Vec<SourceFolder>,
 ) {
@@ -201,7 +202,8 @@ fn maildir(
 
 /// A Maildir, or files named `.eml`; directories below it become mailboxes.
 fn directory(
-    (dir, listed): (&OwnedFd, Entries),
+    dir: &OwnedFd,
+    listed: Entries,
     path: &Path,
     levels: &mut Vec<String>,
     left_out: &mut LeftOut,
@@ -246,7 +248,7 @@ fn directory(
             continue;
         }
         levels.push(text);
-        let found = entries(&fd).and_then(|listed| directory((&fd, listed), &at, levels, left_out, folders));
+        let found = entries(&fd).and_then(|listed| directory(&fd, listed, &at, levels, left_out, folders));
         levels.pop();
         if let Err(error) = found {
             left_out.tell(&at, &error);

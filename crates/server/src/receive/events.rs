@@ -205,7 +205,8 @@ pub(crate) fn command(
 /// An accepted or refused login. `session` is that of SMTP, if it is one; only the operator sees the reason of a failure.
 pub(crate) fn login(
     recorder: &EventRecorder,
-    (peer, session): (&Peer, Option<&Session>),
+    peer: &Peer,
+    session: Option<&Session>,
     mechanism: &str,
     user: &str,
     failure: Option<LoginFailure>,

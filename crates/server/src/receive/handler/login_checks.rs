@@ -17,7 +17,8 @@ impl Receiver {
     /// Logs a login and records its event. Every accepted login is recorded, so that the use of a stolen password can be found; refused ones only as often as they are logged.
     pub(super) fn record_login(
         &self,
-        (peer, session): (&Peer, Option<&Session>),
+        peer: &Peer,
+        session: Option<&Session>,
         mechanism: &str,
         user: &str,
         failure: Option<LoginFailure>,
@@ -26,7 +27,7 @@ impl Receiver {
         let kind = if why.is_none() { Kind::Login } else { Kind::FailedLogin };
         let told = self.is_told(kind, About::Client(peer.ip()));
         if let Some(recorder) = self.events().filter(|_| told || why.is_none()) {
-            events::login(recorder, (peer, session), mechanism, user, failure);
+            events::login(recorder, peer, session, mechanism, user, failure);
         }
         let peer = events::peer_name(peer);
         let tls = session.and_then(|session| session.tls.as_deref()).map(certificates::version);
@@ -40,7 +41,8 @@ impl Receiver {
     /// Checks a password and records the outcome. `session`: of SMTP.
     pub(super) async fn check_login(
         &self,
-        (peer, session): (&Peer, Option<&Session>),
+        peer: &Peer,
+        session: Option<&Session>,
         mechanism: &str,
         claim: PasswordClaim,
     ) -> Result<LoggedIn, LoginFailure> {
@@ -49,7 +51,7 @@ impl Receiver {
         let origin = session.map_or_else(|| reading(peer), |_| sending(peer));
         let checked = self.0.gate.check(&settings.logins, &settings.directory, origin, claim).await;
         let name = checked.as_ref().map_or(&user, |login| &login.name);
-        self.record_login((peer, session), mechanism, name, checked.as_ref().err().copied());
+        self.record_login(peer, session, mechanism, name, checked.as_ref().err().copied());
         checked
     }
 
@@ -62,7 +64,7 @@ impl Receiver {
             LoginFailure::Wrong(_) if is_page_link(presented) => ("a link to the page", LoginFailure::Wrong(USED_LINK)),
             failure => ("a token", failure),
         };
-        self.record_login((&peer, None), "HTTP", what, Some(failure));
+        self.record_login(&peer, None, "HTTP", what, Some(failure));
         failure
     }
 }

@@ -63,7 +63,7 @@ impl Receiver {
             elapsed(body, pause).await;
         }
         let (gathered, summary, said) =
-            match self.gather(intake, (session, sender_check.is_some()), &settings, envelope, body).await {
+            match self.gather(intake, session, sender_check.is_some(), &settings, envelope, body).await {
                 Ok(gathered) => gathered,
                 Err(why) => return refuse(why, log).into(),
             };
@@ -121,7 +121,8 @@ impl Receiver {
     async fn gather<B: Incoming<Error = BodyError>>(
         &self,
         intake: &Intake,
-        (session, is_checked): (&Session, bool),
+        session: &Session,
+        is_checked: bool,
         settings: &Settings,
         envelope: &Envelope,
         body: &mut B,

@@ -81,7 +81,7 @@ impl Handler for Receiver {
     ) -> Result<String, Reply> {
         let Credentials { user, password, acts_for } = credentials;
         let claim = PasswordClaim { user, password, acts_for };
-        let checked = self.check_login((&session.peer, Some(session)), mechanism, claim).await;
+        let checked = self.check_login(&session.peer, Some(session), mechanism, claim).await;
         let LoggedIn { name, secrets } = checked.map_err(logins::refusal)?;
         session.state = Some(secrets);
         Ok(name)
@@ -92,7 +92,7 @@ impl Handler for Receiver {
         let origin = sending(&session.peer);
         let keys = self.0.gate.scram_keys(&settings.logins, &settings.directory, origin, user).await;
         keys.map_err(|failure| {
-            self.record_login((&session.peer, Some(session)), scram::NAME, logged(user), Some(failure));
+            self.record_login(&session.peer, Some(session), scram::NAME, logged(user), Some(failure));
             logins::refusal(failure)
         })
     }
@@ -102,7 +102,7 @@ impl Handler for Receiver {
         let origin = sending(&session.peer);
         let checked = self.0.gate.check_scram(&settings.logins, &settings.directory, origin, proof).await;
         let name = checked.as_ref().map_or_else(|_| logged(proof.user()), |login| &login.name);
-        self.record_login((&session.peer, Some(session)), proof.mechanism(), name, checked.as_ref().err().copied());
+        self.record_login(&session.peer, Some(session), proof.mechanism(), name, checked.as_ref().err().copied());
         let LoggedIn { name, secrets } = checked.map_err(logins::refusal)?;
         session.state = Some(secrets);
         Ok(name)

@@ -40,10 +40,10 @@ impl Receiver {
                 let user = logged(&claim.user).to_owned();
                 let checked = self.check_first_password(peer, &settings.directory, mail, claim).await;
                 let name = checked.as_ref().unwrap_or(&user);
-                self.record_login((peer, None), protocol, name, checked.as_ref().err().copied());
+                self.record_login(peer, None, protocol, name, checked.as_ref().err().copied());
                 checked.map(|login| Grant { login, until: self.end_of_first_password() })
             }
-            _ => self.check_login((peer, None), protocol, claim).await.map(|login| self.grant(login)),
+            _ => self.check_login(peer, None, protocol, claim).await.map(|login| self.grant(login)),
         }
     }
 
@@ -61,7 +61,7 @@ impl Receiver {
     ) -> Result<Option<ScramKeys>, LoginFailure> {
         let settings = self.settings();
         let keys = self.0.gate.scram_keys(&settings.logins, &settings.directory, reading(peer), user).await;
-        keys.inspect_err(|failure| self.record_login((peer, None), protocol, logged(user), Some(*failure)))
+        keys.inspect_err(|failure| self.record_login(peer, None, protocol, logged(user), Some(*failure)))
     }
 
     /// Like [`check_reader`](Self::check_reader), for a proof by such keys.
@@ -74,7 +74,7 @@ impl Receiver {
         let settings = self.settings();
         let checked = self.0.gate.check_scram(&settings.logins, &settings.directory, reading(peer), proof).await;
         let name = checked.as_ref().map_or_else(|_| logged(proof.user()), |login| &login.name);
-        self.record_login((peer, None), protocol, name, checked.as_ref().err().copied());
+        self.record_login(peer, None, protocol, name, checked.as_ref().err().copied());
         checked.map(|login| self.grant(login))
     }
 

@@ -79,7 +79,7 @@ impl Webhooks {
         self.states.keep(&wanted.iter().map(|webhook| &*webhook.name).collect::<Vec<_>>());
         for webhook in wanted {
             let before = old.remove(&webhook.name).and_then(|before| before.thread);
-            self.running.push(start(&self.dir, webhook, (&self.poison, &self.states), before));
+            self.running.push(start(&self.dir, webhook, &self.poison, &self.states, before));
         }
     }
 }
@@ -92,7 +92,8 @@ pub(crate) fn unusable(webhook: &Webhook) -> Option<String> {
 fn start(
     dir: &Path,
     webhook: &Webhook,
-    (poison, states): (&PoisonWatch, &Arc<WebhookStates>),
+    poison: &PoisonWatch,
+    states: &Arc<WebhookStates>,
     before: Option<JoinHandle<()>>,
 ) -> Running {
     let stop = Arc::<Stop>::default();
