@@ -164,32 +164,48 @@ impl<V: ServerView> Shared<V> {
         self.status.get(look).await
     }
 
-    /// The queue, or a tenant's part of it. There are no more of them than tenants of tokens. `None`: the server does not say.
+    /// The queue, or a tenant's part of it; of all nodes of a cluster. There are no more of them than tenants of tokens. `None`: the server does not say.
     pub async fn queue(self: &Arc<Self>, tenant: Option<&str>) -> Option<Arc<QueueStatus>> {
-        let one = self.queue_of(tenant);
+        self.look_at_queue(tenant.unwrap_or_default(), tenant, V::whole_queue).await
+    }
+
+    /// The queue of this server for a scrape. It never waits for work that grows with the queue. If the last look took
+    /// long, its result is returned, and the next look starts in the background.
+    pub async fn queue_for_scrape(self: &Arc<Self>) -> Option<Arc<QueueStatus>> {
+        // A server that is no node has one look for pages and scrapes.
+        let name = if self.view.is_node() { THIS_NODE } else { "" };
+        let Some(last) = self.queue_of(name).looks.last_if_long() else {
+            return self.look_at_queue(name, None, V::queue).await;
+        };
+        let shared = Arc::clone(self);
+        tokio::spawn(async move { shared.look_at_queue(name, None, V::queue).await });
+        Some(last)
+    }
+
+    async fn look_at_queue(
+        self: &Arc<Self>,
+        name: &str,
+        tenant: Option<&str>,
+        look: fn(&V, Option<&str>) -> QueueStatus,
+    ) -> Option<Arc<QueueStatus>> {
+        let one = self.queue_of(name);
         let (shared, looking, tenant) = (Arc::clone(self), Arc::clone(&one), tenant.map(str::to_owned));
         let look = move || {
-            let mut queue = shared.view.queue(tenant.as_deref());
+            let mut queue = look(&shared.view, tenant.as_deref());
             looking.seen.date(&mut queue.attention, unix_secs());
             queue
         };
         one.looks.get(look).await
     }
 
-    /// The queue for a scrape. It never waits for work that grows with the queue. If the last look took long, its
-    /// result is returned, and the next look starts in the background.
-    pub async fn queue_for_scrape(self: &Arc<Self>) -> Option<Arc<QueueStatus>> {
-        let Some(last) = self.queue_of(None).looks.last_if_long() else { return self.queue(None).await };
-        let shared = Arc::clone(self);
-        tokio::spawn(async move { shared.queue(None).await });
-        Some(last)
-    }
-
-    fn queue_of(&self, tenant: Option<&str>) -> Arc<OneQueue> {
+    fn queue_of(&self, name: &str) -> Arc<OneQueue> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(queues.entry(tenant.unwrap_or_default().to_owned()).or_default())
+        Arc::clone(queues.entry(name.to_owned()).or_default())
     }
 }
+
+/// The name of the looks at this node's part of the queue. No tenant has it.
+const THIS_NODE: &str = "\0";
 
 /// A look at the server that all pages share.
 #[derive(Debug)]

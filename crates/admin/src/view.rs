@@ -28,6 +28,16 @@ pub trait ServerView: Send + Sync + 'static {
     /// Its queue of mail for other hosts, or only what there is of this tenant. May block.
     fn queue(&self, tenant: Option<&str>) -> QueueStatus;
 
+    /// True of a node of a cluster: [`whole_queue`](Self::whole_queue) is of all nodes.
+    fn is_node(&self) -> bool {
+        false
+    }
+
+    /// Like [`queue`](Self::queue), of all nodes of a cluster. For people: metrics of nodes are added up elsewhere. May block.
+    fn whole_queue(&self, tenant: Option<&str>) -> QueueStatus {
+        self.queue(tenant)
+    }
+
     /// Answers a request of the control socket for a token, with lines for `answer` until that says no. For the token of a tenant, `request` selects that tenant's mail already,
     /// and what else there is must not be shown. May block.
     ///

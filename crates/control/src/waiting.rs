@@ -191,6 +191,9 @@ pub struct SummaryEnd {
     /// Recipients of all of them.
     #[serde(default)]
     pub recipients: u64,
+    /// When the oldest of them was received, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest: Option<i64>,
     /// Settled recipients whose senders are still to be told. They take room, too. 0 for a tenant.
     #[serde(default)]
     pub notices: u64,

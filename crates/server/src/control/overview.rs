@@ -12,7 +12,7 @@ use posthaste_admin::{
     FollowEvents, Guess, InjectCall, InjectReply, PublicFile, QueueStatus, Readiness, RelayStatus, ServerStatus,
     ServerView, StreamStatus, Token, TokenHash, Urgency, WebhookStatus, secret_hash,
 };
-use posthaste_control::Request;
+use posthaste_control::{CountLine, Request};
 use posthaste_events::read::{Next, Reader};
 use posthaste_intake::{Intake, Trouble};
 use posthaste_queue::{QueueEntry, Secs, Selection};
@@ -23,6 +23,7 @@ use crate::config::expiry::CertificateWarning;
 use crate::control::delays::{DELAYS_MAX, Delay, rough};
 use crate::control::disks::{Disks, FileSystem};
 use crate::control::public_files::PublicFiles;
+use crate::control::requests::everywhere::busiest_domains;
 use crate::control::requests::queue_counts::{NamedCount, QueueCounts, tls_counts};
 use crate::receive::handler::Receiver;
 use crate::services::inject::{InjectKeys, Injector};
@@ -225,6 +226,39 @@ impl ServerView for Overview {
             others: all.names.saturating_sub(DESTINATIONS_MAX) as u64,
             tenants: self.tenants(&by_tenant.busiest),
             attention: of_queues(&relays, tenant).into_iter().chain(delays(&relays, tenant, now_secs())).collect(),
+        }
+    }
+
+    fn is_node(&self) -> bool {
+        self.receiver.cluster().is_some()
+    }
+
+    fn whole_queue(&self, tenant: Option<&str>) -> QueueStatus {
+        let Some((lines, end, answers)) = busiest_domains(&self.receiver, tenant, DESTINATIONS_MAX as u32) else {
+            return self.queue(tenant);
+        };
+        let relays = self.receiver.relays();
+        let mut attention = of_queues(&relays, tenant);
+        attention.extend(delays(&relays, tenant, now_secs()));
+        if !answers.is_whole() {
+            let what = format!("not all nodes are shown: {answers}");
+            attention.push(Attention::new(Urgency::Warning, "nodes", what, "posthaste cluster status"));
+        }
+        let destination = |line: &CountLine| DestinationCount {
+            domain: line.name().to_owned(),
+            recipients: line.recipients,
+            deferred: line.deferred,
+            held: line.held,
+            suspended: line.suspended,
+            oldest: line.oldest,
+        };
+        QueueStatus {
+            recipients: end.recipients,
+            oldest: end.oldest,
+            destinations: lines.iter().map(destination).collect(),
+            others: end.done.saturating_sub(lines.len() as u64),
+            tenants: Vec::new(),
+            attention,
         }
     }
 

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use posthaste_admin::AskRefusal;
-use posthaste_control::{Doing, NodeAnswers, Request, SuppressionFilter, UnansweredNode, Which};
+use posthaste_control::{
+    By, CountLine, Doing, NodeAnswers, Request, SummaryEnd, SuppressionFilter, UnansweredNode, Which,
+};
 use posthaste_spool::Lsn;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -170,6 +172,26 @@ pub(super) fn perform(
             Ok(round.end(end))
         }
     }
+}
+
+/// The busiest domains of all nodes, or of a tenant's mail there. `None`: this is no node of a cluster, or nobody answers. Blocks.
+pub(crate) fn busiest_domains(
+    receiver: &Receiver,
+    tenant: Option<&str>,
+    top: u32,
+) -> Option<(Vec<CountLine>, SummaryEnd, NodeAnswers)> {
+    let node = receiver.cluster()?;
+    let tenant = tenant.map(str::to_owned);
+    let of = Which { tenant: tenant.clone(), ..Which::default() };
+    let lines = std::cell::RefCell::new(Vec::new());
+    let take = |line: Value| {
+        lines.borrow_mut().extend(serde_json::from_value(line));
+        true
+    };
+    let request = Request::Summary { of, by: By::Domain, top: Some(top) };
+    let end = perform(receiver, &**node, &request, &Asker { tenant, ..Asker::default() }, &take).ok()?;
+    let answers = serde_json::from_value(end["cluster"].clone()).ok()?;
+    Some((lines.into_inner(), serde_json::from_value(end).ok()?, answers))
 }
 
 /// It was compared with all.

@@ -15,7 +15,7 @@ mod closed_mailboxes;
 mod cluster;
 mod divert;
 mod domains;
-mod everywhere;
+pub(crate) mod everywhere;
 mod explain;
 mod export;
 mod find;

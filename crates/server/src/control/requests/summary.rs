@@ -57,7 +57,8 @@ pub(super) fn summary(
     }
     let owed: u64 = relays.iter().map(|relay| relay.stats().owed_notices).sum();
     let notices = if asker.tenant.is_none() { owed } else { 0 };
-    Ok(as_json(&SummaryEnd { done: all.names as u64, recipients: all.recipients, notices, room: rooms }))
+    let (done, recipients, oldest) = (all.names as u64, all.recipients, all.oldest);
+    Ok(as_json(&SummaryEnd { done, recipients, oldest, notices, room: rooms }))
 }
 
 /// Each queue has the whole limit for itself.

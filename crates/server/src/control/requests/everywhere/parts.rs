@@ -11,7 +11,7 @@ use crate::control::requests::summary::add_room;
 /// The busiest names of all parts, and the last line. Of a part that has not all of its names, the others are not counted with their name.
 pub(super) fn merge_summaries(parts: Vec<PeerPart>, most: usize) -> (Vec<CountLine>, SummaryEnd) {
     let mut names: HashMap<String, CountLine> = HashMap::new();
-    let mut sum = SummaryEnd { done: 0, recipients: 0, notices: 0, room: Vec::new() };
+    let mut sum = SummaryEnd { done: 0, recipients: 0, oldest: None, notices: 0, room: Vec::new() };
     for PeerPart { lines, end, .. } in parts {
         for line in lines {
             let Ok(line) = serde_json::from_value::<CountLine>(line) else { continue };
@@ -24,6 +24,7 @@ pub(super) fn merge_summaries(parts: Vec<PeerPart>, most: usize) -> (Vec<CountLi
         let Ok(end) = serde_json::from_value::<SummaryEnd>(end) else { continue };
         sum.done = sum.done.max(end.done);
         sum.recipients += end.recipients;
+        sum.oldest = sum.oldest.into_iter().chain(end.oldest).min();
         sum.notices += end.notices;
         end.room.into_iter().for_each(|room| add(&mut sum.room, room));
     }

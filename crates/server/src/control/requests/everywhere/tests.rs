@@ -1,7 +1,5 @@
 use std::cell::RefCell;
 
-use posthaste_control::{By, CountLine};
-
 use super::*;
 use crate::control::requests::list::key;
 use crate::receive::cluster::PeerAnswerer;
@@ -111,9 +109,9 @@ fn a_part_of_the_list_of_all_nodes_goes_on_where_it_ended() {
 #[test]
 fn counts_of_all_nodes_are_added_up() {
     let part = |name: &str, recipients, limit: &str| {
-        let limit = Some(limit.to_owned());
-        let line = CountLine { recipients, oldest: recipients as i64, limit, ..CountLine::of(By::Domain, name) };
-        let end = json!({ "done": 1, "recipients": recipients, "notices": 1, "room": [] });
+        let mut line = CountLine::of(By::Domain, name);
+        (line.recipients, line.oldest, line.limit) = (recipients, recipients as i64, Some(limit.to_owned()));
+        let end = json!({ "done": 1, "recipients": recipients, "oldest": recipients, "notices": 1, "room": [] });
         PeerPart { lines: vec![as_json(&line)], end, ..PeerPart::default() }
     };
     let none = PeerPart { end: json!({ "done": 0 }), ..PeerPart::default() };
@@ -122,7 +120,7 @@ fn counts_of_all_nodes_are_added_up() {
     let [line] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!((line.name(), line.recipients, line.oldest), ("a.example", 5, 2));
     assert_eq!(line.limit.as_deref(), Some("many"));
-    assert_eq!((end.done, end.recipients, end.notices), (2, 9, 3));
+    assert_eq!((end.done, end.recipients, end.oldest, end.notices), (2, 9, Some(2), 3));
     let ends = [json!({ "done": 2, "follow": 1 }), json!({ "done": 3 })];
     assert_eq!(add_numbers(ends.iter(), true), json!({ "done": 5, "follow": 1 }));
     assert_eq!(add_numbers(ends.iter(), false), json!({ "done": 3, "follow": 1 }));
