@@ -105,6 +105,16 @@ async fn idle_hears_of_new_mail() {
     assert!(client.hear("c OK IDLE completed\r\n").await.ends_with("c OK IDLE completed\r\n"));
 }
 
+/// Decision 57.
+#[tokio::test]
+async fn status_of_the_selected_mailbox_may_be_ahead() {
+    let store = common::store();
+    let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
+    store.add("INBOX", FakeMessage::new("Subject: new\r\n\r\n"));
+    let answer = client.ask("c STATUS INBOX (MESSAGES UIDNEXT)").await;
+    assert!(answer.contains("* STATUS \"INBOX\" (MESSAGES 4 UIDNEXT 5)"), "{answer}");
+}
+
 #[tokio::test]
 async fn another_configuration_is_in_force_for_later_sessions() {
     let with_limit = |append_bytes| {
