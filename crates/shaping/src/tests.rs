@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use posthaste_units::Rate;
 
 use super::*;
