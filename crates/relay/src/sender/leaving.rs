@@ -7,7 +7,7 @@ use posthaste_message::rewrite::AddressMap;
 use posthaste_smtp::{MailFrom, RcptTo};
 use tokio::task::JoinHandle;
 
-use super::messages::{LoadError, Loaded, Unloaded};
+use super::messages::{LoadError, Loaded, NotSigned, Unloaded};
 use super::shared::Shared;
 
 /// Signs mail whose header has changed on its way out (RFC 6376).
@@ -17,17 +17,6 @@ pub trait LeavingSigner: Send + Sync {
     /// # Errors
     /// It must not leave without.
     fn sign(&self, message: &[Bytes]) -> Result<String, NotSigned>;
-}
-
-/// Why a message that must be signed is not.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotSigned {
-    /// A key cannot be used now.
-    #[error("the message cannot be signed now: {0}")]
-    Now(String),
-    /// No key can sign it.
-    #[error("the message cannot be signed: {0}")]
-    Never(String),
 }
 
 /// A message on its way out.

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use posthaste_smtp::Reply;
 use posthaste_spool::{Lsn, MessageReader, PublishedBody, ReadError, Spool, StreamId};
 
-use super::leaving::NotSigned;
 use crate::session::{FateScope, RecipientFate};
 use posthaste_queue::entry::QueuedRecipient;
 use posthaste_queue::{QueueEntry, Queued};
@@ -48,6 +47,17 @@ pub(super) enum LoadError {
     /// Its header has changed, and it has no new signature.
     #[error(transparent)]
     NotSigned(#[from] NotSigned),
+}
+
+/// Why a message that must be signed is not.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotSigned {
+    /// A key cannot be used now.
+    #[error("the message cannot be signed now: {0}")]
+    Now(String),
+    /// No key can sign it.
+    #[error("the message cannot be signed: {0}")]
+    Never(String),
 }
 
 impl LoadError {

@@ -89,8 +89,9 @@ pub use config::{Config, Delivering, Notifier, OutgoingNotice, Witnesses, opport
 pub use control::{Acted, ControlError, Filter, WaitingRecipient};
 pub use count::Count;
 pub use explain::{OfMail, UnknownName};
-pub use leaving::{LeavingSigner, NotSigned};
+pub use leaving::LeavingSigner;
 pub use maps::{LocalParts, MapsSection, Pairs, RecipientsSection};
+pub use messages::NotSigned;
 pub use mta_sts::{MtaSts, MtaStsError};
 pub use notices::{NoticeSection, Notices};
 pub use observer::{
