@@ -1,6 +1,9 @@
 //! The HTTP side of a mail server: tokens, checks of requests, the API and the page.
 //!
 //! For any server that has something to show: it implements [`ServerView`]. Nothing here decides about mail, and nothing here knows how mail is kept.
+//!
+//! A request passes `guard.rs` (the credential, checks against other sites), `routes.rs` (`authenticate` checks the
+//! token, then its scopes and its route), and `ask.rs` (the call of [`ServerView`]). The tokens are in `token_file.rs`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

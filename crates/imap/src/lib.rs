@@ -3,6 +3,18 @@
 //! Any server of mailboxes can use it: [`session::ImapMachine`] asks its owner for logins, names, rows and octets of messages, and holds none
 //! of them longer than a command. It opens no file and no socket and reads no clock; with feature `tokio`, a driver does.
 //!
+//! | commands | file of `session/` |
+//! | --- | --- |
+//! | FETCH | `fetch.rs`, one message: `source.rs` |
+//! | SEARCH, SORT, THREAD | `searching.rs`, `matching.rs`, `ordering.rs`, `threads.rs` |
+//! | STORE, COPY, MOVE, EXPUNGE | `changing.rs` |
+//! | SELECT, EXAMINE, STATUS, CLOSE | `select.rs` |
+//! | APPEND | `appending.rs` |
+//! | LIST, CREATE, DELETE, RENAME, SUBSCRIBE | `listing.rs`, `managing.rs` |
+//! | LOGIN, AUTHENTICATE, STARTTLS | `auth.rs` |
+//!
+//! The machine asks; `driver/messages.rs` answers about messages from the store, `driver/serve.rs` about the rest.
+//!
 //! ```
 //! use posthaste_imap::{ImapCommand, parse};
 //!

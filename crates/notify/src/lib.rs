@@ -2,7 +2,8 @@
 //!
 //! For every program that reports the outcome of a message, or reads such reports. It does not decide when.
 //!
-//! * [`dsn`] writes delivery status notifications; [`report`] reads those of other hosts, and complaints.
+//! * [`dsn`] writes delivery status notifications (bounces): `dsn/mod.rs` the message, `dsn/wording.rs` its text.
+//! * [`report`] reads those of other hosts, and complaints.
 //! * [`return_path`] signs the sender of each recipient, so that a report names it. [`originals`] keeps its addresses.
 //! * [`srs`] rewrites the senders of forwarded mail, and back. [`secrets`] are the keys of both.
 //! * [`suppression`] lists addresses that get no mail.

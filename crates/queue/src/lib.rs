@@ -19,6 +19,15 @@
 //! A settled recipient may owe its sender a notice: it stays known, with its message, until [`What::Told`]. See
 //! [`OwedNotice`].
 //!
+//! | question | file |
+//! | --- | --- |
+//! | the change of each entry | `apply.rs` |
+//! | the next message of a site | `ready.rs`, turns: `turns.rs` |
+//! | retries and expiry | `schedule.rs`, `wheel.rs` |
+//! | routes, sources | `routes.rs`, `pick.rs` |
+//! | suspensions, diversions, slow-downs | `suspended` of [`Queue`], `divert.rs`, `slow.rs`; durable: `entry.rs`, `snapshot.rs` |
+//! | operators' commands | `admin.rs` |
+//!
 //! An operator releases held recipients; those held until a time are released then ([`Queue::end_holds`]).
 //!
 //! A due recipient waits in the queue of its tenant, campaign and domain (the scheduled level). [`Queue::route`]

@@ -9,7 +9,8 @@
 //! * [`scan`] searches Maildirs that have no index.
 //! * [`SearchPlan`] holds what a search shall return, in which order; it chooses the cheapest way when it runs.
 //! * [`Searcher::containing`] answers as IMAP's SEARCH does: substrings, and which messages have to be read to know.
-//! * [`watch`] keeps an index up to date while mail comes and goes, and lends it to other writers.
+//! * [`watch`] keeps an index up to date while mail comes and goes, and lends it to other writers. Delivery does not know of
+//!   it: the kernel reports each new file.
 //! * [`query::parse`] reads mu's and notmuch's query language; errors point at the character.
 //!
 //! ```
