@@ -103,7 +103,7 @@ struct Place<'a> {
 }
 
 impl Default for LoginGate {
-    /// A gate without a file: known networks are forgotten with it.
+    /// A gate without a file: it forgets known networks when it is dropped.
     fn default() -> Self {
         Self {
             lanes: [Lane::new(CHECKS_MAX), Lane::new(READING_CHECKS_MAX)],
@@ -368,9 +368,9 @@ impl Place<'_> {
     }
 }
 
-/// Checks at a time for sending: about 60 MiB, including the reserved one.
+/// Concurrent checks for sending: about 60 MiB, including the reserved one.
 const CHECKS_MAX: usize = 2;
-/// Checks at a time for reading: about 40 MiB.
+/// Concurrent checks for reading: about 40 MiB.
 const READING_CHECKS_MAX: usize = 1;
 const RESERVED_CHECKS_MAX: usize = 1;
 /// Passwords checked or waiting for a purpose: about a second's worth.

@@ -192,7 +192,7 @@ impl Guesses {
             .collect()
     }
 
-    /// Forgets the failures of a client and of its /48. False if there are none.
+    /// Clears the failures of a client and of its /48. False if it had none.
     pub fn forget(&self, ip: IpAddr) -> bool {
         let client = match ip {
             IpAddr::V4(_) => ip,

@@ -1,4 +1,4 @@
-//! When each name is tried again. Kept on disk: a server that restarts often must not ask more often.
+//! Retry time of each name. Kept on disk: a server that restarts often must not ask more often.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(crate) struct Wait {
 
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
-/// The authority's word counts up to this part of the life: an answer must not let a certificate end.
+/// The authority's suggestion counts up to this fraction of the lifetime, so that it cannot let a certificate expire.
 const LATEST: (u64, u64) = (9, 10);
 
 impl Wait {
@@ -52,7 +52,7 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Blocks. A file that cannot be read, or is damaged, is as none.
+    /// Blocks. An unreadable or damaged file counts as missing.
     pub fn read(dir: &Path) -> Self {
         let file = dir.join("names.json");
         let of = read_json(&file);
@@ -68,7 +68,8 @@ impl Waits {
     }
 }
 
-/// Names whose last try has failed, each with the reason. Names without a record are none: they wait for it. Blocks.
+/// Names whose last try failed, with the reason. A name without a DNS record is left out: it waits for the record.
+/// Blocks.
 pub fn failures(dir: &Path) -> Vec<(String, String)> {
     let failed = Waits::read(dir).of.into_iter().filter(|(_, wait)| wait.failures > 0);
     failed.filter_map(|(name, wait)| Some((name, wait.why?))).collect()

@@ -10,10 +10,10 @@ use rustls::sign::CertifiedKey;
 
 use crate::error::AcmeError;
 
-/// Where a challenge is asked for by HTTP: this and its token (RFC 8555 section 8.3).
+/// Path of an HTTP challenge, followed by its token (RFC 8555 section 8.3).
 pub const CHALLENGE_PATH: &str = "/.well-known/acme-challenge/";
 
-/// Challenges under way, shown at each listener. Clones share them.
+/// Pending challenges, answered by each listener. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Challenges {
     tls: ValidationCertificates,
@@ -37,7 +37,8 @@ impl Challenges {
         Shown { challenges: self.clone(), what: What::Token(token.to_owned()) }
     }
 
-    /// Shows a certificate with this digest to those who validate `name`, until the guard is dropped. Returns it, too.
+    /// Presents a certificate with this digest to clients that validate `name`, until the guard is dropped. Returns the
+    /// certificate, too.
     pub(crate) fn show_tls(&self, name: &str, digest: &[u8; 32]) -> Result<(Shown, Arc<CertifiedKey>), AcmeError> {
         let made = validation_certificate(name, digest).map_err(|error| AcmeError::Certificate(error.to_string()))?;
         let made = Arc::new(made);
@@ -46,7 +47,7 @@ impl Challenges {
     }
 }
 
-/// A challenge that is shown until this is dropped.
+/// A challenge that is answered until this is dropped.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Shown {
@@ -71,7 +72,7 @@ impl Drop for Shown {
     }
 }
 
-/// RFC 8737 section 3: the name alone, and the digest in a critical extension.
+/// RFC 8737 section 3: a certificate with this name only and the digest in a critical extension.
 fn validation_certificate(
     name: &str,
     digest: &[u8; 32],

@@ -1,4 +1,4 @@
-//! HTTP for the library, by a client that is there already. Each request blocks a thread of its own.
+//! HTTP for the ACME library, with the client of this workspace. Each request blocks a thread of its own.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -17,12 +17,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A chain of certificates has some KiB.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// Talks with one authority. Clones share connections.
+/// A client of one authority. Clones share connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Client(ureq::Agent);
 
 impl Client {
-    /// Trusts the authorities of `ca_file` alone. Blocks.
+    /// A client that trusts only the authorities of `ca_file`. Blocks.
     ///
     /// # Errors
     /// [`AcmeError::File`].

@@ -22,7 +22,7 @@ pub enum AcmeError {
     Unreachable {
         /// Address that was asked.
         at: String,
-        /// The mistake there.
+        /// The error at that address.
         why: String,
     },
     /// The program that writes DNS records failed.
@@ -37,13 +37,13 @@ pub enum AcmeError {
     /// The certificate cannot be used.
     #[error("the authority's certificate: {0}")]
     Certificate(String),
-    /// A file here cannot be read or written.
+    /// A local file cannot be read or written.
     #[error("{0}")]
     File(String),
 }
 
 impl AcmeError {
-    /// True if nothing was asked of anybody but DNS: it costs nothing to look again soon.
+    /// True if only DNS was asked, so a retry soon costs nothing.
     pub(crate) fn is_of_dns(&self) -> bool {
         matches!(self, Self::NoAddress(_) | Self::NoAnswer(_) | Self::Elsewhere(_))
     }

@@ -26,7 +26,8 @@ pub fn next_key_file(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.next-key"))
 }
 
-/// The key of a name's next certificate: made if there is none, if others can read it, or if it is in use already. Blocks.
+/// The key of a name's next certificate. A new one is made if it is missing, readable by others, or already in use.
+/// Blocks.
 ///
 /// # Errors
 /// [`AcmeError::File`]: it can be neither read nor written.
@@ -59,13 +60,13 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// `None`: it is not for this name, or has no validity.
+    /// `None` if it is for another name or has no validity.
     pub fn of(key: Arc<CertifiedKey>, name: &str) -> Option<Self> {
         let (not_before, not_after) = x509::validity(key.cert.first()?)?;
         certificate_has_name(&key, name).then_some(Self { key, not_before, not_after })
     }
 
-    /// Reads the file of a name. Blocks. A file that cannot be used is as none.
+    /// Reads the file of a name. Blocks. An unusable file counts as missing.
     ///
     /// # Errors
     /// [`AcmeError::File`]: others can read its key.
@@ -80,7 +81,7 @@ impl Kept {
     }
 }
 
-/// Makes the directory, for us alone. Blocks.
+/// Makes the directory with access for the owner only. Blocks.
 pub(crate) fn make_dir(dir: &Path) -> Result<(), AcmeError> {
     match std::fs::DirBuilder::new().mode(0o700).recursive(true).create(dir) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(failed(dir, &error)),
@@ -88,12 +89,12 @@ pub(crate) fn make_dir(dir: &Path) -> Result<(), AcmeError> {
     }
 }
 
-/// Writes a file that nobody else can read. Blocks.
+/// Writes a file that only the owner can read. Blocks.
 pub(crate) fn write(file: &Path, content: &[u8]) -> Result<(), AcmeError> {
     replace_file(file, Mode::RUSR | Mode::WUSR, content).map_err(|error| failed(file, &std::io::Error::from(error)))
 }
 
-/// Reads what [`write_json`] wrote. Blocks. A file that is missing or damaged is none.
+/// Reads a file of [`write_json`]. Blocks. `None` if it is missing or damaged.
 pub(crate) fn read_json<T: DeserializeOwned>(file: &Path) -> Option<T> {
     serde_json::from_str(posthaste_fsops::checked(&std::fs::read(file).ok()?)?).ok()
 }
@@ -117,7 +118,7 @@ impl AccountFile {
         dir.join("account.json")
     }
 
-    /// The account at `directory`, if there is one. Blocks.
+    /// Reads the account at `directory`, if it exists. Blocks.
     pub fn read(dir: &Path, directory: &str) -> Option<Self> {
         read_json::<Self>(&Self::path(dir)).filter(|account| account.directory == directory)
     }
@@ -127,7 +128,7 @@ impl AccountFile {
         write_json(&Self::path(dir), self)
     }
 
-    /// Forgets an account that the authority does not know any more. Blocks.
+    /// Removes an account that the authority no longer knows. Blocks.
     pub fn forget(dir: &Path) {
         // Without it there is nothing to forget.
         let _ = std::fs::remove_file(Self::path(dir));

@@ -3,8 +3,8 @@
 //! For any server on tokio and rustls. It knows no configuration and no resolver: the caller gives [`AcmeSettings`], looks names up ([`NameLookup`]), shows the
 //! [`Challenges`] at its listeners, and has the certificates in a [`CertificateList`](posthaste_net::CertificateList).
 //!
-//! An authority is asked only for what can succeed: the name's address is ours, and a challenge of our own was fetched through the name. A name that fails waits
-//! by itself; the others go on.
+//! A certificate is ordered only if the order can succeed: the name's address is ours, and a test challenge was fetched
+//! through the name. A failing name does not delay the others.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -22,7 +22,7 @@ use crate::settings::Way;
 /// Timeout of the authority for validation, and for signing.
 const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(180));
 
-/// A certificate as it came.
+/// A certificate and its key.
 pub(crate) struct Obtained {
     pub kept: Kept,
     /// Key and chain, for the file.
@@ -40,7 +40,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Orders it, shows the challenge, and fetches it.
+    /// Places the order, answers the challenge, and downloads the certificate.
     ///
     /// # Errors
     /// See [`AcmeError`].
@@ -58,7 +58,8 @@ impl Wanted<'_> {
         obtained(self.name, &self.key, &chain)
     }
 
-    /// Some authorities refuse to replace what they think is replaced already.
+    /// Places an order without a replacement if the authority refuses it: some believe that the certificate was already
+    /// replaced.
     async fn order(&self, account: &Account, identifiers: &[Identifier]) -> Result<Order, AcmeError> {
         if let Some(id) = self.replaces.and_then(identifier)
             && let Ok(order) = account.new_order(&NewOrder::new(identifiers).replaces(id)).await
@@ -68,7 +69,7 @@ impl Wanted<'_> {
         Ok(account.new_order(&NewOrder::new(identifiers)).await?)
     }
 
-    /// Shows the challenge of each name that is not validated yet.
+    /// Answers the challenge of each name that is not validated yet.
     async fn prove(&self, order: &mut Order, challenges: &Challenges) -> Result<Vec<Shown>, AcmeError> {
         let mut shown = Vec::new();
         let mut authorizations = order.authorizations();
@@ -143,7 +144,7 @@ pub(crate) fn identifier(kept: &Kept) -> Option<CertificateIdentifier<'static>> 
     Some(CertificateIdentifier::new(Der::from_slice(authority), Der::from_slice(serial)).into_owned())
 }
 
-/// The request for a certificate of this name alone.
+/// The certificate request for this name only.
 fn request(name: &str, key: &KeyPair) -> Result<Vec<u8>, rcgen::Error> {
     let mut params = CertificateParams::new(vec![name.to_owned()])?;
     params.distinguished_name = DistinguishedName::new();

@@ -1,4 +1,5 @@
-//! Our own challenge, fetched as the authority would fetch it. A failed order counts against the account for a week; a failed look costs nothing.
+//! Fetches a test challenge as the authority would. A failed order counts against the account for a week; a failed test
+//! costs nothing.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Maximum bytes of an HTTP answer.
 const ANSWER_BYTES_MAX: u64 = 8 << 10;
 
-/// Shows a challenge for `name` and fetches it at each of `addresses`.
+/// Publishes a challenge for `name` and fetches it at each of `addresses`.
 ///
 /// # Errors
 /// [`AcmeError::Unreachable`]: the first address at which it is not found.
@@ -107,7 +108,7 @@ async fn by_http(at: SocketAddr, name: &str, token: &str, expected: &str) -> io:
     }
 }
 
-/// Takes this certificate alone.
+/// Accepts this certificate only.
 #[derive(Debug)]
 struct Exactly {
     expected: Arc<CertifiedKey>,

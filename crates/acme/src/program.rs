@@ -11,11 +11,11 @@ use tokio::time::timeout;
 
 use crate::error::AcmeError;
 
-/// Records take their time until all servers of a zone have them.
+/// Timeout of the program: a record takes time to reach all servers of a zone.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Characters of its standard error that the log shows.
+/// Characters of the program's standard error in the log.
 const SHOWN_MAX: usize = 300;
-/// Bytes of it that are kept: a character has four at most.
+/// Bytes of standard error that are kept: a character has at most four.
 const SAID_BYTES_MAX: usize = 4 * SHOWN_MAX;
 
 /// Runs `program` with the record's name and its value. It ends with status 0 once the zone's servers have the record.
@@ -37,7 +37,8 @@ pub(crate) async fn write_record(program: &Path, name: &str, value: &str) -> Res
     Err(failed(format!("{status}: {}", said.trim())))
 }
 
-/// Its end, and the beginning of its standard error. The rest is read, so that it does not wait for a reader, and dropped.
+/// Returns the exit status and the start of standard error. The rest is read and dropped, so that the program never
+/// blocks on the pipe.
 async fn run(mut command: Command) -> io::Result<(ExitStatus, Vec<u8>)> {
     let mut child = command.spawn()?;
     let (mut said, mut piece) = (Vec::new(), [0; 4096]);

@@ -17,7 +17,7 @@ pub enum LookupError {
     Unknown(String),
 }
 
-/// Looks up what DNS says of a host name.
+/// Looks up a host name in DNS.
 pub trait NameLookup: Send + Sync + 'static {
     /// All addresses of `name`, at least one.
     fn addresses<'a>(&'a self, name: &'a str) -> LookupAnswer<'a, Vec<IpAddr>>;
@@ -68,9 +68,11 @@ pub struct AcmeSettings {
     pub dir: PathBuf,
     /// Validation method.
     pub way: Way,
-    /// Our addresses, of a host behind NAT. There the checks before an order only warn. Empty: an address is ours if this host has it.
+    /// Public addresses of a host behind NAT, where the checks before an order only warn. Empty: an address is ours if
+    /// this host has it.
     pub addresses: Vec<IpAddr>,
-    /// Gives each certificate a new key, if the look-up [allows](NameLookup::allows_key) it. It is made when the certificate before is obtained.
+    /// Gives each certificate a new key, if the look-up [allows](NameLookup::allows_key) it. The next key is made when
+    /// the present certificate is obtained.
     pub new_key: bool,
     /// Ports on which the authority looks for challenges.
     pub ports: Ports,

@@ -22,18 +22,18 @@ use crate::order::{Obtained, Wanted, identifier};
 use crate::probe;
 use crate::settings::{AcmeSettings, LookupError, NameLookup, Way};
 
-/// Between two looks at all names: a name whose record has appeared joins then.
+/// Interval between looks at all names. A name whose record has appeared gets its certificate then.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
 /// Timeout of all steps for one name.
 const NAME_PATIENCE: Duration = Duration::from_secs(1200);
-/// Between two questions about a renewal, if the authority does not say or answers nonsense.
+/// Interval between renewal queries, if the authority suggests none or an invalid one.
 const ASK_AGAIN: Duration = Duration::from_secs(6 * 3600);
 const ASKS_WAIT_MAX: usize = 8;
 /// Maximum addresses of a name that are checked.
 const ADDRESSES_MAX: usize = 16;
 /// Bytes of a reason that are kept and logged.
 const WHY_BYTES_MAX: usize = 1000;
-/// Reasons that are not logged again.
+/// Maximum remembered reasons, which are not logged again.
 const TOLD_MAX: usize = 1000;
 
 /// The state of a name.
@@ -41,7 +41,7 @@ const TOLD_MAX: usize = 1000;
 pub struct NameState {
     /// The name.
     pub name: String,
-    /// When its certificate ends, in seconds since 1970. `None`: it has none.
+    /// Expiry of its certificate, in seconds since 1970. `None` without a certificate.
     pub ends: Option<u64>,
     /// The last failure, if it has not succeeded since.
     pub why: Option<String>,
@@ -49,16 +49,16 @@ pub struct NameState {
     pub next: u64,
 }
 
-/// The result of a look at a name.
+/// The result of one try for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NameOutcome {
     /// The name.
     pub name: String,
-    /// True if there is a new certificate, in force.
+    /// True if a new certificate is in force.
     pub is_new: bool,
     /// The failure.
     pub why: Option<String>,
-    /// Why the key of the new certificate does not suit clients that know the key from elsewhere, or why it is not the next one.
+    /// Why clients that know the key from elsewhere would refuse the new key, or why the key did not change.
     pub about_key: Option<String>,
     /// End of its certificate, in seconds since 1970.
     pub ends: Option<u64>,
@@ -70,7 +70,7 @@ struct Ask {
     answer: oneshot::Sender<Vec<NameOutcome>>,
 }
 
-/// A worker that runs. It ends when all handles are dropped.
+/// A running worker. It ends when all handles are dropped.
 #[derive(Debug, Clone)]
 pub struct AcmeHandle {
     asks: mpsc::Sender<Ask>,
@@ -78,15 +78,15 @@ pub struct AcmeHandle {
 }
 
 impl AcmeHandle {
-    /// Tries each name at once that has no certificate or a due one, whatever has failed before; with `all` each name. `None`: the worker has ended, or too
-    /// many ask.
+    /// Tries at once each name without a certificate or with a due one, whatever failed before; with `all` each name.
+    /// `None` if the worker has ended or too many requests wait.
     pub async fn renew(&self, all: bool) -> Option<Vec<NameOutcome>> {
         let (answer, answered) = oneshot::channel();
         self.asks.try_send(Ask { all, answer }).ok()?;
         answered.await.ok()
     }
 
-    /// As [`renew`](Self::renew), without a wait for what comes of it.
+    /// Like [`renew`](Self::renew), but does not wait for the result.
     pub fn try_at_once(&self) {
         // If so many ask, names are tried anyway.
         let _ = self.asks.try_send(Ask { all: false, answer: oneshot::channel().0 });
@@ -98,7 +98,7 @@ impl AcmeHandle {
     }
 }
 
-/// Puts the certificates that are kept into `list`, and begins. Blocks; needs a tokio runtime.
+/// Puts the stored certificates into `list` and starts the worker. Blocks; needs a tokio runtime.
 ///
 /// # Errors
 /// [`AcmeError::File`]: the directory cannot be made, or others can read a key in it.
@@ -139,7 +139,7 @@ struct Worker {
     states: Arc<Mutex<Vec<NameState>>>,
     /// Account of the check in progress.
     account: Option<Account>,
-    /// Names without a record, which the log has told.
+    /// Names without a record that were already logged.
     told: BTreeSet<(String, String)>,
 }
 
@@ -161,7 +161,7 @@ impl Worker {
         }
     }
 
-    /// Looks at each name. Connections to the authority end with it.
+    /// Tries each name. Connections to the authority are closed at the end.
     async fn look(&mut self, at_once: bool, all: bool) -> Vec<NameOutcome> {
         let mut outcomes = Vec::new();
         for name in self.settings.names.clone() {
@@ -192,7 +192,8 @@ impl Worker {
         wait.renewal(&kept) <= now()
     }
 
-    /// Asks the authority when it wants a certificate renewed, and takes a moment of that time (RFC 9773 section 4.2). Without an answer the last one counts.
+    /// Asks the authority for its renewal window and picks a random time in it (RFC 9773 section 4.2). Without an
+    /// answer the last window counts.
     async fn ask_when(&mut self, name: &str, kept: &Kept) {
         let asked = async {
             let id = identifier(kept)?;
@@ -212,7 +213,7 @@ impl Worker {
         wait.ask_at = now() + again.as_secs().clamp(3600, 86_400);
     }
 
-    /// Obtains a certificate and puts it in force. Returns what is to be said about its key.
+    /// Obtains a certificate and puts it in force. Returns the warning about its key, if any.
     async fn renew(&mut self, name: &str) -> Result<Option<String>, AcmeError> {
         let renewed = timeout(NAME_PATIENCE, self.obtain(name)).await;
         let (obtained, about_key) = renewed.unwrap_or_else(|_| Err(AcmeError::Authority(Error::Timeout(None))))?;
@@ -240,7 +241,7 @@ impl Worker {
         Ok(about_key)
     }
 
-    /// The present key of a name, if there is one, and the next one, if keys change.
+    /// The present key of a name, if any, and the next one if keys change.
     async fn keys(&self, name: &str) -> Result<(Option<KeyPair>, Option<KeyPair>), AcmeError> {
         let (dir, name, new_key) = (self.settings.dir.clone(), name.to_owned(), self.settings.new_key);
         let has_present = self.kept.contains_key(&name);
@@ -252,8 +253,8 @@ impl Worker {
         .await
     }
 
-    /// The key of a new certificate, and what is to be said about it. Where clients do not expect the next key yet, the present one stays: they would refuse
-    /// the host.
+    /// The key of a new certificate, and the warning about it. If clients do not accept the next key yet, the present
+    /// one stays: they would refuse the host.
     async fn key(&self, name: &str) -> Result<(KeyPair, Option<String>), AcmeError> {
         match self.keys(name).await? {
             (Some(present), Some(next)) => match self.about_key(name, next.subject_public_key_info()).await {
@@ -296,7 +297,8 @@ impl Worker {
         Ok((obtained?, about_key))
     }
 
-    /// Sees that the name leads here, and that a challenge is found through it. Behind NAT neither need be visible from here.
+    /// Checks that the name points here and that a challenge can be fetched through it. Behind NAT both may fail
+    /// although the name is right.
     async fn check(&self, name: &str) -> Result<(), AcmeError> {
         let settings = &self.settings;
         if matches!(settings.way, Way::Dns(_)) {
@@ -327,7 +329,7 @@ impl Worker {
         }
     }
 
-    /// The account, which is made at the first time. Its authority's terms were accepted with the configuration.
+    /// Returns the account, which the first call creates. The configuration has accepted the authority's terms.
     async fn account(&mut self) -> Result<Account, AcmeError> {
         if let Some(account) = &self.account {
             return Ok(account.clone());
@@ -357,7 +359,7 @@ impl Worker {
         Ok(account)
     }
 
-    /// Tells of a failure. A missing record costs nobody anything: it is looked for again soon, and told once.
+    /// Logs a failure. A missing record is logged once and looked up again soon, as that costs nothing.
     fn failed(&mut self, name: &str, error: &AcmeError) -> String {
         // The authority's and the program's words, and names from DNS, are a stranger's text.
         let mut why = error.to_string();
@@ -389,7 +391,7 @@ impl Worker {
         why
     }
 
-    /// Puts what there is in force, and says what is known.
+    /// Puts the certificates in force and publishes their state.
     fn publish(&self) {
         let names = &self.settings.names;
         self.list.set(names.iter().filter_map(|name| self.kept.get(name)).map(|kept| Arc::clone(&kept.key)));

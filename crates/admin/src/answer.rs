@@ -1,4 +1,4 @@
-//! Answers, all with the same headers.
+//! HTTP answers, all with the same headers.
 
 use hyper::body::Bytes;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
@@ -11,7 +11,7 @@ use crate::token::Scope;
 
 pub(crate) type Answer = Response<AnswerBody>;
 
-/// The policy for browsers: the page's own files and API, and nothing else.
+/// Content-Security-Policy: the page's own files and API only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
                       trusted-types 'none'";
@@ -70,12 +70,12 @@ pub(crate) fn with_retry(mut answer: Answer, secs: Option<u16>) -> Answer {
     answer
 }
 
-/// One word.
+/// A bare word as plain text.
 pub(crate) fn word(status: StatusCode, word: &str) -> Answer {
     answer(status, "text/plain; charset=utf-8", format!("{word}\n"))
 }
 
-/// A file whose name has its hash: it never changes.
+/// An immutable file: its name contains its hash.
 pub(crate) fn lasting(content_type: &'static str, body: Bytes) -> Answer {
     let mut answer = answer(StatusCode::OK, content_type, body);
     let headers = answer.headers_mut();

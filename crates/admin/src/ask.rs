@@ -1,4 +1,4 @@
-//! The requests of the control socket, by HTTP: each with the scope that it needs.
+//! The control socket's requests over HTTP: each with its scope.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,15 +19,15 @@ use crate::view::{AskRefusal, ServerView};
 
 /// Octets of a request, as at the socket.
 const ASK_BYTES_MAX: u64 = 64 << 10;
-/// Octets of an answer's lines; what is beyond is left out, and `more` says so.
+/// Maximum octets of an answer's lines. The rest is left out, and `more` is set.
 const LINES_BYTES_MAX: usize = 8 << 20;
 /// Recipients in a list, unless the request has fewer.
 const LIST_MAX: u64 = 1000;
-/// Requests that are worked on at a time: some look at all that waits.
+/// Concurrent requests: some scan the whole queue.
 pub(crate) const ASKS_MAX: usize = 4;
 const TURN_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// The scope of a request. `None`: it is for the socket alone.
+/// The scope of a request. `None`: allowed on the socket only.
 pub(crate) fn scope_of(request: &Request) -> Option<Scope> {
     match request {
         Request::List { .. }
@@ -62,7 +62,7 @@ pub(crate) fn scope_of(request: &Request) -> Option<Scope> {
     }
 }
 
-/// Answers one: `lines`, and `end`, the last line.
+/// Answers one request: `lines`, and `end`, the last line.
 pub(crate) async fn ask<V: ServerView>(
     shared: &Arc<Shared<V>>,
     token: &Arc<Token>,
@@ -121,7 +121,7 @@ pub(crate) async fn ask<V: ServerView>(
     }
 }
 
-/// The refusal of a request to the token of a tenant. It says nothing of other tenants, not even whether there are any.
+/// Refuses a request from a tenant's token. The text reveals nothing about other tenants.
 fn not_of(why: NotOfTenant) -> &'static str {
     match why {
         NotOfTenant::Other => "this token is of another tenant",

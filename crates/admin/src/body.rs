@@ -1,4 +1,4 @@
-//! Bodies: what is read of a request, within bounds, and what is sent.
+//! Bodies of requests, read within bounds, and bodies of answers.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// The body of an answer: all of it in memory, or pieces that come until their sender ends.
+/// The body of an answer: complete in memory, or pieces until the sender is dropped.
 #[derive(Debug)]
 pub(crate) enum AnswerBody {
     Octets(Option<Bytes>),
@@ -31,7 +31,7 @@ impl AnswerBody {
         Self::Live(pieces)
     }
 
-    /// All of it; nothing of what is still to come.
+    /// All octets of a complete body. Pieces still to come are left out.
     pub fn into_octets(self) -> Bytes {
         match self {
             Self::Octets(octets) => octets.unwrap_or_default(),
@@ -82,7 +82,7 @@ impl BodyRoom {
         Self { free: Arc::new(Semaphore::new(kib_max as usize)), kib_max }
     }
 
-    /// Lets `share` cover a body of `bytes` octets. The largest bodies have all of the room alone.
+    /// Extends `share` to `bytes` octets. The largest bodies use the whole budget, one at a time.
     pub async fn grow(&self, share: &mut BodyShare, bytes: usize) -> Result<(), BodyReadError> {
         let wanted = u32::try_from((bytes * COPIES) >> 10).unwrap_or(u32::MAX).min(self.kib_max);
         let held = share.0.as_ref().map_or(0, |held| held.num_permits() as u32);
@@ -100,7 +100,7 @@ impl BodyRoom {
     }
 }
 
-/// A whole body, with the room that it takes.
+/// A complete body with its memory share.
 #[derive(Debug)]
 pub(crate) struct ReadBody {
     pub octets: Vec<u8>,
@@ -111,30 +111,30 @@ pub(crate) struct ReadBody {
 /// Why a request's body was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyReadError {
-    /// It is longer than what is taken here.
+    /// It is longer than the limit.
     #[error("the body is larger than {0} bytes")]
     TooLarge(u64),
-    /// It did not come in time.
+    /// It did not arrive in time.
     #[error("the body did not come in time")]
     TimedOut,
-    /// The client went away, or sent nonsense in place of a chunk.
+    /// The client disconnected or sent a malformed chunk.
     #[error("the body has no proper end")]
     Broken,
-    /// It is compressed, and too large for what it is or would become.
+    /// Its compressed or unpacked size is over the limit.
     #[error("the body is larger than 128 MiB, or than 100 times its compressed size")]
     TooLargeUnpacked,
-    /// It is not compressed in the way that it says, or wants too much memory for that.
+    /// Content-Encoding does not match the octets, or decoding needs too much memory.
     #[error(
         "the body is not what Content-Encoding says: one gzip member, or one zstd frame with a window of at most 8 MiB"
     )]
     NotPacked,
-    /// Too many bodies are being read.
+    /// Too many bodies are in progress.
     #[error("too many large requests at a time")]
     NoRoom,
 }
 
-/// Reads a body of at most `bytes_max` octets: each piece comes within [`PIECE_PATIENCE`], and all of it within [`BODY_PATIENCE`]. Room is taken for what has come, not for
-/// what was announced.
+/// Reads a body of at most `bytes_max` octets: each piece comes within [`PIECE_PATIENCE`], and all of it within
+/// [`BODY_PATIENCE`]. Memory is counted for received octets, not for the announced length.
 ///
 /// # Errors
 /// See [`BodyReadError`]. The rest is not read, and the connection ends with the answer.
@@ -170,17 +170,17 @@ where
     }
 }
 
-/// A body, the text that it is parsed to, and the parser's copy of it.
+/// The body, its parsed text, and the parser's copy.
 const COPIES: usize = 3;
-/// Room is taken in steps of at least this.
+/// Minimum step in which memory is reserved.
 const STEP_KIB: u32 = 32;
-/// More than requests can need at a time.
+/// More than concurrent requests can need.
 const KIB_MAX: u32 = 1 << 24;
 /// For room.
 const ROOM_PATIENCE: Duration = Duration::from_secs(10);
 /// For a piece of a body.
 const PIECE_PATIENCE: Duration = Duration::from_secs(30);
-/// For all of it.
+/// Timeout for the whole body.
 const BODY_PATIENCE: Duration = Duration::from_secs(300);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The client's address: that of the connection, or the one that a trusted proxy names.
+//! The client's address: from the connection, or from a trusted proxy.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +9,7 @@ use posthaste_net::{IpNet, Peer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientAddress(pub Option<IpAddr>);
 
-/// Proxies that are passed through at most; who names more counts with the address of the last.
+/// Maximum proxies in a chain. For a longer chain the last of these addresses counts.
 const HOPS_MAX: usize = 16;
 
 impl ClientAddress {

@@ -13,8 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::heads::{HeadRefusal, Heads};
 
-/// The octets of a connection. Fails if a client reads nothing of an answer for [`WRITE_PATIENCE`]. Otherwise clients
-/// that do not read could hold connections and descriptors without end.
+/// The octets of a connection. A write fails if the client reads nothing for [`WRITE_PATIENCE`], so that idle readers
+/// cannot hold connections and descriptors forever.
 pub(crate) struct Octets {
     stream: Stream,
     /// Runs while a write waits for the client.
@@ -27,7 +27,7 @@ impl Octets {
         Self { stream, stalled: None, heads: Heads::default() }
     }
 
-    /// The first head, if that was refused: then nothing was answered yet.
+    /// True if the first head was refused: nothing was answered yet.
     pub fn refused_at_once(&self) -> Option<HeadRefusal> {
         self.heads.refusal().filter(|_| !self.heads.had_any())
     }
@@ -37,7 +37,7 @@ impl Octets {
         self.stream
     }
 
-    /// The outcome of a write, or an error where it has waited for too long.
+    /// The outcome of a write, or a timeout error.
     fn within_patience<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;
@@ -49,9 +49,9 @@ impl Octets {
     }
 }
 
-/// Octets that one read takes.
+/// Octets of one read.
 const READ_BYTES: usize = 16 << 10;
-/// Without an octet that the client takes.
+/// Timeout of a write during which the client takes no octet.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Read for Octets {

@@ -38,7 +38,7 @@ struct OpenState {
 }
 
 impl OpenFile {
-    /// A file that is about to be read. `None`: it has no name any more, or the system cannot say.
+    /// Stamp of a file before it is read. `None` if the file was unlinked or cannot be examined.
     pub fn new(file: File) -> Option<Self> {
         let state = OpenState::of(&file).filter(|state| state.links > 0)?;
         Some(Self { file, state })

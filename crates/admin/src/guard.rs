@@ -12,18 +12,18 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, HeaderMap, ORIGIN
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode, Version};
 
-/// The credential that a request shows.
+/// The credential of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Credential {
     /// No credential.
     None,
-    /// A token or a session, or what is meant to be one.
+    /// A token or a session, or a malformed one.
     Token(String),
     /// A browser's cookie.
     Cookie(String),
 }
 
-/// Why a request is refused before anybody looks at its path.
+/// Why a request is refused before routing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GuardRefusal {
     #[error("the request needs one Host")]
@@ -74,7 +74,7 @@ impl HostNames {
     }
 }
 
-/// Checks a request. `is_exempt`: its answer has no secrets, such as the health of the server.
+/// Checks a request. `is_exempt`: the answer contains no secrets, such as the health status.
 ///
 /// # Errors
 /// See [`GuardRefusal`].
@@ -105,7 +105,7 @@ pub(crate) fn check(
     Ok(credential)
 }
 
-/// Checks a request with a cookie, which a browser adds to whatever another site has it send.
+/// Checks a request with a cookie: browsers add cookies to requests from other sites, too.
 fn check_page(parts: &Parts) -> Result<(), GuardRefusal> {
     let is =
         |name: &str, wanted: &str| parts.headers.get(name).is_some_and(|value| value.as_bytes() == wanted.as_bytes());
@@ -124,20 +124,21 @@ fn check_page(parts: &Parts) -> Result<(), GuardRefusal> {
     if is_ours { Ok(()) } else { Err(GuardRefusal::NotOurPage) }
 }
 
-/// Checks a request that its client's network alone lets in: a browser there could send it for any site. Its `Host` was checked.
+/// Checks a request that its client's network alone authorises: a browser there could send it for any site. `Host` was
+/// already checked.
 pub(crate) fn check_program(headers: &HeaderMap) -> Result<(), GuardRefusal> {
     let is_of_browser = |name: &str| name == ORIGIN.as_str() || name.starts_with("sec-fetch-");
     let is_of_program = is_json(headers) && !headers.keys().any(|name| is_of_browser(name.as_str()));
     if is_of_program { Ok(()) } else { Err(GuardRefusal::NotAProgram) }
 }
 
-/// True if the body is JSON, as the request says.
+/// True if the request declares a JSON body.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     content_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
 }
 
-/// A host as the client names it, in lower case. An empty port is none (RFC 3986 section 3.2.3).
+/// A host from a request, in lower case. An empty port counts as none (RFC 3986 section 3.2.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HostAndPort {
     name: String,
@@ -176,7 +177,7 @@ fn host(parts: &Parts) -> Result<Option<HostAndPort>, GuardRefusal> {
     }
 }
 
-/// The host name that a request is for, in lower case; empty where it names none.
+/// The host name of a request, in lower case; empty without one.
 pub(crate) fn host_name(parts: &Parts) -> String {
     let named = host(parts).ok().flatten().map(|host| host.name);
     named.map_or_else(String::new, |name| name.strip_suffix('.').unwrap_or(&name).to_owned())
@@ -224,7 +225,7 @@ fn credential(headers: &HeaderMap) -> Result<Credential, GuardRefusal> {
     Ok(Credential::Token(password.to_owned()))
 }
 
-/// The values of our cookie. Those of other programs on the host may have any octets.
+/// Values of our cookie. Cookies of other programs on the host may contain any octets.
 fn sessions_in(field: &[u8]) -> impl Iterator<Item = &[u8]> {
     field.split(|&octet| octet == b';').filter_map(|pair| pair.trim_ascii().strip_prefix(SESSION))
 }

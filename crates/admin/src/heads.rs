@@ -1,4 +1,4 @@
-//! Heads of requests, as they come: each is read whole and checked before hyper sees an octet of it.
+//! Heads of requests: each is read completely and checked before hyper sees an octet of it.
 //!
 //! A server in front of this one may read the end of a request elsewhere than we do, and then what follows is no
 //! request of its client's. So a head that can be read in two ways is refused, and nothing after it is read.
@@ -39,23 +39,23 @@ impl HeadRefusal {
     }
 }
 
-/// The end of a request's body, from its head.
+/// End of a request's body, according to its head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BodyEnd {
     /// After this many octets.
     After(u64),
-    /// By chunks. The request is the last of its connection, so its end is not looked for.
+    /// Chunked. The request is the last one on its connection, so the end is not searched.
     Chunked,
 }
 
-/// Takes octets of a connection, and gives out those of whole heads and of bodies.
+/// Takes octets of a connection, and returns complete heads and their bodies.
 #[derive(Debug, Default)]
 pub struct Heads {
     /// Octets of a head that is not whole.
     pending: BytesMut,
-    /// Octets of it that have no end of a head.
+    /// Octets already searched without finding the end of a head.
     scanned: usize,
-    /// Octets to be given out.
+    /// Octets ready to be returned.
     ready: BytesMut,
     body: Option<BodyEnd>,
     had_any: bool,
@@ -63,7 +63,7 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// Takes what was read.
+    /// Adds read octets.
     ///
     /// # Errors
     /// A head is refused, of which nothing is given out. Nothing more is taken.
@@ -75,7 +75,7 @@ impl Heads {
         self.sort().inspect_err(|refusal| self.refusal = Some(*refusal))
     }
 
-    /// Passes the front of newly read octets that belongs to a body, and returns its length. It needs no check and no [`push`](Self::push).
+    /// Returns how many newly read octets belong to a body. They need no check and no [`push`](Self::push).
     pub fn pass(&mut self, octets: &[u8]) -> usize {
         let Some(BodyEnd::After(left)) = &mut self.body else { return 0 };
         if !self.pending.is_empty() || !self.ready.is_empty() {
@@ -94,12 +94,12 @@ impl Heads {
         &mut self.ready
     }
 
-    /// True once a head was given out.
+    /// True once a head was returned.
     pub fn had_any(&self) -> bool {
         self.had_any
     }
 
-    /// The reason for which a head was refused.
+    /// The reason for which a head was refused, if one was.
     pub fn refusal(&self) -> Option<HeadRefusal> {
         self.refusal
     }
@@ -155,7 +155,7 @@ impl Heads {
     }
 }
 
-/// Checks a whole head, and says where its body ends. `None`: it has none.
+/// Checks a complete head and returns the end of its body. `None`: no body.
 fn body_end(head: &[u8]) -> Result<Option<BodyEnd>, HeadRefusal> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);

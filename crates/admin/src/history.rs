@@ -80,7 +80,7 @@ impl Default for History {
 }
 
 impl History {
-    /// Adds what a look has seen. Looks are a second apart.
+    /// Adds the counters of one look. Called once a second.
     pub fn add(&self, at: Instant, counters: Counters) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter_mut().for_each(|series| series.add(at, counters));

@@ -1,4 +1,4 @@
-//! Clients whose network alone lets them bring mail.
+//! Networks whose clients may inject without a token.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct InjectNetworks {
 }
 
 impl InjectNetworks {
-    /// Clients of `allowed`, each on the account of the smallest of `tenants` that it is in, or on nobody's.
+    /// Allows clients of `allowed`. Each is charged to the smallest matching network of `tenants`, or to no tenant.
     pub fn new(allowed: Vec<IpNet>, tenants: impl IntoIterator<Item = (IpNet, Option<String>)>) -> Self {
         let token = |(network, tenant): (IpNet, Option<String>)| {
             (network, Arc::new(Token::of_network(&network.to_string(), tenant)))
@@ -26,7 +26,7 @@ impl InjectNetworks {
         Self { allowed, tokens: Some(tokens) }
     }
 
-    /// The token that a client counts as; `None`: it needs one.
+    /// The token of a client; `None` if it must present one.
     pub(crate) fn token_of(&self, client: IpAddr) -> Option<Arc<Token>> {
         let client = client.to_canonical();
         let is_allowed = self.allowed.iter().any(|network| network.contains(&client));

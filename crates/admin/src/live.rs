@@ -1,4 +1,5 @@
-//! Events as they happen, to pages that are open: server-sent events, which a page reads by `fetch`.
+//! Live events for open pages: server-sent events, read by `fetch`. Readers with the same view share one reading of the
+//! event log and its octets.
 //!
 //! One reading of the event log serves all that see the same of it, and they share its octets.
 
@@ -34,21 +35,21 @@ pub(crate) struct LiveStreams {
     readings: Readings,
 }
 
-/// Readings of the log under way, by the tenant whose events are shown; the whole log under `None`.
+/// Active readings of the log, by tenant; `None` is the whole log.
 #[derive(Debug, Default, Clone)]
 struct Readings(Arc<Mutex<HashMap<Option<String>, broadcast::Sender<Bytes>>>>);
 
 const STREAMS_MAX: usize = 32;
 const TOKEN_STREAMS_MAX: usize = 4;
-/// Between two looks at the log.
+/// Interval between reads of the log.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// Events of one look: a page shows the newest rows, not thousands a second.
+/// Maximum events of one read: a page shows the newest rows, not thousands a second.
 const LOOK_EVENTS_MAX: usize = 500;
-/// Without an event a comment is sent, so that a client that has gone is noticed; the token is looked at as often.
+/// Interval of keep-alive comments, which detect clients that have disconnected. The token is checked as often.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// Bytes of one look, but for the rest of its last event.
+/// Maximum bytes of one read, except for the rest of its last event.
 const LOOK_BYTES_MAX: usize = 128 << 10;
-/// Pieces that wait for a client: one that is slower is dropped. The clients share them.
+/// Maximum queued pieces: a slower client is dropped. Clients share the pieces.
 const PIECES_MAX: usize = 8;
 
 /// A stream that is counted until this is dropped.
@@ -59,7 +60,7 @@ struct Place {
 }
 
 impl LiveStreams {
-    /// `None`: there are enough, of all tokens or of this one.
+    /// Reserves a reader. `None` if the total or this token has too many.
     fn place(&self, of: &TokenHash) -> Option<Place> {
         let mut streams = lock(&self.open);
         let all: usize = streams.values().sum();
@@ -83,12 +84,12 @@ impl Drop for Place {
 }
 
 impl Readings {
-    /// The pieces of a reading under way. `None`: there is none.
+    /// Subscribes to an active reading. `None` if there is none.
     fn join(&self, tenant: Option<&String>) -> Option<broadcast::Receiver<Bytes>> {
         lock(&self.0).get(&tenant.cloned()).map(broadcast::Sender::subscribe)
     }
 
-    /// Begins a reading, unless another one has begun meanwhile.
+    /// Starts a reading, unless another one has started meanwhile.
     fn begin(&self, tenant: Option<String>, events: Box<dyn FollowEvents>) -> broadcast::Receiver<Bytes> {
         let mut readings = lock(&self.0);
         if let Some(reading) = readings.get(&tenant) {
@@ -101,7 +102,7 @@ impl Readings {
         first
     }
 
-    /// Looks again and again, until nobody listens.
+    /// Reads repeatedly until nobody listens.
     async fn read(self, tenant: Option<String>, mut events: Box<dyn FollowEvents>, pieces: broadcast::Sender<Bytes>) {
         loop {
             sleep(LOOK_INTERVAL).await;
@@ -134,7 +135,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Answers with events from now on, until the client leaves, its token ends, or the server stops.
+/// Streams events from now on, until the client disconnects, its token ends, or the server stops.
 pub(crate) async fn follow<V: ServerView>(
     shared: &Arc<Shared<V>>,
     arrival: &Arrival,
@@ -173,10 +174,10 @@ pub(crate) async fn follow<V: ServerView>(
     answer
 }
 
-/// True as long as the credential of a stream is good.
+/// True while the credential of a stream is valid.
 type GoesOn = Box<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
 
-/// Passes pieces on. A drain is noticed within [`LOOK_INTERVAL`], the end of a token within [`ALIVE_INTERVAL`].
+/// Forwards pieces. A drain is noticed within [`LOOK_INTERVAL`], an expired token within [`ALIVE_INTERVAL`].
 async fn send(
     mut events: broadcast::Receiver<Bytes>,
     pieces: &Sender<Bytes>,
@@ -212,7 +213,7 @@ async fn send(
 }
 
 impl<V: ServerView> Shared<V> {
-    /// True if the credential of an open stream would still be let in.
+    /// True if the credential of an open stream would still be accepted.
     async fn is_good(self: &Arc<Self>, credential: &Credential, is_loopback: bool) -> bool {
         let (Credential::Token(presented) | Credential::Cookie(presented)) = credential else { return false };
         if presented.starts_with(SESSION_PREFIX) {

@@ -33,7 +33,8 @@ const SESSION_SECS: u64 = 12 * 3600;
 const LOGIN_BYTES_MAX: u64 = 4 << 10;
 const COOKIE: &str = "__Host-posthaste";
 
-/// Begins a session. Over TLS the browser keeps it in a cookie that no script can read; on plain loopback, where there are no such cookies, the page does.
+/// Begins a session. Over TLS the browser keeps it in a cookie that scripts cannot read. Plain loopback has no such
+/// cookies, so the page keeps it.
 pub(crate) async fn begin<V: ServerView>(
     shared: &Arc<Shared<V>>,
     arrival: &Arrival,

@@ -55,10 +55,10 @@ pub(crate) static METRICS: [Metric; 39] = [
 
 /// The latency of a 250, which the page shows as well.
 pub(crate) const ACCEPT: &str = "posthaste_accept_seconds";
-/// The name of a destination or tenant for all that have no name here.
+/// Name for all destinations and tenants that are not listed by name.
 const OTHER: &str = "other";
 
-/// Lines for all that can be told. Without a status or a queue, their metrics are missing: they are not 0.
+/// The metrics as text. Without a status or a queue their metrics are missing, not 0.
 pub(crate) fn text(
     readiness: &Readiness,
     Work { counters, distributions }: &Work,
@@ -204,7 +204,7 @@ impl Lines {
         self.labelled("posthaste_dns_pending_questions", pending);
     }
 
-    /// Writes histograms; those of one name are adjacent in `all`, as Prometheus wants them.
+    /// Writes histograms. Those with the same name must be adjacent in `all`, as Prometheus requires.
     fn distributions(&mut self, all: &[Distribution]) {
         let mut before = "";
         for of in all {

@@ -1,4 +1,5 @@
-//! The API as programs read it (OpenAPI 3.1). Written by hand, since the types of its answers are in crates that know nothing of HTTP; tests hold it to the routes and requests.
+//! The OpenAPI 3.1 document. It is written by hand, as the types of answers are in crates without HTTP. Tests compare
+//! it with the routes and requests.
 
 /// The document.
 pub(crate) const DOCUMENT: &str = include_str!("openapi.json");

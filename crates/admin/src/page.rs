@@ -1,4 +1,5 @@
-//! The files of the page, in the program itself. All but the first have a hash in their names, so that a browser keeps them for good.
+//! The page's files, embedded in the program. All except the first have a hash in their names, so that browsers cache
+//! them forever.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +47,7 @@ const FILES: [(&str, &str, &[u8]); 15] = [
 const INDEX: &[u8] = include_bytes!("page/index.html");
 
 impl Page {
-    /// Names each file by its hash, in itself and wherever another file names it.
+    /// Inserts each file's hash into its name and into all references.
     pub fn new() -> Self {
         let mut names: Vec<(&str, String)> = Vec::new();
         let mut files = BTreeMap::new();

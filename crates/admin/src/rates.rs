@@ -1,4 +1,4 @@
-//! Requests that each token may make.
+//! Request rates of tokens.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -8,7 +8,7 @@ use posthaste_units::{Bucket, Rate, Refused};
 
 use crate::token::TokenHash;
 
-/// One bucket for each token that asks.
+/// One bucket for each active token.
 #[derive(Debug)]
 pub(crate) struct TokenRates {
     begun: Instant,
@@ -29,7 +29,7 @@ impl TokenRates {
     /// Counts a request of a token.
     ///
     /// # Errors
-    /// It has made too many: the seconds until it may make the next.
+    /// Too many requests: the seconds until the next one is allowed.
     pub fn take(&self, token: &TokenHash) -> Result<(), u16> {
         self.take_at(token, self.begun.elapsed().as_nanos() as u64)
     }
@@ -52,7 +52,7 @@ impl TokenRates {
     }
 }
 
-/// As many as the file of tokens has at most.
+/// The maximum number of tokens in the file.
 const BUCKETS_MAX: usize = 10_000;
 
 #[cfg(test)]

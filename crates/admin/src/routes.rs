@@ -1,4 +1,4 @@
-//! The paths, each with the scope that it needs.
+//! The routes, each with its scope.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ use crate::token_bounds::TokenBounds;
 use crate::unpack::{ContentCoding, unpack};
 use crate::view::{Guess, InjectCall, Readiness, ServerView};
 
-/// The right that a path needs.
+/// The right that a route needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     /// Everybody, under any name of the server.
@@ -34,7 +34,7 @@ enum Access {
     Open,
     /// Everybody with a token.
     AnyToken,
-    /// Everybody whose token has this scope.
+    /// Any token with this scope.
     Scope(Scope),
 }
 
@@ -124,12 +124,12 @@ const ROUTES: [Route; 17] = [
     Route { method: Method::POST, path: INJECT_PATH, access: Access::Scope(Scope::Inject), action: Action::Inject },
 ];
 
-/// Where mail comes in. Keys of requests are of this path.
+/// Route of injected mail. Idempotency keys belong to this path.
 pub const INJECT_PATH: &str = "/api/inject/v1";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const KEY_BYTES_MAX: usize = 255;
 const ASSETS: &str = "/assets/";
-/// Files for programs of others, which know no token: the beginnings of their paths.
+/// Path prefixes of public files, for clients without a token.
 const PUBLIC: [&str; 2] = ["/.well-known/", "/mail/config-v1.1.xml"];
 
 /// Answers one request.
@@ -193,7 +193,7 @@ pub(crate) async fn serve<V: ServerView>(
     act(shared, arrival, Granted { action: route.action, token, credential, headers: &parts.headers, incoming }).await
 }
 
-/// A request that may be made.
+/// A permitted request.
 struct Granted<'a> {
     action: Action,
     token: Option<Arc<Token>>,
@@ -238,7 +238,7 @@ fn not_found() -> Answer {
     answer::refused(StatusCode::NOT_FOUND, "there is no such path")
 }
 
-/// The token of a request for an action. Programs of some networks need none to bring mail.
+/// The token of a request for an action. Clients of some networks need none to inject mail.
 ///
 /// # Errors
 /// See [`authenticate`] and [`of_program`].
@@ -257,7 +257,7 @@ async fn token_of<V: ServerView>(
     authenticate(shared, credential, arrival, headers).await
 }
 
-/// The token that a client counts as whose network lets it bring mail.
+/// The token of a client that is authorised by its network.
 ///
 /// # Errors
 /// The answer to a request that a browser may have sent, or to one too many.
@@ -273,7 +273,7 @@ fn of_program<V: ServerView>(
 /// The token of a request.
 ///
 /// # Errors
-/// The answer to a request without a good one, after the wait that a wrong password has.
+/// The refusal, delayed like that of a wrong password.
 pub(crate) async fn authenticate<V: ServerView>(
     shared: &Arc<Shared<V>>,
     credential: Credential,
@@ -356,7 +356,7 @@ fn ready<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     }
 }
 
-/// Name, scopes, end and bounds of a token.
+/// JSON with name, scopes, expiry and bounds of a token.
 pub(crate) fn whose(token: &Token) -> Value {
     let scopes: Vec<&str> = token.scopes().iter().map(|scope| scope.name()).collect();
     let TokenBounds { tenant, sender_domains, networks } = token.bounds();
@@ -379,7 +379,7 @@ async fn now<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     }
 }
 
-/// Has the server drain, once.
+/// Starts a drain of the server, once.
 fn drain<V: ServerView>(shared: &Shared<V>, token: &Token) -> Answer {
     if !shared.is_drained.swap(true, Ordering::Relaxed) {
         shared.view.drain(token);
@@ -414,7 +414,7 @@ async fn queue<V: ServerView>(shared: &Arc<Shared<V>>, tenant: Option<&str>) -> 
     }
 }
 
-/// Takes mail. The fields of the request are looked at before its body is.
+/// Injects mail. The request's fields are checked before its body is read.
 async fn inject<V: ServerView>(
     shared: &Arc<Shared<V>>,
     arrival: &Arrival,
@@ -451,7 +451,7 @@ async fn inject<V: ServerView>(
     answer
 }
 
-/// The key by which a client repeats a request.
+/// The idempotency key of a request.
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
     let mut keys = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(key) = keys.next() else { return Ok(None) };
@@ -461,7 +461,7 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
     key.map(Some).ok_or("Idempotency-Key: one, of 1 to 255 visible characters of ASCII")
 }
 
-/// The answer to a body that was not read to its end.
+/// The answer to a body that could not be read completely.
 pub(crate) fn unread(error: BodyReadError) -> Answer {
     let status = match error {
         BodyReadError::NoRoom => {

@@ -60,16 +60,16 @@ pub(crate) struct Shared<V> {
     /// Turns of requests to the queue.
     pub asks: Arc<Semaphore>,
     pub streams: LiveStreams,
-    /// Set once a request has asked for a drain.
+    /// True once a request has started a drain.
     pub is_drained: AtomicBool,
     names: RwLock<Arc<HostNames>>,
     status: Cached<ServerStatus>,
-    /// Looks by tenant. The empty name, which no tenant has, is the whole queue.
+    /// Cached queue status by tenant. The empty name, which no tenant has, is the whole queue.
     queues: Mutex<HashMap<String, Arc<OneQueue>>>,
     seen: Seen,
 }
 
-/// Looks at a queue, or at a tenant's part of it.
+/// Cached status of a queue, or of a tenant's part of it.
 #[derive(Debug, Default)]
 struct OneQueue {
     looks: Cached<QueueStatus>,
@@ -79,14 +79,14 @@ struct OneQueue {
 /// Settings that all listeners share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
-    /// Names by which browsers may ask.
+    /// Host names that browsers may use.
     pub names: HostNames,
     /// Requests of each token.
     pub token_rate: Rate,
 }
 
 impl<V: ServerView> AdminApi<V> {
-    /// Shows `view` to those with a token of `tokens`. Bodies of requests take about `body_bytes` of memory at a time.
+    /// Serves `view` to holders of `tokens`. Concurrent request bodies use about `body_bytes` of memory.
     pub fn new(view: V, tokens: TokenFile, settings: HttpSettings, body_bytes: u64) -> Self {
         Self(Arc::new(Shared {
             view,
@@ -107,7 +107,7 @@ impl<V: ServerView> AdminApi<V> {
         }))
     }
 
-    /// The server that is shown.
+    /// The server whose state is served.
     pub fn view(&self) -> &V {
         &self.0.view
     }
@@ -123,7 +123,7 @@ impl<V: ServerView> AdminApi<V> {
         *self.0.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings.names);
     }
 
-    /// Looks at the server each second, for the graphs and for the time since when something needs somebody. Never ends.
+    /// Samples the server each second, for the graphs and for the start of each attention. Never ends.
     pub async fn watch(self) {
         let mut ticks = interval(Duration::from_secs(1));
         // Each look is of its own time.
@@ -138,7 +138,7 @@ impl<V: ServerView> AdminApi<V> {
     }
 }
 
-/// Seconds between looks at the whole state while nobody asks for it.
+/// Seconds between reads of the whole state while nobody asks for it.
 const STATUS_TICKS: u64 = 10;
 
 impl<V: ServerView> Shared<V> {
@@ -146,14 +146,14 @@ impl<V: ServerView> Shared<V> {
         Arc::clone(&self.names.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The token that the first password is; `None`: this is another text.
+    /// A token for the first password; `None` if the text is not that password.
     pub async fn of_password(self: &Arc<Self>, presented: &str) -> Option<Arc<Token>> {
         let (shared, presented) = (Arc::clone(self), presented.to_owned());
         let look = move || shared.view.is_first_password(&presented).then(|| Token::of_password(hash(&presented)));
         spawn_blocking(look).await.ok().flatten().map(Arc::new)
     }
 
-    /// `None`: the server does not say.
+    /// `None` if the server gives none.
     pub async fn status(self: &Arc<Self>) -> Option<Arc<ServerStatus>> {
         let shared = Arc::clone(self);
         let look = move || {
@@ -211,7 +211,7 @@ const THIS_NODE: &str = "\0";
 #[derive(Debug)]
 struct Cached<T> {
     last: Mutex<Option<Look<T>>>,
-    /// The look under way, and when it began.
+    /// The running read, and its start.
     running: AsyncMutex<Option<(Instant, JoinHandle<T>)>>,
 }
 
@@ -229,9 +229,9 @@ impl<T> Default for Cached<T> {
 }
 
 impl<T: Send + Sync + 'static> Cached<T> {
-    /// The last look if it is young enough, else a new one. One look runs at a time, and looks take at most a
-    /// hundredth of the time. `None` if it takes too long: it goes on, and the next caller gets it. So a disk that
-    /// hangs holds one thread, however many callers there are.
+    /// Returns the cached result if it is recent, else reads it again. One read runs at a time, and reads take at most
+    /// a hundredth of the time. `None` on a timeout: the read continues, and the next caller gets it. So a hanging disk
+    /// blocks only one thread.
     async fn get(&self, look: impl FnOnce() -> T + Send + 'static) -> Option<Arc<T>> {
         timeout(LOOK_PATIENCE, async {
             let mut under_way = self.running.lock().await;
@@ -254,7 +254,7 @@ impl<T: Send + Sync + 'static> Cached<T> {
         .flatten()
     }
 
-    /// The last look, however old, if it took long. Does not wait.
+    /// The cached result of any age, if reading it took long; else `None`. Does not wait.
     fn last_if_long(&self) -> Option<Arc<T>> {
         self.last().as_ref().filter(|look| look.took > LONG_LOOK).map(|look| Arc::clone(&look.found))
     }
@@ -270,7 +270,7 @@ const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// Pages ask each second.
 const LOOK_AGE: Duration = Duration::from_millis(900);
 const LOOK_SHARE: u32 = 100;
-/// After a look that took long, such as one at a disk that hung.
+/// Maximum age of a result that took long to read, such as from a slow disk.
 const LOOK_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// The time at which each attention was first seen.
@@ -294,13 +294,13 @@ impl Seen {
 /// State of one listener. A reload replaces its parts.
 #[derive(Debug, Clone)]
 pub struct HttpListener {
-    /// TLS from the first octet on, if there is one.
+    /// TLS from the first octet, if configured.
     pub certificate: Option<CurrentCertificate>,
     /// Sends Strict-Transport-Security (RFC 6797): the listener has port 443 and a certificate of an authority.
     pub is_strict: Arc<AtomicBool>,
     /// Only this machine can connect.
     pub is_loopback: bool,
-    /// It is for everybody, without TLS: only what has no secrets is answered.
+    /// True if it serves everybody without TLS: it answers only without secrets.
     pub is_public: bool,
     /// Proxies that name their clients in `Forwarded` or `X-Forwarded-For`.
     pub proxies: Arc<RwLock<Arc<Vec<IpNet>>>>,
@@ -321,7 +321,7 @@ impl<V: ServerView> AdminService<V> {
     }
 }
 
-/// The connection that a request came by.
+/// The connection of a request.
 pub(crate) struct Arrival {
     peer: Peer,
     proxies: Arc<Vec<IpNet>>,
@@ -363,7 +363,7 @@ impl Arrival {
         self.phase.reached(Phase::Draining)
     }
 
-    /// True if a browser keeps a secure cookie: over TLS, which a proxy in front may end.
+    /// True if a browser accepts a secure cookie: over TLS, which a proxy in front may terminate.
     pub fn takes_cookies(&self) -> bool {
         self.is_encrypted || !self.is_loopback
     }

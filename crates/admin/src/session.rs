@@ -1,4 +1,4 @@
-//! Sessions: what a browser shows in place of a token or a link, so that neither has to stay in it.
+//! Browser sessions: they replace a token or a link, so that neither stays in the browser.
 //!
 //! A session stands for a token, and ends with it; or for a link that `posthaste page` has printed. Hashes of their secrets are in the file `sessions`
 //! of the data directory, so that a restart of the server logs nobody out.
@@ -23,7 +23,7 @@ use crate::token_file::nofollow;
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Session {
     hash: TokenHash,
-    /// When it ends, in seconds since 1970.
+    /// Expiry, in seconds since 1970.
     until: u64,
     grant: Grant,
 }
@@ -39,20 +39,20 @@ pub(crate) enum Grant {
 
 /// Prefix of the secret of a session.
 pub(crate) const SESSION_PREFIX: &str = "phs_";
-/// The name by which the log and events know who came by a link.
+/// Name of a user of a link in the log and in events.
 const LINK_NAME: &str = "page-link";
 const FILE: &str = "sessions";
 /// Beyond it, the token with the most sessions loses its oldest.
 const SESSIONS_MAX: usize = 1000;
-/// Of one token, and of all links together. Beyond that the oldest of its own goes.
+/// Limit for each token, and for all links together. Beyond it the owner's oldest session is dropped.
 const OWN_SESSIONS_MAX: usize = 50;
 /// Octets of a line at most: two hashes, a number, the names of scopes.
 const LINE_BYTES: u64 = 512;
-/// For a disk that does not answer: sessions are then kept in memory.
+/// Timeout of the disk. After it sessions are kept in memory only.
 const DISK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Session {
-    /// Whose share of the table it counts to: its token's. All links share one, since the operator alone makes them.
+    /// The owner whose share of the table it uses: its token. All links share one, as only the operator makes them.
     fn owner(&self) -> Option<TokenHash> {
         match &self.grant {
             Grant::OfToken(of) => Some(*of),
@@ -60,7 +60,7 @@ impl Session {
         }
     }
 
-    /// As a line of the file: hash, end, and the token's hash or the scopes.
+    /// A line of the file: hash, expiry, and the token's hash or the scopes.
     fn to_line(&self) -> String {
         let grant = match &self.grant {
             Grant::OfToken(of) => format!("token {}", hex(of)),
@@ -72,7 +72,7 @@ impl Session {
         format!("{} {} {grant}\n", hex(&self.hash), self.until)
     }
 
-    /// `None`: the line is none of ours.
+    /// `None` if the line is malformed.
     fn parse(line: &str) -> Option<Self> {
         let [hash, until, kind, of] = line.split(' ').collect::<Vec<_>>()[..] else { return None };
         let (hash, until) = (unhex(hash)?, until.parse().ok()?);
@@ -91,7 +91,7 @@ impl Session {
 /// Sessions in memory.
 #[derive(Debug, Default)]
 struct Known {
-    /// In the order in which they began, at most [`SESSIONS_MAX`].
+    /// Oldest first, at most [`SESSIONS_MAX`].
     sessions: Vec<Session>,
     /// The file's sessions are among them. Until then it is not written.
     is_read: bool,
@@ -128,9 +128,9 @@ impl Known {
 pub(crate) struct Sessions {
     dir: PathBuf,
     known: Arc<Mutex<Known>>,
-    /// A read that nobody waits for any more, since the disk did not answer.
+    /// An abandoned read: the disk did not answer.
     reading: AsyncMutex<Option<JoinHandle<()>>>,
-    /// A write that nobody waits for any more.
+    /// An abandoned write: the disk did not answer.
     writing: AsyncMutex<Option<JoinHandle<()>>>,
 }
 
@@ -145,7 +145,7 @@ impl Sessions {
         }
     }
 
-    /// The rights of a session, unless it has ended at `now`, in seconds since 1970.
+    /// The rights of a session that is valid at `now`, in seconds since 1970.
     pub async fn find(&self, presented: &str, now: u64) -> Option<Grant> {
         self.load().await;
         let known = lock(&self.known);
@@ -191,7 +191,7 @@ impl Sessions {
         }
     }
 
-    /// Reads the file once, with one read at a time. Without it, or with one that others can read, nobody is logged in.
+    /// Reads the file once. If it is missing or others can read it, there are no sessions.
     async fn load(&self) {
         if lock(&self.known).is_read {
             return;
@@ -218,7 +218,7 @@ impl Sessions {
         let _ = timeout(DISK_PATIENCE, read_once).await;
     }
 
-    /// Writes the file anew, one write at a time. If that fails, who has logged in stays so until the server stops.
+    /// Writes the file, one write at a time. After a failure the sessions remain valid until the server stops.
     async fn save(&self) {
         if !lock(&self.known).is_read {
             return;
@@ -249,7 +249,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The sessions of a file, in the order in which they began.
+/// The sessions of a file, oldest first.
 fn read(file: &Path) -> io::Result<Vec<Session>> {
     let file = OpenOptions::new().read(true).custom_flags(nofollow()).open(file)?;
     let found = file.metadata()?;
@@ -265,11 +265,11 @@ fn write(dir: &Path, text: &str) -> io::Result<()> {
     Ok(posthaste_fsops::replace_file(&dir.join(FILE), Mode::RUSR | Mode::WUSR, text.as_bytes())?)
 }
 
-/// Links to the page that were not used yet. Each opens one session.
+/// Unused links to the page. Each opens one session.
 #[derive(Debug, Default)]
 pub struct PageLinks(Mutex<HashMap<TokenHash, Link>>);
 
-/// A link that was not used yet.
+/// An unused link.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     until: Instant,
@@ -278,14 +278,14 @@ pub(crate) struct Link {
     pub session_secs: u64,
 }
 
-/// For somebody to open it.
+/// Lifetime of a link.
 pub const LINK_SECS: u64 = 600;
-/// Beyond that the oldest goes.
+/// Beyond this number the oldest link is dropped.
 const LINKS_MAX: usize = 100;
 
 impl PageLinks {
     /// Makes the secret of a link, for `/#k=`. It works once, within [`LINK_SECS`], and opens a session of
-    /// `session_secs` with these scopes. `scopes` has at least one.
+    /// `session_secs` with these scopes, at least one.
     pub fn make(&self, scopes: Vec<Scope>, session_secs: u64) -> Secret {
         self.make_at(Instant::now(), scopes, session_secs)
     }
@@ -304,7 +304,7 @@ impl PageLinks {
         secret
     }
 
-    /// The scopes of a link that was not used yet.
+    /// The scopes of an unused link.
     pub fn scopes_of(&self, presented: &str) -> Option<Vec<Scope>> {
         lock(&self.0).get(&hash(presented)).map(|link| link.scopes.clone())
     }

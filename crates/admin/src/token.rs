@@ -1,4 +1,4 @@
-//! Tokens: what programs and people show in place of a password.
+//! Tokens: secrets of programs and people, used in place of a password.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,7 +10,7 @@ use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use crate::session::SESSION_PREFIX;
 use crate::token_bounds::{TokenBounds, TokenBoundsError};
 
-/// A right that a token gives.
+/// A right of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// Mail in by HTTP.
@@ -19,7 +19,7 @@ pub enum Scope {
     QueueRead,
     /// Changes of the queue: retry, hold, suspend, return, delete.
     QueueWrite,
-    /// Mail of the queue goes to another host.
+    /// Divert mail of the queue to another host.
     Route,
     /// The suppression list.
     Suppression,
@@ -27,11 +27,11 @@ pub enum Scope {
     EventsRead,
     /// Contents of messages.
     MailRead,
-    /// Logins, and who guesses passwords.
+    /// Logins, and clients that guess passwords.
     Accounts,
     /// The server's state: rates, streams, disks, configuration, log.
     ServerRead,
-    /// The end of the server, after a drain.
+    /// Drain the server and stop it.
     ServerDrain,
     /// The metrics for Prometheus.
     Metrics,
@@ -63,7 +63,7 @@ impl Scope {
         SCOPES.iter().find(|(scope, _)| *scope == self).map_or("", |(_, name)| name)
     }
 
-    /// True if it can be of one tenant: all that it opens can be told apart by tenants.
+    /// True if a tenant's token may have it: all that it shows can be separated by tenant.
     pub fn is_of_tenants(self) -> bool {
         match self {
             Self::Inject
@@ -101,14 +101,14 @@ impl fmt::Display for Scope {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
-/// Prefix of every secret, so that it is found where it does not belong.
+/// Prefix of every secret, so that scanners find leaked ones.
 const PREFIX: &str = "pht_";
 const LINK_PREFIX: &str = "phl_";
 /// 160 bits.
 const RANDOM_BYTES: usize = 20;
 
 impl Secret {
-    /// A new one.
+    /// A new random secret.
     ///
     /// # Panics
     /// When the system has no random numbers.
@@ -116,12 +116,12 @@ impl Secret {
         Self::with_prefix(PREFIX)
     }
 
-    /// A new one, of a session.
+    /// A new secret of a session.
     pub(crate) fn of_session() -> Self {
         Self::with_prefix(SESSION_PREFIX)
     }
 
-    /// A new one, of a link.
+    /// A new secret of a link.
     pub(crate) fn of_link() -> Self {
         Self::with_prefix(LINK_PREFIX)
     }
@@ -132,12 +132,12 @@ impl Secret {
         Self(format!("{prefix}{}", hex(&bytes)))
     }
 
-    /// The text to show, once.
+    /// The text, to be shown once.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// The hash, which is all that is kept of it.
+    /// The hash. Only this is stored.
     pub fn hash(&self) -> TokenHash {
         hash(&self.0)
     }
@@ -149,7 +149,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// True if a text is meant as the secret of a link to the page.
+/// True if a text has the form of a link's secret.
 pub fn is_page_link(presented: &str) -> bool {
     presented.starts_with(LINK_PREFIX)
 }
@@ -157,7 +157,7 @@ pub fn is_page_link(presented: &str) -> bool {
 /// SHA-256 of a secret. 160 random bits need no slow hash.
 pub type TokenHash = [u8; 32];
 
-/// The hash of what somebody presents as a secret.
+/// The hash of a presented secret.
 pub fn hash(presented: &str) -> TokenHash {
     digest(&SHA256, presented.as_bytes()).as_ref().try_into().expect("SHA-256 has 32 octets")
 }
@@ -166,7 +166,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A token as it is kept: without its secret.
+/// A stored token, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
     name: String,
@@ -176,7 +176,7 @@ pub struct Token {
     bounds: TokenBounds,
 }
 
-/// Why there can be no such token.
+/// Why a token cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -188,7 +188,7 @@ pub enum TokenError {
         "`{0}` is reserved: choose a name that is not `{PASSWORD_NAME}` and does not begin with `{NETWORK_PREFIX}`"
     )]
     Reserved(String),
-    /// It would open nothing.
+    /// It has no scope.
     #[error("a token needs a scope, such as --scope inject")]
     NoScope,
     /// Its bounds.
@@ -196,15 +196,15 @@ pub enum TokenError {
     Bounds(#[from] TokenBoundsError),
 }
 
-/// How the names begin under which clients count as tokens whose network alone lets them bring mail.
+/// Prefix of the names of clients that are authorised by their network.
 const NETWORK_PREFIX: &str = "network-";
-/// The name under which a password counts as a token.
+/// Name of the token that stands for the first password.
 const PASSWORD_NAME: &str = "first-password";
 /// Octets of a name.
 const NAME_BYTES_MAX: usize = 64;
 
 impl Token {
-    /// A token that ends at `until`, in seconds since 1970; `None`: it does not end.
+    /// A token that expires at `until`, in seconds since 1970; `None`: never.
     ///
     /// # Errors
     /// See [`TokenError`].
@@ -240,13 +240,13 @@ impl Token {
         Ok(Self { bounds, ..self })
     }
 
-    /// The token that a password is for who opens the page before there is a configuration: with all scopes.
+    /// The token of the first password, which opens the page before there is a configuration: with all scopes.
     pub(crate) fn of_password(hash: TokenHash) -> Self {
         let (name, scopes) = (PASSWORD_NAME.to_owned(), Scope::all().collect());
         Self { name, hash, scopes, until: None, bounds: TokenBounds::default() }
     }
 
-    /// The token of clients that inject by their network alone. No secret opens it.
+    /// The token of clients that inject by their network alone. It has no secret.
     pub(crate) fn of_network(network: &str, tenant: Option<String>) -> Self {
         let name = format!("{NETWORK_PREFIX}{network}");
         let bounds = TokenBounds { tenant, ..TokenBounds::default() };
@@ -263,7 +263,7 @@ impl Token {
         &self.scopes
     }
 
-    /// When it ends, in seconds since 1970.
+    /// Expiry, in seconds since 1970.
     pub fn until(&self) -> Option<u64> {
         self.until
     }
@@ -283,12 +283,12 @@ impl Token {
         &self.hash
     }
 
-    /// True if it has ended at `now`, in seconds since 1970.
+    /// True if it has expired at `now`, in seconds since 1970.
     pub(crate) fn has_ended(&self, now: u64) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
 
-    /// As a line of the file: name, hash, scopes, end, tenant, sender domains, networks.
+    /// A line of the file: name, hash, scopes, expiry, tenant, sender domains, networks.
     pub(crate) fn to_line(&self) -> String {
         let scopes: Vec<&str> = self.scopes.iter().map(|scope| scope.name()).collect();
         let until = self.until.map_or("-".to_owned(), |until| until.to_string());
@@ -296,7 +296,7 @@ impl Token {
         format!("{} {} {} {until} {bounds}\n", self.name, hex(&self.hash), scopes.join(","))
     }
 
-    /// Reads such a line. An error does not repeat the hash.
+    /// Parses a line of the file. Errors do not quote the hash.
     pub(crate) fn parse(line: &str) -> Result<Self, String> {
         let [name, hash, scopes, until, tenant, domains, networks] = line.split(' ').collect::<Vec<_>>()[..] else {
             return Err("a line is `name hash scopes end tenant domains networks`".to_owned());

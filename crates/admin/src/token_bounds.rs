@@ -7,14 +7,14 @@ use posthaste_units::is_name;
 
 use crate::token::Scope;
 
-/// Bounds of a token beside its scopes and its end. Empty: none.
+/// Restrictions of a token besides scopes and expiry. Empty: none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenBounds {
     /// Only this tenant's mail exists for it.
     pub tenant: Option<String>,
-    /// Mail that it brings is from these domains, or from domains below those with a dot in front. Lower case.
+    /// Allowed sender domains, in lower case; a leading dot means the domains below.
     pub sender_domains: Vec<String>,
-    /// Clients that may show it.
+    /// Networks whose clients may use it.
     pub networks: Vec<IpNet>,
 }
 
@@ -31,7 +31,7 @@ pub enum TokenBoundsError {
     /// A network.
     #[error("{0}")]
     Network(String),
-    /// A scope that shows more than one tenant.
+    /// A scope that is not limited to one tenant.
     #[error("a token of a tenant cannot have the scope {0}, which is about the whole server")]
     WholeServer(Scope),
 }
@@ -73,13 +73,13 @@ impl TokenBounds {
         })
     }
 
-    /// Finds a scope that does not go with these bounds.
+    /// Checks that a scope is allowed with these bounds.
     pub(crate) fn check(&self, scopes: impl IntoIterator<Item = Scope>) -> Result<(), TokenBoundsError> {
         let too_wide = scopes.into_iter().find(|scope| self.tenant.is_some() && !scope.is_of_tenants());
         too_wide.map_or(Ok(()), |scope| Err(TokenBoundsError::WholeServer(scope)))
     }
 
-    /// True if this client may show the token.
+    /// True if this client may use the token.
     pub(crate) fn allows(&self, client: Option<IpAddr>) -> bool {
         self.networks.is_empty()
             || client.is_some_and(|client| self.networks.iter().any(|network| network.contains(&client)))
@@ -92,7 +92,7 @@ impl TokenBounds {
         format!("{} {} {}", self.tenant.as_deref().unwrap_or(NONE), list(self.sender_domains.clone()), list(networks))
     }
 
-    /// Reads such words.
+    /// True if this client may use the token.
     pub(crate) fn of_words(tenant: &str, domains: &str, networks: &str) -> Result<Self, TokenBoundsError> {
         let list = |text: &str| -> Vec<String> {
             let words = text.split(',').map(str::to_owned);
@@ -102,7 +102,7 @@ impl TokenBounds {
     }
 }
 
-/// In a line of the file.
+/// Parses the words of a line.
 const NONE: &str = "-";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The file of tokens in the data directory: one line a token, written by `rename`, read again when it has changed.
+//! The token file in the data directory: one line for each token, replaced by `rename`, read again after a change.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -42,7 +42,7 @@ pub struct TokenFileError {
     pub kind: TokenFileErrorKind,
 }
 
-/// A defect of the file of tokens, or of a change of it.
+/// A defect of the token file, or a failed change.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenFileErrorKind {
@@ -65,7 +65,7 @@ pub enum TokenFileErrorKind {
         /// The defect.
         why: String,
     },
-    /// It does not end as it was written.
+    /// The end line is missing: the file was truncated.
     #[error(
         "its last line is not `{END}`: it was cut off; put it back, or write this line and make the tokens again that are missing: `posthaste token add NAME --scope SCOPES`"
     )]
@@ -78,7 +78,7 @@ pub enum TokenFileErrorKind {
     /// There is a token of that name.
     #[error("there is a token `{0}` already")]
     Known(String),
-    /// There is none of that name.
+    /// No token has that name.
     #[error("there is no token `{0}`")]
     Unknown(String),
 }
@@ -102,7 +102,7 @@ impl TokenFile {
         TokenFileError { path: self.path(), kind: kind.into() }
     }
 
-    /// All tokens, in the order in which they were made; none if there is no file. Blocks.
+    /// All tokens in the order of their creation; empty without a file. Blocks.
     ///
     /// # Errors
     /// The file cannot be read, others can, or a line of it is wrong.
@@ -158,7 +158,7 @@ impl TokenFile {
         })
     }
 
-    /// One change at a time, on the whole file.
+    /// Changes the whole file, one change at a time.
     fn change(
         &self,
         change: impl FnOnce(&mut Vec<Token>) -> Result<(), TokenFileErrorKind>,
@@ -187,7 +187,7 @@ fn private() -> OpenOptions {
     options
 }
 
-/// Flags that follow no symbolic link, and do not block on a pipe in the file's place.
+/// Open flags: do not follow a symbolic link, do not block on a pipe.
 pub(crate) fn nofollow() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
@@ -199,14 +199,14 @@ fn parse(text: &str) -> Result<Vec<Token>, TokenFileErrorKind> {
     if text.lines().last() == Some(END) && text.ends_with('\n') { Ok(tokens) } else { Err(TokenFileErrorKind::CutOff) }
 }
 
-/// The tokens that are good now: the file is read again when it has changed.
+/// The valid tokens: the file is read again after a change.
 #[derive(Debug)]
 pub(crate) struct KnownTokens {
     file: TokenFile,
     looks: AsyncMutex<Looks>,
-    /// When the last look began, and its outcome.
+    /// Start and outcome of the last read.
     recent: Mutex<Option<(Instant, Arc<ReadTokens>)>>,
-    /// Requests so far that needed a look.
+    /// Number of requests that needed a read.
     asked: AtomicU64,
 }
 
@@ -221,17 +221,17 @@ struct ReadTokens {
 #[derive(Debug, Default)]
 struct Looks {
     read: Option<Arc<ReadTokens>>,
-    /// Value of `asked` when the last look began. The look is new enough for all requests up to it.
+    /// Value of `asked` when the last read started. It covers all requests up to this number.
     covers: u64,
     #[cfg(test)]
     begun: usize,
-    /// A look that nobody waits for any more, since the disk did not answer.
+    /// An abandoned read: the disk did not answer.
     left: Option<JoinHandle<Look>>,
 }
 
 type Look = Result<Arc<ReadTokens>, TokenFileErrorKind>;
 
-/// The file of tokens cannot be used: nobody is let in, and the log says why.
+/// The token file cannot be used: every request is refused, and the log has the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TokensUnreadable;
 
@@ -240,7 +240,7 @@ impl KnownTokens {
         Self { file, looks: AsyncMutex::default(), recent: Mutex::default(), asked: AtomicU64::new(0) }
     }
 
-    /// The token with this secret, unless it has ended at `now`, in seconds since 1970.
+    /// The token with this secret, unless it has expired at `now`, in seconds since 1970.
     ///
     /// # Errors
     /// The file cannot be used, or its disk does not answer within [`LOOK_PATIENCE`].
@@ -265,8 +265,8 @@ impl KnownTokens {
         Ok(all)
     }
 
-    /// Reads the file, one look at a time on a blocking thread: a disk that hangs holds one thread. Requests that
-    /// wait meanwhile share the next look.
+    /// Reads the file on a blocking thread, one read at a time, so a hanging disk blocks one thread. Waiting requests
+    /// share the next read.
     async fn known(&self) -> Result<Arc<ReadTokens>, TokensUnreadable> {
         if let Some(known) = self.unchanged() {
             return Ok(known);
@@ -310,7 +310,8 @@ impl KnownTokens {
         }
     }
 
-    /// The tokens of the last look, if their open file has not changed: most requests need no other thread. A look at the file's name follows each second.
+    /// The tokens of the last read, if the open file has not changed. Most requests need no other thread. Once a second
+    /// the file's name is checked.
     fn unchanged(&self) -> Option<Arc<ReadTokens>> {
         let (begun, known) = self.recent().clone()?;
         let is_same = begun.elapsed() < NAME_AGE_MAX && known.open.as_ref().is_some_and(OpenFile::is_unchanged);
@@ -322,7 +323,7 @@ impl KnownTokens {
     }
 }
 
-/// The tokens as they were read `before`, if the file is the same. Blocks.
+/// Reads the tokens, or returns `before` if the file is unchanged. Blocks.
 fn look(file: &TokenFile, before: Option<Arc<ReadTokens>>) -> Look {
     let stamp = std::fs::symlink_metadata(file.path()).map(|found| Stamp::of(&found)).unwrap_or_default();
     if let Some(before) = before.filter(|before| before.stamp == stamp) {
@@ -333,7 +334,7 @@ fn look(file: &TokenFile, before: Option<Arc<ReadTokens>>) -> Look {
     Ok(Arc::new(ReadTokens { by_hash, stamp, open }))
 }
 
-/// Age of a look at the file's name.
+/// Interval between checks of the file's name.
 const NAME_AGE_MAX: Duration = Duration::from_secs(1);
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 

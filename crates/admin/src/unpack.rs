@@ -1,4 +1,4 @@
-//! Bodies that come compressed: unpacked a piece at a time, within the same bounds as others.
+//! Compressed bodies: unpacked piece by piece, within the same bounds as others.
 
 use std::io::{self, Cursor, Read};
 
@@ -19,12 +19,12 @@ pub(crate) enum ContentCoding {
     Zstd,
 }
 
-/// A coding that is not taken, or several.
+/// An unsupported coding, or several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OtherCoding;
 
 impl ContentCoding {
-    /// The coding of a request's body; `None`: it comes as it is.
+    /// The coding of a request's body; `None` if it is not compressed.
     pub fn of(headers: &HeaderMap) -> Result<Option<Self>, OtherCoding> {
         let mut fields = headers.get_all(CONTENT_ENCODING).iter();
         let Some(field) = fields.next() else { return Ok(None) };
@@ -38,7 +38,7 @@ impl ContentCoding {
     }
 }
 
-/// A decoder of one member of gzip or one frame of zstd: millions of empty ones would keep a thread busy and yield nothing.
+/// A decoder of one gzip member or zstd frame: millions of empty ones would keep a thread busy and yield nothing.
 enum Decoder {
     Gzip(GzDecoder<Cursor<Vec<u8>>>),
     Zstd(Box<StreamingDecoder<Cursor<Vec<u8>>, FrameDecoder>>),
@@ -125,13 +125,13 @@ fn window_of(frame: &[u8]) -> u64 {
     if size_bytes == 2 { number + 256 } else { number }
 }
 
-/// The window that each decoder has (RFC 8878 section 3.1.1.1.2); larger ones are refused.
+/// Maximum window of a decoder (RFC 8878 section 3.1.1.1.2). Larger ones are refused.
 const WINDOW_BYTES_MAX: u64 = 8 << 20;
 /// Octets of a body that is unpacked.
 const UNPACKED_BYTES_MAX: usize = 128 << 20;
 /// Of the packed size.
 const RATIO_MAX: usize = 100;
-/// Octets that are unpacked at a time.
+/// Octets unpacked at a time.
 const STEP_BYTES: usize = 1 << 20;
 
 #[cfg(test)]

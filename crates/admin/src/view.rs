@@ -1,4 +1,4 @@
-//! The state of a server that is shown by HTTP.
+//! The state of a server, as served over HTTP.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,9 +11,9 @@ use serde_json::Value;
 use crate::body::BodyShare;
 use crate::{ClientAddress, Counters, Token, TokenHash};
 
-/// A server that can be looked at.
+/// The interface of a server to this crate.
 pub trait ServerView: Send + Sync + 'static {
-    /// Says whether it takes mail. Called for each look at the health; does not block.
+    /// True if it accepts mail. Called for each health check; does not block.
     fn readiness(&self) -> Readiness;
 
     /// Counters since the start. Called each second; does not block.
@@ -25,7 +25,7 @@ pub trait ServerView: Send + Sync + 'static {
     /// Its state. May block.
     fn status(&self) -> ServerStatus;
 
-    /// Its queue of mail for other hosts, or only what there is of this tenant. May block.
+    /// Its queue of mail for other hosts, or a tenant's part of it. May block.
     fn queue(&self, tenant: Option<&str>) -> QueueStatus;
 
     /// True of a node of a cluster: [`whole_queue`](Self::whole_queue) is of all nodes.
@@ -48,29 +48,30 @@ pub trait ServerView: Send + Sync + 'static {
     /// Its version, listeners and configuration. May block.
     fn system(&self) -> Value;
 
-    /// Begins to drain, after which it ends; the log has the token's name. Does not block.
+    /// Starts a drain, after which the server ends; the token's name is logged. Does not block.
     fn drain(&self, token: &Token);
 
     /// The last lines of its log, the newest last. Does not block.
     fn log_lines(&self) -> Vec<String>;
 
-    /// Follows its event log from now on, or only what is of this tenant. `None`: there is none. May block.
+    /// Follows its event log from now on, or a tenant's part of it. `None` without an event log. May block.
     fn follow(&self, tenant: Option<&str>) -> Option<Box<dyn FollowEvents>>;
 
-    /// Takes the mail of a request. A recipient that the reply counts as a success has it durably.
+    /// Injects the mail of a request. A recipient with a success reply is durable.
     fn inject(&self, call: InjectCall<'_>) -> impl Future<Output = InjectReply> + Send;
 
     /// A file for everybody, under this host name (in lower case, without a port) and path. Does not block.
     fn public_file(&self, host: &str, path: &str) -> Option<PublicFile>;
 
-    /// Says whether this is the password by which the page is opened while there are no listeners of a configuration. Asked about what comes from this machine and is no token. May
-    /// block.
+    /// True if this is the first password, which opens the page while the configuration has no listeners. Called for
+    /// clients on this machine that present no token. May block.
     fn is_first_password(&self, presented: &str) -> bool;
 
-    /// The hash of that password, if there is one. Does not block.
+    /// The hash of the first password, if there is one. Does not block.
     fn first_password(&self) -> Option<TokenHash>;
 
-    /// Counts a wrong token for the client, and waits as long as after a wrong password. Nobody is shut out: a good token is never asked about here.
+    /// Counts a wrong token for the client, and waits as long as after a wrong password. Valid tokens are never passed
+    /// here.
     fn wrong_token(&self, client: ClientAddress, presented: &str) -> impl Future<Output = Guess> + Send;
 }
 
@@ -83,7 +84,7 @@ pub struct PublicFile {
     pub text: String,
 }
 
-/// A histogram as it is shown: of one metric, perhaps with a label.
+/// A histogram of one metric, perhaps with a label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
     /// Of the metric.
@@ -97,17 +98,17 @@ pub struct Distribution {
 }
 
 impl Distribution {
-    /// Of values that are shown as they are.
+    /// A histogram of values in their own unit.
     pub fn new(name: &'static str, read: HistogramRead) -> Self {
         Self { name, label: None, read, parts: 1.0 }
     }
 
-    /// Of values in microseconds, that are shown in seconds.
+    /// A histogram of microseconds, shown in seconds.
     pub fn in_millionths(self) -> Self {
         Self { parts: 1e6, ..self }
     }
 
-    /// One of several of its name.
+    /// Adds a label to one of several histograms with its name.
     pub fn labelled(self, label: &'static str, value: &str) -> Self {
         Self { label: Some((label, value.to_owned())), ..self }
     }
@@ -115,21 +116,21 @@ impl Distribution {
 
 /// Reads an event log as it grows.
 pub trait FollowEvents: Send {
-    /// Lines of JSON since the last call, at most `most`, and none further once they have `bytes`. May block.
+    /// JSON lines since the last call: at most `most`, and none after they have reached `bytes`. May block.
     fn read(&mut self, most: usize, bytes: usize) -> Vec<String>;
 }
 
 /// Why a request is not answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AskRefusal {
-    /// Another number of recipients is selected than was shown. Nothing was done.
+    /// The number of selected recipients differs from the number that was shown. Nothing was done.
     Changed {
         /// The number that was shown.
         expected: u64,
         /// The number now.
         now: u64,
     },
-    /// There is no such message, or none that this token may know of.
+    /// No such message, or none that this token may see.
     Unknown(String),
     /// The reason.
     Refused(String),
@@ -138,15 +139,15 @@ pub enum AskRefusal {
 /// A request that brings mail.
 #[derive(Debug)]
 pub struct InjectCall<'a> {
-    /// The token that it came with.
+    /// The token of the request.
     pub token: &'a Token,
-    /// From where it came.
+    /// The client's address.
     pub client: ClientAddress,
     /// Its `Idempotency-Key`.
     pub key: Option<&'a str>,
     /// Its body.
     pub body: Vec<u8>,
-    /// The memory of its body: kept until the work is done.
+    /// Memory share of the body: kept until the work is done.
     pub share: BodyShare,
 }
 
@@ -159,7 +160,7 @@ pub struct InjectReply {
     pub body: String,
     /// Seconds until another attempt may help.
     pub retry_secs: Option<u16>,
-    /// The answer was given before, and nothing was received now.
+    /// True if this answer was given before, and nothing was received now.
     pub is_replayed: bool,
 }
 
@@ -176,7 +177,7 @@ impl InjectReply {
     }
 }
 
-/// Until a full spool or a quota may have room again.
+/// Time after which a full spool or a quota may have room again, in seconds.
 const INJECT_RETRY_SECS: u16 = 10;
 
 /// The answer to a wrong token.
@@ -184,9 +185,9 @@ const INJECT_RETRY_SECS: u16 = 10;
 pub enum Guess {
     /// It is wrong.
     Wrong,
-    /// Not checked: too many wrong guesses before it.
+    /// Not checked: too many wrong guesses before.
     TooMany,
-    /// Too much is being checked.
+    /// Not checked: too many checks are running.
     Busy,
 }
 
@@ -206,11 +207,11 @@ pub struct ServerStatus {
     pub host_name: String,
     /// Of the program.
     pub version: String,
-    /// Why mail is not taken, if so.
+    /// Why mail is refused, if it is.
     pub not_taking: Option<String>,
     /// Why mail is not delivered, if so.
     pub not_delivering: Option<String>,
-    /// Things that need somebody, the worst first.
+    /// Problems that need an operator, most urgent first.
     pub attention: Vec<Attention>,
     /// Share of the spool's log that is in use: 0 to 1.
     pub spool_fill: f64,
@@ -218,7 +219,7 @@ pub struct ServerStatus {
     pub disks: Vec<DiskRoom>,
     /// Consumers of the spool.
     pub streams: Vec<StreamStatus>,
-    /// Messages that wait for a mailbox on this machine, each as often as it waits.
+    /// Messages that wait for a mailbox on this machine, counted once for each mailbox.
     pub waiting_here: u64,
     /// Recipients in the queue for other hosts.
     pub queued: u64,
@@ -235,7 +236,7 @@ pub struct ServerStatus {
 pub struct CertificateEnd {
     /// Its file.
     pub file: String,
-    /// When it ends, in seconds since 1970.
+    /// Expiry, in seconds since 1970.
     pub ends: u64,
 }
 
@@ -244,9 +245,9 @@ pub struct CertificateEnd {
 pub struct WebhookStatus {
     /// Its name.
     pub name: String,
-    /// For how long it has not been told all, in seconds.
+    /// Age of the oldest event that it has not received, in seconds.
     pub behind_secs: u64,
-    /// Why it is not told anything, if so.
+    /// Why it receives no events, if so.
     pub trouble: Option<String>,
 }
 
@@ -257,11 +258,11 @@ pub struct DnsStatus {
     pub questions: Vec<(&'static str, &'static str, u64)>,
     /// Look-ups since the start that the cache knew.
     pub hits: u64,
-    /// Other look-ups since the start.
+    /// Look-ups since the start that missed the cache.
     pub misses: u64,
     /// Questions that are asked now.
     pub asked: u64,
-    /// Questions that wait for a place.
+    /// Questions that wait for a slot.
     pub waiting: u64,
 }
 
@@ -276,15 +277,15 @@ pub struct RelayStatus {
     pub unreachable: u64,
     /// Times since the start that a site became unreachable.
     pub back_offs: u64,
-    /// Times since the start that TLS with a host was given up for a while, as it fails.
+    /// Times since the start that TLS with a host was given up for a while, because it failed.
     pub tls_avoided: u64,
-    /// Sessions since the start, and failures of some for want of TLS: the demand on TLS, the result, how many. For metrics alone.
+    /// Sessions since the start, and failures for lack of TLS: by demand on TLS and result. For metrics only.
     #[serde(skip)]
     pub tls: Vec<(&'static str, &'static str, u64)>,
-    /// Policies of MTA-STS that were fetched since the start, and fetches that failed. For metrics alone.
+    /// MTA-STS policies fetched since the start, and failed fetches. For metrics only.
     #[serde(skip)]
     pub policy_fetches: (u64, u64),
-    /// For metrics alone.
+    /// For metrics only.
     #[serde(skip)]
     pub dns: DnsStatus,
 }
@@ -294,7 +295,7 @@ pub struct RelayStatus {
 pub struct DiskRoom {
     /// The use of the disk, such as `spool`.
     pub holds: String,
-    /// Bytes that the server may still take.
+    /// Free bytes for the server.
     pub free_bytes: u64,
     /// Bytes of the file system.
     pub total_bytes: u64,
@@ -307,31 +308,31 @@ pub struct StreamStatus {
     pub name: String,
     /// Batches that it has not passed.
     pub behind: u64,
-    /// Why it does not go on, if so.
+    /// Why it is stuck, if it is.
     pub trouble: Option<String>,
 }
 
-/// Something that needs somebody.
+/// A problem that needs an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Attention {
-    /// How bad it is.
+    /// Severity.
     pub urgency: Urgency,
-    /// Identifies the thing: the same at each look, as long as it lasts.
+    /// Identity of the problem, stable while it lasts.
     pub about: String,
-    /// The trouble, in one line.
+    /// The problem, in one line.
     pub what: String,
     /// The remedy, as a command or a hint.
     pub help: String,
-    /// Where the page shows it, if it does.
+    /// Place on the page that shows it, if any.
     pub link: Option<PageSelection>,
     /// When it was first seen, in seconds since 1970. The API fills it in.
     pub since: Option<u64>,
 }
 
-/// A page, and what is selected there.
+/// A page and its selection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PageSelection {
-    /// Its name in the address, such as `queue`.
+    /// The page's name in the address, such as `queue`.
     pub page: &'static str,
     /// Keys and values of the address.
     pub query: BTreeMap<&'static str, String>,
@@ -350,13 +351,13 @@ impl Attention {
     }
 }
 
-/// How bad something is. The worst comes first.
+/// Severity. The worst comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Urgency {
-    /// Mail is refused or stands still.
+    /// Mail is refused or stuck.
     Broken,
-    /// Some mail waits for somebody, or something will break.
+    /// Some mail waits for an operator, or something is about to fail.
     Warning,
     /// An operator has done it, and may have forgotten.
     Note,
@@ -367,16 +368,16 @@ pub enum Urgency {
 pub struct QueueStatus {
     /// Recipients.
     pub recipients: u64,
-    /// When the oldest of them was received, in seconds since 1970.
+    /// Arrival of the oldest one, in seconds since 1970.
     pub oldest: Option<i64>,
-    /// The destinations with most of them.
+    /// The destinations with the most of them.
     pub destinations: Vec<DestinationCount>,
-    /// Destinations beyond those.
+    /// Number of further destinations.
     pub others: u64,
-    /// Recipients of each tenant of the configuration. For metrics alone.
+    /// Recipients of each configured tenant. For metrics only.
     #[serde(skip)]
     pub tenants: Vec<(String, u64)>,
-    /// Things that need somebody.
+    /// Problems that need an operator.
     pub attention: Vec<Attention>,
 }
 
@@ -387,11 +388,11 @@ pub struct DestinationCount {
     pub domain: String,
     /// Recipients.
     pub recipients: u64,
-    /// Recipients of these that were tried in vain.
+    /// Of these, recipients with failed attempts.
     pub deferred: u64,
-    /// Recipients of these that an operator holds.
+    /// Of these, recipients held by an operator.
     pub held: u64,
-    /// Recipients of these that are suspended.
+    /// Of these, suspended recipients.
     pub suspended: u64,
     /// When the oldest was received, in seconds since 1970.
     pub oldest: i64,

@@ -1,4 +1,5 @@
-//! SPF (RFC 7208), DMARC (RFC 9989) and the field `Authentication-Results` (RFC 8601): judges the domain that a message names as its sender.
+//! SPF (RFC 7208), DMARC (RFC 9989) and the field `Authentication-Results` (RFC 8601): checks the sender domain of a
+//! message.
 //!
 //! For every program that receives mail. Nothing here opens a socket or reads a clock: questions go through [`Dns`], and the caller bounds the time.
 #![forbid(unsafe_code)]

@@ -2,16 +2,17 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Why DNS has no such records.
+/// Why a DNS query has no records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoAnswer {
-    /// NXDOMAIN: there is no such name, and none below it (RFC 8020).
+    /// NXDOMAIN: no such name, and none below it (RFC 8020).
     NoSuchName,
-    /// No answer in time, or none that can be used.
+    /// No answer in time, or an unusable one.
     Temporary,
 }
 
-/// Answers questions. A name that exists without such records has an empty answer. Names may have any octets in their labels, which are 1 to 63 octets long.
+/// Answers DNS queries. An existing name without such records has an empty answer. Labels are 1 to 63 octets long, of
+/// any value.
 pub trait Dns: Sync {
     /// The TXT records, the strings of each joined without a blank.
     fn texts(&self, name: &str) -> impl Future<Output = Result<Arc<[String]>, NoAnswer>> + Send;

@@ -1,20 +1,21 @@
-//! The field `Authentication-Results` (RFC 8601), in which no stranger's text can be taken for ours.
+//! The field `Authentication-Results` (RFC 8601), built so that text from outside cannot be mistaken for ours.
 
 use std::fmt;
 
-/// A text that is written as it is: none of CR, LF, NUL, `;`, `(`, `)`, blanks and quotes.
+/// Text that is written verbatim: without CR, LF, NUL, `;`, `(`, `)`, blanks and quotes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlainText(String);
 
 impl PlainText {
-    /// A domain in A-labels. `None`: it has another sign than letters, digits, hyphens, underscores and dots, or more than 253 of them.
+    /// A domain in A-labels. `None` if it has other characters than letters, digits, hyphens, underscores and dots, or
+    /// is longer than 253.
     pub fn domain(text: &str) -> Option<Self> {
         let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'_' | b'.');
         let is_domain = !text.is_empty() && text.len() <= crate::NAME_BYTES_MAX && text.bytes().all(is_plain);
         is_domain.then(|| Self(text.to_owned()))
     }
 
-    /// An address; only its domain if the local part is not a plain dot-atom. `None`: the domain is none.
+    /// An address; only its domain if the local part is no plain dot-atom. `None` if the domain is invalid.
     pub fn address(text: &str) -> Option<Self> {
         let (local, domain) = text.rsplit_once('@').unwrap_or(("", text));
         let domain = Self::domain(domain)?;
@@ -26,7 +27,7 @@ impl PlainText {
         }
     }
 
-    /// Letters of base64, quoted where they are no token (RFC 2045 section 5.1).
+    /// Base64 text, quoted where it is no token (RFC 2045 section 5.1).
     pub fn base64(text: &str) -> Option<Self> {
         let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b"+/=".contains(&octet);
         if text.is_empty() || text.len() > LOCAL_BYTES_MAX || !text.bytes().all(is_plain) {
@@ -41,7 +42,7 @@ const LOCAL_BYTES_MAX: usize = 64;
 /// Results of a field at most; others are left out.
 pub const RESULTS_MAX: usize = 10;
 
-/// The field as it grows.
+/// The field under construction.
 #[derive(Debug, Clone)]
 pub struct AuthResults {
     service: PlainText,
@@ -49,7 +50,7 @@ pub struct AuthResults {
 }
 
 impl AuthResults {
-    /// A field of the service with this name, in A-labels. `None`: it is no domain.
+    /// A field of this service, whose name is in A-labels. `None` if the name is no domain.
     pub fn new(service: &str) -> Option<Self> {
         Some(Self { service: PlainText::domain(service)?, results: Vec::new() })
     }
@@ -74,7 +75,7 @@ impl AuthResults {
     }
 }
 
-/// The whole field with its line ends.
+/// The complete field with its line ends.
 impl fmt::Display for AuthResults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Authentication-Results: {}", self.service.0)?;

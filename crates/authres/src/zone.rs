@@ -56,7 +56,7 @@ impl Dns for Zone {
     }
 }
 
-/// The value of a future that never waits.
+/// The value of a future that is ready at once.
 pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

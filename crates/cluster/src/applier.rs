@@ -21,17 +21,17 @@ use crate::record::{Content, LogRecord};
 use crate::sender::SenderEnd;
 use crate::writer::WriterRules;
 
-/// The way of records into the local spool. Used by one thread.
+/// Applies records of the log to the local spool. Used by one thread.
 pub(crate) struct Applier<L> {
     hub: Arc<Hub<L>>,
     rules: WriterRules,
     pipeline: Pipeline,
-    /// Units of room of all that is sent and not yet in the local spool.
+    /// Units of room of all records sent to the local spool and not stored yet.
     pub room: u64,
     /// First positions of uploads that are not complete.
     unfinished: BTreeMap<u64, LogPosition>,
     collector: Collector,
-    /// The time to append again what the local spool has refused.
+    /// Time to retry a batch that the local spool has refused.
     pub retry_at: Option<Instant>,
     /// After the last record.
     last: Option<History>,
@@ -56,7 +56,7 @@ impl Load {
         }
     }
 
-    /// Tells all that wait for it that it will not be stored, or that nobody knows.
+    /// Tells all callers that wait for it that it will not be stored, or that its fate is unknown.
     pub fn answer(self, error: &AppendError) {
         match self {
             Load::Bundle(owns) => owns.into_iter().for_each(|own| (own.then)(Err(error.clone()))),
@@ -83,7 +83,7 @@ impl<L: LocalSpool> Applier<L> {
         }
     }
 
-    /// The history up to the last record that was applied or is on its way.
+    /// The history up to the last record that was applied or is in flight.
     pub fn last(&self) -> Option<History> {
         self.last
     }
@@ -93,7 +93,7 @@ impl<L: LocalSpool> Applier<L> {
         Some((self.unfinished.values().min().copied()?, self.last?.position))
     }
 
-    /// Forgets what it collected: the parts are read again, with [`collect_part`](Self::collect_part).
+    /// Forgets collected parts; they are read again with [`collect_part`](Self::collect_part).
     pub fn forget_parts(&mut self) {
         self.collector.clear();
     }
@@ -101,7 +101,7 @@ impl<L: LocalSpool> Applier<L> {
     /// One record between those of [`unfinished`](Self::unfinished): the part of an unfinished upload, or another.
     ///
     /// # Errors
-    /// The local disk fails, or the log does not have what it had.
+    /// The local disk fails, or the log lacks the record.
     pub fn collect_part(&mut self, position: LogPosition, bytes: &Bytes) -> Result<(), SenderEnd> {
         let record = LogRecord::decode(bytes).map_err(|_| senseless(position))?;
         match &record.content {
@@ -117,19 +117,19 @@ impl<L: LocalSpool> Applier<L> {
         self.pipeline.len() == 0
     }
 
-    /// The time left until the local spool is asked again.
+    /// Time until the next retry at the local spool.
     pub fn timeout(&self) -> Option<Duration> {
         self.retry_at.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// The local spool may have room again.
+    /// Notes that the local spool may have room again.
     pub fn has_made_room(&mut self) {
         if self.retry_at.is_some() {
             self.retry_at = Some(Instant::now());
         }
     }
 
-    /// At the end: the log has what waits here, and the next opening appends it.
+    /// Drops waiting batches at the end: the log has them, and the next opening applies them.
     pub fn give_up(&mut self) {
         if self.retry_at.is_some() {
             let error = AppendError::Poisoned("the spool was closed before it had room".into());
@@ -137,7 +137,7 @@ impl<L: LocalSpool> Applier<L> {
         }
     }
 
-    /// The next valid record of the log: it goes into the local spool.
+    /// Applies the next valid record of the log to the local spool.
     ///
     /// # Errors
     /// It cannot be applied, and none after it is.
@@ -209,7 +209,7 @@ impl<L: LocalSpool> Applier<L> {
         Ok(())
     }
 
-    /// A body from a bundle: in a file if it was in one.
+    /// The body of a batch in a bundle: as a file if it was one.
     fn body_of(&self, position: LogPosition, logged: &LoggedBatch, body: Bytes) -> Result<Body, SenderEnd> {
         Ok(match logged.body {
             LoggedBody::None => Body::None,
@@ -230,7 +230,7 @@ impl<L: LocalSpool> Applier<L> {
         added.map_err(|error| of_collecting(position, &error))
     }
 
-    /// Parts of uploads that were not complete when the spool was closed, and the rest of the record in the middle of which that happened.
+    /// Collects parts of uploads that were incomplete when the spool was closed, and the rest of a half-applied record.
     pub fn collect_again(&mut self, again: Vec<(LogPosition, Bytes)>) -> Result<(), SenderEnd> {
         let Some(last) = self.hub.member.last() else { return Ok(()) };
         for (position, bytes) in again {
@@ -306,7 +306,7 @@ impl<L: LocalSpool> Applier<L> {
         Ok(())
     }
 
-    /// True if the local spool does not have it yet.
+    /// True if the local spool lacks it.
     fn is_new(&self, place: &Place) -> bool {
         self.hub.member.last().is_none_or(|last| place.number > last.number)
     }
@@ -320,8 +320,8 @@ impl<L: LocalSpool> Applier<L> {
         self.settle_to(PIPELINE_MAX);
     }
 
-    /// Waits until fewer batches than that are on their way into the local spool. An order ends it early, unless all are waited for: the number of each decides then
-    /// what is released or forgotten, which is not done again.
+    /// Waits until fewer batches than this are in flight to the local spool. An order ends the wait early, unless it is
+    /// for all batches. Then releases are decided by the batches' final numbers, which cannot be repeated.
     fn settle_to(&mut self, most: usize) {
         while self.pipeline.len() >= most {
             self.pipeline.wait();
@@ -336,7 +336,7 @@ impl<L: LocalSpool> Applier<L> {
         }
     }
 
-    /// Closes the spool to writing. Batches that the log has get the error, too: they are not in the local spool.
+    /// Closes the spool to writing. Batches in the log get the error, too: the local spool lacks them.
     fn fail(&mut self, error: &AppendError) {
         let failure = Failure::Poisoned(error.to_string().into());
         let error = failure.error();
@@ -344,7 +344,7 @@ impl<L: LocalSpool> Applier<L> {
         self.pipeline.take_all().into_iter().for_each(|then| then(Err(error.clone())));
     }
 
-    /// Takes note of what has become durable, and of what the local spool refuses: that is appended again after a while, for the log has it.
+    /// Handles stored and refused batches. A refused one is retried after a while, since the log has it.
     pub fn settle(&mut self) {
         self.room -= self.pipeline.take_done();
         let Some(error) = self.pipeline.failure() else {
@@ -388,7 +388,7 @@ fn senseless(position: LogPosition) -> SenderEnd {
     hole(position, &"a batch in it has no meaning")
 }
 
-/// Batches on their way into the local spool at most.
+/// Maximum batches in flight to the local spool.
 const PIPELINE_MAX: usize = 2048;
-/// Between two attempts to append to a full local spool what the log has.
+/// Pause between retries of logged batches at a full local spool.
 const ROOM_PAUSE: Duration = Duration::from_millis(50);

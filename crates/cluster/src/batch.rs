@@ -1,4 +1,4 @@
-//! A batch as the log has it: streams by the numbers that `stream` records give, its body at the end.
+//! Encoding of a batch in the log: streams by the numbers of `stream` records, the body at the end.
 //!
 //! | bytes | content |
 //! | --- | --- |
@@ -76,12 +76,12 @@ impl LoggedBatch {
         out
     }
 
-    /// Bytes of the head with its length, once the first four bytes of a batch are there.
+    /// Length of the head, known once the first four bytes of a batch are there.
     pub fn head_len(start: &[u8]) -> Option<usize> {
         Some(Fields::of(start).u32()? as usize + 4)
     }
 
-    /// The head, which `bytes` must begin with, and what follows it. `None` if it is none.
+    /// Decodes the head at the start of `bytes`, and returns the rest. `None` if it is malformed.
     pub fn decode_head(bytes: &Bytes) -> Option<(Self, Bytes)> {
         let len = Self::head_len(bytes)?;
         let head = bytes.get(4..len)?;
@@ -109,13 +109,13 @@ impl LoggedBatch {
         (body != LoggedBody::None || is_empty).then_some((LoggedBatch { entries, front, body, body_len }, rest))
     }
 
-    /// A whole batch and its body. `None` if the bytes are not exactly one.
+    /// Decodes a batch with its body. `None` if the bytes are not exactly one batch.
     pub fn decode(bytes: &Bytes) -> Option<(Self, Bytes)> {
         Self::decode_head(bytes).filter(|(batch, body)| body.len() as u64 == batch.body_len)
     }
 }
 
-/// A flag that is nothing but 0 or 1, so that bytes and batches correspond.
+/// A flag of exactly 0 or 1, so that each batch has one encoding.
 fn flag(byte: u8) -> Option<bool> {
     (byte <= 1).then_some(byte == 1)
 }

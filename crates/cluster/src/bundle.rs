@@ -1,4 +1,4 @@
-//! Batches as they go into the log: several small ones in one record, a large one in parts.
+//! Batches on their way to the log: several small ones in one record, a large one in parts.
 
 use std::io::{self, Read};
 
@@ -7,14 +7,14 @@ use posthaste_spool::{Batch, Body, Entry, Then};
 
 use crate::batch::{LoggedBatch, LoggedBody, LoggedEntry};
 
-/// Bytes of batches in a record; a larger batch goes in parts.
+/// Maximum bytes of batches in a record; a larger batch is sent in parts.
 pub(crate) const BUNDLE_BYTES: u64 = 1 << 20;
 /// Batches in a record.
 pub(crate) const BUNDLE_BATCHES: usize = 256;
 /// Bytes of a part.
 pub(crate) const PART_BYTES: usize = 512 << 10;
 
-/// A batch, and its head as the log has it.
+/// A batch with its encoded head.
 pub(crate) struct Prepared {
     pub own: Own,
     head: Bytes,
@@ -32,7 +32,7 @@ pub(crate) struct Own {
 }
 
 impl Prepared {
-    /// `number_of`: of each stream, by its place among the entries.
+    /// `number_of`: number of each stream, by its index among the entries.
     pub fn new(batch: Batch, then: Then, room: u64, numbers: &[u16]) -> Self {
         let Batch { entries, body } = batch;
         let entry = |(entry, number): (&Entry, &u16)| LoggedEntry {

@@ -40,15 +40,15 @@ pub struct NodeName(Arc<str>);
 pub struct ShardCell {
     /// The number of the last ownership.
     pub epoch: u64,
-    /// Random, made with each write.
+    /// Random for each write.
     pub nonce: u64,
-    /// `None`: the shard is free.
+    /// `None` if the shard is free.
     pub owner: Option<CellOwner>,
-    /// May open a free shard at once.
+    /// The node that may open a free shard at once.
     pub next: Option<NodeName>,
-    /// Members that may take over and that a cut waits for, with the ids of their spools.
+    /// Members that may take over, and that limit cuts of the log; with the ids of their spools.
     pub in_sync: BTreeMap<NodeName, u64>,
-    /// Members whose state differs, with the ids of their spools.
+    /// Members with a different state, with the ids of their spools.
     pub seeding: BTreeMap<NodeName, u64>,
 }
 
@@ -57,24 +57,24 @@ pub struct ShardCell {
 pub struct CellOwner {
     /// Its node.
     pub node: NodeName,
-    /// Random, made at each start of the process.
+    /// Random for each start of the process.
     pub incarnation: u64,
 }
 
 /// The cell of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeCell {
-    /// Random, made at each start of the process.
+    /// Random for each start of the process.
     pub incarnation: u64,
     /// Counts the writes of an incarnation.
     pub write: u64,
-    /// Its clock at the write, in milliseconds since 1970. For operators: nothing is decided by it.
+    /// Wall clock at the write, in milliseconds since 1970. For operators only: nothing depends on it.
     pub wall_ms: u64,
-    /// The release that it runs, in 64 bytes at most. For operators, too.
+    /// Release of the node, at most 64 bytes. For operators only.
     pub version: String,
-    /// An operator has taken it off the list: it may not write here any more, and nobody waits for it.
+    /// An operator has removed the node: it may not write here any more, and nobody waits for it.
     pub is_removed: bool,
-    /// Shards of which it is the home, and which it wants back.
+    /// Shards whose home it is, and that it requests back.
     pub asks: BTreeSet<u16>,
     /// Its members, by shard.
     pub reports: BTreeMap<u16, MemberReport>,
@@ -83,11 +83,11 @@ pub struct NodeCell {
 /// The state of a member, durable on its disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemberReport {
-    /// Random, made with the spool.
+    /// Random for each spool.
     pub spool: u64,
     /// The log that it has applied.
     pub log: u64,
-    /// Records up to here are applied, and no part of an unfinished upload is among them.
+    /// Last applied position, with no part of an unfinished upload before it.
     pub applied: LogPosition,
     /// The last digest.
     pub digest: Option<Digest>,
@@ -98,12 +98,12 @@ pub struct MemberReport {
 pub struct Digest {
     /// The record.
     pub position: LogPosition,
-    /// Equal on all members whose state is equal.
+    /// Equal on all members with equal state.
     pub sum: u64,
 }
 
 impl NodeName {
-    /// `None` if it is no name.
+    /// `None` if the name is invalid.
     pub fn new(name: &str) -> Option<Self> {
         let is_right = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
         ((1..=64).contains(&name.len()) && name.bytes().all(is_right)).then(|| NodeName(name.into()))
@@ -136,7 +136,7 @@ pub enum CellKey {
 }
 
 impl CellKey {
-    /// `None` if it names neither.
+    /// `None` if the key is neither.
     pub fn of(key: &str) -> Option<Self> {
         match key.split_once('.')? {
             ("shard", number) => number.parse().ok().map(CellKey::Shard),

@@ -4,12 +4,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time of this machine. Tests have one of their own.
+/// The clock of this machine; tests use their own.
 pub trait LeaseClock: Send + Sync {
-    /// Time since some moment. Never goes back, and goes on while the machine is suspended or the process stopped.
+    /// Time since an arbitrary moment. Never goes back, and includes suspension of the machine or the process.
     fn now(&self) -> Duration;
 
-    /// Time since 1970 by the machine's clock, which operators set. Nothing is decided by it; zero without one.
+    /// Wall clock since 1970. Nothing depends on it; zero if the system has none.
     fn wall(&self) -> Duration {
         Duration::ZERO
     }

@@ -1,4 +1,4 @@
-//! Puts the parts of large batches together again, for a member that did not send them.
+//! Reassembles large batches from their parts, for a member that did not send them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,12 +12,12 @@ use crate::batch::{LoggedBatch, LoggedBody};
 #[derive(Default)]
 pub(crate) struct Collector(BTreeMap<u64, Collected>);
 
-/// A batch of which parts have come.
+/// A batch with some received parts.
 struct Collected {
     /// Bytes so far.
     len: u64,
     crc: u32,
-    /// The head, as long as it is not whole.
+    /// The head, until it is complete.
     head: Vec<u8>,
     batch: Option<(LoggedBatch, Content)>,
 }
@@ -27,20 +27,20 @@ enum Content {
     File(Upload),
 }
 
-/// Why a large batch cannot be put together.
+/// Why a large batch cannot be reassembled.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CollectError {
-    /// The local disk failed: try again.
+    /// The local disk failed; retry.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The log does not have what its `commit` says.
+    /// The log lacks a part that the `commit` names.
     #[error("the parts of upload {0:#x} do not match its commit")]
     Damaged(u64),
 }
 
 impl Collector {
-    /// Takes a part. One that has come before is left out, and one that leaves a gap: of parts that are read again some are void, and their repeats follow.
-    /// `finish` tells that from damage.
+    /// Adds a part. Duplicates and parts after a gap are ignored: among re-read parts some are void, and their repeats
+    /// follow. `finish` detects damage.
     pub fn add(&mut self, local: &dyn Spool, upload: u64, offset: u64, bytes: &Bytes) -> Result<(), CollectError> {
         let new = || Collected { len: 0, crc: 0, head: Vec::new(), batch: None };
         let collected = self.0.entry(upload).or_insert_with(new);

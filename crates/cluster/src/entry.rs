@@ -33,9 +33,9 @@ pub(crate) struct Place {
     pub epoch: u64,
     pub valid_from: u64,
     pub resume: LogPosition,
-    /// A name that a number was given by the record; no name any more.
+    /// The new name of a stream's number; no name if it was forgotten.
     pub stream: Option<(u16, Option<String>)>,
-    /// Members compare their state here.
+    /// Members compare their digests here.
     pub is_digest: bool,
 }
 
@@ -68,7 +68,7 @@ impl Place {
         History { log, position, epoch, valid_from, next, crc }
     }
 
-    /// True if no batch of its record comes after it.
+    /// True if it is the last batch of its record.
     pub fn is_last(&self) -> bool {
         self.index + 1 == self.numbers
     }
@@ -139,12 +139,12 @@ impl Place {
 
 const VERSION: u8 = 1;
 
-/// All that a member knows of the log.
+/// A member's whole knowledge of the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
     /// Place of the last batch.
     pub last: Option<Place>,
-    /// Names by their numbers; no name any more.
+    /// Names by number; no name if it was forgotten.
     pub streams: BTreeMap<u16, Option<String>>,
     pub runs: Runs,
 }

@@ -1,4 +1,4 @@
-//! The standby's part of a shard's thread: reads the log and applies it, until this node is to be the owner.
+//! The standby's part of a shard's thread: reads and applies the log until this node shall become the owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct ShardThread<L> {
 }
 
 impl<L: LocalSpool> ShardThread<L> {
-    /// Until the spool is closed. `again`: records up to the last that the local spool has, from the place to resume from on.
+    /// Runs until the spool is closed. `again`: records from the resume position to the last one in the local spool.
     pub fn run(self, mut reader: LogReader, again: Vec<(LogPosition, Bytes)>) {
         let mut applier = Applier::new(self.hub.clone(), self.config.writer_rules);
         let mut stopped = applier.collect_again(again).err();
@@ -53,14 +53,14 @@ struct Follower<'a, L> {
     hub: &'a Arc<Hub<L>>,
     applier: &'a mut Applier<L>,
     reader: &'a mut LogReader,
-    /// The first and the last position that are read again, for parts of uploads, before it reads on.
+    /// First and last position to read again for parts of uploads.
     parts: Option<(LogPosition, LogPosition)>,
-    /// The reason why it applies nothing more until it is opened again.
+    /// Why it applies nothing more until it is reopened.
     stopped: Option<SenderEnd>,
 }
 
 impl<L: LocalSpool> Follower<'_, L> {
-    /// The order to become the owner; `None` at the end.
+    /// Runs until the order to become the owner; `None` at the end.
     fn run(&mut self) -> Option<(OwnerIdentity, Promoted)> {
         let mut is_at_end = false;
         let mut wanted = None;
@@ -105,7 +105,7 @@ impl<L: LocalSpool> Follower<'_, L> {
         }
     }
 
-    /// Reads and applies some records. True if there are no more, or the engine does not answer.
+    /// Reads and applies some records. True at the end of the log, or if the engine does not answer.
     fn read(&mut self) -> bool {
         if let Some((first, last)) = self.parts {
             return self.read_parts(first, last);
@@ -194,7 +194,7 @@ fn missing(position: LogPosition) -> SenderEnd {
     SenderEnd::Invalid(Invalid::Hole { position, why: "the engine does not have it".to_owned() })
 }
 
-/// Records that are read at a time.
+/// Records of one read.
 const READ_RECORDS: usize = 16;
-/// Between two looks for new records.
+/// Interval between checks for new records.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

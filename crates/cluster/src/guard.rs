@@ -1,4 +1,5 @@
-//! Watches the engine: its room, so that bodies are refused while changes of them still fit, and its settings, which somebody may have changed.
+//! Watches the engine: its free room, so that bodies are refused while their changes still fit, and its settings, which
+//! somebody may have changed.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -9,7 +10,7 @@ use posthaste_spool::AppendError;
 
 use crate::ShardLog;
 
-/// The engine's state, as far as it keeps bodies out.
+/// The engine's state, as far as it blocks bodies.
 #[derive(Default)]
 pub(crate) struct EngineState(Mutex<Refusals>);
 
@@ -30,7 +31,7 @@ impl EngineState {
         refusals.settings.clone().or_else(|| refusals.room.clone())
     }
 
-    /// Asks for the room. An engine that does not answer changes nothing: appends wait for it anyway.
+    /// Asks for the free room. Without an answer nothing changes: appends wait for the engine anyway.
     pub fn ask_room(&self, log: &dyn ShardLog) {
         let Ok((used, limit)) = log.room() else { return };
         let is_short = u128::from(used) * 100 >= u128::from(limit) * BODIES_PERCENT;
@@ -38,7 +39,7 @@ impl EngineState {
         self.refusals().room = is_short.then(refusal);
     }
 
-    /// Asks for the settings. An engine that does not answer changes nothing here, either: it is not set otherwise for that.
+    /// Asks for the settings. Without an answer nothing changes.
     pub fn ask_settings(&self, log: &dyn ShardLog) {
         let Ok(wrong) = log.check() else { return };
         let refusal = || {
@@ -88,9 +89,9 @@ impl Drop for Guard {
     }
 }
 
-/// Bodies are refused from this share of the log's limit on. The rest is for what settles the mail that is there.
+/// Share of the log's limit from which bodies are refused. The rest is reserved for outcomes of stored mail.
 const BODIES_PERCENT: u128 = 80;
-/// Rounds from one look at the settings to the next: a minute.
+/// Rounds between checks of the settings: a minute.
 const SETTINGS_EVERY: u64 = 12;
 
 #[cfg(test)]

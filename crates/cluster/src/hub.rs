@@ -17,9 +17,9 @@ pub(crate) struct Hub<L> {
     pub queue: Arc<Queue>,
     pub stream: StreamId,
     pub segment_bytes: u64,
-    /// Held while a snapshot of the place is written.
+    /// Locked while a snapshot of the position is written.
     pub snapshotting: Mutex<()>,
-    /// Outlives the hub: an answer of the engine may come after its end.
+    /// Outlives the hub: the engine may answer after its end.
     pub progress: Arc<LogProgress>,
     failed: Mutex<Option<Failure>>,
     ended: Mutex<Option<SenderEnd>>,
@@ -34,7 +34,7 @@ pub(crate) struct LogProgress {
 }
 
 impl LogProgress {
-    /// A look at the log has found this end.
+    /// Notes a reported end of the log.
     pub fn saw_end(&self, end: LogPosition) {
         self.end.fetch_max(end.get(), Ordering::Relaxed);
     }
@@ -67,7 +67,7 @@ impl LogProgress {
 pub(crate) enum Failure {
     /// Fenced while another node owns the shard.
     Fenced(Arc<str>),
-    /// Poisoned until the spool is opened again.
+    /// Poisoned until the spool is reopened.
     Poisoned(Arc<str>),
 }
 
@@ -96,7 +96,7 @@ impl<L> Hub<L> {
         self.failed.lock().expect("nothing panics while it is held").clone()
     }
 
-    /// Accepts nothing more. The first failure stays, but for one that another owner is the cause of.
+    /// Accepts nothing more. The first failure stays, except one caused by another owner.
     pub fn fail(&self, failure: Failure) {
         let mut failed = self.failed.lock().expect("nothing panics while it is held");
         if !matches!(*failed, Some(Failure::Poisoned(_))) {
@@ -109,12 +109,12 @@ impl<L> Hub<L> {
         *self.ended.lock().expect("nothing panics while it is held") = Some(end);
     }
 
-    /// The end of the present ownership, if it has ended by itself.
+    /// The end of the current ownership, if it has ended by itself.
     pub fn ended(&self) -> Option<SenderEnd> {
         self.ended.lock().expect("nothing panics while it is held").clone()
     }
 
-    /// Becomes the owner, or a standby: that another one was the owner does not count any more.
+    /// Becomes the owner or a standby. A failure caused by another owner is cleared.
     pub fn set_owner(&self, is_owner: bool) {
         *self.ended.lock().expect("nothing panics while it is held") = None;
         let mut failed = self.failed.lock().expect("nothing panics while it is held");

@@ -1,4 +1,4 @@
-//! Writes snapshots of the place in the log, so that an opening replays little and the ring need not keep old entries.
+//! Writes snapshots of the log position, so that an opening replays little and the ring can drop old entries.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex};
@@ -81,7 +81,7 @@ impl Drop for Keeper {
 }
 
 impl<L: LocalSpool> Hub<L> {
-    /// Writes a snapshot of the place in the log, and advances the private stream to it.
+    /// Writes a snapshot of the log position, and advances the private stream to it.
     pub fn write_snapshot(&self) -> io::Result<()> {
         let _one_at_a_time = self.snapshotting.lock().expect("nothing panics while it is held");
         let applied = self.member.applied();

@@ -1,8 +1,8 @@
 //! A spool on several machines.
 //!
-//! An engine keeps an ordered log for each shard. It answers an append once a quorum has the record on stable storage. The *owner* of the shard appends; every
-//! *member* applies the log to a spool of its own. This crate has the traits of an engine, the records in the log, the one rule by which all readers
-//! tell valid records from others, and an engine in memory for tests.
+//! An engine keeps an ordered log for each shard. It answers an append once a quorum has the record on stable storage.
+//! The *owner* of the shard appends; every *member* applies the log to a spool of its own. This crate has the traits of
+//! an engine, the records in the log, the common rule for valid records, and an engine in memory for tests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

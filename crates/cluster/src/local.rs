@@ -2,9 +2,10 @@
 
 use posthaste_spool::{FileSpool, Spool, SpoolAdmin};
 
-/// A spool on this machine that says in advance if it will take a batch.
+/// A local spool that can tell in advance if it will take a batch.
 pub trait LocalSpool: SpoolAdmin + 'static {
-    /// True if it will take `bytes` more. An estimate: what it then refuses all the same is appended again, until there is room.
+    /// True if it will take `bytes` more. An estimate: a batch that is refused nevertheless is retried until there is
+    /// room.
     fn has_room(&self, segment_bytes: u64, bytes: u64, has_body: bool) -> bool;
 
     /// Asks its keeper to make room.
@@ -30,7 +31,7 @@ impl LocalSpool for FileSpool {
     }
 }
 
-/// Bytes of room that a batch is counted with: a batch over half of a segment may need a segment of its own.
+/// Bytes of room reserved for a batch: one over half of a segment may need a segment of its own.
 pub(crate) fn room_of(bytes: u64, segment_bytes: u64) -> u64 {
     let bytes = bytes + OVERHEAD;
     if bytes > segment_bytes / 2 { segment_bytes } else { bytes }

@@ -1,10 +1,10 @@
-//! The interface of an engine. Nothing above it knows a kind of engine.
+//! The interface of an engine. No code above it depends on a kind of engine.
 
 use std::fmt;
 
 use bytes::Bytes;
 
-/// The engine's number of a record: each record has the next one, and the first record of a log has 1.
+/// The engine's number of a record. Records are numbered consecutively from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LogPosition(u64);
 
@@ -22,7 +22,7 @@ impl LogPosition {
         self.0
     }
 
-    /// The position of the record before this one; that before the first stays.
+    /// The position of the preceding record, but not below the first.
     pub const fn before(self) -> Self {
         LogPosition(self.0.saturating_sub(1))
     }
@@ -44,17 +44,18 @@ pub type Appended = Box<dyn FnOnce(Result<LogPosition, LogError>) + Send>;
 
 /// A replicated, ordered log of one shard.
 pub trait ShardLog: Send + Sync {
-    /// Appends at the position after `after`, or not at all. Does not block. Calls `then` once: with the position when a quorum has the record on stable
-    /// storage, or with [`LogError::Refused`] or [`LogError::Unknown`]. Never repeats an append by itself.
+    /// Appends at the position after `after`, or not at all. Does not block. Calls `then` exactly once: with the
+    /// position when a quorum has the record on stable storage, or with [`LogError::Refused`] or [`LogError::Unknown`].
+    /// Never repeats an append by itself.
     fn append(&self, after: LogPosition, record: Bytes, then: Appended);
 
-    /// Shows records from `from` on, each position once and in order, and waits for more until `each` returns false.
+    /// Passes records from `from` on to `each`, in order and once each. Waits for more until `each` returns false.
     ///
     /// # Errors
     /// [`LogError::Gap`] at a missing position, [`LogError::Cut`] if `from` was cut, [`LogError::Unreachable`].
     fn follow(&self, from: LogPosition, each: &mut dyn FnMut(LogPosition, Bytes) -> bool) -> Result<(), LogError>;
 
-    /// The lowest position stored; one more than [`end`](Self::end) if none is.
+    /// The lowest stored position; [`end`](Self::end) plus one if there is none.
     ///
     /// # Errors
     /// [`LogError::Unreachable`].
@@ -84,7 +85,7 @@ pub trait ShardLog: Send + Sync {
     /// [`LogError::Unreachable`].
     fn is_current(&self) -> Result<bool, LogError>;
 
-    /// Compares the engine's settings with what the promise needs: one line for each that does not keep it.
+    /// Compares the engine's settings with those that the promise needs: one line for each wrong one.
     ///
     /// # Errors
     /// [`LogError::Unreachable`]: too little of the engine can be asked to know.
@@ -93,13 +94,13 @@ pub trait ShardLog: Send + Sync {
 
 /// Small values that nodes change by compare and swap.
 pub trait Cells: Send + Sync {
-    /// The value of a key and its revision; no bytes and 0 if it was never written.
+    /// The value of a key and its revision; empty and 0 if it was never written.
     ///
     /// # Errors
     /// [`LogError::Unreachable`].
     fn get(&self, key: &str) -> Result<(Bytes, u64), LogError>;
 
-    /// Writes the value if the key still has this revision. Returns the new revision.
+    /// Writes the value if the key has this revision. Returns the new revision.
     ///
     /// # Errors
     /// [`LogError::Conflict`]: nothing was written. [`LogError::Unknown`]: read the cell.
@@ -112,20 +113,20 @@ pub trait Cells: Send + Sync {
     fn watch(&self, each: &mut dyn FnMut(&str, &[u8], u64) -> bool) -> Result<(), LogError>;
 }
 
-/// Why an engine did not do it. The variant decides what its caller does.
+/// Why a call to the engine failed. The variant decides what its caller does.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// Another record has the position, or nothing was stored. No fence: read the log.
+    /// The position is taken, or nothing was stored. No fence: read the log.
     #[error("the engine refused the record: {0}")]
     Refused(String),
     /// No answer: it may be stored, now or later. Only a write decides.
     #[error("the engine did not answer: {0}")]
     Unknown(String),
-    /// A position that should be there is missing: the log has a hole.
+    /// A position is missing: the log has a hole.
     #[error("position {0} is missing in the log")]
     Gap(LogPosition),
-    /// The position was cut: this reader was away for too long. No damage.
+    /// The position was cut: this reader was away too long. No damage.
     #[error("the log now begins at position {first}")]
     Cut {
         /// The lowest position stored.
@@ -134,7 +135,7 @@ pub enum LogError {
     /// The cell has another revision.
     #[error("another writer has changed the cell")]
     Conflict,
-    /// The engine could not be asked. Nothing was changed by a read.
+    /// The engine is unreachable. Nothing was changed by a read.
     #[error("the engine cannot be reached: {0}")]
     Unreachable(String),
 }

@@ -1,4 +1,4 @@
-//! The state of a member, kept up to date on the ring's thread, and the translation between its local numbers and those of the cluster.
+//! The state of a member, updated on the ring's thread, and the mapping of its local numbers to those of the cluster.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -8,7 +8,8 @@ use posthaste_spool::{Consumer, Lsn, Published, StreamId};
 use crate::LogPosition;
 use crate::entry::{Applied, Place};
 
-/// Consumes the private stream `log`. Its entry is the first of each batch, so the number of a batch is known when other consumers are shown it.
+/// Consumes the private stream `log`. Its entry is the first of each batch, so a batch's number is known before other
+/// consumers see it.
 pub(crate) struct Member {
     shard: u16,
     state: Mutex<State>,
@@ -25,7 +26,7 @@ pub(crate) type DigestHook = Box<dyn Fn(LogPosition) + Send + Sync>;
 #[derive(Default)]
 struct State {
     applied: Applied,
-    /// The numbers of all local batches up to here are known.
+    /// Up to here the numbers of all local batches are known.
     covered: u64,
     /// Local ids by the numbers of streams that were not forgotten.
     ids: BTreeMap<u16, StreamId>,
@@ -43,7 +44,7 @@ impl Member {
         Member { shard, state: Mutex::new(state), changed: Condvar::new(), wanted, digests: Mutex::default() }
     }
 
-    /// Waits until the one before is not called any more.
+    /// Waits for a running call of the previous callback.
     pub fn on_digest(&self, hook: Option<DigestHook>) {
         let before = std::mem::replace(&mut *self.digests(), hook);
         drop(before);
@@ -57,19 +58,19 @@ impl Member {
         self.state.lock().expect("nothing panics while it is held")
     }
 
-    /// A copy of all that is known.
+    /// A copy of the state.
     pub fn applied(&self) -> Applied {
         let mut state = self.state();
         state.since_snapshot = 0;
         state.applied.clone()
     }
 
-    /// The place of the last batch.
+    /// Position of the last batch.
     pub fn last(&self) -> Option<Place> {
         self.state().applied.last.clone()
     }
 
-    /// Notes the local id of a numbered stream; `None` if it was forgotten.
+    /// Sets the local id of a numbered stream; `None` if it was forgotten.
     pub fn set_id(&self, number: u16, id: Option<StreamId>) {
         let mut state = self.state();
         state.next_stream = state.next_stream.max(number.saturating_add(1));
@@ -83,7 +84,7 @@ impl Member {
         }
     }
 
-    /// A number that no stream has had. `None` if all are used.
+    /// A number that no stream has used. `None` if there is none left.
     pub fn take_number(&self) -> Option<u16> {
         let mut state = self.state();
         let number = state.next_stream;
@@ -91,7 +92,7 @@ impl Member {
         Some(number)
     }
 
-    /// The number of a stream that takes entries.
+    /// The number of an active stream.
     pub fn number_of(&self, id: StreamId) -> Option<u16> {
         let state = self.state();
         let known = state.ids.iter().find(|(_, known)| **known == id).map(|(number, _)| *number);
@@ -110,12 +111,12 @@ impl Member {
         state.ids.get(number).copied()
     }
 
-    /// From now on the stream takes no entries.
+    /// Stops the stream from taking entries.
     pub fn begin_to_forget(&self, id: StreamId) {
         self.state().leaving.push(id);
     }
 
-    /// The local id of a number: `Err` if the number was never given, `None` if its stream was forgotten.
+    /// The local id of a number. `Err` if the number is unknown, `None` if its stream was forgotten.
     pub fn id_of(&self, number: u16) -> Result<Option<StreamId>, u16> {
         let state = self.state();
         match state.ids.get(&number) {
@@ -129,7 +130,7 @@ impl Member {
         Lsn::of_shard(self.shard, number)
     }
 
-    /// The number of a cluster LSN; that of another shard is below or above all.
+    /// The number of a cluster LSN. LSNs of other shards sort below or above all.
     fn number(&self, lsn: Lsn) -> u64 {
         match lsn.shard().cmp(&self.shard) {
             std::cmp::Ordering::Less => 0,
@@ -148,7 +149,7 @@ impl Member {
         self.state().applied.runs.local_of(self.number(lsn)).map(Lsn::new)
     }
 
-    /// The local LSN of the last batch up to one.
+    /// The local LSN of the last batch up to this cluster LSN.
     pub fn local_up_to(&self, lsn: Lsn) -> Lsn {
         Lsn::new(self.state().applied.runs.local_up_to(self.number(lsn)).unwrap_or(0))
     }
@@ -158,7 +159,7 @@ impl Member {
         Lsn::new(self.state().applied.runs.local_from(self.number(lsn)))
     }
 
-    /// The cluster LSN of the last batch up to a local one, as far as they are known.
+    /// The cluster LSN of the last batch up to a local LSN, as far as known.
     pub fn up_to(&self, local: Lsn) -> Lsn {
         self.up_to_in(&self.state(), local)
     }
@@ -172,7 +173,7 @@ impl Member {
         state.applied.runs.number_up_to(local.get()).map_or(Lsn::ZERO, |number| self.lsn(number))
     }
 
-    /// The cluster LSN of a local batch, which may be published at this moment. `None` if it does not count: it was cancelled when it was on the disk.
+    /// The cluster LSN of a local batch that is just being published. `None` if it was cancelled on the disk.
     pub fn of_local(&self, local: Lsn) -> Option<Lsn> {
         let state = self.covering(local);
         state.applied.runs.number_of(local.get()).map(|number| self.lsn(number))
@@ -218,7 +219,7 @@ impl Consumer for Member {
 /// Batches that an opening replays, at most about.
 const SNAPSHOT_EVERY: u64 = 1 << 16;
 
-/// A consumer that is shown numbers of the cluster.
+/// A consumer that sees cluster numbers.
 pub(crate) struct Translated {
     pub inner: Arc<dyn Consumer>,
     pub member: Arc<Member>,

@@ -1,4 +1,4 @@
-//! Opening a shard: the place in the log that the local spool has, and whether the log still has the same history.
+//! Opening a shard: the local spool's position in the log, and the check that the log has the same history.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -13,7 +13,8 @@ use crate::record::LogRecord;
 use crate::sender::SenderEnd;
 use crate::{LogError, LogPosition, ShardLog};
 
-/// The name of the private stream begins with this; the id of the local spool follows. So the id is made with the stream, and is gone with the spool.
+/// Prefix of the private stream's name, followed by the id of the local spool. So the id is made with the stream, and
+/// lost with the spool.
 pub(crate) const LOG_STREAM: &str = "log";
 const ID_SIGN: char = '-';
 
@@ -40,7 +41,7 @@ pub enum ShardOpenError {
     /// The local spool has lost entries of its private stream: the member needs seeding.
     #[error("the local spool has lost its place in the log: {0}")]
     PlaceLost(String),
-    /// The log ends before what this member has: it was rolled back or made anew.
+    /// The log ends before this member's position: it was rolled back or recreated.
     #[error("the log ends at position {end}, and this member has applied position {applied}")]
     RolledBack {
         /// The last position of the log.
@@ -48,13 +49,13 @@ pub enum ShardOpenError {
         /// The last position in the local spool.
         applied: LogPosition,
     },
-    /// The log cannot be read on from there.
+    /// The log cannot be read from that position on.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// Somebody else owns it, or the log cannot be read.
+    /// Another node owns it, or the log cannot be read.
     #[error(transparent)]
     End(#[from] SenderEnd),
-    /// The engine has settings that do not keep the promise.
+    /// The engine has unsafe settings.
     #[error("change the settings of the engine: {}", .0.join("; "))]
     Settings(Vec<String>),
     /// The engine could not be asked.
@@ -74,7 +75,7 @@ pub enum ShardOpenError {
     Io(#[from] io::Error),
 }
 
-/// Reads the private stream: the place in the log that the local spool has, and its last local LSN.
+/// Reads the private stream: the local spool's position in the log, and its last local LSN.
 pub(crate) fn applied(local: &dyn Spool, stream: StreamId) -> Result<(Applied, Lsn), ShardOpenError> {
     let restored = local.restore(stream)?;
     let mut applied = Applied::default();
@@ -107,7 +108,7 @@ pub(crate) struct Resumed {
     pub again: Vec<(LogPosition, Bytes)>,
 }
 
-/// Compares the log with what the local spool has of it.
+/// Compares the log with the local spool's history.
 pub(crate) fn resume(log: &dyn ShardLog, applied: &Applied, shard: u16) -> Result<Resumed, ShardOpenError> {
     let first = log.first()?;
     let end = log.end()?;
@@ -139,7 +140,7 @@ pub(crate) fn resume(log: &dyn ShardLog, applied: &Applied, shard: u16) -> Resul
     Ok(Resumed { reader: LogReader::resume(shard, last.history()), again })
 }
 
-/// Checks that the log still has the record that the last batch came from.
+/// Checks that the log still has the last batch's record.
 fn is_same(last: &Place, bytes: &Bytes) -> Result<(), Invalid> {
     let position = last.position;
     match LogRecord::decode(bytes) {
@@ -150,7 +151,7 @@ fn is_same(last: &Place, bytes: &Bytes) -> Result<(), Invalid> {
 }
 
 impl Place {
-    /// The first position that is read again: of the oldest upload that was not complete, or the next one.
+    /// The first position to read again: of the oldest incomplete upload, or the next one.
     fn resume_from(&self) -> LogPosition {
         if self.resume < self.position { self.resume } else { self.position.next() }
     }

@@ -1,4 +1,4 @@
-//! Batches on their way into the local spool, in the order of the log: if one is refused, none after it is shown to anybody before it.
+//! Batches in flight to the local spool, in log order. If one is refused, nobody sees a later one first.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use posthaste_spool::{AppendError, Batch, Body, Entry, Lsn, Spool, StreamId, The
 use crate::entry::Place;
 use crate::queue::Queue;
 
-/// A batch to append, as often as it takes.
+/// A batch to append, with retries.
 pub(crate) struct Work {
     pub place: Place,
     pub entries: Vec<Entry>,
@@ -24,7 +24,7 @@ pub(crate) struct Work {
 pub(crate) struct Pipeline {
     stream: StreamId,
     shared: Arc<Shared>,
-    /// Appended or to be appended again, in order, with their numbers here.
+    /// Batches appended or to be retried, in order, with their numbers here.
     works: VecDeque<(u64, Slot)>,
     next: u64,
     /// Number of the first record not appended.
@@ -78,7 +78,7 @@ impl Pipeline {
         self.send(local);
     }
 
-    /// Waits until the first batch here is durable or refused.
+    /// Waits until the oldest batch is durable or refused.
     pub fn wait(&self) {
         let Some((first, _)) = self.works.front() else { return };
         let is_waiting = |state: &mut State| state.done <= *first && state.failed.is_none();
@@ -100,7 +100,7 @@ impl Pipeline {
         self.shared.state().failed.as_ref().map(|(_, error)| error.clone())
     }
 
-    /// Appends again from the refused batch on.
+    /// Retries from the refused batch on.
     pub fn send_again(&mut self, local: &dyn Spool) {
         if let Some((seq, _)) = self.shared.state().failed.take() {
             self.unsent = seq;
@@ -122,7 +122,7 @@ impl Pipeline {
         }
     }
 
-    /// Appends one; false if it, or one before it, was refused.
+    /// Appends one batch; false if it or an earlier one was refused.
     fn send_one(&mut self, local: &dyn Spool, at: usize) -> bool {
         let (seq, slot) = &self.works[at];
         let own = Entry { stream: self.stream, needs_body: false, payload: slot.place.encode() };

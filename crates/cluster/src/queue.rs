@@ -1,4 +1,5 @@
-//! The inputs of a shard's thread: batches that wait, orders, progress of the local spool. Its callers wake it for answers of the engine, too.
+//! Inputs of a shard's thread: waiting batches, orders, progress of the local spool. Callers also wake it for answers
+//! of the engine.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -21,16 +22,16 @@ pub(crate) struct QueueState {
     pub bytes: u64,
     pub ending: Ending,
     pub orders: VecDeque<Order>,
-    /// Called once nothing waits or is under way.
+    /// Called once nothing waits or is in progress.
     pub drains: Vec<Told>,
-    /// This node is the owner: items may be put. Changes together with what waits, so none waits at a standby.
+    /// This node is the owner and accepts items. Changed together with the waiting items, so none waits at a standby.
     pub is_owner: bool,
     /// The local spool may have room again.
     pub has_made_room: bool,
     is_new: bool,
 }
 
-/// The way in which the writer ends.
+/// How the writer ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Ending {
     #[default]
@@ -41,19 +42,19 @@ pub(crate) enum Ending {
     Killed,
 }
 
-/// Called once, on the shard's thread: must not block. Dropped if the spool ends before.
+/// Called once, on the shard's thread: must not block. Dropped if the spool ends first.
 pub(crate) type Told = Box<dyn FnOnce() + Send>;
 
-/// A change of this node's part.
+/// A change of this node's role.
 pub(crate) enum Order {
     Promote(OwnerIdentity, Promoted),
-    /// Told once it is done.
+    /// Called once it is done.
     Demote(Told),
 }
 
 /// Callers that wait for the opening of the log.
 pub(crate) struct Promoted {
-    /// Told once the log is open, or why it is not. As [`Told`].
+    /// Called once the log is open, or with the reason of the failure. See [`Told`].
     pub tell: Box<dyn FnOnce(Result<(), SenderEnd>) + Send>,
     /// Not before the local spool has all of the log, although it may have no room now.
     pub waits_for_room: bool,
@@ -67,7 +68,7 @@ pub(crate) enum Item {
         name: Option<String>,
         tell: Box<dyn FnOnce() + Send>,
     },
-    /// Members compare their state there.
+    /// Members compare their digests there.
     Digest,
     Advance {
         stream: u16,
@@ -94,7 +95,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Waits for anything new, but not for longer than `timeout`, if there is one.
+    /// Waits for any news, up to `timeout` if there is one.
     pub fn wait(&self, timeout: Option<Duration>) -> MutexGuard<'_, QueueState> {
         let is_old = |state: &mut QueueState| !state.is_new;
         let mut state = match timeout {
@@ -108,7 +109,7 @@ impl Queue {
         state
     }
 
-    /// Waits for an ending or an order, but not for longer. True if there is one. What is new stays.
+    /// Waits for an ending or an order, up to a time. True if there is one. Other news stays.
     pub fn pause(&self, timeout: Duration) -> bool {
         let is_going_on = |state: &mut QueueState| state.ending == Ending::Not && state.orders.is_empty();
         let waited = self.changed.wait_timeout_while(self.state(), timeout, is_going_on);
@@ -128,7 +129,7 @@ impl Pending {
         Pending { batch: Mutex::new(Some((batch, then))), bytes, queue }
     }
 
-    /// Once; `None` if it was cancelled.
+    /// Takes the item; `None` if it was cancelled.
     pub fn take(&self) -> Option<(Batch, Then)> {
         let taken = self.batch.lock().expect("nothing panics while it is held").take();
         if taken.is_some() {

@@ -1,4 +1,5 @@
-//! The one rule by which every reader of a log tells valid records from others. No clock, no engine: positions and bytes go in, a verdict comes out.
+//! The common rule by which every reader of a log recognises valid records. No clock, no engine: positions and bytes
+//! in, a verdict out.
 
 use bytes::Bytes;
 
@@ -16,7 +17,7 @@ pub struct History {
     pub epoch: u64,
     /// The lowest valid send number of that epoch.
     pub valid_from: u64,
-    /// The cluster number that comes next.
+    /// The next cluster number.
     pub next: u64,
     /// CRC of the last valid record.
     pub crc: u32,
@@ -31,12 +32,12 @@ pub struct LogReader {
     rules: ReaderRules,
 }
 
-/// The rules, each with a switch that breaks it: for tests, which must notice.
+/// The rules, each with a switch that breaks it, to show that tests notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReaderRules {
-    /// Skips what an older epoch sent.
+    /// Skips records of an older epoch.
     pub old_epochs: bool,
-    /// Skips what was sent before the last barrier.
+    /// Skips records sent before the last barrier.
     pub barriers: bool,
     /// Compares the log id, and the CRC of the last valid record.
     pub chain: bool,
@@ -45,7 +46,7 @@ pub struct ReaderRules {
 }
 
 impl Default for ReaderRules {
-    /// All are kept.
+    /// All rules are kept.
     fn default() -> Self {
         ReaderRules { old_epochs: true, barriers: true, chain: true, numbers: true }
     }
@@ -60,12 +61,13 @@ pub enum Read {
     Skipped(Skipped),
 }
 
-/// Why a record does not count. An append that was in flight may be stored after an `open` or a `barrier` that took its predecessor's position.
+/// Why a record is skipped. A late append may be stored after an `open` or a `barrier` that took its predecessor's
+/// position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skipped {
     /// The record's epoch is below that of the last `open`.
     OldEpoch,
-    /// Its send number is below the one that the epoch's last `barrier` names.
+    /// Its send number is below that of the epoch's last `barrier`.
     BeforeBarrier,
 }
 
@@ -73,7 +75,7 @@ pub enum Skipped {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
-    /// Records are missing or damaged. Other members may have what is lost.
+    /// Records are missing or damaged. Other members may have them.
     #[error("the log has a hole at position {position}: {why}")]
     Hole {
         /// The first position that cannot be used.
@@ -81,7 +83,7 @@ pub enum Invalid {
         /// The damage.
         why: String,
     },
-    /// This is another history than the one that the reader knows: the member needs seeding.
+    /// The history differs from the reader's: the member needs seeding.
     #[error("the log has another history from position {position} on: {why}")]
     OtherHistory {
         /// The first record of the other history.
@@ -89,7 +91,7 @@ pub enum Invalid {
         /// The difference.
         why: &'static str,
     },
-    /// Records that this reader needs were cut: it was away for too long, and needs seeding. No damage.
+    /// Records that this reader needs were cut: it was away too long, and needs seeding. No damage.
     #[error("the log begins at position {first}, and position {position} is needed")]
     Cut {
         /// The first position needed.
@@ -118,7 +120,7 @@ impl LogReader {
         LogReader { history: Some(history), ..Self::new(shard) }
     }
 
-    /// Sets the rules, of which tests switch some off.
+    /// Sets the rules; tests switch some off.
     pub fn with_rules(self, rules: ReaderRules) -> Self {
         LogReader { rules, ..self }
     }
@@ -141,7 +143,7 @@ impl LogReader {
     /// Takes the record at the next position.
     ///
     /// # Errors
-    /// See [`Invalid`]. The reader stands where it stood: the same position may be read again, from another replica.
+    /// See [`Invalid`]. The reader does not advance: the same position may be read again, from another replica.
     pub fn read(&mut self, position: LogPosition, bytes: &Bytes) -> Result<Read, Invalid> {
         let expected = self.position().next();
         if position != expected {
@@ -161,7 +163,7 @@ impl LogReader {
         Ok(Read::Valid(record))
     }
 
-    /// Takes a record that the owner sent and the engine acknowledged, without reading it again.
+    /// Takes a record that the owner sent and the engine acknowledged, without reading it back.
     pub fn confirm(&mut self, position: LogPosition, record: &LogRecord) {
         match &mut self.history {
             Some(history) => history.take(position, record),

@@ -16,12 +16,13 @@
 //! | n | payload |
 //! | 4 | CRC-32C of all before |
 //!
-//! All numbers are little-endian. What an engine hands back may be anything: it is checked before it is believed, and takes no more memory than it has.
+//! All numbers are little-endian. Bytes of an engine are untrusted: they are checked before use, and decoding allocates
+//! no more than their length.
 
 use bytes::{BufMut, Bytes};
 use posthaste_spool::{Fields, put_text};
 
-/// The longest record. The limit of a bundle and the one of a part are far below.
+/// Maximum length of a record. The limits of a bundle and a part are far below.
 pub const RECORD_BYTES_MAX: usize = 4 << 20;
 
 /// A record in the log.
@@ -35,18 +36,18 @@ pub struct LogRecord {
     pub crc: u32,
 }
 
-/// The place of a record in the history of a shard.
+/// The position of a record in the history of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRecordHeader {
     /// The shard.
     pub shard: u16,
-    /// Random, made with each log.
+    /// Random for each log.
     pub log: u64,
-    /// The number of the ownership in which it was sent.
+    /// The number of the ownership that sent it.
     pub epoch: u64,
-    /// Counts the appends of an epoch; a repeated append has a new one.
+    /// Counts the appends of an epoch; a repeated append gets a new number.
     pub send: u64,
-    /// Cluster number of its first batch; of the batch that it makes on a member, if it has none.
+    /// Cluster number of its first batch, or of the batch that it makes on each member if it has none.
     pub first: u64,
     /// CRC of the last valid record before it; 0 for the first.
     pub previous: u32,
@@ -61,7 +62,7 @@ pub enum Content {
     Batches(Vec<Bytes>),
     /// A part of a large batch.
     Part {
-        /// Names the batch until it is committed; never used again in this log.
+        /// Identifies the batch until it is committed; unique in this log.
         upload: u64,
         /// Bytes before this part.
         offset: u64,
@@ -82,19 +83,19 @@ pub enum Content {
         /// See [`Part`](Self::Part).
         upload: u64,
     },
-    /// An owner begins. Unfinished uploads are void.
+    /// A new owner begins. Unfinished uploads are void.
     Open {
-        /// Random: tells this opening from another of the same epoch.
+        /// Random: distinguishes this opening from another of the same epoch.
         nonce: u64,
     },
-    /// Records of this epoch below a send number are void from here on.
+    /// From here on, records of this epoch below a send number are void.
     Barrier {
         /// The lowest valid send number.
         valid_from: u64,
     },
-    /// A number names a stream, or no stream any more.
+    /// Gives a number to a stream, or removes it.
     Stream {
-        /// The number, never used for another name.
+        /// The number, never reused for another name.
         number: u16,
         /// The name; `None` if the stream was forgotten.
         name: Option<String>,
@@ -112,7 +113,7 @@ pub enum Content {
     },
     /// Members compare their state at this record.
     Digest,
-    /// The shard ends here: its number is never used again.
+    /// The shard ends here; its number is never reused.
     Close,
 }
 
@@ -126,7 +127,7 @@ pub enum LogRecordError {
     /// The checksum matches, and a newer release wrote it.
     #[error("the record has version {0}, which this release does not know")]
     Version(u8),
-    /// The checksum matches, and the content makes no sense: a bug of its writer.
+    /// The checksum matches but the content is invalid: a bug of its writer.
     #[error("the record is intact, but its content is invalid")]
     Senseless,
 }
@@ -207,7 +208,7 @@ impl LogRecord {
         Some(LogRecord { header, content, crc })
     }
 
-    /// Cluster numbers that it takes: one for each batch, and one for the batch that a record without batches makes on each member.
+    /// Cluster numbers of the record: one for each batch. A record without batches makes one batch on each member.
     pub fn numbers(&self) -> u64 {
         self.content.numbers()
     }
@@ -316,7 +317,7 @@ impl Content {
     }
 }
 
-/// Cuts the payload into batches whose checksums match.
+/// Splits the payload into batches and verifies their checksums.
 fn batches(all: &Bytes, sums: &[u8], mut fields: Fields<'_>) -> Option<Content> {
     let mut sums = Fields::of(sums);
     let mut batches = Vec::with_capacity(sums.len() / 8);
@@ -401,7 +402,7 @@ pub(crate) mod tests {
             prop_assert_eq!(LogRecord::decode(&damaged.into()), Err(LogRecordError::Damaged));
         }
 
-        /// A writer with a bug, or one that forges: the checksum fits.
+        /// A buggy or malicious writer: the checksum matches.
         #[test]
         fn bytes_with_a_fitting_checksum_are_no_record_or_its_bytes(
             header in headers(), content in contents(), changes in prop::collection::vec(any::<(prop::sample::Index, u8)>(), 1..4),

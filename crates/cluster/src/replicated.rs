@@ -1,4 +1,4 @@
-//! A spool whose batches are in the log of a shard before they are in the local spool.
+//! A spool whose batches are stored in a shard's log before they are in the local spool.
 
 mod as_spool;
 
@@ -32,18 +32,18 @@ pub struct ReplicatedSpool<L: LocalSpool> {
     writer: Option<JoinHandle<()>>,
     keeper: Option<Keeper>,
     engine: Arc<EngineState>,
-    /// Random, made with the local spool.
+    /// Random for each local spool.
     id: u64,
     /// Drops with the spool.
     _guard: Guard,
 }
 
-/// The place of a member in the log of its shard.
+/// A member's position in the log of its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemberPlace {
     /// The log id.
     pub log: u64,
-    /// All records up to here are in the local spool, durably. After a restart none of them is needed.
+    /// All records up to here are durable in the local spool. A restart needs none of them.
     pub applied: LogPosition,
     /// The number of the last batch.
     pub number: u64,
@@ -58,13 +58,13 @@ pub struct ReplicatedConfig {
     pub identity: OwnerIdentity,
     /// Bytes of a segment of the local ring.
     pub segment_bytes: u64,
-    /// Bytes of entries and body in one record of the local ring, the smallest of all members.
+    /// Maximum bytes of entries and body in one record of the local ring, the smallest of all members.
     pub record_bytes_max: usize,
     /// Bytes that may wait to be sent; beyond, appends fail with [`AppendError::Busy`].
     pub pending_bytes_max: u64,
     /// Time between two questions for the engine's room. The settings are checked at each twelfth.
     pub engine_pace: Duration,
-    /// Streams that only the owner consumes: their advances go into the log, too.
+    /// Streams that only the owner consumes: their advances are logged, too.
     pub owner_streams: Vec<String>,
     /// Rules that tests switch off.
     pub reader_rules: ReaderRules,
@@ -75,7 +75,8 @@ pub struct ReplicatedConfig {
 }
 
 impl<L: LocalSpool> ReplicatedSpool<L> {
-    /// Opens the log as its owner: applies to the local spool what that lacks, and appends an `open`. A log without a record is begun. Blocks until the engine has answered.
+    /// Opens the log as its owner: applies the records that the local spool lacks, and appends an `open`. An empty log
+    /// is begun. Blocks until the engine has answered.
     ///
     /// # Errors
     /// See [`ShardOpenError`].
@@ -132,7 +133,7 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     /// Makes this node the owner: applies the rest of the log and appends an `open`. Blocks until the engine has answered.
     ///
     /// # Errors
-    /// See [`SenderEnd`]; [`SenderEnd::GivenUp`] if [`demote`](Self::demote) was called meanwhile. After any other, call that.
+    /// See [`SenderEnd`]; [`SenderEnd::GivenUp`] if [`demote`](Self::demote) was called meanwhile. After any other error, call `demote`.
     pub fn promote(&self, identity: OwnerIdentity) -> Result<(), SenderEnd> {
         self.promote_when(true, identity)
     }
@@ -153,7 +154,8 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         self.order_promotion(identity, Promoted { tell: then, waits_for_room: true });
     }
 
-    /// Makes this node a standby. Batches that are not decided fail, and may be stored all the same. Waits for the local spool, not for the engine.
+    /// Makes this node a standby. Undecided batches fail, and may be stored nevertheless. Waits for the local spool,
+    /// not for the engine.
     pub fn demote(&self) {
         let (tell, told) = sync_channel(1);
         self.demote_then(Box::new(move || {
@@ -167,17 +169,18 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         self.hub.queue.put(|state| state.orders.push_back(Order::Demote(then)));
     }
 
-    /// Calls `then`, on the shard's thread, once all batches that were put are decided and those that are stored are in the local spool. At once if this node is a standby.
+    /// Calls `then` on the shard's thread once all accepted batches are decided and the stored ones are in the local
+    /// spool. At once if this node is a standby.
     pub fn drain_then(&self, then: Box<dyn FnOnce() + Send>) {
         self.hub.queue.put(|state| state.drains.push(then));
     }
 
-    /// Why the log takes nothing more from this owner; `None` for an owner that goes on, and for a standby.
+    /// Why the log accepts nothing more from this owner; `None` for an active owner and for a standby.
     pub fn ended(&self) -> Option<SenderEnd> {
         self.hub.ended()
     }
 
-    /// The owner appends a `digest` record: members compare their state there.
+    /// The owner appends a `digest` record: members compare their digests there.
     pub fn log_digest(&self) {
         self.hub.queue.put(|state| {
             if state.is_owner {
@@ -186,13 +189,13 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         });
     }
 
-    /// Has this called with the position of each `digest` record, on the ring's thread: consumers have been shown all before it and nothing after. It must not block.
-    /// `None` ends that, once no call is under way.
+    /// Sets a callback for the position of each `digest` record, on the ring's thread, when consumers have seen exactly
+    /// the entries before it. It must not block. `None` removes it, once no call is running.
     pub fn on_digest(&self, hook: Option<Box<dyn Fn(LogPosition) + Send + Sync>>) {
         self.member().on_digest(hook);
     }
 
-    /// The id of the local spool: random, made with it.
+    /// The random id of the local spool.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -206,7 +209,7 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         &self.hub.log
     }
 
-    /// Why nothing more is applied or accepted until the spool is opened again. A fenced owner goes on as a standby.
+    /// Why nothing more is applied or accepted until the spool is reopened. A fenced owner continues as a standby.
     pub(crate) fn poison(&self) -> Option<Arc<str>> {
         match self.hub.failure()? {
             Failure::Poisoned(why) => Some(why),
@@ -218,7 +221,7 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         &self.hub.progress
     }
 
-    /// The place in the log that this member has durably; `None` if it has nothing.
+    /// The log position that this member has stored durably; `None` if it has nothing.
     pub fn place(&self) -> Option<MemberPlace> {
         let last = self.member().last()?;
         let whole = if last.is_last() { last.position } else { last.position.before() };
@@ -226,7 +229,7 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         Some(MemberPlace { log: last.log, applied, number: last.number })
     }
 
-    /// Ends at once, as a kill does, and gives the local spool back.
+    /// Ends at once, like a kill, and returns the local spool.
     ///
     /// # Panics
     /// If somebody still holds it: nobody can.

@@ -1,7 +1,7 @@
-//! The list of nodes: takes a dead node off it, and lets one come back.
+//! The list of nodes: removes a dead node, and re-admits one.
 //!
-//! The mark stands in the node's own cell. Its process writes that each second and needs the revision that it knows: so it cannot write any more, reads the mark, and ends.
-//! A process that starts later reads it first.
+//! The mark is in the node's own cell. Its process writes the cell each second, which needs the known revision. So its
+//! next write fails, it reads the mark, and exits. A process that starts later reads the mark first.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use crate::cell::{NodeCell, NodeName};
 use crate::survey::SURVEY;
 use crate::{Cells, LogError};
 
-/// Why the list stays as it is.
+/// Why the list was not changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RosterError {
-    /// It writes its cell: only a dead node is taken off.
+    /// The node is alive: only a dead one can be removed.
     #[error("{0} runs: `posthaste cluster drain` there, stop it, and try again")]
     Alive(NodeName),
     /// It can start already.
     #[error("{0} is on the list: it may start")]
     Listed(NodeName),
-    /// The engine did not answer. It may have happened: try again, nothing is done twice.
+    /// The engine did not answer. The change may have happened: try again, a repetition is safe.
     #[error(transparent)]
     Engine(#[from] LogError),
 }
 
-/// Takes a node off the list, if it has not written its cell for [`SURVEY`]. Nothing happens if it is off already. `pause` waits.
+/// Removes a node that has not written its cell for [`SURVEY`]. Does nothing if it is removed already. `pause` waits.
 ///
 /// # Errors
 /// [`RosterError::Alive`], [`RosterError::Engine`].
@@ -48,7 +48,7 @@ pub fn remove_node(cells: &dyn Cells, node: &NodeName, pause: &dyn Fn(Duration))
     }
 }
 
-/// Lets a node that was taken off the list start again.
+/// Re-admits a removed node.
 ///
 /// # Errors
 /// [`RosterError::Listed`], [`RosterError::Engine`].
@@ -63,7 +63,7 @@ pub fn add_node(cells: &dyn Cells, node: &NodeName) -> Result<(), RosterError> {
     }
 }
 
-/// True if a node is off the list; `None` if it has never written and was never taken off.
+/// True if a node was removed; `None` if it has never written and was never removed.
 ///
 /// # Errors
 /// [`LogError::Unreachable`].

@@ -13,7 +13,7 @@ pub(crate) struct Run {
 }
 
 impl Runs {
-    /// From a snapshot. `None` if they are not in order.
+    /// Restores the map from a snapshot. `None` if its runs are not in order.
     pub fn of(runs: Vec<Run>) -> Option<Self> {
         let is_whole =
             |run: &Run| run.number.checked_add(run.len).is_some() && run.local.checked_add(run.len).is_some();
@@ -61,7 +61,7 @@ impl Runs {
         Some(run.local + (number - run.number).min(run.len - 1))
     }
 
-    /// A local LSN that is above that of each batch below a cluster number, and not above that of any other.
+    /// The first local LSN at or above a cluster number.
     pub fn local_from(&self, number: u64) -> u64 {
         match number.checked_sub(1).and_then(|before| self.local_up_to(before)) {
             Some(local) => local + 1,

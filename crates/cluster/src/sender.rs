@@ -1,4 +1,4 @@
-//! The one writer of a log, as a state machine without IO: it decides by the answers and by what it reads which records are stored.
+//! The one writer of a log, as a state machine without IO: answers and reads decide which records are stored.
 //!
 //! Answers count in the order of sending. *Refused* is no fence: the sender reads the log from its last confirmed position. *Unknown* is decided by
 //! writing, a `barrier` at the same position. If it is stored, all in flight is void; if it is refused, the sender reads. A read that finds nothing
@@ -18,7 +18,7 @@ use crate::{LogError, LogPosition};
 /// Records in flight at most.
 pub const IN_FLIGHT_MAX: usize = 4;
 
-/// Sends records, each with a load `T` that comes back when the record is decided.
+/// Sends records, each with a load `T` that is returned when the record is decided.
 #[derive(Debug)]
 pub struct Sender<T> {
     /// Reader of all decided records.
@@ -26,34 +26,34 @@ pub struct Sender<T> {
     identity: OwnerIdentity,
     epoch: u64,
     next_send: u64,
-    /// Contents not sent yet, or void and due again.
+    /// Contents not sent yet, or void and to be sent again.
     waiting: VecDeque<(Content, T)>,
     flight: VecDeque<Sent<T>>,
     control: Option<Control>,
     /// After the last record in flight.
     tip: Tip,
-    /// The last position after which a void record, of this owner or the one before, may still be stored.
+    /// Up to this position a void record, of this owner or the previous one, may still be stored.
     stale: LogPosition,
     phase: Phase,
     rules: SenderRules,
     effects: VecDeque<Effect<T>>,
 }
 
-/// Numbers that tell one owner from all others.
+/// Numbers that identify one owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnerIdentity {
-    /// Random, made with each opening.
+    /// Random for each opening.
     pub nonce: u64,
-    /// Random: the log id, should the log be new.
+    /// The epoch of the shard's cell; without a cell, the log's last epoch plus one.
     pub log: u64,
     /// The epoch that the shard's cell gave; without one, the next after the log's last.
     pub epoch: Option<u64>,
 }
 
-/// The rules of the sender, each with a switch that breaks it: for tests, which must notice.
+/// The rules of the sender, each with a switch that breaks it, to show that tests notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SenderRules {
-    /// Decides what is unknown by a barrier. Broken: reads, and sends again what it does not find.
+    /// Decides unknown outcomes by a barrier. Broken: reads, and sends missing records again.
     pub barrier: bool,
     /// Reads after a refusal. Broken: ends.
     pub refused_is_no_fence: bool,
@@ -64,13 +64,13 @@ pub struct SenderRules {
 }
 
 impl Default for SenderRules {
-    /// All are kept.
+    /// All rules are kept.
     fn default() -> Self {
         SenderRules { barrier: true, refused_is_no_fence: true, in_order: true, alone: true }
     }
 }
 
-/// An act that the sender asks for, or a decision that it made. In order.
+/// A request of the sender, or its decision. In order.
 #[derive(Debug, PartialEq)]
 pub enum Effect<T> {
     /// Append this, and call [`Sender::answer`] with its send number.
@@ -93,10 +93,10 @@ pub enum Effect<T> {
         record: LogRecord,
         /// The history after it.
         history: History,
-        /// The load, if it is one of this sender's own.
+        /// The load of a record of this sender.
         load: Option<T>,
     },
-    /// The end: the sender sends nothing after it.
+    /// The sender has ended and sends nothing more.
     Ended {
         /// Why.
         end: SenderEnd,
@@ -120,7 +120,7 @@ pub enum SenderEnd {
     /// The log cannot be read on.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The local spool cannot take a record of the log, which is whole. Open it again when the cause is gone.
+    /// The local spool cannot take an intact record of the log. Reopen it once the cause is fixed.
     #[error("the local spool cannot take position {position} of the log: {why}")]
     Local {
         /// The record.
@@ -212,7 +212,7 @@ impl<T> Sender<T> {
         self.phase == Phase::Ended
     }
 
-    /// True once its `open` is in the log and until it ends.
+    /// True from when its `open` is in the log until it ends.
     pub fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Sending | Phase::Deciding)
     }
@@ -227,7 +227,7 @@ impl<T> Sender<T> {
         self.waiting.is_empty() && self.flight.is_empty()
     }
 
-    /// Sends a record as soon as there is a place for it.
+    /// Sends a record as soon as the window allows.
     ///
     /// # Panics
     /// If the sender has ended.
@@ -248,7 +248,7 @@ impl<T> Sender<T> {
         // Otherwise it was void before its answer came.
     }
 
-    /// One record of a read.
+    /// Takes one record of a read.
     pub fn read(&mut self, position: LogPosition, bytes: &Bytes) {
         if self.phase == Phase::Ended {
             return;
@@ -260,7 +260,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// The log's end was reached.
+    /// Notes that a read has reached the log's end.
     pub fn read_to_end(&mut self) {
         match self.phase {
             Phase::Opening if self.epoch > 0 && self.history().is_some_and(|it| it.epoch == self.epoch) => {
@@ -295,7 +295,7 @@ impl<T> Sender<T> {
         self.reader.history()
     }
 
-    /// Sends while there is a place.
+    /// Sends while the window has room.
     fn pump(&mut self) {
         while self.phase == Phase::Sending && self.flight.len() < self.places() {
             let Some((content, load)) = self.waiting.pop_front() else { return };
@@ -329,7 +329,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Uses the answers that are there, up to the first record without one.
+    /// Handles available answers, up to the first missing one.
     fn settle(&mut self) {
         while self.phase == Phase::Sending {
             let ready = if self.rules.in_order {
@@ -450,14 +450,14 @@ impl<T> Sender<T> {
         }
     }
 
-    /// The owner before may have had that many records in flight, after the place that the `open` took.
+    /// The previous owner may have had that many records in flight after the position of this `open`.
     fn opened(&mut self, content: &Content) {
         if matches!(content, Content::Open { .. }) {
             self.stale = self.stale.max(LogPosition::new(self.reader.position().get() + IN_FLIGHT_MAX as u64));
         }
     }
 
-    /// True if the epoch is at or above the one that the cell gave.
+    /// True if the epoch is at least that of the shard's cell.
     fn is_given(&self, epoch: u64) -> bool {
         self.identity.epoch.is_some_and(|given| epoch >= given)
     }
@@ -467,7 +467,7 @@ impl<T> Sender<T> {
         self.effects.push_back(Effect::Valid { record, history, load });
     }
 
-    /// All in flight is void: it will be sent again, before what waits.
+    /// Declares all in flight void: they are sent again, before waiting contents.
     fn void(&mut self) {
         if !self.flight.is_empty() {
             self.stale = self.stale.max(LogPosition::new(self.tip.position.get() - 1));

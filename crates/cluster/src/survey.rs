@@ -1,4 +1,4 @@
-//! A look at the cells of nodes, for an operator: which of them write, and how their clocks differ.
+//! Reads the cells of nodes for an operator: which nodes are alive, and how their clocks differ.
 
 use std::time::Duration;
 
@@ -10,13 +10,14 @@ use crate::{Cells, LogError};
 pub struct SurveyedNode {
     /// Its name.
     pub node: NodeName,
-    /// The last value of its cell; `None` if it was never written or cannot be read.
+    /// Last value of its cell; `None` if it was never written or cannot be read.
     pub cell: Option<NodeCell>,
-    /// Its clock less the clock here, in milliseconds, at most a fifth of a second wrong. `None`: it has not written for [`SURVEY`].
+    /// Its clock minus the local clock, in milliseconds, accurate to a fifth of a second. `None` if it has not written
+    /// for [`SURVEY`].
     pub clock_ms: Option<i64>,
 }
 
-/// A node writes its cell each second. One that has not written for so long is away.
+/// A node writes its cell each second. One that has not written for this time is down.
 pub const SURVEY: Duration = Duration::from_secs(4);
 
 /// Reads the cells until each node has written, or for [`SURVEY`]. `wall` is the machine's clock, in time since 1970; `pause` waits.

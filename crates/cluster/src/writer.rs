@@ -1,4 +1,4 @@
-//! The owner's part of a shard's thread: bundles what waits, sends it, and applies whatever the log has.
+//! The owner's part of a shard's thread: bundles waiting batches, sends them, and applies the log.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,19 +16,19 @@ use crate::record::Content;
 use crate::sender::{Effect, Sender, SenderEnd};
 use crate::{History, LogError, LogPosition, LogRecord};
 
-/// The rules of the owner's writer, each with a switch that breaks it: for tests, which must notice.
+/// The rules of the owner's writer, each with a switch that breaks it, to show that tests notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriterRules {
     /// Acknowledges a batch when the local spool has it. Broken: when the log has it.
     pub after_local: bool,
     /// Resumes at the first part of an unfinished upload. Broken: after the last record.
     pub resume_at_parts: bool,
-    /// Refuses a batch that the local spool has no room for before the log has it.
+    /// Refuses a batch without room in the local spool before it is logged.
     pub room_first: bool,
 }
 
 impl Default for WriterRules {
-    /// All are kept.
+    /// All rules are kept.
     fn default() -> Self {
         WriterRules { after_local: true, resume_at_parts: true, room_first: true }
     }
@@ -41,14 +41,15 @@ pub(crate) struct Writer<L> {
     hub: Arc<Hub<L>>,
     rules: WriterRules,
     sender: Sender<Load>,
-    /// To its own appends. Send numbers begin anew with each ownership, so a late answer to the one before must not come here.
+    /// Answers to its own appends. Send numbers restart with each ownership, so answers to an earlier one must not
+    /// arrive here.
     answers: Arc<Mutex<Vec<Answer>>>,
     applier: Applier<L>,
     /// Waits for the next bundle.
     next: Option<Prepared>,
     large: Option<Large>,
     uploads: u32,
-    /// Told once the log is open.
+    /// Called once the log is open.
     opened: Option<Promoted>,
 }
 
@@ -65,7 +66,7 @@ impl<L: LocalSpool> Writer<L> {
         Writer { hub, rules, sender, answers, applier, next: None, large: None, uploads: 0, opened }
     }
 
-    /// Until the spool is closed, or until the owner becomes a standby: then the applier comes back.
+    /// Runs until the spool is closed, or until the owner becomes a standby and the applier is returned.
     pub fn run(mut self) -> Option<Applier<L>> {
         self.act();
         loop {
@@ -105,7 +106,7 @@ impl<L: LocalSpool> Writer<L> {
         }
     }
 
-    /// All that was put is decided, and the local spool has it.
+    /// Reports that everything accepted is decided and in the local spool.
     fn tell_drained(&mut self) {
         if !self.is_idle() || self.next.is_some() {
             return;
@@ -124,7 +125,7 @@ impl<L: LocalSpool> Writer<L> {
         self.large.is_none() && (self.sender.is_ended() || self.sender.is_idle()) && self.applier.is_settled()
     }
 
-    /// Does what the sender asks for.
+    /// Carries out the sender's requests.
     fn act(&mut self) {
         while let Some(effect) = self.sender.effect() {
             match effect {
@@ -160,8 +161,9 @@ impl<L: LocalSpool> Writer<L> {
         }
     }
 
-    /// The log is open, and the local spool has all of it. A new owner that acts before, while the ring is full, would repeat what the rest of the log says is done. One
-    /// that opens its own spool does not wait for room: it makes room only by what it does.
+    /// Reports that the log is open and completely applied. A new owner that acts earlier, while the ring is full,
+    /// would repeat work that the rest of the log records as done. An owner that opens its own spool does not wait for
+    /// room: only its own work makes room.
     fn tell_opened(&mut self) {
         let is_full = self.applier.retry_at.is_some();
         let may_act = |opened: &mut Promoted| self.applier.is_settled() || is_full && !opened.waits_for_room;
@@ -173,7 +175,7 @@ impl<L: LocalSpool> Writer<L> {
         }
     }
 
-    /// Reads to the end of the log. Asks again while the engine cannot be reached.
+    /// Reads to the end of the log. Retries while the engine is unreachable.
     fn read(&mut self, mut from: LogPosition) {
         loop {
             let slice = self.read_slice(from);
@@ -205,7 +207,7 @@ impl<L: LocalSpool> Writer<L> {
         }
     }
 
-    /// True at the end of the log.
+    /// Reads a part. True at the end of the log.
     fn read_slice(&mut self, from: LogPosition) -> Result<bool, LogError> {
         let end = self.hub.log.end()?;
         if from > end {
@@ -223,7 +225,7 @@ impl<L: LocalSpool> Writer<L> {
         Ok(last >= end)
     }
 
-    /// Sends what waits, while there is a place for it in flight.
+    /// Sends waiting batches while the window has room.
     fn form(&mut self) {
         while self.sender.is_ready() {
             if self.large.is_some() {
@@ -248,7 +250,7 @@ impl<L: LocalSpool> Writer<L> {
         }
     }
 
-    /// The next batch in the queue, if that comes next.
+    /// The next batch, if one is first in the queue.
     fn prepare_next(&mut self) -> Option<Prepared> {
         loop {
             let pending = {
@@ -294,7 +296,7 @@ impl<L: LocalSpool> Writer<L> {
         Some(Prepared::new(batch, then, room, &numbers))
     }
 
-    /// Sends a batch, with as many of those after it as fit.
+    /// Sends a batch together with as many later ones as fit.
     fn bundle(&mut self, first: Prepared) {
         if first.is_large() {
             return self.begin_large(first);
@@ -377,7 +379,7 @@ impl<L: LocalSpool> Writer<L> {
         }
     }
 
-    /// Answers what was never sent: with the failure, if there is one.
+    /// Fails all batches that were never sent, with the sender's failure if there is one.
     fn refuse_waiting(&mut self, error: &AppendError) {
         let error = self.hub.failure().map_or(error.clone(), |failure| failure.error());
         let large = self.large.take().map(Large::into_own);
@@ -399,7 +401,7 @@ impl<L: LocalSpool> Writer<L> {
         self.applier.give_up();
     }
 
-    /// Another node is to be the owner. What was sent and is not decided may be stored, and comes back by the log.
+    /// Makes room for another owner. Undecided batches may be stored, and return through the log.
     fn step_down(&mut self) {
         self.hub.set_owner(false);
         if let Some(opened) = self.opened.take() {

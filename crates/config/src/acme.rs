@@ -81,7 +81,8 @@ fn unsigned(name: &str) -> Option<&'static str> {
 }
 
 impl Config {
-    /// Names that want a certificate of the authority, in lower case, each once, the host's own first. None if `[acme]` is not enabled.
+    /// Host names that need an ACME certificate, in lower case and unique, the host's own first. Empty if `[acme]` is
+    /// not enabled.
     pub fn acme_names(&self) -> Vec<String> {
         if !self.acme.enabled {
             return Vec::new();
@@ -145,7 +146,7 @@ pub fn acme_next_key_file(dir: &Path, name: &str) -> PathBuf {
 }
 
 impl Listener {
-    /// True if it is for everybody, without TLS: it answers what has no secrets, such as the challenges of an authority.
+    /// True if it serves everybody without TLS: it answers without secrets, such as ACME challenges.
     pub fn is_public(&self) -> bool {
         self.is_http() && self.tls_mode() == ListenerTls::Off && self.has_port(80) && !self.is_near()
     }

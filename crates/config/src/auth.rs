@@ -1,4 +1,4 @@
-//! `[auth]`, and what of a `[[listener]]` and a `[[network]]` is about logins.
+//! `[auth]`, and the keys of a `[[listener]]` and a `[[network]]` about logins.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ impl Reload for Auth {
 }
 
 impl Auth {
-    /// The file, if there is one.
+    /// The file, if configured.
     pub fn file(&self) -> Option<&std::path::Path> {
         Some(&*self.file).filter(|file| !file.as_os_str().is_empty())
     }
@@ -58,7 +58,7 @@ impl Auth {
     /// `recipient_rates` by the one form of each login's name.
     ///
     /// # Errors
-    /// A name that no login can have, or that is there twice.
+    /// An invalid or duplicate name.
     pub fn rates_by_login(&self, directory: &Directory) -> Result<HashMap<String, Rates>, Problem> {
         let mut by_login = HashMap::new();
         for (written, rates) in &self.recipient_rates {
@@ -77,7 +77,8 @@ impl Auth {
 }
 
 impl Listener {
-    /// The mode of clients here, of those of `network` if one is given. A network's own mode counts at listeners that have logins.
+    /// The login mode of clients here, or of clients of `network`. A network's own mode counts only at listeners with
+    /// logins.
     pub fn auth_mode(&self, network: Option<&Network>) -> ListenerAuth {
         match self.auth {
             None | Some(ListenerAuth::Off) => ListenerAuth::Off,
@@ -90,7 +91,7 @@ impl Listener {
         self.socket.address.as_deref().is_none_or(super::check::is_loopback) && !self.socket.proxy_protocol
     }
 
-    /// True if a password that is sent here can be read on the way (RFC 4954 section 4).
+    /// True if a password could be read on the way here (RFC 4954 section 4).
     pub fn auth_needs_tls(&self) -> bool {
         !self.is_local() || self.tls_mode() == ListenerTls::Required
     }

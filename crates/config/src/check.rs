@@ -1,4 +1,4 @@
-//! Checks across sections: values that are well formed and still make no sense.
+//! Checks across sections: values that are valid alone and conflict with each other.
 
 use std::collections::HashSet;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -11,7 +11,8 @@ use posthaste_units::words::Problem;
 
 use super::{Config, LimitOverrides, Listener, Network, OwnerRules, PolicyOverrides};
 
-/// Finds the first problem of a completed configuration. Without one it returns who receives what, as that is made to check the domains.
+/// Finds the first problem of a completed configuration. Without one it returns the directory, which the check of
+/// domains needs.
 pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     if !is_domain(&config.host_name) || !config.host_name.is_ascii() {
         let message = "not a host name, such as mx.example.org: letters, digits and hyphens, with dots between";
@@ -67,7 +68,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     Ok(directory)
 }
 
-/// Checks what differs from `[limits]` and `[policy]`, which are in order themselves.
+/// Checks the settings that override `[limits]` and `[policy]`, which were checked before.
 fn check_overrides(config: &Config, limits: &LimitOverrides, policy: &PolicyOverrides) -> Result<(), Problem> {
     limits.over(&config.limits).check()?;
     policy.over(&config.policy).check()
@@ -98,7 +99,7 @@ fn check_network(network: &Network, known: &mut HashSet<IpNet>) -> Result<(), Pr
     Ok(())
 }
 
-/// Validates owners for the user whom the server becomes: root may start it.
+/// Validates owners for the user to which the server switches: root may start it.
 fn check_owners(config: &Config) -> Result<(), Problem> {
     let rules = OwnerRules::new(&config.domains)?;
     let Some(rights) = config.rights() else { return Ok(()) };
@@ -127,7 +128,8 @@ fn check_listener(listener: &Listener, before: &[Listener]) -> Result<(), Proble
     listener.unix_access().map(drop).map_err(|(key, message)| Problem::new([key.into()], message))
 }
 
-/// A listener that relays for all its clients must say whose they are. Otherwise it is an open relay, which spammers find within hours.
+/// A listener that relays for all its clients must name their networks. Otherwise it is an open relay, which spammers
+/// find within hours.
 fn check_relay(listener: &Listener) -> Result<(), Problem> {
     if listener.relay != Some(true) || listener.socket.allow.is_some() || listener.is_local() {
         return Ok(());
@@ -136,7 +138,7 @@ fn check_relay(listener: &Listener) -> Result<(), Problem> {
     Err(Problem::new(["relay".into()], message))
 }
 
-/// True if only this machine can connect there. A name may mean anything tomorrow, except this one.
+/// True if only this machine can connect there. Of names only `localhost` counts: any other may change.
 pub(super) fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     host.eq_ignore_ascii_case("localhost")

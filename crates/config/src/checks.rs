@@ -42,7 +42,7 @@ pub enum Enforce {
     None,
     /// Into Junk.
     Junk,
-    /// Into Junk, or refused where it is surely forged.
+    /// Into Junk; refused if it is surely forged.
     #[default]
     Reject,
     /// Into Junk, or refused if the domain asks for that.

@@ -77,7 +77,7 @@ pub enum ClusterEngine {
     Nats,
 }
 
-/// Reads the section, if there is one.
+/// Reads the section, if present.
 pub(super) fn section<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cluster>, D::Error> {
     values::table(deserializer).map(Some)
 }
@@ -108,7 +108,7 @@ impl Cluster {
         self.shards.iter().filter(|shard| shard.members().any(|node| node == self.node))
     }
 
-    /// The shard that this node takes mail for.
+    /// The shard whose home this node is.
     pub fn home_shard(&self) -> Option<&ClusterShard> {
         self.shards.iter().find(|shard| shard.home == self.node)
     }
@@ -203,26 +203,26 @@ impl Cluster {
 }
 
 impl ClusterShard {
-    /// The nodes that have a copy of it, its home first.
+    /// Members of a shard, its home first.
     pub fn members(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&*self.home).chain(self.standbys.iter().map(String::as_str))
     }
 }
 
 impl Config {
-    /// Relays among which limits of outgoing mail are divided: one for each shard of all nodes, which has one owner at a time.
+    /// Number of relays among which limits of outgoing mail are divided: one for each shard of all nodes.
     pub fn limit_shares(&self) -> u32 {
         let shards = self.cluster.as_ref().map_or(1, |cluster| cluster.shards.len());
         u32::try_from(shards).expect("there are fewer than 32,768 shards").max(1)
     }
 
-    /// Connections of a relay at a time to the same set of mail hosts.
+    /// Concurrent connections of a relay to the same set of mail hosts.
     pub fn site_connections(&self) -> usize {
         self.relay.connections_per_site / self.limit_shares() as usize
     }
 }
 
-/// Checks the section, and that all mail is for other hosts: mail in the mailboxes of one machine would be lost with it.
+/// Checks the section. All mail must be for other hosts: mailboxes on one machine would be lost with it.
 pub(super) fn check(config: &Config, directory: &Directory) -> Result<(), Problem> {
     let Some(cluster) = &config.cluster else { return Ok(()) };
     cluster.check()?;

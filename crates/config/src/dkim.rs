@@ -1,4 +1,4 @@
-//! `[dkim]`: the signatures of mail that is sent from here.
+//! `[dkim]`: signatures of outgoing mail.
 
 use std::path::PathBuf;
 

@@ -35,7 +35,7 @@ impl ConfigError {
         Mistake { file: &self.file, position: self.position.as_ref(), message: &self.message }
     }
 
-    /// A mistake at no place in the file.
+    /// An error without a position in the file.
     pub(super) fn whole(file: &Path, message: String) -> Self {
         Self { file: file.to_owned(), position: None, message }
     }
@@ -75,7 +75,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Where in `text` the value at `path` stands; where it is missing, the nearest table around it.
+/// Span in `text` of the value at `path`; of the nearest enclosing table if it is missing.
 fn span_of(text: &str, path: &[Key]) -> Option<Range<usize>> {
     let table = DeTable::parse(text).ok()?;
     let mut found = None;

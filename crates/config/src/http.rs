@@ -1,4 +1,4 @@
-//! `[http]`, and what of a `[[listener]]` is about HTTP.
+//! `[http]`, and the keys of a `[[listener]]` about HTTP.
 
 use posthaste_message::address::is_domain;
 use posthaste_units::Rate;
@@ -54,7 +54,7 @@ impl Listener {
         self.protocol == ListenerProtocol::Http
     }
 
-    /// Finds keys that do not go with HTTP.
+    /// Finds keys that are invalid with HTTP.
     pub(super) fn check_http(&self, has_acme: bool) -> Result<(), Problem> {
         match &self.inject_from {
             Some(_) if !self.is_http() => {
@@ -100,7 +100,7 @@ impl Config {
         self.listeners.iter().filter(|listener| listener.is_http())
     }
 
-    /// True if the configuration names no listener: then listeners other than that of SMTP take the next port if their own is busy.
+    /// True if no listener is configured: then all but the SMTP listener take the next free port if theirs is busy.
     pub fn has_default_listeners(&self) -> bool {
         let mut default = default_listeners();
         default.iter_mut().for_each(|listener| listener.complete_tls(&self.tls, self.acme.enabled));

@@ -1,9 +1,9 @@
-//! Users and groups of the machine, as /etc/passwd and /etc/group have them; those of another directory service can be given as numbers.
+//! Users and groups of /etc/passwd and /etc/group; those of other directory services can be given as numbers.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 
-/// Means "leave it" to `setuid(2)`, `setgid(2)` and `chown(2)`.
+/// "No change" for `setuid(2)`, `setgid(2)` and `chown(2)`.
 const UNCHANGED: u32 = u32::MAX;
 
 /// A user that a process can switch to.
@@ -20,7 +20,7 @@ pub struct UserIdentity {
 }
 
 impl UserIdentity {
-    /// A user by name or number, with the own group or another.
+    /// A user by name or number, with its own group or another.
     ///
     /// # Errors
     /// The key that is wrong, `user` or `group`, and how.
@@ -68,7 +68,7 @@ impl UserIdentity {
         Ok(Self { name: user.to_owned(), uid, gid, groups: member_of })
     }
 
-    /// True if owner and permission bits let this user write to it, and pass through if it is a directory.
+    /// True if owner and permission bits let this user write the file, and also enter it if it is a directory.
     pub fn may_write(&self, metadata: &Metadata) -> bool {
         let needed = if metadata.is_dir() { 0o3 } else { 0o2 };
         let shift = match metadata {
@@ -80,7 +80,7 @@ impl UserIdentity {
     }
 }
 
-/// User and group of `user`, `user:group` or `:group`; a user alone brings his own group along.
+/// User and group of `user`, `user:group` or `:group`; without a group, the user's own.
 ///
 /// # Errors
 /// The name of the user or group that does not exist.
@@ -112,7 +112,7 @@ pub fn permission_bits(text: &str) -> Option<u32> {
 /// The number of a group.
 ///
 /// # Errors
-/// There is none of that name.
+/// No such group.
 pub fn group(group: &str) -> Result<u32, String> {
     group_among(&std::fs::read_to_string("/etc/group").unwrap_or_default(), group)
 }

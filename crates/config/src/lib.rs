@@ -1,9 +1,10 @@
 //! Settings of the operator: the file's shape, its defaults, and errors that point at the line.
 //!
-//! [`Config`] is the effective configuration: every key has a value, so that `config show` prints what really applies.
-//! A file that sets nothing is valid, and so is no file at all.
+//! [`Config`] is the effective configuration: every key has a value, so that `config show` prints the values in force.
+//! An empty file is valid, and so is a missing one.
 //!
-//! For whoever reads, makes or checks a configuration without running a server. Files that it names are looked at by the server alone.
+//! For programs that read, make or check a configuration without running a server. Only the server opens the files that
+//! it names.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -77,7 +78,7 @@ pub use tls::{CertificateFiles, ListenerTls, PemFiles, Tls};
 pub use values::{Rates, SpoolShare};
 pub use webhooks::Webhook;
 
-/// The name under which a configuration is looked for in the working directory.
+/// Name of the configuration file in the working directory.
 pub const DEFAULT_FILE: &str = "posthaste.toml";
 /// The name of each mailbox, within the directory of its user.
 pub const MAILDIR: &str = "Maildir";
@@ -106,7 +107,7 @@ pub struct Config {
     /// Treatment of messages that break the rules for lines.
     #[serde(default, deserialize_with = "values::table")]
     pub policy: Policy,
-    /// The certificates of listeners that name none.
+    /// Certificates of listeners without their own.
     #[serde(default, deserialize_with = "values::table")]
     pub tls: Tls,
     /// Certificates from an authority.
@@ -124,7 +125,7 @@ pub struct Config {
     /// Settings that all HTTP listeners share.
     #[serde(default, deserialize_with = "values::table")]
     pub http: Http,
-    /// Programs, files and LMTP servers that mail goes to.
+    /// Destinations of mail: programs, files and LMTP servers.
     #[serde(default, deserialize_with = "values::table")]
     pub transport: Transport,
     /// Mail to other hosts.
@@ -203,7 +204,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Tenants that are named here. Logins and a header field may name others.
+    /// Tenants of the configuration. Logins and a header field may name others.
     pub fn tenants(&self) -> BTreeSet<&str> {
         let sections = self.relay.tenant.iter().map(|section| &*section.name);
         let listeners = self.listeners.iter().filter_map(|listener| listener.tenant.as_deref());
@@ -211,7 +212,7 @@ impl Config {
         sections.chain(listeners).chain(networks).collect()
     }
 
-    /// Reads `file`; without one, that of [`FoundFile::find`]; without that, the defaults.
+    /// Reads `file`; without it the one of [`FoundFile::find`]; without that the defaults.
     ///
     /// # Errors
     /// The file cannot be read, is not TOML, has a key that does not exist, or a value that makes no sense. Or the
@@ -220,7 +221,7 @@ impl Config {
         Loaded::load(file).map(|loaded| loaded.config)
     }
 
-    /// Reads a configuration from `text`; `file` is what errors call it.
+    /// Parses a configuration from `text`; errors call the file `file`.
     ///
     /// # Errors
     /// As [`Config::load`], apart from reading.
@@ -228,7 +229,7 @@ impl Config {
         Loaded::parse(file, text).map(|loaded| loaded.config)
     }
 
-    /// The user that the server switches to after binding its listeners, if it does.
+    /// The user that the server switches to after binding its listeners, if configured.
     ///
     /// # Errors
     /// The key that is wrong, and how.
@@ -252,7 +253,7 @@ impl Config {
     /// The directory of mailboxes, aliases and routes.
     ///
     /// # Panics
-    /// When the configuration was not made by [`Config::parse`] or one like it, which find what is wrong with its domains.
+    /// If the configuration was not made by a checking constructor, such as [`Config::parse`].
     pub fn directory(&self) -> Directory {
         Directory::new(&self.domains, MAILDIR)
             .unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"))
@@ -263,14 +264,14 @@ impl Config {
         self.storage.data.join(MAILSTORE)
     }
 
-    /// True if clients' mail is taken for other hosts, from anybody.
+    /// True if any client may send mail to other hosts.
     pub fn lets_clients_relay(&self) -> bool {
         let of_listeners = self.mail_listeners().map(|listener| listener.relay);
         let mut own = of_listeners.chain(self.networks.iter().map(|network| network.relay));
         self.relay.is_used() || self.has_logins() || own.any(|relay| relay == Some(true))
     }
 
-    /// Every transport that mail can go to, each once.
+    /// Every transport that mail can go to, without duplicates.
     pub fn transports(&self) -> Vec<posthaste_directory::Transport> {
         let mut all: Vec<_> = self.domains.iter().flat_map(Domain::transports).collect();
         all.sort_by(|a, b| a.text().cmp(b.text()));
@@ -278,17 +279,17 @@ impl Config {
         all
     }
 
-    /// The configuration as TOML, every key shown.
+    /// The configuration as TOML, with every key.
     pub fn to_toml(&self) -> String {
         toml::to_string_pretty(self).expect("every value of a configuration has a TOML form")
     }
 
-    /// The configuration as JSON, every key shown.
+    /// The configuration as JSON, with every key.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("every value of a configuration has a JSON form")
     }
 
-    /// Fills in what depends on other keys.
+    /// Fills in defaults that depend on other keys.
     fn completed(mut self) -> Self {
         self.storage.complete();
         if self.search.dir.as_os_str().is_empty() {
@@ -321,14 +322,14 @@ impl Config {
     }
 }
 
-/// A configuration and where it comes from.
+/// A configuration and its source.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// The settings in force.
     pub config: Config,
     /// The directory of [`Config::directory`], made once.
     pub directory: Arc<Directory>,
-    /// The file that was read; `None`: there was none.
+    /// The file that was read; `None` if there was none.
     pub file: Option<PathBuf>,
     /// Why a file in the working directory was not read; see [`FoundFile`].
     pub passed_over: Option<String>,
@@ -379,8 +380,8 @@ impl Loaded {
         ConfigError::whole(self.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE)), message)
     }
 
-    /// Reads the configuration again for a server that runs with this one. A file that was there must still be: without it the
-    /// defaults would apply, and all mail be refused.
+    /// Reads the configuration again for a running server. Its file must still exist: otherwise the defaults would
+    /// apply, and all mail would be refused.
     ///
     /// # Errors
     /// As [`Config::load`]; and the file has lost all of its domains or, with them, all of its listeners.
@@ -396,7 +397,7 @@ impl Loaded {
     }
 }
 
-/// The machine's name if it can stand in a greeting, otherwise `localhost`.
+/// The machine's host name if it is valid in a greeting, otherwise `localhost`.
 fn machine_host_name() -> String {
     let uname = rustix::system::uname();
     match uname.nodename().to_str() {
@@ -405,7 +406,7 @@ fn machine_host_name() -> String {
     }
 }
 
-/// The listeners of a configuration that names none.
+/// The listeners of a configuration without any.
 fn default_listeners() -> [Listener; 4] {
     let listener = |address: &str, protocol| {
         let socket = Socket { address: Some(address.to_owned()), ..Socket::default() };

@@ -1,4 +1,4 @@
-//! `[limits]`, whose keys have several readers, and what a listener or a network has in place of them.
+//! `[limits]`, whose keys have several readers, and its overrides in listeners and networks.
 
 use posthaste_net::section::{ConnectionLimitOverrides, ConnectionLimits};
 use posthaste_smtp::section::{SessionLimitOverrides, SessionLimits};
@@ -20,7 +20,7 @@ pub struct LimitSection {
     /// Bounds of a session.
     #[serde(flatten)]
     pub session: SessionLimits,
-    /// Bounds of a message that the protocol does not know.
+    /// Bounds of a message outside the protocol.
     #[serde(flatten)]
     pub receive: ReceiveLimits,
     /// Bounds of the process.
@@ -28,7 +28,7 @@ pub struct LimitSection {
     pub process: ProcessLimits,
 }
 
-/// The part of [`LimitSection`] that can differ: the numbers of connections, and the bounds of a session and of a message.
+/// The overridable part of [`LimitSection`]: numbers of connections, and bounds of a session and of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct LimitOverrides {
     /// Numbers of connections.
@@ -37,13 +37,13 @@ pub struct LimitOverrides {
     /// Bounds of a session.
     #[serde(flatten)]
     pub session: SessionLimitOverrides,
-    /// Bounds of a message that the protocol does not know.
+    /// Bounds of a message outside the protocol.
     #[serde(flatten)]
     pub receive: ReceiveLimitOverrides,
 }
 
 posthaste_units::keys! {
-    /// Bounds of a message that the protocol does not know.
+    /// Bounds of a message outside the protocol.
     pub struct ReceiveLimits, overridden by ReceiveLimitOverrides {
         /// Received fields that mark a message as looping.
         hops: usize = posthaste_message::MAX_HOPS, values::count;
@@ -133,7 +133,7 @@ impl<'de> Deserialize<'de> for LimitOverrides {
 }
 
 impl LimitOverrides {
-    /// `base` with what is set here in its place.
+    /// `base` with the values set here.
     pub fn over(&self, base: &LimitSection) -> LimitSection {
         LimitSection {
             connections: self.connections.over(&base.connections),

@@ -1,4 +1,4 @@
-//! The `[[listener]]` and `[[network]]` tables: sockets, and what applies there in place of `[limits]` and `[policy]`.
+//! The `[[listener]]` and `[[network]]` tables: sockets, and their overrides of `[limits]` and `[policy]`.
 
 use posthaste_net::section::{Networks, Socket};
 use posthaste_smtp::Protocol;
@@ -33,7 +33,7 @@ pub enum ListenerProtocol {
 }
 
 impl ListenerProtocol {
-    /// The protocol by which mail comes; `None` for the others.
+    /// The protocol for incoming mail; `None` for the others.
     pub fn of_mail(self) -> Option<Protocol> {
         match self {
             Self::Smtp => Some(Protocol::Smtp),
@@ -58,7 +58,7 @@ impl ListenerProtocol {
         }
     }
 
-    /// The port where TLS begins with the first octet (RFC 8314).
+    /// The port for implicit TLS (RFC 8314).
     pub fn implicit_tls_port(self) -> Option<u16> {
         match self {
             Self::Smtp | Self::Lmtp => Some(465),
@@ -234,7 +234,7 @@ impl Listener {
 }
 
 impl Network {
-    /// The networks by themselves, all with the same limits and policies.
+    /// Each network separately, all with the same limits and policies.
     pub fn each(&self) -> impl Iterator<Item = (IpNet, &Self)> {
         self.cidr.0.iter().map(move |network| (*network, self))
     }

@@ -1,4 +1,4 @@
-//! `[log]`: the form of log lines, and which there are.
+//! `[log]`: format and level of log lines.
 
 use posthaste_units::values::Table;
 use posthaste_units::words::Problem;
@@ -48,7 +48,7 @@ impl Default for Log {
 /// A part of `log.level`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogDirective<'a> {
-    /// The part of the program that it is for; `None`: all others.
+    /// The module that it is for; `None`: all others.
     pub part: Option<&'a str>,
     /// The least important lines that are written.
     pub level: LevelFilter,
@@ -63,7 +63,7 @@ impl Log {
     /// The filter that `level` means.
     ///
     /// # Errors
-    /// It is none, or one that would never match: a misspelled level would otherwise be taken for a part of the program, and silence all others.
+    /// An invalid filter, or one that never matches: a misspelled level would otherwise be taken for a module, and silence all others.
     pub fn directives(&self) -> Result<Vec<LogDirective<'_>>, String> {
         self.level.split(',').map(directive).collect()
     }
@@ -89,7 +89,7 @@ fn directive(text: &str) -> Result<LogDirective<'_>, String> {
     }
 }
 
-/// True if lines come from this part of the program.
+/// True if this module writes log lines.
 fn has_lines(part: &str) -> bool {
     let within = |name: &str| part.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"));
     match part.strip_prefix(LOGGED) {
@@ -144,7 +144,7 @@ pub const LOG_MODULES: [&str; 32] = [
     "watch",
     "webhooks",
 ];
-/// Tell of handshakes that fail, of a panic within a session or beside it, and of certificates that come or do not.
+/// Modules that log failed handshakes, panics, and obtained or missing certificates.
 const LOGGED_TOO: [&str; 3] = ["posthaste_smtp", "posthaste_net", "posthaste_acme"];
 
 #[cfg(test)]

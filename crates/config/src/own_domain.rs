@@ -12,8 +12,8 @@ use crate::acme::{acme_file, acme_next_key_file};
 use crate::{Config, Listener, ListenerAuth, ListenerProtocol, ListenerTls};
 
 impl Config {
-    /// The facts for the records of the domain `name`, given in lower-case A-labels. Without DKIM keys, which are in
-    /// files. `directory` is that of the configuration.
+    /// Data for the DNS records of the domain `name`, given in lower-case A-labels. DKIM keys are missing, as they are
+    /// in files. `directory` is that of the configuration.
     pub fn own_domain(&self, directory: &Directory, name: &str) -> OwnDomain {
         let host = self.folded_host();
         // An account of its own, if there is one; postmaster is always taken.
@@ -31,14 +31,15 @@ impl Config {
         }
     }
 
-    /// Seconds after a DKIM key's last signature for which its record is needed: as long as mail may wait, and two days.
+    /// Seconds after its last signature for which a DKIM key's record is needed: the maximum age of waiting mail and
+    /// two days.
     pub fn dkim_record_secs(&self) -> u64 {
         let schedules = &self.relay.schedule;
         let ages = schedules.rules.iter().map(|rule| rule.schedule.max_age_secs);
         ages.fold(schedules.default.max_age_secs, u64::max) + 2 * A_DAY
     }
 
-    /// The certificate that senders see at port 25, from its files. Blocks. Empty if no listener there has TLS.
+    /// The certificate of port 25, read from its files. Blocks. Empty if no listener there has TLS.
     pub fn host_certificate(&self) -> HostCertificate {
         let takes_mail = |of: &&Listener| {
             of.protocol == ListenerProtocol::Smtp && of.has_port(SMTP) && of.tls_mode() != ListenerTls::Off
@@ -55,7 +56,7 @@ impl Config {
         HostCertificate::read(&host, &files)
     }
 
-    /// File of the certificate that listeners with TLS show if there is no other.
+    /// File of the self-made certificate for listeners with TLS and without another one.
     pub fn self_made_file(&self) -> PathBuf {
         self.storage.data.join("self-made.pem")
     }

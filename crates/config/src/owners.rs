@@ -1,4 +1,4 @@
-//! Whose the mailboxes are: `owner` and `mode` of domains and accounts.
+//! Owners of mailboxes: `owner` and `mode` of domains and accounts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
@@ -41,7 +41,7 @@ impl OwnerRules {
     /// The rules of these domains.
     ///
     /// # Errors
-    /// An owner or a mode that makes no sense, or an account of nobody.
+    /// An invalid owner or mode, or an unknown account.
     pub fn new(domains: &[Domain]) -> Result<Self, Problem> {
         let mut by_directory = HashMap::new();
         for (index, domain) in domains.iter().enumerate() {
@@ -53,7 +53,7 @@ impl OwnerRules {
         Ok(Self { domains: by_directory })
     }
 
-    /// Ownership of files made at this path below the mail directory.
+    /// Owner and mode of new files at this path below the mail directory.
     pub fn ownership(&self, path: &str) -> Ownership {
         let mut levels = path.split('/');
         let Some(rules) = levels.next().and_then(|domain| self.domains.get(domain)) else {
@@ -78,7 +78,7 @@ impl OwnerRules {
         found.into_values()
     }
 
-    /// True if other users than the server's read the mail: they need search permission on the directories above.
+    /// True if users other than the server's read the mail: they need search permission on the directories above.
     pub fn are_for_others(&self) -> bool {
         !self.domains.is_empty()
     }
@@ -88,7 +88,7 @@ impl OwnerRules {
         self.all().any(|(_, own)| own.uid.or(own.gid).is_some())
     }
 
-    /// Checks whether a server with these rights could do it.
+    /// Checks that a server with these rights can set all owners.
     ///
     /// # Errors
     /// The domain, and the user or group that mail cannot be given to.
@@ -105,7 +105,7 @@ impl OwnerRules {
         Ok(())
     }
 
-    /// Directories that stand between an owner and the mail, one for each owner.
+    /// Directories that keep an owner from its mail, one for each owner.
     pub fn barred(&self, mail: &Path) -> Vec<String> {
         let Ok(mail) = std::path::absolute(mail) else { return Vec::new() };
         let bars = |own: Ownership| {
@@ -125,7 +125,7 @@ impl OwnerRules {
 }
 
 impl DomainRules {
-    /// `None`: it says nothing.
+    /// `None` if neither is set.
     fn new(domain: &Domain) -> Result<Option<Self>, Problem> {
         let base = ownership(Ownership::default(), domain.owner.as_deref(), domain.mode.as_deref())
             .map_err(|(key, message)| Problem::new([key.into()], message))?;
@@ -213,9 +213,9 @@ impl std::fmt::Display for OwnerRightsMissing {
 pub struct Rights {
     /// Its user.
     pub uid: u32,
-    /// Its groups, to each of which it may give its own files.
+    /// Groups to which it may give its own files.
     pub groups: Vec<u32>,
-    /// True if it may give files to anybody, and still use them.
+    /// True if it may give files to anybody and still access them.
     pub all: bool,
 }
 
@@ -234,7 +234,7 @@ impl Rights {
     }
 }
 
-/// The server has to read and write what it makes.
+/// The server needs to read and write the files that it makes.
 const OWNERS: u32 = 0o600;
 const EXECUTE: u32 = 0o111;
 const SEARCH_FOR_ALL: u32 = 0o011;

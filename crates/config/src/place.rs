@@ -15,9 +15,9 @@ pub const VARIABLE: &str = "POSTHASTE_CONFIG";
 /// The file that a command or a server reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FoundFile {
-    /// `None`: there is none, so the defaults apply.
+    /// `None`: no file, so the defaults apply.
     pub path: Option<PathBuf>,
-    /// Why [`DEFAULT_FILE`] in the working directory does not count, if it is there.
+    /// Why [`DEFAULT_FILE`] in the working directory is ignored, if it exists.
     pub passed_over: Option<String>,
 }
 
@@ -25,14 +25,16 @@ impl FoundFile {
     /// Finds the first of these: `named`, the file that [`VARIABLE`] names, [`DEFAULT_FILE`] in the working directory, [`SYSTEM_FILE`]. Only a file of
     /// the last two has to exist.
     ///
-    /// For root, the file in the working directory counts only if nobody else can change it: root may be anywhere, and a configuration names programs.
+    /// For root, the file in the working directory counts only if nobody else can change it: root may work in any
+    /// directory, and a configuration names programs.
     pub fn find(named: Option<&Path>) -> Self {
         let root = Some(0).filter(|_| rustix::process::geteuid().is_root());
         let variable = std::env::var_os(VARIABLE);
         find(named, variable.as_deref(), Path::new(DEFAULT_FILE), Path::new(SYSTEM_FILE), root)
     }
 
-    /// Like [`FoundFile::find`], for a program that may be in any directory: the working directory does not count, and [`SYSTEM_FILE`] has to exist.
+    /// Like [`FoundFile::find`], for a program started in any directory: the working directory is ignored, and
+    /// [`SYSTEM_FILE`] must exist.
     pub fn find_elsewhere(named: Option<&Path>) -> Self {
         let variable = std::env::var_os(VARIABLE).filter(|value| !value.is_empty());
         let path = named.map(Path::to_owned).or(variable.map(PathBuf::from)).unwrap_or_else(|| SYSTEM_FILE.into());
@@ -55,7 +57,7 @@ fn find(named: Option<&Path>, variable: Option<&OsStr>, here: &Path, system: &Pa
     FoundFile { path: path.map(Path::to_owned), passed_over }
 }
 
-/// Describes the way in which another user than `owner` could change a file, if there is one.
+/// How a user other than `owner` could change a file, if one can.
 fn changed_by_others(file: &Path, owner: u32) -> Option<String> {
     let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     [file, dir].into_iter().find_map(|path| {

@@ -1,4 +1,4 @@
-//! `[quota]`: how much mail an account may have.
+//! `[quota]`: limits on an account's mail.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,14 +27,14 @@ pub struct Quota {
     pub accounts: BTreeMap<String, AccountQuota>,
 }
 
-/// The settings of one account.
+/// Settings of one account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AccountQuota {
-    /// In place of that of all accounts.
+    /// Overrides the value of all accounts.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_bytes")]
     pub bytes: Option<u64>,
-    /// In place of that of all accounts.
+    /// Overrides the value of all accounts.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_count")]
     pub messages: Option<u64>,
 }
@@ -66,7 +66,7 @@ impl Quota {
     /// Bytes and messages of single accounts, by their Maildirs.
     ///
     /// # Errors
-    /// A name that is no account of a Maildir here, or that is there twice.
+    /// A name without a Maildir here, or a duplicate.
     pub fn by_maildir(&self, directory: &Directory) -> Result<HashMap<Arc<str>, (u64, u64)>, Problem> {
         let mut by_maildir = HashMap::new();
         for (written, own) in &self.accounts {

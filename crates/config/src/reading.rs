@@ -1,11 +1,11 @@
-//! Keys of a `[[listener]]` for IMAP and POP3, by which users read their mail.
+//! Keys of a `[[listener]]` for IMAP and POP3.
 
 use posthaste_units::words::Problem;
 
 use super::{Auth, Config, LimitOverrides, Listener, ListenerTls, PolicyOverrides};
 
 impl Listener {
-    /// True if users read their mail here.
+    /// True for IMAP and POP3.
     pub fn is_for_reading(&self) -> bool {
         self.protocol.is_of_readers()
     }
@@ -28,7 +28,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Finds keys that are about mail on its way, where none comes.
+    /// Finds keys about incoming mail at a listener without any.
     pub(super) fn check_no_mail_keys(&self) -> Result<(), Problem> {
         let name = self.protocol.name();
         let of_mail = [
@@ -54,7 +54,7 @@ impl Listener {
 }
 
 impl Config {
-    /// True if neither `[auth]` nor a listener is configured: then mail is read with a password that the server makes.
+    /// True if neither `[auth]` nor a listener is configured: then the server makes a password for reading mail.
     pub fn takes_first_password(&self) -> bool {
         self.has_default_listeners() && self.auth.file().is_none()
     }

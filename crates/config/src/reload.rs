@@ -1,4 +1,4 @@
-//! The changes that a running server takes, and those that need a restart.
+//! Changes that a running server applies, and those that need a restart.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::{
     Config, Dns, Domain, Events, Listener, ListenerTls, Pickup, Policy, Relay, Search, Socket, Storage, Transport,
 };
 
-/// A change that a running server cannot take, by its key: `storage.mail`, or `tls of listener 127.0.0.1:25`.
+/// A change that needs a restart, by its key: `storage.mail`, or `tls of listener 127.0.0.1:25`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeedsRestart(String);
 
@@ -32,23 +32,24 @@ impl fmt::Display for NeedsRestart {
     }
 }
 
-/// A section of the configuration, which knows what a running server takes of a change. Each one has its own, in the file of its type where that is here.
+/// A section that knows which of its changes a running server can apply.
 pub(super) trait Reload: Sized {
-    /// The section in force once `new` was read, and the keys of `new` that are not: these are named again at the next reload.
+    /// The section in force after reading `new`, and the keys that still need a restart. These are named again at the
+    /// next reload.
     fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>);
 }
 
-/// A running server takes all of the section.
+/// All of the section can be reloaded.
 pub(super) fn all_of<S: Clone>(new: &S) -> (S, Vec<NeedsRestart>) {
     (new.clone(), Vec::new())
 }
 
-/// A running server takes nothing of the section.
+/// None of the section can be reloaded.
 pub(super) fn none_of<S: Table + Serialize + Clone>(running: &S, new: &S) -> (S, Vec<NeedsRestart>) {
     part_of(running.clone(), new)
 }
 
-/// A running server takes the keys of `new` that `merged` has.
+/// The keys of `new` that are in `merged` can be reloaded.
 pub(super) fn part_of<S: Table + Serialize>(merged: S, new: &S) -> (S, Vec<NeedsRestart>) {
     let mut restart = Vec::new();
     differing(S::NAME, &json(&merged), &json(new), &mut restart);
@@ -109,7 +110,7 @@ impl Reload for Vec<Domain> {
     }
 }
 
-/// Listeners keep their order, as sessions and sockets name them by number. Sockets are neither opened nor closed.
+/// Listeners keep their order, as sessions and sockets refer to them by number. Sockets are neither opened nor closed.
 impl Reload for Vec<Listener> {
     fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
         let (mut merged, mut restart, mut left) =
@@ -131,7 +132,7 @@ impl Reload for Vec<Listener> {
     }
 }
 
-/// The settings of `new` that the socket can take, and those of its protocol that do not last as long as it.
+/// Settings of `new` that can change on an open socket, and settings of its protocol.
 impl Reload for Listener {
     fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
         // IMAP and POP3 say at the start whether they offer TLS, and whether passwords need it.
@@ -173,7 +174,7 @@ fn json(section: &impl Serialize) -> Value {
     serde_json::to_value(section).expect("every value of a configuration has a JSON form")
 }
 
-/// The keys of values that differ, down to those that are no tables.
+/// Keys of differing values, down to values that are no tables.
 fn differing(key: &str, one: &Value, other: &Value, found: &mut Vec<NeedsRestart>) {
     match (one, other) {
         (Value::Object(one_table), Value::Object(other_table)) => {
@@ -187,7 +188,7 @@ fn differing(key: &str, one: &Value, other: &Value, found: &mut Vec<NeedsRestart
     }
 }
 
-/// The changes that need a restart, while a configuration is put together.
+/// Changes that need a restart, collected while configurations are merged.
 #[derive(Default)]
 struct Reloading(Vec<NeedsRestart>);
 
@@ -198,7 +199,7 @@ impl Reloading {
         section
     }
 
-    /// A key that takes a restart.
+    /// A key that needs a restart.
     fn key<T: Clone + PartialEq>(&mut self, key: &str, running: &T, new: &T) -> T {
         if running != new {
             self.0.push(NeedsRestart::new(key));

@@ -1,4 +1,4 @@
-//! The settings of a session of SMTP or LMTP, from the sections that have a say in them.
+//! Settings of an SMTP or LMTP session, combined from several sections.
 
 use posthaste_smtp::server::Config as SmtpConfig;
 use posthaste_units::A_YEAR;
@@ -6,8 +6,8 @@ use posthaste_units::A_YEAR;
 use super::{Config, Listener, Network};
 
 impl Config {
-    /// Settings of a session at a listener with a client of `network`. Without logins and DSN: the server decides
-    /// whom to offer them.
+    /// Settings of a session of a client of `network` at a listener. Logins and DSN are left out: the server decides
+    /// who is offered them.
     pub fn smtp_session(&self, listener: &Listener, network: Option<&Network>) -> SmtpConfig {
         let mut limits = listener.limits.over(&self.limits);
         let mut policy = listener.policy.over(&self.policy);

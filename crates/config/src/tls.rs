@@ -1,4 +1,4 @@
-//! `[tls]`, and what of a `[[listener]]` is about TLS.
+//! `[tls]`, and the keys of a `[[listener]]` about TLS.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{Listener, ListenerProtocol};
 use crate::reload::{NeedsRestart, Reload, all_of};
 
-/// The certificates of listeners that name none.
+/// Certificates of listeners without their own.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
@@ -21,7 +21,7 @@ pub struct Tls {
     pub key: PemFiles,
 }
 
-/// PEM files: one in quotes, or a list of them.
+/// PEM files: one string, or a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct PemFiles(pub Vec<PathBuf>);
 
@@ -42,7 +42,7 @@ impl<'de> Deserialize<'de> for PemFiles {
     }
 }
 
-/// Files of one certificate, which may be one and the same.
+/// Files of one certificate: chain and key, possibly the same file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CertificateFiles {
     /// The file of the chain, leaf first.
@@ -87,7 +87,7 @@ impl Tls {
     }
 }
 
-/// Each certificate has one key.
+/// Checks that each certificate has one key.
 fn check_keys(certificates: &PemFiles, keys: &PemFiles) -> Result<(), Problem> {
     let message = match (certificates.0.len(), keys.0.len()) {
         (_, 0) => return Ok(()),
@@ -104,7 +104,7 @@ impl Listener {
         self.tls.unwrap_or_default()
     }
 
-    /// The files of its certificates, in their order. None without TLS.
+    /// Its certificate files, in order. Empty without TLS.
     pub fn certificate_files(&self) -> Vec<CertificateFiles> {
         let Some(certificates) = self.certificate.as_ref().filter(|_| self.tls_mode() != ListenerTls::Off) else {
             return Vec::new();
@@ -114,7 +114,7 @@ impl Listener {
         each.map(|(chain, key)| CertificateFiles { chain: chain.clone(), key: key.clone() }).collect()
     }
 
-    /// Fills in what `[tls]` says. `has_acme`: an authority gives certificates.
+    /// Fills in the values of `[tls]`. `has_acme`: certificates come from an authority.
     pub fn complete_tls(&mut self, default: &Tls, has_acme: bool) {
         let names_none = self.certificate.is_none() && self.key.is_none();
         let socket = &self.socket;

@@ -1,12 +1,12 @@
-//! Networks whose clients may send mail anywhere, by their address alone.
+//! Networks whose clients may send mail anywhere without a login.
 
 use posthaste_net::{IpNet, is_much_of_the_internet};
 use posthaste_units::words::{Key, Problem};
 
 use super::{Config, Networks};
 
-/// Refuses an open relay. All trusted networks are judged together, as spam needs only one of them: clients that may
-/// relay, and proxies, which can claim any address.
+/// Refuses an open relay. All trusted networks are checked together, as spam needs only one: clients that may relay,
+/// and proxies, which can claim any address.
 pub(super) fn check(config: &Config) -> Result<(), Problem> {
     let trusted = trusted(config);
     let networks: Vec<IpNet> = trusted.iter().map(|(_, network)| *network).collect();
@@ -27,7 +27,7 @@ pub(super) fn check(config: &Config) -> Result<(), Problem> {
     Err(Problem::new(at.clone(), message))
 }
 
-/// Each network with its place in the configuration.
+/// Each network with its position in the configuration.
 fn trusted(config: &Config) -> Vec<(Vec<Key>, IpNet)> {
     let mut all = Vec::new();
     let mut add = |at: Vec<Key>, networks: &Networks| {

@@ -1,12 +1,13 @@
 //! URLs of a configuration.
 
-/// True if a URL has a name or a password in it (RFC 3986 section 3.2.1). The configuration is shown on the page and by `config show`, so it has no secrets.
+/// True if a URL contains a name or a password (RFC 3986 section 3.2.1). The page and `config show` show the
+/// configuration, so it must not contain secrets.
 pub(crate) fn has_login(url: &str) -> bool {
     let authority = url.split_once("//").map_or(url, |(_, rest)| rest).split(['/', '?', '#']).next();
     authority.is_some_and(|authority| authority.contains('@'))
 }
 
-/// The message about such a URL. It is told at another key: the line of this one has the secret.
+/// The error about such a URL. It is reported at another key, as the line of this one contains the secret.
 pub(crate) const NO_LOGIN: &str =
     "a URL here has no name and no password: whoever reads the configuration would have them";
 

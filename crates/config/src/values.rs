@@ -51,11 +51,11 @@ pub(super) fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SpoolS
     deserializer.deserialize_any(ShareVisitor)
 }
 
-/// Rates that all have to allow something; none: any number is allowed.
+/// Rates that all apply; empty: unlimited.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Rates(pub Vec<Rate>);
 
-/// One text or a list of texts. Without a burst all of a rate may be taken at once.
+/// One text or a list of texts. Without a burst, all of a rate may be used at once.
 impl<'de> Deserialize<'de> for Rates {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let rate = |text: &str| Rate::parse_with_full_burst(text).map_err(|error| error.to_string());

@@ -1,4 +1,4 @@
-//! Messages of the TOML reader in words of the file instead of the program's.
+//! Translates messages of the TOML reader into terms of the file.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ pub(super) fn plain(message: &str) -> String {
     }
 }
 
-/// The key that somebody looks for who sets up ports 465 and 587, under another name.
+/// The right key for somebody who uses another name to set up ports 465 and 587.
 fn other_name(message: &str) -> Option<&'static str> {
     let (key, _) = message.strip_prefix("unknown field `")?.split_once('`')?;
     match key {
@@ -28,7 +28,7 @@ fn other_name(message: &str) -> Option<&'static str> {
     }
 }
 
-/// The table that has the key, where it is another one.
+/// The table that contains the key, if it is another one.
 fn home_of(name: &str) -> Option<String> {
     let listed = |table: &str| format!("below a [[{table}]]");
     match name {

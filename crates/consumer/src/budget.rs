@@ -1,7 +1,8 @@
-//! The bound of what a stream that acts on the world may have done without a record of it.
+//! Bounds the outcomes that a consumer may have in the world without a durable record.
 //!
-//! Whatever is done and not recorded is done again after a restart. So beyond a bound nothing new begins: while the disk hangs, while the ring refuses, and at
-//! once when the spool is poisoned. In ordinary running this is one atomic read for each beginning, and one lock for each batch of records.
+//! An unrecorded outcome happens again after a restart. So at a bound nothing new begins: while the disk hangs, while
+//! the ring refuses records, and at once when the spool is poisoned. Usually this costs one atomic read for each start
+//! of work, and one lock for each batch of records.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,20 +12,20 @@ use std::time::{Duration, Instant};
 
 use posthaste_spool::Spool;
 
-/// Why the spool is closed to writing, if it is: see [`Spool::poisoned`]. A budget asks it whenever something would begin, so nobody who acts
-/// on the world can forget to.
+/// Returns why the spool is closed to writing, if it is: see [`Spool::poisoned`]. A budget calls it before anything
+/// begins, so no consumer can forget to.
 pub type PoisonWatch = Arc<dyn Fn() -> Option<Arc<str>> + Send + Sync>;
 
-/// Looks at this spool, and does not keep it: a budget may be held by what the spool calls back.
+/// Watches this spool without keeping it open: a budget may be held by callbacks of the spool.
 pub fn poison_watch(spool: &Arc<dyn Spool>) -> PoisonWatch {
     let spool = Arc::downgrade(spool);
     Arc::new(move || spool.upgrade()?.poisoned())
 }
 
-/// Counts outcomes between the act and the durable record of it.
+/// Counts outcomes that happened and are not durably recorded yet.
 pub struct OutcomeBudget {
     poison: PoisonWatch,
-    /// False: nothing may begin now.
+    /// False if nothing may begin now.
     gate: Option<BudgetGate>,
     unrecorded: AtomicU64,
     limit: AtomicU64,
@@ -38,10 +39,10 @@ pub struct OutcomeBudget {
 struct State {
     /// Start of the second being counted.
     since: Instant,
-    /// Recorded in it, and in the one before.
+    /// Outcomes recorded in this interval and in the previous one.
     now: u64,
     before: u64,
-    /// Tasks that would begin; a new list has a new number.
+    /// Tasks that wait to begin; a new list gets a new number.
     waiting: Vec<Waker>,
     list: u64,
     has_recorded: bool,
@@ -50,29 +51,29 @@ struct State {
     is_stopped: bool,
 }
 
-/// Asked before anything begins; must not block. True: it may.
+/// Called before anything begins; must not block. True if it may.
 pub type BudgetGate = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// A change that a look has found.
+/// A change found by a look.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BudgetChange {
     /// The budget is closed, and no record became durable between two looks.
     Stopped {
         /// Outcomes that would be repeated after a restart.
         unrecorded: u64,
-        /// Why their record is refused; `None` if the spool does not answer.
+        /// Why the records are refused; `None` if the spool does not answer.
         why: Option<Arc<str>>,
     },
     /// Outcomes are recorded again.
     GoesOn,
 }
 
-/// The list of an [`OutcomeBudget`] that somebody waits in already; one for each task that waits.
+/// The list of an [`OutcomeBudget`] in which a task already waits; one for each task.
 #[derive(Debug, Default)]
 pub struct BudgetWait(Option<u64>);
 
 impl OutcomeBudget {
-    /// An empty budget. `poison`: of the spool that takes the records.
+    /// An empty budget. `poison`: state of the spool that takes the records.
     pub fn new(poison: PoisonWatch, now: Instant) -> Self {
         let state = State {
             since: now,
@@ -95,13 +96,13 @@ impl OutcomeBudget {
         }
     }
 
-    /// Has nothing begin while this gate is closed. Who waits is woken by the [look](Self::look) after it opens.
+    /// Blocks all new work while this gate is closed. Waiting tasks are woken by the [look](Self::look) after it opens.
     pub fn gated(mut self, gate: Option<BudgetGate>) -> Self {
         self.gate = gate;
         self
     }
 
-    /// True if new work may begin. Work in flight when the bound is reached still ends, beyond the bound.
+    /// True if new work may begin. Work in flight still ends when the bound is reached.
     pub fn may_begin(&self) -> bool {
         !self.is_closed()
             && self.is_open()
@@ -113,12 +114,12 @@ impl OutcomeBudget {
         self.gate.as_ref().is_none_or(|gate| gate())
     }
 
-    /// Why nothing begins any more, if the spool is poisoned.
+    /// Why nothing may begin again, if the spool is poisoned.
     pub fn poisoned(&self) -> Option<Arc<str>> {
         (self.poison)()
     }
 
-    /// Ready once something new may begin: `false` if nothing ever will.
+    /// Ready once new work may begin; `false` if it never may.
     pub fn poll_begin(&self, wait: &mut BudgetWait, cx: &Context<'_>) -> Poll<bool> {
         if self.may_begin() {
             return Poll::Ready(true);
@@ -139,7 +140,7 @@ impl OutcomeBudget {
         self.unrecorded.load(Ordering::Acquire)
     }
 
-    /// Counts outcomes that are not yet recorded. Each is [recorded](Self::recorded) once.
+    /// Counts outcomes that are not recorded yet. Each is [recorded](Self::recorded) once.
     pub fn done(&self, outcomes: usize) {
         self.unrecorded.fetch_add(outcomes as u64, Ordering::AcqRel);
     }
@@ -158,14 +159,16 @@ impl OutcomeBudget {
         self.wake(state);
     }
 
-    /// The spool refuses the record: nothing begins until a record is [durable](Self::recorded). The caller tries it again.
+    /// Notes that the spool refused the record: nothing begins until one is [durable](Self::recorded). The caller
+    /// retries.
     pub fn refused(&self, why: Arc<str>) {
         self.state().refusal = Some(why);
         self.is_refused.store(true, Ordering::Release);
     }
 
-    /// For the end of the stream's owner: `repeat` appends once more what was refused, until all that was done is recorded, the spool is closed, or the
-    /// deadline. Returns the number of outcomes that are left, which happen again after the next start. Blocks.
+    /// For the end of the stream's owner: calls `repeat` to retry refused records until all outcomes are recorded, the
+    /// spool is closed, or the deadline. Returns the number of unrecorded outcomes, which happen again after the next
+    /// start. Blocks.
     pub fn wait_recorded(&self, deadline: Instant, repeat: impl Fn()) -> u64 {
         while self.unrecorded() > 0 && !self.is_closed() && Instant::now() < deadline {
             if self.is_refused.load(Ordering::Acquire) {
@@ -176,19 +179,19 @@ impl OutcomeBudget {
         self.unrecorded()
     }
 
-    /// The spool is poisoned: nothing begins any more. Whether that is new.
+    /// Closes the budget after the spool was poisoned. True the first time.
     pub fn close(&self) -> bool {
         let is_new = !self.is_closed.swap(true, Ordering::AcqRel);
         self.wake(self.state());
         is_new
     }
 
-    /// True if nothing begins any more: it was [closed](Self::close), or the spool is poisoned and nobody has closed it yet.
+    /// True if nothing may begin again: it was [closed](Self::close), or the spool is poisoned.
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire) || self.poisoned().is_some()
     }
 
-    /// Updates the bound, which falls without records. Call it each second while [needed](Self::needs_look). Returns
+    /// Updates the bound, which shrinks without records. Call it each second while [needed](Self::needs_look). Returns
     /// each change once, for the log.
     pub fn look(&self, now: Instant) -> Option<BudgetChange> {
         let mut state = self.state();
@@ -215,7 +218,8 @@ impl OutcomeBudget {
         change
     }
 
-    /// True while [`look`](Self::look) may find something to tell: outcomes are unrecorded, nothing may begin, or a stop was told whose end was not.
+    /// True while [`look`](Self::look) may have something to report: outcomes are unrecorded, nothing may begin, or an
+    /// end of a stop was not reported yet.
     pub fn needs_look(&self) -> bool {
         self.unrecorded() > 0 || !self.may_begin() || self.state().is_stopped
     }

@@ -4,7 +4,7 @@ use std::io;
 
 use posthaste_spool::{ReplayError, RestoreError, StreamError};
 
-/// Why the owner of a stream could not open it. What comes for the stream stays in the spool, and a later opening finds it there.
+/// Why the owner of a stream could not open it. Its entries stay in the spool for a later opening.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamOpenError {

@@ -1,10 +1,13 @@
 //! The common part of all owners of streams of a [`Spool`](posthaste_spool::Spool).
 //!
-//! For any program in which a stream has a state that follows from its entries, and which acts on the world for it. It does not know what entries say.
+//! For any program in which a stream has a state that follows from its entries, with effects outside the spool. It does
+//! not interpret entries.
 //!
-//! An owner goes through the same steps. It [registers](StreamHandle::register) its stream; [`replay`](StreamHandle::replay) applies every entry to its [state](StreamState); the
-//! [`ReplayedStream`] is [attached](ReplayedStream::attach), and from then on the owner is shown what comes. Only an [`AttachedStream`] may act, and it is detached when it is dropped:
-//! an opening that fails later leaves no dead consumer behind. Its threads are [started](StreamHandle::start_thread) in the spool's watch, or in a [`ConsumerRuntime`] with one of its own.
+//! An owner goes through the same steps. It [registers](StreamHandle::register) its stream;
+//! [`replay`](StreamHandle::replay) applies every entry to its [state](StreamState); the [`ReplayedStream`] is
+//! [attached](ReplayedStream::attach), and from then on the owner receives new entries. Only an [`AttachedStream`] may
+//! act. It is detached on drop, so an opening that fails later leaves no dead consumer. Its threads are
+//! [started](StreamHandle::start_thread) under the spool's watch, or in a [`ConsumerRuntime`] with its own watch.
 //!
 //! | owner | its state | position | a damaged batch | lost entries | acts on the world |
 //! | --- | --- | --- | --- | --- | --- |

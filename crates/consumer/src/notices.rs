@@ -7,14 +7,14 @@ use std::time::Duration;
 use posthaste_units::BackOff;
 use tokio::time::Instant;
 
-/// The schedule of owed notices. A bounded number is made at a time; while none can be made, one is tried now and then.
+/// The schedule of owed notices. A bounded number is made at a time; while they fail, one is tried occasionally.
 ///
-/// `K` names a notice. What it says is looked up when it is made, so one that waits costs a few bytes.
+/// `K` identifies a notice. Its content is looked up when it is made, so a waiting notice takes a few bytes.
 #[derive(Debug)]
 pub struct NoticeSchedule<K> {
     gathered_for: Duration,
     waiting: HashMap<K, Waiting>,
-    /// Notices that have not failed come first, then the others.
+    /// Notices without a failure come first.
     due: [BTreeSet<(Instant, K)>; 2],
     making: usize,
     /// Consecutive failures of all notices.
@@ -32,15 +32,15 @@ struct Waiting {
 }
 
 impl<K: Copy + Ord + Hash> NoticeSchedule<K> {
-    /// An empty one. `gathered_for`: the longest time that a notice waits for more to tell.
+    /// An empty schedule. `gathered_for`: maximum time that a notice waits to collect more outcomes.
     pub fn new(gathered_for: Duration) -> Self {
         let waiting = HashMap::new();
         let due = [BTreeSet::new(), BTreeSet::new()];
         NoticeSchedule { gathered_for, waiting, due, making: 0, failures: 0, not_before: None, told: None }
     }
 
-    /// Adds a notice, or moves one that waits; the time to gather counts from its first addition. A notice that was tried keeps its time. Has no effect on one
-    /// that is being made: add it again afterwards if it has more to tell.
+    /// Adds a notice, or reschedules a waiting one; the gathering time counts from its first addition. A notice that
+    /// was tried keeps its time. Has no effect on one in progress: add it again afterwards if there is more to report.
     pub fn add(&mut self, key: K, due: Instant, now: Instant) {
         let waiting = self.waiting.entry(key).or_insert_with(|| {
             self.due[FRESH].insert((due, key));
@@ -67,7 +67,7 @@ impl<K: Copy + Ord + Hash> NoticeSchedule<K> {
         Some(key)
     }
 
-    /// Takes the result of a notice. Returns the reason of a failure once a minute, for the log.
+    /// Takes the outcome of a notice. Returns the reason of a failure once a minute, for the log.
     pub fn made(&mut self, key: K, made: Result<(), String>, now: Instant) -> Option<String> {
         self.making -= 1;
         let Err(why) = made else {
@@ -90,7 +90,7 @@ impl<K: Copy + Ord + Hash> NoticeSchedule<K> {
         })
     }
 
-    /// When to ask [`begin`](Self::begin) again, unless a result comes before.
+    /// When to call [`begin`](Self::begin) again, unless an outcome comes first.
     pub fn next_due(&self, is_last: bool) -> Option<Instant> {
         let may_begin = self.making == 0 || self.failures == 0 && self.making < AT_ONCE;
         let due = self.due.iter().filter_map(|due| Some(due.first()?.0)).min().filter(|_| may_begin)?;
@@ -105,11 +105,11 @@ impl<K: Copy + Ord + Hash> NoticeSchedule<K> {
 
 const FRESH: usize = 0;
 const FAILED: usize = 1;
-/// Notices that are made at once: each is a message in memory.
+/// Concurrent notices: each is a message in memory.
 const AT_ONCE: usize = 64;
-/// Between two attempts to make the same notice.
+/// Pause between two attempts at the same notice.
 const RETRY: BackOff = BackOff::new(Duration::from_millis(100), Duration::from_secs(30));
-/// Between two attempts to make any while none can be made.
+/// Pause between attempts while all fail.
 const GAP: BackOff = BackOff::new(Duration::from_millis(100), Duration::from_secs(1));
 /// Interval of log lines about one failure.
 const TOLD_EVERY: Duration = Duration::from_secs(60);

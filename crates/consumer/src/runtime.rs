@@ -1,4 +1,4 @@
-//! The tokio runtime of a consumer: its threads, and one task that must not end before the consumer does.
+//! The tokio runtime of a consumer: its threads, and a task that must outlive the others.
 
 use std::future::Future;
 use std::io;
@@ -17,12 +17,12 @@ pub struct ConsumerRuntime {
     name: &'static str,
     runtime: Mutex<Option<Runtime>>,
     main: Mutex<JoinHandle<()>>,
-    /// Tasks that show whether its threads go on: one for those of tasks, one for those of blocking calls.
+    /// Probe tasks that detect stuck threads: one for async tasks, one for blocking calls.
     probes: [Worker; 2],
     watcher: Watcher,
 }
 
-/// A runtime whose main task has not begun.
+/// A runtime whose main task has not started.
 #[derive(Debug)]
 pub struct NewRuntime {
     name: &'static str,
@@ -39,7 +39,8 @@ pub struct Ending {
 }
 
 impl NewRuntime {
-    /// Starts the threads, which get this name. `blocking_threads_max`: threads for blocking calls, made when they are needed.
+    /// Starts the threads with this name. `blocking_threads_max`: limit of threads for blocking calls, which start on
+    /// demand.
     ///
     /// # Errors
     /// Threads could not be started.
@@ -75,13 +76,13 @@ impl NewRuntime {
 }
 
 impl ConsumerRuntime {
-    /// Ready once the main task has ended or panicked. Not to be called after that.
+    /// Ready once the main task has ended or panicked. Must not be called again after that.
     pub fn poll_ended(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut main = self.main.lock().unwrap_or_else(PoisonError::into_inner);
         Pin::new(&mut *main).poll(cx).map(drop)
     }
 
-    /// Looks which workers are stuck, and whether threads take tasks. To be called every few seconds, from elsewhere.
+    /// Checks which workers are stuck, and if threads run tasks. Call it every few seconds, on another thread.
     pub fn look(&self, now: Instant) -> Vec<StuckWorker> {
         if let Some(runtime) = &*self.runtime.lock().unwrap_or_else(PoisonError::into_inner) {
             let [tasks, blocking] = &self.probes;
@@ -99,7 +100,7 @@ impl ConsumerRuntime {
         self.watcher.look(now)
     }
 
-    /// Begins the end, while tasks still run. `None` if another call has begun it.
+    /// Begins the shutdown while tasks still run. `None` if another call has begun it.
     pub fn begin_end(&self) -> Option<Ending> {
         let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         Some(Ending { name: self.name, runtime })
@@ -107,7 +108,7 @@ impl ConsumerRuntime {
 }
 
 impl Ending {
-    /// Drops all tasks. Waits one second for threads that a disk may hold. May be called by a task.
+    /// Drops all tasks. Waits one second for blocked threads. A task may call it.
     pub fn shut_down(self) {
         let Ending { name, runtime } = self;
         // A runtime must not be shut down by a task, so a thread of its own does it.
@@ -119,7 +120,7 @@ impl Ending {
 }
 
 const THREADS: usize = 2;
-/// Threads that take no task for this long are stuck.
+/// A thread that runs no task for this long is stuck.
 const THREADS_PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(1);
 

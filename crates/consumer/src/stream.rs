@@ -1,4 +1,4 @@
-//! A stream from its registration to its end.
+//! The life of a stream, from registration to the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use posthaste_spool::{
     StreamId,
 };
 
-/// A stream of a spool, for its owner. Clones are the same stream.
+/// A stream of a spool, for its owner. Clones refer to the same stream.
 #[derive(Clone)]
 pub struct StreamHandle {
     spool: Arc<dyn Spool>,
@@ -23,7 +23,7 @@ impl std::fmt::Debug for StreamHandle {
     }
 }
 
-/// The state of a stream: it follows from the entries alone, without a clock, a quota or a configuration.
+/// The state of a stream. It depends on entries only: no clock, no quota, no configuration.
 pub trait StreamState {
     /// Why its entries cannot be applied.
     type Error: From<ReplayError>;
@@ -31,10 +31,10 @@ pub trait StreamState {
     /// Applies an entry.
     ///
     /// # Errors
-    /// The stream cannot be opened: nothing more is applied.
+    /// The stream cannot be opened; the replay stops.
     fn apply(&mut self, entry: ReplayedEntry<'_>) -> Result<(), Self::Error>;
 
-    /// A batch had an entry for the stream and cannot be read any more. [`ReplayedStream::damaged`] has it too.
+    /// A batch with an entry for the stream is unreadable. It is also in [`ReplayedStream::damaged`].
     ///
     /// # Errors
     /// Like [`apply`](Self::apply).
@@ -43,7 +43,8 @@ pub trait StreamState {
         Ok(())
     }
 
-    /// Entries up to `through` are missing, and nobody knows what they said: see [`Replayed::Uncertain`]. Also after [`damaged`](Self::damaged) of an entry without a body.
+    /// Entries up to `through` are missing, with unknown content: see [`Replayed::Uncertain`]. Also called after
+    /// [`damaged`](Self::damaged) of an entry without a body.
     fn uncertain(&mut self, stream: &StreamHandle, through: Lsn) {
         let _ = (stream, through);
     }
@@ -60,17 +61,17 @@ pub struct ReplayedEntry<'a> {
     pub body_len: u64,
 }
 
-/// A stream whose state is up to date.
+/// A stream after the replay: its state is up to date.
 #[derive(Debug)]
 #[must_use = "the owner is shown what comes once it is attached"]
 pub struct ReplayedStream {
     stream: StreamHandle,
     through: Lsn,
-    /// Batches that cannot be read any more.
+    /// Unreadable batches.
     pub damaged: Vec<Lsn>,
 }
 
-/// A stream whose owner is shown what comes. Dropped, it is detached.
+/// A stream whose owner receives new entries. It is detached on drop.
 #[derive(Debug)]
 pub struct AttachedStream {
     stream: StreamHandle,
@@ -97,17 +98,17 @@ impl StreamHandle {
         self.id
     }
 
-    /// Its position, and its snapshot there.
+    /// The stream's position and its snapshot there.
     pub fn position(&self) -> (Lsn, Option<SnapshotName>) {
         self.spool.position(self.id)
     }
 
-    /// An entry of it that needs no body.
+    /// An entry of the stream that needs no body.
     pub fn entry(&self, payload: impl Into<Bytes>) -> Entry {
         Entry { stream: self.id, needs_body: false, payload: payload.into() }
     }
 
-    /// An entry of it that needs its batch's body until the stream releases that.
+    /// An entry of the stream that needs its batch's body until the stream releases the body.
     pub fn entry_of_body(&self, payload: impl Into<Bytes>) -> Entry {
         Entry { needs_body: true, ..self.entry(payload) }
     }
@@ -131,7 +132,8 @@ impl StreamHandle {
         append_within(&self.spool, entries, Duration::ZERO)
     }
 
-    /// Like [`append_durably`](Self::append_durably), for a command whose sender waits: while the ring is full, for [`ROOM_PATIENCE`].
+    /// Like [`append_durably`](Self::append_durably), for a command with a waiting sender: retries for
+    /// [`ROOM_PATIENCE`] while the ring is full.
     ///
     /// # Errors
     /// The batch was refused.
@@ -147,7 +149,7 @@ impl StreamHandle {
     /// Applies every entry after the stream's position to `state`.
     ///
     /// # Errors
-    /// The spool cannot be read, or the state refuses an entry. A part may be applied.
+    /// The spool cannot be read, or the state refuses an entry. Some entries may have been applied.
     pub fn replay<S: StreamState>(self, state: &mut S) -> Result<ReplayedStream, S::Error> {
         let mut damaged = Vec::new();
         let mut applied = Ok(());
@@ -186,7 +188,7 @@ impl ReplayedStream {
         self.through
     }
 
-    /// Shows `consumer` what has come since the replay, on this thread, and then everything that comes.
+    /// Passes entries since the replay to `consumer` on this thread, then all new ones.
     ///
     /// # Errors
     /// See [`ReplayError`]; nothing is attached then.
@@ -202,8 +204,9 @@ impl AttachedStream {
         &self.stream
     }
 
-    /// Shows the consumer nothing more: what comes waits for the next replay. When this returns, no call to it is in progress. Not to be called by the consumer.
-    /// Only the first call has an effect: another owner may be attached since.
+    /// Stops passing entries to the consumer; later ones wait for the next replay. On return no call to it is in
+    /// progress. The consumer must not call this. Only the first call has an effect: another owner may be attached
+    /// since.
     pub fn detach(&self) {
         if !self.is_detached.swap(true, Ordering::AcqRel) {
             self.stream.spool.detach(self.stream.id);

@@ -1,4 +1,4 @@
-//! A thread of an owner, which the spool's watch looks at.
+//! A thread of a stream's owner, monitored by the spool's watch.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -8,13 +8,14 @@ use posthaste_watch::Pulse;
 
 use crate::StreamHandle;
 
-/// A running thread. Dropped, it goes on.
+/// A running thread. It continues when this is dropped.
 #[derive(Debug)]
 pub struct StreamThread(JoinHandle<()>);
 
 impl StreamHandle {
-    /// Starts a thread with this name, which reports its steps: [`Pulse::step`] with an index into `steps`, the first of which means idle. If it stays in another for longer
-    /// than a minute, [`Spool::look_for_stuck`](posthaste_spool::Spool::look_for_stuck) tells, as of the spool's own workers: a disk may hang below any file.
+    /// Starts a thread with this name, which reports its steps: [`Pulse::step`] with an index into `steps`, the first
+    /// of which means idle. If it stays in another step for longer than a minute,
+    /// [`Spool::look_for_stuck`](posthaste_spool::Spool::look_for_stuck) reports it like the spool's own workers.
     ///
     /// # Errors
     /// The thread could not be started.
@@ -38,7 +39,7 @@ impl StreamThread {
     }
 }
 
-/// Time in one step, after which a thread is stuck.
+/// Maximum time in one step: after it a thread is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

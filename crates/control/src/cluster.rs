@@ -1,4 +1,4 @@
-//! The state of a cluster, as one of its nodes knows it.
+//! The state of a cluster, as known by one of its nodes.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct ClusterStatus {
     pub is_draining: bool,
     /// Its shards, by number.
     pub shards: Vec<ShardStatus>,
-    /// All nodes of the cluster, by name; without those of which the engine has not told in time.
+    /// All nodes of the cluster, by name, except those that the engine did not report in time.
     #[serde(default)]
     pub nodes: Vec<NodeStatus>,
     /// Why the node that answers does not hear of suppressions and suspensions of the cluster now.
@@ -23,17 +23,17 @@ pub struct ClusterStatus {
     pub troubles: Vec<String>,
 }
 
-/// A node by its cell, which it writes each second.
+/// A node, according to its cell, which it writes each second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// Its name.
     pub node: String,
-    /// How it is.
+    /// Its condition.
     pub state: NodeState,
     /// The release that it ran at its last write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Seconds since its last write, by its clock and that of the node that answers.
+    /// Seconds since its last write, by its clock and that of the answering node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_secs: Option<u64>,
 }
@@ -46,29 +46,29 @@ pub enum NodeState {
     Runs,
     /// It has not written for a while.
     Silent,
-    /// It was taken off the list, and cannot start.
+    /// An operator has removed it; it cannot start.
     Removed,
     /// It has never run.
     New,
 }
 
-/// A shard as seen by one of its members. Values of the engine are read at that moment.
+/// A shard as seen by one of its members. Values of the engine are fresh.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardStatus {
     /// Its number.
     pub shard: u16,
-    /// The node that new mail for it comes to.
+    /// The node that receives its new mail.
     pub home: String,
-    /// The part of the node that answers.
+    /// The role of the answering node.
     pub role: ShardRole,
-    /// The owner by the shard's cell; `None`: it is free, or the engine does not answer.
+    /// The owner by the shard's cell; `None` if it is free or the engine does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The number of its last ownership; 0: it never had an owner, or the engine does not answer.
+    /// The number of its last ownership; 0 if it never had an owner or the engine does not answer.
     pub epoch: u64,
     /// Members that may take over, by name.
     pub in_sync: Vec<String>,
-    /// Members whose state differs, by name.
+    /// Members with a different state, by name.
     pub seeding: Vec<String>,
     /// Members that have reported, by name.
     pub members: Vec<MemberStatus>,
@@ -87,12 +87,12 @@ pub struct ShardStatus {
     /// Why this node could not open its queue, the last time that it tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_error: Option<String>,
-    /// Why it stands still, or what the engine does not answer.
+    /// Why it is stuck, or which question the engine does not answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<String>,
 }
 
-/// The part of a node in a shard.
+/// The role of a node in a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShardRole {
@@ -113,28 +113,28 @@ pub struct MemberStatus {
     pub applied: u64,
 }
 
-/// A closer look, or an act on the shards of the node that is asked.
+/// A closer look at the cluster, or a command about the shards of the asked node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum ClusterOrder {
     /// After the state, a second line has a [`ClusterCheck`].
     Check,
-    /// Gives all shards away and takes none until the next start. The answer comes once they are gone.
+    /// Gives all shards away and takes none until the next start. The answer comes when none is left.
     Drain,
-    /// Gives one shard away, which this node owns.
+    /// Gives away one shard that this node owns.
     Move {
         /// Its number.
         shard: u16,
-        /// A member in sync; not set: the one that has the most.
+        /// A member in sync; default: the most advanced one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to: Option<String>,
     },
-    /// Takes a dead node off the list: nothing waits for it, and it cannot start. It takes some seconds.
+    /// Removes a dead node: nothing waits for it, and it cannot start. It takes some seconds.
     Remove {
         /// Its name.
         node: String,
     },
-    /// Lets a node that was taken off start again.
+    /// Re-admits a removed node.
     Add {
         /// Its name.
         node: String,
@@ -158,25 +158,25 @@ pub struct ShardOpening {
     pub risks: Vec<String>,
 }
 
-/// The engine's settings, and the nodes by their cells. It takes some seconds.
+/// The engine's settings, and the nodes' cells. It takes some seconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterCheck {
     /// Settings of the engine that can lose acknowledged mail, a sentence each.
     pub wrong: Vec<String>,
-    /// Why the engine could not be asked for some of it; empty: it was.
+    /// Why the engine did not answer in part; empty if it did.
     pub unanswered: Vec<String>,
     /// Nodes of the configuration's list.
     pub nodes: Vec<CheckedNode>,
 }
 
-/// A node by its cell, which it writes each second.
+/// A node, according to its cell, which it writes each second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckedNode {
     /// Its name.
     pub node: String,
-    /// The release that it ran at its last write; `None`: it has never written.
+    /// Release at its last write; `None` if it has never written.
     pub version: Option<String>,
-    /// Its clock less that of the node that answers, in milliseconds; `None`: it does not write.
+    /// Its clock minus that of the answering node, in milliseconds; `None` if it does not write.
     pub clock_ms: Option<i64>,
 }
 

@@ -41,11 +41,11 @@ pub const SUBJECTS_MAX: usize = 100;
 pub struct DeliveredMail {
     /// Number of the message.
     pub message: Lsn,
-    /// The mailbox, as the event log has it.
+    /// Name of the mailbox, as in the event log.
     pub mailbox: String,
 }
 
-/// A request as it comes: an object, and nothing else.
+/// A request: one JSON object.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub struct SentRequest(#[serde(deserialize_with = "object")] pub Request);
@@ -54,7 +54,7 @@ pub struct SentRequest(#[serde(deserialize_with = "object")] pub Request);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
-    /// The recipients that wait, one on each line.
+    /// Lists waiting recipients, one on each line.
     List {
         /// Recipients to list.
         #[serde(default, deserialize_with = "object")]
@@ -66,7 +66,7 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<String>,
     },
-    /// Numbers of recipients that wait, one name on each line.
+    /// Counts of waiting recipients, one name on each line.
     Summary {
         /// Recipients to count.
         #[serde(default, deserialize_with = "object")]
@@ -92,10 +92,10 @@ pub enum Request {
         /// Number of the message.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Lsn>,
-        /// Its mailbox here, as the event log has it; empty: it is in the queue.
+        /// Its mailbox here, as in the event log; empty if it is in the queue.
         #[serde(default)]
         mailbox: String,
-        /// In place of its number, the name of its file in the mailbox, as [`Search`](Self::Search) gives it.
+        /// Instead of its number, its file name in the mailbox, as returned by [`Search`](Self::Search).
         #[serde(default, skip_serializing_if = "String::is_empty")]
         name: String,
     },
@@ -113,7 +113,7 @@ pub enum Request {
         /// Its place among the message's files, from 0.
         number: u32,
     },
-    /// Subject, sender and recipients of messages in mailboxes here, a line for each that is there.
+    /// Subject, sender and recipients of messages in mailboxes here, one line for each found message.
     Subjects {
         /// Messages, at most [`SUBJECTS_MAX`].
         #[serde(deserialize_with = "objects")]
@@ -140,10 +140,10 @@ pub enum Request {
         /// A message's number, its id, its Message-ID, or an address.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         what: Option<String>,
-        /// In its place: the name of a login.
+        /// Instead of it: the name of a login.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         user: Option<String>,
-        /// Without both, the newest lines: only with these events; empty: all.
+        /// Without both, the newest lines: only these events; empty: all.
         #[serde(default)]
         events: Vec<String>,
         /// Maximum age in seconds; not set: any.
@@ -158,7 +158,7 @@ pub enum Request {
         /// Recipients to export.
         #[serde(deserialize_with = "object")]
         of: Which,
-        /// Exported recipients are held here from then on.
+        /// Exported recipients are held here from now on.
         #[serde(default)]
         hold: bool,
         /// Of this node's copy of a shard alone, whoever owns that; then nothing can be held.
@@ -167,11 +167,12 @@ pub enum Request {
     },
     /// Takes messages of another queue: the answer to [`Export`](Self::Export) follows the request. A line about each message is the answer.
     Import {
-        /// Messages that an operator has held there are tried here.
+        /// Messages held by an operator there are tried here.
         #[serde(default)]
         release: bool,
     },
-    /// Number of recipients that an action would concern, those of transports with them: `done`, and what [`Act`](Self::Act) compares with its `expect`.
+    /// Counts the recipients of an action, those of transports included: `done`, and the number for `expect` of
+    /// [`Act`](Self::Act).
     Count {
         /// Recipients to count.
         #[serde(default, deserialize_with = "object")]
@@ -179,20 +180,20 @@ pub enum Request {
         /// The action.
         action: Doing,
     },
-    /// Does something with recipients; the answer has how many are `changed`, and how many are under way and `follow`.
+    /// Applies an action to recipients. The answer counts the `changed` ones, and those in flight, which `follow`.
     Act {
         /// Recipients to act on.
         #[serde(deserialize_with = "object")]
         of: Which,
         /// The action.
         action: Doing,
-        /// Seconds until a hold ends by itself; not set: never. For holds alone.
+        /// Seconds until a hold ends by itself; not set: never. For holds only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         secs: Option<u32>,
-        /// Why: for the log, and for those who are told that their mail is given up.
+        /// The reason: for the log, and for notices about deleted mail.
         #[serde(default)]
         reason: String,
-        /// The number that [`Count`](Self::Count) gave: if it differs by more than a tenth now, nothing is done.
+        /// The number from [`Count`](Self::Count): if the present one differs by more than a tenth, nothing is done.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expect: Option<u64>,
     },
@@ -219,7 +220,7 @@ pub enum Request {
     },
     /// Suspensions, one on each line.
     Suspensions {},
-    /// Dialogues of sessions that begin from now on, a line each, until the client goes.
+    /// Dialogues of sessions that begin from now on, a line each, until the client disconnects.
     Trace {
         /// Sessions of clients.
         inbound: bool,
@@ -276,25 +277,28 @@ pub enum Request {
         #[serde(default, deserialize_with = "object")]
         of: SuppressionFilter,
     },
-    /// Mail accepted for a mailbox until now, and for those below it, is not delivered any more. Answered also where nothing is relayed.
+    /// Cancels the delivery of mail accepted so far for a mailbox and those below it. Answered also where nothing is
+    /// relayed.
     #[serde(rename = "forget-mailbox")]
     ForgetMailbox {
         /// Path of the Maildir, or of a directory above it, below the mail directory.
         mailbox: String,
     },
-    /// Reads the configuration and its files again, as SIGHUP does. The last line has what needs a `restart`, and what was `kept` because it cannot be used.
-    /// Answered also where nothing is relayed.
+    /// Reads the configuration and its files again, like SIGHUP. The last line lists keys that need a `restart`, and
+    /// unusable values for which the old one is `kept`. Answered also where nothing is relayed.
     Reload {},
     /// Begins a session about the mail of an account: [`MailCommand`]s follow. Answered also where nothing is relayed.
     Account {
         /// The login, or the path of its Maildir below the mail directory.
         account: String,
     },
-    /// A link that opens the page in a browser, once: `link`, in the last line. Answered also where nothing is relayed.
+    /// A one-time link that opens the page in a browser: `link`, in the last line. Answered also where nothing is
+    /// relayed.
     Page {
         /// Lifetime of the browser's session, in seconds.
         secs: u64,
-        /// The rights, by the names of scopes; empty: all but `mail:read`, and that too while the first password counts.
+        /// The rights, by names of scopes; empty: all but `mail:read`, which is included while the first password
+        /// counts.
         #[serde(default)]
         scopes: Vec<String>,
     },
@@ -303,25 +307,28 @@ pub enum Request {
         /// Also names that are not due.
         all: bool,
     },
-    /// Domains of the configuration with their DKIM keys, one on each line; certificates, and results of checks and of TLS, in the last. Answered also where nothing is relayed.
+    /// Configured domains with their DKIM keys, one on each line. The last line has certificates, and results of checks
+    /// and of TLS. Answered also where nothing is relayed.
     Domains {},
-    /// The DNS records that a domain of the configuration needs, each with what is there, one on each line. The domain's own servers are asked, once a minute at most.
-    /// Nobody waits for that: the last line says that a question is under way. Answered also where nothing is relayed.
+    /// The DNS records that a configured domain needs, each with its published state, one on each line. The domain's
+    /// own servers are asked at most once a minute, in the background: the last line says if a query is running.
+    /// Answered also where nothing is relayed.
     Records {
         /// The domain.
         domain: String,
     },
-    /// Logins, and clients that have guessed wrong, one on each line. Answered also where nothing is relayed.
+    /// Logins, and clients with wrong guesses, one on each line. Answered also where nothing is relayed.
     Logins {},
-    /// Forgets wrong passwords, so that nobody is turned away or slowed for them.
+    /// Clears wrong passwords, so that no client is blocked or slowed for them.
     #[serde(rename = "forget-guesses")]
     ForgetGuesses {
         /// Addresses of clients and names of logins.
         of: Vec<String>,
     },
-    /// The state of this node of a cluster, a [`ClusterStatus`] in one line; or an order about its shards. Answered also where nothing is relayed.
+    /// The state of this node of a cluster, a [`ClusterStatus`] in one line; or a command about its shards. Answered
+    /// also where nothing is relayed.
     Cluster {
-        /// Not set: the state is told, and nothing else is done.
+        /// Not set: only the state is returned.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         order: Option<ClusterOrder>,
     },

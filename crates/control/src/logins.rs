@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum LoginsLine {
-    /// Somebody who may log in.
+    /// A login.
     Login(LoginLine),
     /// A client that has guessed wrong.
     Client(ClientLine),
-    /// The password that opens every account, as long as there is no configuration.
+    /// The password that opens every account while there is no configuration.
     First {
         /// Its file.
         first_password: String,
     },
 }
 
-/// A login as the server knows it.
+/// The server's data about a login.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoginLine {
     /// Its name.
@@ -61,6 +61,6 @@ pub struct ClientLine {
     pub wrong: u32,
     /// True if its attempts are turned away without a check.
     pub turned_away: bool,
-    /// Seconds after which they count no more.
+    /// Seconds until they expire.
     pub secs: u64,
 }

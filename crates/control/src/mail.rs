@@ -1,7 +1,8 @@
 //! A session about the mail of one account, which begins with [`Request::Account`](crate::Request::Account).
 //!
-//! The server answers the request with a [`MailAnswer`]. Then each command is a line of JSON. Its answer is a number of lines, and a [`MailAnswer`] as the last.
-//! Octets of a message stand between lines: each [`MailPiece::Data`] is a line, followed by so many octets. They are those of IMAP: lines end in CRLF.
+//! The server answers the request with a [`MailAnswer`]. Then each command is a line of JSON. Its answer is a number of
+//! lines, and a [`MailAnswer`] as the last. Octets of a message are sent between lines: each [`MailPiece::Data`] is a
+//! line that gives their number. They are in the form of IMAP, with CRLF line ends.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,12 +15,12 @@ pub const PIECE_BYTES_MAX: u32 = 64 << 10;
 pub enum MailCommand {
     /// The names of all mailboxes, a string on each line.
     Mailboxes,
-    /// Makes a mailbox, and those above it that are missing.
+    /// Creates a mailbox, and missing ones above it.
     Create {
         /// Its name.
         mailbox: String,
     },
-    /// Gives a mailbox and those below it another name.
+    /// Renames a mailbox and those below it.
     Rename {
         /// Its name.
         mailbox: String,
@@ -30,7 +31,7 @@ pub enum MailCommand {
     Delete {
         /// Its name.
         mailbox: String,
-        /// If it has another number of messages, nothing is done.
+        /// If the number of messages differs, nothing is done.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expect: Option<u32>,
     },
@@ -39,7 +40,7 @@ pub enum MailCommand {
         /// Its name.
         mailbox: String,
     },
-    /// Makes what is kept about a mailbox anew from its files.
+    /// Rebuilds the data about a mailbox from its files.
     Rebuild {
         /// Its name.
         mailbox: String,
@@ -56,7 +57,7 @@ pub enum MailCommand {
         #[serde(default)]
         make: bool,
     },
-    /// The directory of the selected mailbox below that of all mail, a string on a line. No line: it has none.
+    /// The directory of the selected mailbox below the mail directory, a string on a line. No line if it has none.
     Folder,
     /// The messages of the selected mailbox in the order of their UIDs: a [`MailRow`] each.
     Rows {
@@ -71,7 +72,8 @@ pub enum MailCommand {
         /// Its UID.
         uid: u32,
     },
-    /// Adds a message to the selected mailbox, or several of them at once: pieces follow. All are durable with the answer, or none was added.
+    /// Adds one or several messages to the selected mailbox: pieces follow. On success all are durable, else none was
+    /// added.
     Add(AddedMail),
 }
 
@@ -94,14 +96,14 @@ pub struct AddedMail {
 pub enum MailPiece {
     /// This many octets follow the line, at most [`PIECE_BYTES_MAX`].
     Data(u32),
-    /// The octets of the message are those of a file of this name in `tmp/` of the mailbox's directory, which becomes
-    /// the message; another line follows. It has one more name elsewhere until the answer comes.
+    /// The message is a file of this name in `tmp/` of the mailbox's directory, which becomes the message; another line
+    /// follows. The file keeps one other name until the answer comes.
     File(String),
-    /// Ends a message; another one follows, and both are added together.
+    /// Ends a message; the next one follows, and both are added together.
     Next(AddedMail),
     /// The message is whole, and the last.
     End,
-    /// Adds none of the messages: one could not be read to its end.
+    /// Adds none of the messages: one could not be read completely.
     Drop,
 }
 
@@ -125,29 +127,29 @@ pub struct MailRow {
 pub enum MailAnswer {
     /// The command succeeded.
     Done(MailDone),
-    /// It is not done, and may be asked for again: the session goes on. For [`MailCommand::Add`] this is about these messages alone.
+    /// Refused, and may be repeated: the session continues. For [`MailCommand::Add`] this concerns these messages only.
     Refused(String),
     /// No further command of this kind can succeed now, as without room.
     Error(String),
 }
 
-/// Numbers of what was done.
+/// Counts of completed work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MailDone {
-    /// UIDVALIDITY of the mailbox that was selected, added to or made anew.
+    /// UIDVALIDITY of the mailbox that was selected, added to or rebuilt.
     #[serde(skip_serializing_if = "is_zero")]
     pub uid_validity: u32,
-    /// The next UID of the mailbox that was selected or made anew.
+    /// The next UID of the mailbox that was selected or rebuilt.
     #[serde(skip_serializing_if = "is_zero")]
     pub uid_next: u32,
-    /// Messages of the mailbox that was selected, deleted, emptied or made anew.
+    /// Messages of the mailbox that was selected, deleted, emptied or rebuilt.
     #[serde(skip_serializing_if = "is_zero")]
     pub messages: u32,
-    /// The UID of the message that was added; of several the first one, and the others follow it.
+    /// The UID of the added message; of several the first one, and the others follow it.
     #[serde(skip_serializing_if = "is_zero")]
     pub uid: u32,
-    /// True if the mailbox was made. Of one that was made anew: true if it has a new UIDVALIDITY.
+    /// True if the mailbox was created. After a rebuild: true if it has a new UIDVALIDITY.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub made: bool,
 }

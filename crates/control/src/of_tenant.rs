@@ -16,7 +16,7 @@ impl Request {
     /// out what is not the tenant's.
     ///
     /// # Errors
-    /// [`NotOfTenant`]: nothing of it is for a tenant.
+    /// [`NotOfTenant`]: no part of it is allowed to a tenant.
     pub fn of_tenant(mut self, tenant: &str) -> Result<Self, NotOfTenant> {
         let bind = |named: &mut Option<String>| match named {
             Some(other) if other != tenant => Err(NotOfTenant::Other),

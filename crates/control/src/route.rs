@@ -1,4 +1,4 @@
-//! The route of mail to another host, as the configuration has it: what `posthaste route` asks, and the answer.
+//! The configured route of mail to another host: the question of `posthaste route`, and the answer.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use posthaste_relay::sender::RoutePreview;
 use posthaste_smtp::{ForwardPath, Reply, ReversePath};
 use serde::Serialize;
 
-/// The sender of the mail that is asked for. With neither `client` nor `login`: a program on this machine.
+/// The sender of the mail. With neither `client` nor `login`: a program on this machine.
 #[derive(Debug, Clone, Default)]
 pub struct MailSender {
     /// The sender's address. `None`: any.
@@ -22,7 +22,7 @@ pub trait RouteFinder {
     /// The route of mail that is sent to an address at another host. Blocks: DNS records are looked up.
     ///
     /// # Errors
-    /// It is not accepted.
+    /// The mail is not accepted.
     fn sent(&self, path: &ForwardPath) -> Result<OutboundRoute, NotSent>;
 
     /// The route of mail that an alias of ours leads to an address at another host. Blocks, as [`sent`](Self::sent).
@@ -34,12 +34,12 @@ pub trait RouteFinder {
 pub struct OutboundRoute {
     /// The recipient.
     pub recipient: String,
-    /// The client or login from which it is taken.
+    /// The client or login that submits it.
     pub taken_from: String,
-    /// On whose account it is sent; empty for none.
+    /// The account that is charged; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tenant: String,
-    /// The mailing it belongs to; empty for none.
+    /// The campaign; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub campaign: String,
     /// The next hop is asked for the recipient before it is accepted.

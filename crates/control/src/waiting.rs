@@ -9,14 +9,14 @@ use crate::By;
 /// A recipient that waits, at another host or at a transport.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingLine {
-    /// The number of its message, and its own within that: `4711.0`. Of a transport the message alone.
+    /// The message's number and the recipient's number in it: `4711.0`. For a transport only the message's.
     pub id: String,
-    /// The shard of a cluster that has the message; not set: this server is no node of one.
+    /// The shard of a cluster that has the message; not set outside a cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<u16>,
     /// The sender's address; empty for a notification.
     pub sender: String,
-    /// The sender that it leaves with, if that is another.
+    /// The rewritten sender, if it differs.
     pub leaves_from: Option<String>,
     /// Its address.
     pub recipient: String,
@@ -39,22 +39,22 @@ pub struct WaitingLine {
     pub expires: Option<i64>,
     /// Attempts so far.
     pub attempts: u32,
-    /// The codes that the last one ended with.
+    /// The status codes of the last one.
     pub status: Option<String>,
     /// The kind of its wait.
     pub state: WaitState,
-    /// The end of that, in seconds since 1970.
+    /// Its end, in seconds since 1970.
     pub until: Option<i64>,
-    /// The holder of a held one.
+    /// Who holds it, if it is held.
     pub held_by: Option<HeldBy>,
-    /// Why it is held: an operator's words, or the engine's; not set if an operator has given no reason.
+    /// Why it is held: an operator's words, or the engine's reason; not set if an operator gave none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_reason: Option<String>,
-    /// The end of the last attempt.
+    /// The result of the last attempt.
     pub why: Option<String>,
     /// The class of that reply.
     pub class: Option<String>,
-    /// Why nobody knows what the last attempt ended with.
+    /// Why the result of the last attempt is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why_unknown: Option<String>,
 }
@@ -67,12 +67,12 @@ pub enum WaitState {
     Scheduled,
     /// The next attempt is now.
     Due,
-    /// An attempt is under way.
+    /// An attempt is in flight.
     #[serde(rename = "under way")]
     UnderWay,
     /// Mail of its kind is suspended.
     Suspended,
-    /// Somebody holds it.
+    /// It is held.
     Held,
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for HeldBy {
 }
 
 impl HeldBy {
-    /// Why the engine holds it; an operator has reasons of its own.
+    /// Why the engine holds it; operators give their own reasons.
     pub fn reason(self) -> Option<&'static str> {
         match self {
             Self::Operator => None,
@@ -129,7 +129,7 @@ impl HeldBy {
     }
 }
 
-/// Numbers of recipients that wait, of one name. The key of the name is its kind.
+/// Counts of waiting recipients for one name. The key of the name is its kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountLine {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -150,14 +150,14 @@ pub struct CountLine {
     pub held: u64,
     /// Recipients that are suspended.
     pub suspended: u64,
-    /// Recipients with an attempt under way.
+    /// Recipients with an attempt in flight.
     pub under_way: u64,
     /// The time of the next attempt, in seconds since 1970.
     pub next: Option<i64>,
-    /// The last reply of a host; of the busiest names alone.
+    /// The last reply of a host; only for the busiest names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_reply: Option<String>,
-    /// The limit that binds; of the busiest names alone.
+    /// The limit in effect; only for the busiest names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<String>,
 }

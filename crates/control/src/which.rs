@@ -1,9 +1,9 @@
-//! The part of a queue that a request is about, and the act.
+//! The selection of a queue for a request, and the action.
 
 use posthaste_spool::Lsn;
 use serde::{Deserialize, Serialize};
 
-/// Recipients that are meant. Nothing set: all.
+/// The selected recipients. Nothing set: all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Which {
@@ -28,12 +28,12 @@ pub struct Which {
     /// Campaign of the mail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub campaign: Option<String>,
-    /// Held ones, or those that are not.
+    /// Only held recipients, or only others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<bool>,
 }
 
-/// Scope of a suspension: a tenant or a campaign, a domain or a site, or one of the former at one of the latter.
+/// Scope of a suspension: a tenant or campaign, a domain or site, or one of the former at one of the latter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Named {
@@ -57,7 +57,7 @@ pub struct Named {
 pub enum Doing {
     /// Hold: no attempts, no expiry.
     Hold,
-    /// Held ones are tried again.
+    /// Held ones are retried.
     Release,
     /// Try now.
     Flush,
@@ -80,7 +80,7 @@ pub enum By {
     Tenant,
     /// The mailing.
     Campaign,
-    /// The set of mail hosts; an empty name for those of which none is known yet.
+    /// The set of mail hosts; empty if it is not known yet.
     Site,
 }
 

@@ -38,12 +38,12 @@ enum Matching {
     Sha512 = 2,
 }
 
-/// A certificate that a server has sent. Records are many, so each digest is computed once at most.
+/// A certificate sent by a server. Each digest is computed at most once, as there may be many records.
 #[derive(Debug)]
 pub struct SentCertificate<'a> {
-    /// `None`: it is still to be made.
+    /// `None` until it is computed.
     whole: Option<&'a [u8]>,
-    /// `None`: it has none that can be read.
+    /// `None` if it has no readable key.
     key: Option<&'a [u8]>,
     /// SHA-256 digests by selector.
     sha256: [OnceCell<Digest>; 2],
@@ -57,7 +57,7 @@ impl<'a> SentCertificate<'a> {
         Self { whole: Some(certificate), key, sha256: Default::default(), sha512: Default::default() }
     }
 
-    /// Any certificate with this key, which is a SubjectPublicKeyInfo in DER.
+    /// Any certificate with this key, a SubjectPublicKeyInfo in DER.
     pub(crate) fn of_key(key: &'a [u8]) -> Self {
         Self { whole: None, key: Some(key), sha256: Default::default(), sha512: Default::default() }
     }
@@ -71,8 +71,9 @@ impl<'a> SentCertificate<'a> {
 }
 
 impl Association {
-    /// The usable ones of the records of a host. For SMTP the usages 0 and 1 are unusable (RFC 7672 section 3.1.3).
-    /// Unusable are also unknown numbers, digests of a wrong length, and data that is no certificate or key. Where a host has both digests of a kind, SHA-512 counts alone (RFC 7671 section 9).
+    /// The usable records of a host. For SMTP the usages 0 and 1 are unusable (RFC 7672 section 3.1.3). Also unusable:
+    /// unknown numbers, digests of a wrong length, and data that is no certificate or key. If a host has both digests
+    /// of a kind, only SHA-512 counts (RFC 7671 section 9).
     pub fn usable(records: &[TlsaRecord]) -> Vec<Self> {
         let all: Vec<Self> = records.iter().filter_map(Self::of).collect();
         let is_outdone = |of: &Self| {
@@ -106,7 +107,8 @@ impl Association {
         is_well_formed.then(|| Self { usage, selector, matching, data: data.clone() })
     }
 
-    /// A record of a server's key, which is a SubjectPublicKeyInfo in DER, with a digest that counts beside these records (RFC 7671 section 9).
+    /// A record for a server's key, a SubjectPublicKeyInfo in DER, with a digest that counts beside these records (RFC
+    /// 7671 section 9).
     pub(crate) fn of_key(key: &[u8], beside: &[Self]) -> Self {
         let usage = Usage::Server;
         let selector = Selector::Key;
@@ -120,17 +122,17 @@ impl Association {
         self.usage == Usage::Anchor
     }
 
-    /// True if it names this certificate, or its key, as that of the server itself.
+    /// True if it matches this certificate, or its key, as the server's own.
     pub fn names_server(&self, certificate: &SentCertificate<'_>) -> bool {
         self.usage == Usage::Server && self.matches(certificate)
     }
 
-    /// True if it names this certificate, or its key, as one that has signed that of the server.
+    /// True if it matches this certificate, or its key, as an issuer of the server's.
     pub fn names_anchor(&self, certificate: &SentCertificate<'_>) -> bool {
         self.usage == Usage::Anchor && self.matches(certificate)
     }
 
-    /// The anchor that it has itself: a server need not send that (RFC 7671 section 5.2.2).
+    /// The anchor in the record itself: a server need not send it (RFC 7671 section 5.2.2).
     pub(crate) fn own_anchor(&self) -> Option<CertificateDer<'_>> {
         let is_own =
             (self.usage, self.selector, self.matching) == (Usage::Anchor, Selector::Certificate, Matching::Whole);
@@ -148,7 +150,7 @@ impl Association {
             }
     }
 
-    /// As in a zone file, with at most so many octets of data.
+    /// Text as in a zone file, with at most this many octets of data.
     pub(crate) fn text(&self, octets_max: usize) -> String {
         let Self { usage, selector, matching, data } = self;
         let shown: String = data.iter().take(octets_max).map(|octet| format!("{octet:02x}")).collect();

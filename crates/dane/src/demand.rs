@@ -13,18 +13,18 @@ use crate::{Association, DaneVerifier};
 pub enum Demand {
     /// No authenticated TLSA records.
     Nothing,
-    /// TLS with any certificate: none of the records is usable.
+    /// TLS with any certificate: all records are unusable.
     Encrypted,
     /// TLS with a certificate that the records name.
     Verified {
-        /// It verifies by the records. The same for the same host and records.
+        /// A rustls configuration that verifies by the records. Equal hosts and records share it.
         config: Arc<ClientConfig>,
         /// The name that has the records, for SNI.
         name: ServerName<'static>,
     },
 }
 
-/// Finds demands, and keeps the configuration of each host for as long as its records are the same.
+/// Determines demands, and caches each host's configuration while its records are unchanged.
 #[derive(Debug, Default)]
 pub struct Dane(Mutex<Kept>);
 
@@ -32,7 +32,7 @@ pub struct Dane(Mutex<Kept>);
 struct Kept {
     /// By host, and the names of the next-hop domain after blanks if they count.
     by_host: HashMap<String, Made>,
-    /// Octets of all of them.
+    /// Octets of all entries.
     octets: usize,
 }
 
@@ -51,7 +51,8 @@ impl Made {
 }
 
 impl Kept {
-    /// Keeps one, within [`OCTETS_MAX`]: beyond, the others go. Hosts get theirs anew; open connections keep what they have.
+    /// Caches an entry within [`OCTETS_MAX`]; beyond it all others are dropped. Open connections keep their
+    /// configuration.
     fn insert(&mut self, key: &str, made: Made) {
         if let Some(before) = self.by_host.remove(key) {
             self.octets -= before.octets();
@@ -66,13 +67,14 @@ impl Kept {
 }
 
 impl Dane {
-    /// The demand for connections to a port of a mail host, whose addresses were found to be these. The list of hosts
-    /// that names it must be [secure](posthaste_dns::MailDestination::is_secure), too.
+    /// The demand for connections to a port of a mail host with these addresses. The host list must be
+    /// [secure](posthaste_dns::MailDestination::is_secure), too.
     ///
-    /// An alias has its records at the name that it stands for, or else at its own (RFC 7672 section 2.2.3).
+    /// The records of an alias are at its target, else at its own name (RFC 7672 section 2.2.3).
     ///
-    /// With `next_hop`, the recipient's domain and the name that it is an alias of, DANE-TA takes a certificate with such a name, too (section 3.2.2). Such a
-    /// connection is for mail of that domain alone, so leave it out until [`wants_next_hop`](Self::wants_next_hop).
+    /// With `next_hop` (the recipient's domain and its alias target), DANE-TA also accepts certificates with these
+    /// names (section 3.2.2). Such a connection serves mail of that domain only, so leave `next_hop` out until
+    /// [`wants_next_hop`](Self::wants_next_hop).
     ///
     /// # Errors
     /// [`DnsError::Unanswered`]: the host must not be connected to now.
@@ -139,9 +141,9 @@ impl Dane {
     }
 }
 
-/// Of the demands that are kept: those of 10,000 hosts with a few records each.
+/// Limit of the cache: 10,000 hosts with a few records each.
 const OCTETS_MAX: usize = 20 << 20;
-/// Of one without its records: names and the configuration of rustls.
+/// Octets of an entry without its records: names and the rustls configuration.
 const MADE_OCTETS: usize = 1800;
 
 #[cfg(test)]

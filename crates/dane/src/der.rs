@@ -1,9 +1,9 @@
-//! The public key of a certificate of any version. webpki reads version 3 alone.
+//! The public key of a certificate of any version. webpki reads only version 3.
 
 /// A public key with its algorithm (RFC 5280 section 4.1.2.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublicKeyInfo<'a> {
-    /// All of it in DER: what selector 1 compares.
+    /// The complete key in DER, which selector 1 compares.
     pub whole: &'a [u8],
     /// The content of its AlgorithmIdentifier.
     pub algorithm: &'a [u8],
@@ -12,7 +12,7 @@ pub struct PublicKeyInfo<'a> {
 }
 
 impl<'a> PublicKeyInfo<'a> {
-    /// Reads that of a certificate (RFC 5280 section 4.1). `None`: it is not DER of one. Nothing else is checked.
+    /// Reads the key of a certificate (RFC 5280 section 4.1). `None` if the DER is malformed. Nothing else is checked.
     pub fn of_certificate(certificate: &'a [u8]) -> Option<Self> {
         let signed = Element::only(certificate, SEQUENCE)?;
         let mut fields = Element::read(signed.content)?.0.is(SEQUENCE)?.content;
@@ -28,7 +28,7 @@ impl<'a> PublicKeyInfo<'a> {
         Self::of_element(take(&mut fields, SEQUENCE)?).filter(|_| !serial.content.is_empty())
     }
 
-    /// Reads one alone. `None`: it is not DER of one.
+    /// Reads a key. `None` if the DER is malformed.
     pub fn read(octets: &'a [u8]) -> Option<Self> {
         Self::of_element(Element::only(octets, SEQUENCE)?)
     }
@@ -75,7 +75,7 @@ impl<'a> Element<'a> {
         Some((Self { tag, content, whole: &input[..input.len() - rest.len()] }, rest))
     }
 
-    /// An element with nothing after it.
+    /// An element without anything after it.
     fn only(input: &'a [u8], tag: u8) -> Option<Self> {
         let (element, rest) = Self::read(input)?;
         element.is(tag).filter(|_| rest.is_empty())

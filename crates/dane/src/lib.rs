@@ -1,6 +1,6 @@
-//! DANE for SMTP (RFC 7672): what the TLSA records of a host demand of TLS with it, and a verifier for rustls.
+//! DANE for SMTP (RFC 7672): the demand of a host's TLSA records on TLS, and a verifier for rustls.
 //!
-//! [`Dane::demand`] is all that a sender asks. [`HostCertificate`] is for the records of a host of one's own.
+//! A sender needs only [`Dane::demand`]. [`HostCertificate`] is for the records of a host of one's own.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

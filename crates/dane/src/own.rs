@@ -12,24 +12,24 @@ use rustls::server::ParsedCertificate;
 
 use crate::{Association, DaneVerifier, PublicKeyInfo, SentCertificate};
 
-/// PEM files of the certificates that a host may show.
+/// PEM files of the certificates that a host may present.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostFiles {
-    /// Of the operator, in order. Nobody knows the keys that follow.
+    /// Configured by the operator, in order. Their next keys are unknown.
     pub configured: Vec<PathBuf>,
-    /// Obtained from an authority, in order; shown where none of the operator has the name.
+    /// Obtained from an authority, in order; used for names without a configured certificate.
     pub obtained: Vec<PathBuf>,
-    /// Shown if there is no other.
+    /// Used if there is no other.
     pub self_made: Option<PathBuf>,
-    /// The private key of the next obtained certificate. `None`: the present one stays.
+    /// The private key of the next obtained certificate. `None` if the key stays.
     pub next_key: Option<PathBuf>,
 }
 
-/// The certificate that a host of ours shows to senders, and the key that it will have.
+/// The certificate that our host presents to senders, and its next key.
 #[derive(Debug, Clone, Default)]
 pub struct HostCertificate {
     host: String,
-    /// The host's own first. Empty if none can be read.
+    /// The host's own first. Empty if it cannot be read.
     chain: Vec<CertificateDer<'static>>,
     /// SubjectPublicKeyInfo of the next key, in DER. `None`: unknown.
     next_key: Option<Vec<u8>>,
@@ -43,7 +43,7 @@ enum Origin {
 }
 
 impl HostCertificate {
-    /// Reads the certificate that the host shows to those who ask for it by name. Blocks. Files that cannot be read are as none.
+    /// Reads the certificate that the host presents under its name. Blocks. Unreadable files count as missing.
     pub fn read(host: &str, files: &HostFiles) -> Self {
         let of = |files: &[PathBuf], origin| -> Vec<_> {
             files.iter().filter_map(|file| Some((read_chain(file)?, origin))).collect()
@@ -65,14 +65,15 @@ impl HostCertificate {
         Self { host: host.to_owned(), chain, next_key }
     }
 
-    /// The TLSA records that senders need at port 25: for the present certificate, and for the next key if that is another. None if the host has no usable
-    /// ones, or no answer comes.
+    /// The TLSA records that senders need at port 25: for the present certificate, and for the next key if it differs.
+    /// Empty if the host has no usable ones, or on a timeout.
     pub async fn records(&self, source: RecordSource<'_>) -> Vec<WantedRecord> {
         // Some servers do not know the type, and most hosts have no such records.
         self.wanted(&source.tlsa(&self.host, SMTP).await.unwrap_or_default())
     }
 
-    /// True if senders accept the host by these records once its certificate is renewed with this key, a SubjectPublicKeyInfo in DER, by the same authority.
+    /// True if senders still accept the host by these records after a renewal by the same authority with this key, a
+    /// SubjectPublicKeyInfo in DER.
     pub fn outlasts(&self, found: &[TlsaRecord], key: &[u8]) -> bool {
         let usable = Association::usable(found);
         usable.is_empty() || self.lasting(&usable, key).is_some()
@@ -105,12 +106,12 @@ impl HostCertificate {
         both
     }
 
-    /// The first record by which senders accept the present certificate.
+    /// The first record that matches the present certificate.
     fn accepting<'a>(&self, usable: &'a [Association]) -> Option<&'a Association> {
         usable.iter().find(|of| self.is_accepted_by(of))
     }
 
-    /// The first record by which they accept a later one with this key.
+    /// The first record that matches a later certificate with this key.
     fn lasting<'a>(&self, usable: &'a [Association], key: &[u8]) -> Option<&'a Association> {
         let later = SentCertificate::of_key(key);
         usable.iter().find(|of| of.names_server(&later) || of.is_anchor() && self.is_accepted_by(of))
@@ -146,7 +147,7 @@ fn has_name(certificate: &CertificateDer<'_>, host: &str) -> bool {
 
 /// Mail between hosts.
 const SMTP: u16 = 25;
-/// Octets of a record that are shown: the longest digest.
+/// Shown octets of a record: the longest digest.
 const SHOWN_OCTETS: usize = 64;
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use rustls::{
 
 use crate::{Association, PublicKeyInfo, SentCertificate};
 
-/// Verifies a server by TLSA records, in the place of authorities (RFC 7672 section 3.1).
+/// Verifies a server by TLSA records instead of authorities (RFC 7672 section 3.1).
 #[derive(Debug)]
 pub struct DaneVerifier {
     associations: Arc<[Association]>,
@@ -28,8 +28,8 @@ pub struct DaneVerifier {
 pub struct MismatchError;
 
 impl DaneVerifier {
-    /// A verifier by these records. `names`: those of the host, at one of which the records were found, and the
-    /// recipient's domain. For DANE-TA the certificate must have one of them (RFC 7672 section 3.2.2).
+    /// A verifier by these records. `names`: the host's names, one of which has the records, and the recipient's
+    /// domain. For DANE-TA the certificate must contain one of them (RFC 7672 section 3.2.2).
     pub fn new(associations: Arc<[Association]>, names: Vec<ServerName<'static>>) -> Self {
         static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));
         Self { associations, names, is_misnamed: Arc::default(), provider: Arc::clone(&PROVIDER) }
@@ -40,7 +40,7 @@ impl DaneVerifier {
         Arc::clone(&self.is_misnamed)
     }
 
-    /// A client that verifies by it. TLS sessions are not resumed: a resumed one shows no certificate.
+    /// A client configuration with this verifier. TLS sessions are not resumed: a resumption shows no certificate.
     ///
     /// # Errors
     /// Only with a faulty build of rustls.
@@ -163,7 +163,7 @@ pub(crate) mod tests {
         [&[tag, 0x82], &length[..], &content].concat()
     }
 
-    /// A certificate without version and extensions, as the first generation had it. Its own signature is void.
+    /// A certificate of version 1, without extensions. Its own signature is void.
     pub fn version_1(key: &KeyPair) -> Vec<u8> {
         let sequence = 0x30;
         let none = element(0x30, &[]);
@@ -209,7 +209,7 @@ pub(crate) mod tests {
         Arc::new(builder.with_no_client_auth().with_cert_resolver(Arc::new(resolver)))
     }
 
-    /// A handshake in memory, and its end: tickets for a later one.
+    /// Completes a handshake in memory, including session tickets.
     fn shake_with(client: &Arc<ClientConfig>, server: &Arc<ServerConfig>) -> Result<HandshakeKind, Error> {
         let mut server = ServerConnection::new(server.clone()).unwrap();
         let mut client = ClientConnection::new(client.clone(), ServerName::try_from("mx.example").unwrap()).unwrap();

@@ -16,8 +16,8 @@ const MAILBOXES_MAX: u64 = 4096;
 /// Forgotten entries, sometimes thousands: drop them outside any lock.
 pub(crate) type Forgotten<K, V> = HashMap<K, V>;
 
-/// A map of at most `2 * generation_max` entries that forgets the least recently used, roughly: entries not used while
-/// `generation_max` others came. Every operation is O(1) on average.
+/// A map of at most `2 * generation_max` entries that roughly forgets the least recently used: entries unused while
+/// `generation_max` others were added. Every operation is O(1) on average.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V> {
     young: HashMap<K, V>,
@@ -82,7 +82,7 @@ impl<K: Eq + Hash> OpenMaildirs<K> {
     }
 
     /// The Maildir at `path`. Uses the open one if `path` still leads to it and it `is_current`, so mail does not
-    /// follow a moved directory. Otherwise `open` opens or makes it.
+    /// follow a moved directory. Otherwise calls `open`.
     pub(crate) fn get<Q>(
         &self,
         key: &Q,

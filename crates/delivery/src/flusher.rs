@@ -89,7 +89,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Waits for messages and takes all queued ones, up to `max_batch`; empty when the last sender is gone.
+    /// Waits for messages and takes all queued ones, up to `max_batch`; empty if the last sender is gone.
     fn take(&self) -> Vec<Request> {
         let mut receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
         let mut batch = Vec::new();

@@ -33,7 +33,7 @@ pub(crate) struct Lanes {
 struct State {
     senders: HashMap<u64, mpsc::Sender<Request>>,
     device_of: Recent<PathBuf, u64>,
-    /// Held by every flusher: once all copies are gone, all threads have ended. `None` after shutdown.
+    /// Held by every flusher: once all copies are dropped, all threads have ended. `None` after shutdown.
     alive: Option<mpsc::Sender<()>>,
 }
 

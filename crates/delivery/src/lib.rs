@@ -30,8 +30,8 @@
 //! spool on stable storage. It reaches its Maildirs right after; syncs of each mail mount make those durable later.
 //! Opening finishes deliveries that a crash interrupted.
 //!
-//! One mailbox's error is its own; a failed sync is reported to every message that it was to cover. Each mounted file
-//! system has its own queue and threads, so a slow or hanging one delays nobody else's mail.
+//! An error at one mailbox affects no other; a failed sync is reported to every message that it covers. Each mounted
+//! file system has its own queue and threads, so a slow or hanging one delays nobody else's mail.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! DMARC (RFC 9989): does the domain in From answer for the message, and what does it ask for if not?
+//! DMARC (RFC 9989): whether the domain in From authenticates the message, and its policy if not.
 
 mod record;
 #[cfg(test)]
@@ -10,7 +10,7 @@ pub use record::{DmarcRecord, Policy};
 use crate::{Dns, NoAnswer, is_at_or_below};
 use walk::Walk;
 
-/// The method that looked at a domain.
+/// The method that authenticated a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     /// SPF: the domain of MAIL or EHLO.
@@ -24,7 +24,7 @@ pub enum Method {
 pub struct AlignedDomain<'a> {
     /// In lower-case A-labels.
     pub domain: &'a str,
-    /// The method that has given pass for it.
+    /// The method with the result pass.
     pub method: Method,
     /// True if DNS did not answer: with an answer the method might pass.
     pub is_open: bool,
@@ -58,7 +58,7 @@ impl DmarcResult {
 /// The result, and what the domain asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DmarcVerdict {
-    /// The result.
+    /// The result, and the domain's policy.
     pub result: DmarcResult,
     /// The policy for this author; while the domain tests (`t=y`), one step milder than published.
     pub policy: Policy,
@@ -83,7 +83,7 @@ impl DmarcVerdict {
 pub struct AuthorPolicy {
     author: String,
     organization: String,
-    /// `None`: there is none.
+    /// The record; `None` if there is none.
     found: Option<(DmarcRecord, Policy)>,
 }
 

@@ -25,7 +25,7 @@ impl Policy {
             .find(|known| text.eq_ignore_ascii_case(known.name()))
     }
 
-    /// One step less.
+    /// The next milder policy.
     pub(super) fn milder(self) -> Self {
         match self {
             Policy::Reject => Policy::Quarantine,
@@ -41,7 +41,7 @@ pub struct DmarcRecord {
     pub policy: Policy,
     /// `sp=`, for domains below.
     pub below: Option<Policy>,
-    /// `np=`, for domains below that do not exist; `sp=` in its place.
+    /// `np=`, for domains below that do not exist; defaults to `sp=`.
     pub missing: Option<Policy>,
     /// `psd=`: true for a public suffix, false for an organisational domain.
     pub is_public_suffix: Option<bool>,
@@ -54,7 +54,8 @@ pub struct DmarcRecord {
 }
 
 impl DmarcRecord {
-    /// Reads a record (RFC 9989 section 4.7). `None`: it is another text, or asks for nothing that can be understood. Of a tag that is there twice the first counts.
+    /// Parses a record (RFC 9989 section 4.7). `None`: other text, or no policy that can be understood. The first of
+    /// two equal tags counts.
     pub fn parse(text: &str) -> Option<Self> {
         let is_blank = |letter: char| matches!(letter, ' ' | '\t');
         let mut tags = text.split(';').take(TAGS_MAX).map(|tag| {

@@ -8,7 +8,7 @@ pub(super) struct Walk {
     found: Vec<(String, DmarcRecord)>,
 }
 
-/// A walk from a longer name goes on here.
+/// Labels at which the walk of a longer name continues.
 const LABELS_MAX: usize = 7;
 
 impl Walk {
@@ -46,7 +46,8 @@ impl Walk {
         self.found.last().map_or_else(|| self.start.clone(), |(domain, _)| domain.clone())
     }
 
-    /// The record that applies: the author's own, that of the organisation, or that of the public suffix above it.
+    /// The record that applies: of the author domain, else of the organisational domain, else of the public suffix
+    /// above it.
     pub(super) fn policy(&self, organization: &str) -> Option<(&str, &DmarcRecord)> {
         let of = |wanted: &str| self.found.iter().find(|(domain, _)| domain == wanted);
         let suffix = || self.found.iter().find(|(_, record)| record.is_public_suffix == Some(true));

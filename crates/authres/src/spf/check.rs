@@ -17,7 +17,7 @@ pub struct Question<'a> {
 }
 
 impl Question<'_> {
-    /// The local part and the domain that are judged, the domain in lower case.
+    /// The checked local part and domain, the domain in lower case.
     fn identity(&self) -> (&str, String) {
         let (local, domain) = match self.sender {
             "" => ("postmaster", self.helo),
@@ -31,21 +31,21 @@ impl Question<'_> {
     }
 }
 
-/// The result, and of which domain.
+/// The result and the domain that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// The result.
     pub result: SpfResult,
-    /// The domain that was judged, in lower case; empty if there is none.
+    /// The checked domain, in lower case; empty if there is none.
     pub domain: String,
-    /// False: the sender was empty, so the domain is that of HELO.
+    /// False if the sender was empty and the domain is that of HELO.
     pub is_of_sender: bool,
     /// The domain's own policy is `v=spf1 -all`: it sends no mail at all.
     pub sends_nothing: bool,
 }
 
 impl Verdict {
-    /// The verdict where the caller's time is over.
+    /// The verdict when the caller's time is up.
     pub fn unanswered(question: &Question<'_>) -> Self {
         let (_, domain) = question.identity();
         Self { result: SpfResult::TempError, domain, is_of_sender: !question.sender.is_empty(), sends_nothing: false }
@@ -98,7 +98,7 @@ struct Check<'a, D> {
 struct Level {
     domain: String,
     text: String,
-    /// Index of the first directive that was not looked at.
+    /// Index of the next directive to check.
     next: usize,
     /// The result of the policy that the last directive includes.
     included: Option<SpfResult>,
@@ -114,16 +114,16 @@ impl Level {
 enum Turn {
     /// The policy of another domain is evaluated first.
     Include(String),
-    /// The policy of another domain takes the place of this one.
+    /// Continue with the policy of another domain.
     Redirect(String),
     Done(SpfResult),
 }
 
-/// `Err` ends the whole evaluation with a result.
+/// The next step; `Err` ends the whole evaluation with a result.
 type Step<T> = Result<T, SpfResult>;
 
 impl<D: Dns> Check<'_, D> {
-    /// The text of the domain's only policy, else a result.
+    /// The text of the domain's policy, if it has exactly one; else a result.
     async fn policy(&self, domain: &str) -> Step<String> {
         let is_host = domain.contains('.') && is_name(domain) && domain.is_ascii() && !domain.ends_with(']');
         if !is_host {
@@ -141,7 +141,8 @@ impl<D: Dns> Check<'_, D> {
         }
     }
 
-    /// Evaluates a policy and all that it names. Policies nest by a stranger's choice, so those that wait for an `include` stand in a list, not on the stack.
+    /// Evaluates a policy and all that it includes. Nesting is the sender's choice, so policies that wait for an
+    /// `include` are in a list, not on the stack.
     async fn evaluate(&mut self, domain: &str, text: String) -> Step<SpfResult> {
         let mut level = Level::new(domain.to_owned(), text);
         // At most TERMS_MAX, as each `include` is a term that counts.
@@ -170,7 +171,7 @@ impl<D: Dns> Check<'_, D> {
         }
     }
 
-    /// Goes on until the policy has a result, or needs that of another.
+    /// Continues until the policy has a result or needs another policy.
     async fn advance(&mut self, level: &mut Level) -> Step<Turn> {
         let Level { domain, text, next, included } = level;
         let policy = Policy::parse(text).ok_or(SpfResult::PermError)?;
@@ -252,7 +253,7 @@ impl<D: Dns> Check<'_, D> {
         self.counted(found)
     }
 
-    /// Names of the client's address that have this address, asked for once.
+    /// Verified names of the client's address, looked up once.
     async fn client_names(&mut self) -> Step<&[String]> {
         if self.client_names.is_none() {
             let mut valid = Vec::new();

@@ -27,7 +27,7 @@ enum Part<'a> {
 }
 
 impl<'a> DomainSpec<'a> {
-    /// RFC 7208 section 7.1. `None`: a mistake.
+    /// Parses a macro (RFC 7208 section 7.1). `None` on a syntax error.
     pub(super) fn parse(text: &'a str) -> Option<Self> {
         let mut last = None;
         for part in parts(text) {
@@ -47,7 +47,7 @@ impl<'a> DomainSpec<'a> {
         parts(text).all(|part| part.is_some())
     }
 
-    /// True if the name of the client is needed.
+    /// True if it uses the client's host name.
     pub(super) fn has_client_name(&self) -> bool {
         let is_p = |part: Option<Part<'_>>| matches!(part, Some(Part::Macro { letter: 'p' | 'P', .. }));
         parts(self.0).any(is_p)
@@ -83,7 +83,7 @@ impl<'a> DomainSpec<'a> {
     }
 }
 
-/// A domain under expansion is kept below this and one value more.
+/// An expansion stops growing after this length and one more value.
 const EXPANDED_MAX: usize = 4096;
 
 impl Values<'_> {
@@ -124,7 +124,7 @@ fn escape(value: &str, out: &mut String) {
     }
 }
 
-/// The parts of a macro string; `None` ends it at a mistake.
+/// The parts of a macro string; ends with `None` at a syntax error.
 fn parts(text: &str) -> impl Iterator<Item = Option<Part<'_>>> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -175,7 +175,7 @@ fn next_part<'a>(rest: &mut &'a str) -> Option<Part<'a>> {
     Some(Part::Macro { letter, keep, is_reversed, delimiters })
 }
 
-/// True if the last label is one that a domain can end with: not all digits, no hyphen at its ends, something before it.
+/// True if the last label can end a domain: not all digits, no hyphen at its ends, not the only label.
 fn ends_in_toplabel(text: &str) -> bool {
     let text = text.strip_suffix('.').unwrap_or(text);
     let Some((_, label)) = text.rsplit_once('.') else { return false };

@@ -16,7 +16,7 @@ use std::fmt;
 pub enum SpfResult {
     /// There is no policy, or no domain.
     None,
-    /// The domain says nothing of the client.
+    /// The domain makes no statement about the client.
     Neutral,
     /// The client may send.
     Pass,
@@ -26,7 +26,7 @@ pub enum SpfResult {
     SoftFail,
     /// DNS did not answer.
     TempError,
-    /// The policy has a mistake, or asks for too much.
+    /// The policy has a syntax error, or needs too many look-ups.
     PermError,
 }
 

@@ -1,4 +1,4 @@
-//! Policies as they are published (RFC 7208 sections 4.5, 5, 6 and 12).
+//! Published policies (RFC 7208 sections 4.5, 5, 6 and 12).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -36,7 +36,7 @@ impl Prefixes {
     }
 }
 
-/// True if both are in one network with a prefix of that length.
+/// True if both addresses share a prefix of that length.
 pub(super) fn is_in(one: IpAddr, other: IpAddr, prefix: u8) -> bool {
     match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => {
@@ -55,7 +55,7 @@ pub(super) fn is_policy(text: &str) -> bool {
 }
 
 impl<'a> Policy<'a> {
-    /// Reads the whole of it. `None`: a mistake anywhere, which counts even after a match (RFC 7208 section 4.6).
+    /// Parses the whole policy. `None` on any syntax error, even after a match (RFC 7208 section 4.6).
     pub(super) fn parse(text: &'a str) -> Option<Self> {
         if !text.bytes().all(|octet| (b' '..=b'~').contains(&octet)) {
             return None;
@@ -122,7 +122,7 @@ fn directive(term: &str) -> Option<(SpfResult, Mechanism<'_>)> {
     Some((result, mechanism))
 }
 
-/// The domain after a colon, which may be missing.
+/// The domain after a colon, or `None`.
 fn domain(rest: &str) -> Option<Option<DomainSpec<'_>>> {
     if rest.is_empty() {
         return Some(None);
@@ -130,7 +130,7 @@ fn domain(rest: &str) -> Option<Option<DomainSpec<'_>>> {
     DomainSpec::parse(rest.strip_prefix(':')?).map(Some)
 }
 
-/// Cuts `/24`, `//64` or `/24//64` off the end.
+/// Splits `/24`, `//64` or `/24//64` off the end.
 fn prefixes(rest: &str) -> Option<(&str, Prefixes)> {
     let mut found = Prefixes { v4: 32, v6: 128 };
     let mut rest = rest;
@@ -147,7 +147,7 @@ fn prefixes(rest: &str) -> Option<(&str, Prefixes)> {
     Some((rest, found))
 }
 
-/// Digits at the end, and the text before their slash.
+/// Splits digits off the end: the digits, and the text before their slash.
 fn cut_digits(text: &str) -> Option<(&str, &str)> {
     let (before, digits) = text.rsplit_once('/')?;
     (!digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())).then_some((before, digits))

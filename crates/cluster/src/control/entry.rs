@@ -1,4 +1,4 @@
-//! Entries of the control shard. Each is an absolute value: to apply one twice changes nothing.
+//! Entries of the control shard. Each is an absolute value, so applying it twice is harmless.
 //!
 //! | bytes | entry |
 //! | --- | --- |
@@ -12,21 +12,21 @@
 use bytes::{BufMut, Bytes};
 use posthaste_spool::Fields;
 
-/// A key has a value, or none any more. This crate knows the meaning of neither.
+/// A new value of a key, or its removal. This crate does not interpret either.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlEntry {
     /// The kind of the key.
     pub kind: ControlKind,
     /// The key.
     pub key: Bytes,
-    /// `None`: the key has none.
+    /// `None` if the key was removed.
     pub value: Option<Bytes>,
 }
 
 /// The kind of a key and its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ControlKind {
-    /// An address to which nothing is sent.
+    /// An address that must get no mail.
     Suppression = 1,
     /// A scope of mail that is not tried.
     Suspension = 2,
@@ -55,7 +55,7 @@ impl ControlEntry {
         out.into()
     }
 
-    /// `None` if the bytes are none: damaged, or of a newer release.
+    /// `None` if the bytes are damaged or from a newer release.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(bytes);
         if fields.u8()? != VERSION {

@@ -1,4 +1,4 @@
-//! The control shard: small values that all nodes have in common.
+//! The control shard: small values shared by all nodes.
 //!
 //! Its log has no owner: any node appends. Each append names the record that it follows. A node whose append is refused reads on and tries again.
 //! An entry is an absolute value. [`ControlShard`] follows the log and appends to it; [`ControlTable`] has the values.

@@ -1,4 +1,4 @@
-//! The control shard at one node: a thread that follows its log, and appends to it.
+//! The control shard on one node: a thread that follows its log and appends to it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,28 +14,28 @@ use super::{ControlEntry, ControlTable};
 use crate::record::{Content, LogRecord, LogRecordHeader};
 use crate::{LogError, LogPosition, ShardLog};
 
-/// The number in its records. No shard of mail has it: those are below 32,768.
+/// Shard number in its records. Mail shards have numbers below 32,768.
 pub const CONTROL_SHARD: u16 = 1 << 15;
-/// Entries of one [`put`](ControlShard::put).
+/// Maximum entries of one [`put`](ControlShard::put).
 pub const ENTRIES_MAX: usize = 256;
 
-/// A place in the log: the last record applied.
+/// A position in the log: the last applied record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ControlPlace {
-    /// Random, made with the first record; 0 before that.
+    /// Random id of the log; 0 before the first record.
     pub log: u64,
     /// Position of the record.
     pub position: LogPosition,
-    /// Its CRC, which the next record names.
+    /// CRC of the record, which the next record names.
     pub crc: u32,
 }
 
-/// The node's part: has the values. Called on one thread.
+/// The node's interface: stores the values. Called on one thread.
 pub trait ControlFollower: Send {
     /// Applies entries, and makes them durable with the place. After a crash some come again.
     ///
     /// # Errors
-    /// The reason. They come again, soon.
+    /// The reason. They are repeated soon.
     fn apply(&mut self, place: ControlPlace, entries: &[ControlEntry]) -> Result<(), String>;
 
     /// Replaces all values: the log was cut before this node had read it, and the values of keys that were removed meanwhile must go. Durable with the place.
@@ -47,18 +47,18 @@ pub trait ControlFollower: Send {
     /// The log cannot be read or applied now, or can be again: `None`.
     fn trouble(&mut self, why: Option<&str>);
 
-    /// Called a few times a second, once all was applied that the log had when the node first reached it.
+    /// Called a few times a second, after the node first reached the end of the log.
     fn tick(&mut self);
 }
 
-/// Why a change is not made.
+/// Why a change failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlShardError {
     /// Nothing was stored.
     #[error("the control shard cannot be changed now: {0}")]
     Offline(String),
-    /// It may be stored, now or later. To make it again is right in both cases.
+    /// It may be stored, now or later. Repeating it is safe in both cases.
     #[error("the control shard did not answer, and may be changed all the same; try again: {0}")]
     Unknown(String),
 }
@@ -99,7 +99,7 @@ struct State {
     place: ControlPlace,
     /// The nonce of the record that is being appended.
     awaited: Option<u64>,
-    /// Its position, once it was read.
+    /// Its position, once it was read back.
     stored: Option<LogPosition>,
     /// The first records of restatements whose end is not read yet.
     begun: BTreeMap<u64, LogPosition>,
@@ -107,7 +107,7 @@ struct State {
     base: Option<LogPosition>,
     /// Why the log cannot be read now.
     trouble: Option<String>,
-    /// The thread looks at once.
+    /// True if the thread shall look at once.
     is_woken: bool,
     is_closed: bool,
 }
@@ -120,7 +120,7 @@ impl ControlPlace {
 }
 
 impl ControlShard {
-    /// Follows the log from a place on. The seed is random, and never used before.
+    /// Follows the log from a position. The seed must be random and unique.
     ///
     /// # Errors
     /// The thread could not be started.
@@ -322,7 +322,7 @@ impl Shared {
         Chunk::read(&*self.log, from, end)
     }
 
-    /// The place of the next append, or where the record with this nonce is.
+    /// Waits for the position of the next append, or of the record with this nonce.
     fn await_record(&self, nonce: u64) -> (ControlPlace, Option<LogPosition>) {
         let mut state = self.state();
         if state.awaited != Some(nonce) {

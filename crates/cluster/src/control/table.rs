@@ -1,4 +1,4 @@
-//! The values that the control shard's entries make, and the place in the log up to which they do.
+//! The current values of the control shard, and the last position that they include.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,7 +9,7 @@ use posthaste_spool::Fields;
 use super::{ControlEntry, ControlKind, ControlPlace};
 use crate::LogPosition;
 
-/// The values at one node. Equal on all nodes that have applied the same entries.
+/// The values on one node. Equal on all nodes that have applied the same entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControlTable {
     /// All before it is applied.
@@ -67,7 +67,7 @@ impl ControlTable {
         out.into()
     }
 
-    /// `None` if the bytes are no snapshot.
+    /// `None` if the bytes are no valid snapshot.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (content, crc) = bytes.split_last_chunk::<4>()?;
         if crc32c::crc32c(content) != u32::from_le_bytes(*crc) {

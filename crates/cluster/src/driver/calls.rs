@@ -1,4 +1,4 @@
-//! Calls of the engine, which may take seconds.
+//! Calls to the engine, which may take seconds.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,19 +10,19 @@ pub type EngineCall = Box<dyn FnOnce() + Send>;
 /// The cell of the node, or the cells and logs of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallLane {
-    /// Its answers are what a standby counts: it waits for no call of a shard.
+    /// Writes of the node's cell. A standby counts their answers, so they never wait for a call of a shard.
     Node,
     /// All others.
     Shards,
 }
 
-/// Makes calls of the engine. Tests make them at once.
+/// Runs calls to the engine. Tests run them synchronously.
 pub trait EngineCalls: Send + Sync {
-    /// Makes one, without blocking the caller for long.
+    /// Runs one call without blocking the caller for long.
     fn call(&self, lane: CallLane, call: EngineCall);
 }
 
-/// Makes calls on threads of its own. They end with the last handle, each after the call that it is in.
+/// Runs calls on threads of its own. Each ends after its current call once the last handle is dropped.
 pub struct CallThreads {
     node: Sender<EngineCall>,
     shards: Sender<EngineCall>,
@@ -68,5 +68,5 @@ fn work(calls: &Mutex<Receiver<EngineCall>>) {
     }
 }
 
-/// Calls of shards at a time.
+/// Concurrent calls of shards.
 const SHARD_CALLS: usize = 4;

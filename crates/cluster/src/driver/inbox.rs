@@ -11,7 +11,7 @@ use crate::queue::Told;
 use crate::sender::SenderEnd;
 use crate::{LogError, LogPosition};
 
-/// News for a node's thread. What belongs to an ownership has its epoch.
+/// Input of a node's thread. Inputs about an ownership carry its epoch.
 pub(crate) enum NodeInput {
     Seen(CellKey, Bytes, u64),
     Got(u64, Result<(Bytes, u64), LogError>),
@@ -19,9 +19,9 @@ pub(crate) enum NodeInput {
     LogEnd(u16, Result<LogPosition, LogError>),
     LogLooked(u16, BeforeLook, Result<LogLook, LogError>),
     Opened(u16, u64, Result<(), SenderEnd>),
-    /// No transaction is open any more.
+    /// The last open transaction has ended.
     TransactionsEnded(u16, u64),
-    /// The service has nothing under way any more.
+    /// The service has nothing in progress any more.
     ServiceReleased(u16, u64),
     /// All batches are decided.
     Drained(u16, u64),
@@ -57,7 +57,7 @@ pub(crate) struct NodeInbox {
 #[derive(Default)]
 struct InboxState {
     inputs: VecDeque<NodeInput>,
-    /// The last value of each cell that was shown since the last look: a watch may show as much as it likes.
+    /// The newest value of each cell since the last look, so that a watch may report any number of them.
     seen: BTreeMap<String, (CellKey, Bytes, u64)>,
     has_answered: bool,
     is_closed: bool,
@@ -79,7 +79,7 @@ impl NodeInbox {
         Box::new(move || inbox.push(input))
     }
 
-    /// A watch has shown a cell. False if nobody looks any more.
+    /// Records a reported cell. False if nobody reads it any more.
     pub fn saw(&self, key: &str, value: &[u8], revision: u64) -> bool {
         let mut state = self.state();
         if let Some(cell) = CellKey::of(key)
@@ -98,7 +98,7 @@ impl NodeInbox {
         seen.into_iter().chain(state.inputs.drain(..)).collect()
     }
 
-    /// Waits for an input, but not for longer, if there is a time. False at the end.
+    /// Waits for an input, up to the timeout if there is one. False at the end.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
         let is_empty = |state: &mut InboxState| state.inputs.is_empty() && state.seen.is_empty() && !state.is_closed;
         let state = match timeout {

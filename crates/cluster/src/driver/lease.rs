@@ -1,4 +1,4 @@
-//! The right to act for a shard. It ends by the clock, whatever its threads do meanwhile.
+//! The right to act for a shard. It expires by the clock, whatever the threads do.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::LeaseClock;
 use crate::queue::Told;
 
-/// The right to act for a shard in one epoch. Clones are the same lease. Asking it takes no look at the engine and waits for nobody.
+/// The right to act for a shard in one epoch. Clones share the lease. Checking it needs no engine and never waits.
 #[derive(Clone)]
 pub struct Lease(Arc<LeaseState>);
 
@@ -26,16 +26,16 @@ struct LeaseState {
 struct BegunCount {
     count: usize,
     is_closed: bool,
-    /// Called once none is left.
+    /// Called when the last transaction ends.
     then: Option<Told>,
 }
 
-/// A transaction that has begun under a lease. A hand-over waits until it is dropped.
+/// A transaction under a lease. A hand-over waits until it is dropped.
 #[must_use = "a hand-over waits for it"]
 pub struct BegunTransaction(Lease);
 
 impl Lease {
-    /// A lease that has not begun.
+    /// A lease that is not granted yet.
     pub(crate) fn new(shard: u16, epoch: u64, clock: Arc<dyn LeaseClock>) -> Self {
         let (act_until, begin_until, begun) = Default::default();
         Lease(Arc::new(LeaseState { shard, epoch, clock, act_until, begin_until, begun }))
@@ -51,12 +51,12 @@ impl Lease {
         self.0.epoch
     }
 
-    /// True while the owner may act on the world: deliver, and answer the end of a body.
+    /// True while the owner may have effects: deliver, and answer the end of a body.
     pub fn may_act(&self) -> bool {
         self.is_before(&self.0.act_until)
     }
 
-    /// Begins a transaction: one that takes mail. `None` if none may begin now.
+    /// Begins a transaction that takes mail. `None` if none may begin now.
     pub fn begin(&self) -> Option<BegunTransaction> {
         let mut begun = self.begun();
         if begun.is_closed || !self.is_before(&self.0.begin_until) {
@@ -77,7 +77,7 @@ impl Lease {
         self.0.begin_until.store(micros(begin_until), Ordering::Release);
     }
 
-    /// No transaction begins any more. Calls `then` once none is left.
+    /// Stops new transactions. Calls `then` when the last one has ended.
     pub(crate) fn close(&self, then: Told) {
         let mut begun = self.begun();
         begun.is_closed = true;
@@ -89,7 +89,7 @@ impl Lease {
         then();
     }
 
-    /// The end, for good.
+    /// Ends the lease for good.
     pub(crate) fn revoke(&self) {
         self.set(Duration::ZERO, Duration::ZERO);
         let mut begun = self.begun();

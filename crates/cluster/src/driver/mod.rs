@@ -1,4 +1,5 @@
-//! Runs the [`ShardOwnership`] of a node's shards: makes its requests to the engine, follows its orders at spools and services, and tells it of all that happens.
+//! Drives the [`ShardOwnership`] of a node: sends its requests to the engine, carries out its orders at spools and
+//! services, and reports the results.
 //!
 //! It decides nothing. Nothing in it blocks: calls of the engine are made elsewhere, and spools and services answer later. Time and engine are passed in, so a test turns it by hand.
 
@@ -33,9 +34,10 @@ pub use shard::{NodeShard, ShardService};
 pub struct DriverConfig {
     /// Settings of its ownership.
     pub ownership: OwnershipConfig,
-    /// A planned hand-over waits so long for transactions that have begun, before the service has to end.
+    /// A planned hand-over waits this long for open transactions before the service has to end.
     pub transactions: Duration,
-    /// A planned hand-over waits so long for all that is under way. Then batches that are not decided fail, and come back by the log if they are stored.
+    /// A planned hand-over waits this long for all work in progress. Then undecided batches fail; they return through
+    /// the log if they are stored.
     pub release: Duration,
 }
 
@@ -65,30 +67,31 @@ pub enum NodeNews {
         /// The shard.
         shard: u16,
     },
-    /// The state of a member of a shard differs from the owner's, by the digests of both: it takes nothing over.
+    /// The digest of a member differs from the owner's: the member cannot take over.
     Differs {
         /// The shard.
         shard: u16,
         /// The member.
         node: NodeName,
     },
-    /// A shard stops, until an operator has looked at it.
+    /// A shard has stopped until an operator intervenes.
     Stopped {
         /// The shard.
         shard: u16,
         /// The cause.
         why: StopReason,
     },
-    /// This node's member of a shard applies nothing more, and takes nothing over, before the process starts again. An owner gives the shard away.
+    /// This node's member of a shard applies nothing more and cannot take over until the process restarts. An owner
+    /// gives the shard away.
     MemberStopped {
         /// The shard.
         shard: u16,
         /// The cause: a record that cannot be read, or the local spool.
         why: Arc<str>,
     },
-    /// Another process has this node's name, and this one does nothing more: end it.
+    /// Another process has this node's name. This one is inactive and should exit.
     NameTaken,
-    /// An operator has taken this node off the list, and this process does nothing more: end it.
+    /// An operator has removed this node. This process is inactive and should exit.
     Removed,
 }
 
@@ -104,13 +107,13 @@ pub struct NodeDriver {
     /// Random source of log ids.
     random: Random,
     tell: Box<dyn FnMut(NodeNews) + Send>,
-    /// Told once this node holds nothing.
+    /// Called once this node owns nothing.
     drains: Vec<Told>,
     turned_at: Duration,
 }
 
 impl NodeDriver {
-    /// Of a process that has just started. Calls `tell` with news, in a turn: it must not block.
+    /// For a process that has just started. Calls `tell` with news during a turn; it must not block.
     ///
     /// # Errors
     /// The thread that watches the cells could not be started.
@@ -143,7 +146,8 @@ impl NodeDriver {
         })
     }
 
-    /// Does all that is to be done now. To be called when [`wait`](Self::wait) returns, and four times a second. True if there was something.
+    /// Does all due work. To be called when [`wait`](Self::wait) returns, and four times a second. True if there was
+    /// work.
     pub fn turn(&mut self) -> bool {
         let now = self.world.clock.now();
         let inputs = self.inbox.take();
@@ -170,23 +174,23 @@ impl NodeDriver {
         has_acted
     }
 
-    /// Waits for news, but not for longer than `timeout`, if there is one. False once the node is closed.
+    /// Waits for news, up to `timeout` if there is one. False once the node is closed.
     pub fn wait(&self, timeout: Option<Duration>) -> bool {
         self.inbox.wait(timeout)
     }
 
-    /// True while a spool, a service or a transaction has yet to answer an order.
+    /// True while a spool, a service or a transaction has not answered an order.
     pub fn is_waiting(&self) -> bool {
         let has_release = |shard: &DrivenShard| shard.tenure.as_ref().is_some_and(|tenure| tenure.release.is_some());
         self.shards.values().any(|shard| shard.orders > 0 || has_release(shard))
     }
 
-    /// Gives a shard to a node, or to the member in sync that has the most. Nothing happens if this node does not own it.
+    /// Gives a shard to a node, or to the most advanced member in sync. Does nothing if this node does not own it.
     pub fn hand_over(&mut self, shard: u16, to: Option<&NodeName>) {
         self.ownership.hand_over(self.world.clock.now(), shard, to);
     }
 
-    /// Gives all shards away, and takes none any more. Calls `then`, in a turn, once this node holds none.
+    /// Gives all shards away and takes no more. Calls `then` during a turn once this node owns none.
     pub fn drain(&mut self, then: Box<dyn FnOnce() + Send>) {
         self.ownership.drain();
         self.drains.push(then);
@@ -247,7 +251,7 @@ impl NodeDriver {
         self.shards.get_mut(&number).expect("ownership names its shards alone")
     }
 
-    /// A watch that failed is begun again when the engine answers.
+    /// Restarts a failed watch when the engine answers again.
     fn note_answer<T>(&self, outcome: &Result<T, LogError>) {
         if matches!(outcome, Ok(_) | Err(LogError::Conflict)) {
             self.inbox.has_answer();
@@ -262,7 +266,7 @@ impl NodeDriver {
         }
     }
 
-    /// Nobody appends any more. The engine decides all appended batches before the next owner opens the log.
+    /// Handles the end of all appends. The engine decides all appended batches before the next owner opens the log.
     fn service_released(&mut self, number: u16, epoch: u64) {
         let drained = self.inbox.told(NodeInput::Drained(number, epoch));
         let shard = self.shard(number);
@@ -272,7 +276,7 @@ impl NodeDriver {
         }
     }
 
-    /// Tells ownership how the members of this node are, and how the owners among them get on.
+    /// Reports the state of this node's members, and the progress of its owners.
     fn look_at_shards(&mut self, now: Duration) {
         for (number, shard) in &mut self.shards {
             let number = *number;
@@ -317,7 +321,7 @@ impl NodeDriver {
         }
     }
 
-    /// Does what ownership asks for.
+    /// Carries out the effects of ownership.
     fn follow(&mut self, now: Duration, effect: OwnershipEffect) {
         let inbox = self.inbox.clone();
         match effect {
@@ -412,7 +416,7 @@ fn look(log: &dyn ShardLog) -> Result<LogLook, LogError> {
     Ok(LogLook { first: log.first()?, end: log.end()?, room: log.room()?, is_current: log.is_current()? })
 }
 
-/// Has the cells shown to a node, as long as it lives. Nobody waits for this thread: a watch may be silent for long.
+/// Reports cells to a node during its lifetime. Nobody waits for this thread: a watch may be silent for long.
 fn watch(inbox: Arc<NodeInbox>, cells: Arc<dyn Cells>) -> io::Result<()> {
     std::thread::Builder::new().name("cluster-watch".to_owned()).spawn(move || {
         loop {

@@ -10,7 +10,8 @@ use super::inbox::{NodeInbox, NodeInput};
 use super::{NodeDriver, Told};
 use crate::cell::{MemberReport, NodeName};
 
-/// A node that keeps its leases on a thread of its own. Dropping it ends the thread at once, as a kill does: [drain](Self::drain) it before.
+/// A node that keeps its leases on a thread of its own. Dropping it ends the thread at once, like a kill:
+/// [drain](Self::drain) it before.
 pub struct ClusterNode {
     inbox: Arc<NodeInbox>,
     thread: Option<JoinHandle<()>>,
@@ -37,12 +38,13 @@ impl ClusterNode {
         self.inbox.push(NodeInput::HandOver(shard, to));
     }
 
-    /// Tells in the node's cell what it has applied of a shard that no node owns.
+    /// Publishes in the node's cell how far it has applied a shard that no node owns.
     pub fn publish(&self, shard: u16, report: MemberReport) {
         self.inbox.push(NodeInput::Applied(shard, report));
     }
 
-    /// Gives all shards away, takes none any more, and waits until this node holds none. An engine that does not answer holds it up: it is for a thread that somebody may leave.
+    /// Gives all shards away, takes no more, and waits until this node owns none. It blocks while the engine does not
+    /// answer, so call it on a thread that can be abandoned.
     pub fn drain(&self) {
         let (tell, told) = sync_channel(1);
         let then: Told = Box::new(move || {

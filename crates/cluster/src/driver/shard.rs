@@ -1,4 +1,4 @@
-//! One shard of a node: its spool, and what acts for it.
+//! One shard of a node: its spool and its service.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,25 +15,27 @@ use crate::replicated::{MemberPlace, ReplicatedSpool};
 use crate::sender::{OwnerIdentity, SenderEnd};
 use crate::{LogPosition, ShardLog};
 
-/// Acts for a shard while this node owns it: the queue of a relay, for one. The node's thread makes all calls but [`digest_at`](Self::digest_at), one after the other.
-/// They must not block.
+/// Acts for a shard while this node owns it, such as the queue of a relay. The node's thread makes all calls but
+/// [`digest_at`](Self::digest_at), one at a time. They must not block.
 pub trait ShardService: Send + Sync {
-    /// The shard is this node's, and the spool has all of the log: begin to act, as long as the lease allows it.
+    /// This node owns the shard, and its spool has the whole log. Begin to act while the lease allows it.
     fn promote(&self, lease: Lease);
 
-    /// Begin nothing new, let what is under way end, and call `done`. Transactions that have [begun](Lease::begin) have ended before, or were waited for in vain.
+    /// Begin nothing new, let work in progress end, and call `done`. Transactions that had [begun](Lease::begin) have
+    /// ended, or timed out.
     fn release(&self, done: Box<dyn FnOnce() + Send>);
 
-    /// The spool is a standby's now: drop what is under way. Entries that were appended and not answered may come back by the log.
+    /// The spool is now that of a standby: drop work in progress. Unanswered entries may return through the log.
     fn demote(&self);
 
-    /// The stream has shown all entries before the `digest` record at this position, and none after. On the ring's thread.
+    /// The stream has shown exactly the entries before the `digest` record at this position. On the ring's thread.
     fn digest_at(&self, position: LogPosition);
 
     /// The last digest that was computed.
     fn digest(&self) -> Option<Digest>;
 
-    /// True while it could not act for the shard: the node gives the shard away, and is no candidate until [a while](crate::OwnershipTimes::pause) after.
+    /// True while it cannot act for the shard. The node then gives the shard away, and is no candidate for [a
+    /// while](crate::OwnershipTimes::pause).
     fn has_failed(&self) -> bool {
         false
     }
@@ -48,7 +50,8 @@ pub struct NodeShard {
 }
 
 impl NodeShard {
-    /// A shard, by its spool, which is a standby's: see [`ReplicatedSpool::follow`]. `is_home`: this node makes the cell of a new shard, and gets the shard back.
+    /// A shard with a standby's spool: see [`ReplicatedSpool::follow`]. `is_home`: this node creates the cell of a new
+    /// shard, and gets the shard back.
     pub fn new<L: LocalSpool>(spool: Arc<ReplicatedSpool<L>>, is_home: bool, service: Arc<dyn ShardService>) -> Self {
         NodeShard { number: spool.shard(), is_home, spool, service }
     }
@@ -60,7 +63,7 @@ pub(super) trait ShardSpool: Send + Sync {
     fn log(&self) -> &Arc<dyn ShardLog>;
     fn progress(&self) -> &LogProgress;
     fn place(&self) -> Option<MemberPlace>;
-    /// Why the member applies nothing more, until its spool is opened again.
+    /// Why the member has stopped applying, until its spool is reopened.
     fn stopped(&self) -> Option<Arc<str>>;
     fn ended(&self) -> Option<SenderEnd>;
     fn log_digest(&self);
@@ -126,27 +129,27 @@ pub(super) struct DrivenShard {
     pub tenure: Option<Tenure>,
     /// Orders that the spool has not answered.
     pub orders: usize,
-    /// Ends of the log, for the age of what is not applied.
+    /// Earlier ends of the log, to date unapplied records.
     marks: Marks,
     marked_at: Option<Duration>,
-    /// The last look at the log was begun then.
+    /// Start of the last look at the log.
     looked_at: Option<Duration>,
     pub is_looking: bool,
-    /// News were told that its member has stopped.
+    /// The stop of its member was reported.
     pub is_stop_told: bool,
     answers: u64,
 }
 
-/// An ownership whose service acts.
+/// An ownership with an active service.
 pub(super) struct Tenure {
     pub lease: Lease,
     pub release: Option<Releasing>,
 }
 
-/// An ownership that ends by a hand-over.
+/// An ownership that is being handed over.
 pub(super) struct Releasing {
     pub since: Duration,
-    /// The service ends what is under way.
+    /// True once the service was asked to stop.
     pub is_service_told: bool,
 }
 
@@ -193,7 +196,7 @@ impl DrivenShard {
         std::mem::replace(&mut self.answers, answers) != answers
     }
 
-    /// True if the owner is to look at the log now.
+    /// True if the owner shall look at the log now.
     pub fn begin_look(&mut self, now: Duration, pace: Duration) -> bool {
         let is_due = !self.is_looking && self.looked_at.is_none_or(|at| now.saturating_sub(at) >= pace);
         if is_due {
@@ -202,7 +205,7 @@ impl DrivenShard {
         is_due
     }
 
-    /// Has the service end what is under way in this ownership, once.
+    /// Asks the service once to stop in this ownership.
     pub fn release_service(&mut self, epoch: u64, told: Told) {
         let release = self.tenure_of(epoch).and_then(|tenure| tenure.release.as_mut());
         if let Some(release) = release.filter(|release| !release.is_service_told) {
@@ -211,7 +214,7 @@ impl DrivenShard {
         }
     }
 
-    /// The ownership of this epoch, if it goes on.
+    /// The ownership of this epoch, if it is still active.
     pub fn tenure_of(&mut self, epoch: u64) -> Option<&mut Tenure> {
         self.tenure.as_mut().filter(|tenure| tenure.lease.epoch() == epoch)
     }
@@ -224,7 +227,7 @@ impl Drop for DrivenShard {
     }
 }
 
-/// Between two notes of the log's end.
+/// Interval between notes of the log's end.
 const MARK_EVERY: Duration = Duration::from_secs(1);
 /// An older lag counts as this.
 const LAG_MOST: Duration = Duration::from_secs(3600);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::{Cells, LogError};
 
-/// Cells in memory. Clones are the same cells.
+/// Cells in memory. Clones share them.
 #[derive(Clone, Default)]
 pub struct MemoryCells(Arc<(Mutex<State>, Condvar)>);
 
@@ -28,7 +28,7 @@ struct State {
     revision: u64,
     script: VecDeque<CellFault>,
     is_away: bool,
-    /// The last revision that each watcher was shown.
+    /// The last revision that each watcher has seen.
     watchers: BTreeMap<u64, u64>,
     next_watcher: u64,
 }
@@ -38,23 +38,23 @@ impl MemoryCells {
         self.0.0.lock().expect("nothing panics while it is held")
     }
 
-    /// The fates of the next swaps; those after them succeed.
+    /// Scripted fates of the next swaps; later ones succeed.
     pub fn script(&self, fates: &[CellFault]) {
         self.state().script.extend(fates);
     }
 
-    /// Answers nothing until it comes back: `is_away` false.
+    /// Stops answering until `is_away` is false again.
     pub fn set_away(&self, is_away: bool) {
         self.state().is_away = is_away;
         self.0.1.notify_all();
     }
 
-    /// Watchers that were shown all that was there.
+    /// Number of watchers that have seen everything.
     pub fn watchers(&self) -> usize {
         self.state().watchers.len()
     }
 
-    /// Waits until each watcher was shown all that is there.
+    /// Waits until each watcher has seen everything.
     pub fn wait_for_watchers(&self) {
         let is_behind = |state: &mut State| state.watchers.values().any(|seen| *seen != state.revision);
         drop(self.0.1.wait_while(self.state(), is_behind).expect("nothing panics while it is held"));

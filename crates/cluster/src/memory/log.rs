@@ -8,7 +8,7 @@ use posthaste_random::Random;
 
 use crate::{Appended, LogError, LogPosition, ShardLog};
 
-/// A log in memory. Clones are the same log.
+/// A log in memory. Clones share it.
 ///
 /// It answers an append before `append` returns, or, if it was made by [`by_steps`](Self::by_steps), when its owner calls [`step`](Self::step).
 #[derive(Clone)]
@@ -19,13 +19,14 @@ pub struct MemoryLog(Arc<Shared>);
 pub enum Fault {
     /// No fault: it is stored if its position is free.
     None,
-    /// Refused without a reason; nothing is stored.
+    /// Refused without a reason. Nothing is stored.
     Refused,
     /// Stored if its position is free, and the answer is lost.
     UnknownStored,
-    /// The answer is lost, and it is stored this many steps later, if its position is free then. Appends, steps and reads count.
+    /// The answer is lost, and the record is stored this many steps later if its position is still free. Appends, steps
+    /// and reads count.
     UnknownLate(u64),
-    /// The answer is lost, and it is never stored.
+    /// The answer is lost, and the record is never stored.
     UnknownLost,
 }
 
@@ -40,12 +41,12 @@ pub struct LogFaults {
     pub unknown_late: u64,
     /// See [`Fault::UnknownLost`].
     pub unknown_lost: u64,
-    /// Answers that come some steps later than others that were sent after them. Only by steps.
+    /// Answers delayed by some steps, after later appends. Only with `by_steps`.
     pub held: u64,
 }
 
 impl LogFaults {
-    /// Each of them often.
+    /// Each fault often.
     pub fn all() -> Self {
         LogFaults { refused: 60, unknown_stored: 60, unknown_late: 60, unknown_lost: 60, held: 200 }
     }
@@ -72,7 +73,7 @@ struct State {
     /// The fates of the next appends, before faults are drawn.
     script: VecDeque<Fault>,
     is_away: bool,
-    /// The log fails once it has this record.
+    /// The log fails once it has stored this position.
     away_at: Option<u64>,
     limit: u64,
     wrong: Vec<String>,
@@ -91,7 +92,7 @@ struct Late {
     record: Bytes,
 }
 
-/// An answer that comes later.
+/// A delayed answer.
 struct Held {
     due: u64,
     then: Appended,
@@ -101,7 +102,7 @@ struct Held {
 type Answer = (Appended, Result<LogPosition, LogError>);
 
 impl MemoryLog {
-    /// An empty log whose faults follow from a seed.
+    /// An empty log with faults from a seed.
     pub fn new(seed: u64, faults: LogFaults) -> Self {
         Self::with(seed, faults, false)
     }
@@ -135,7 +136,7 @@ impl MemoryLog {
         self.0.state.lock().expect("nothing panics while it is held")
     }
 
-    /// The fates of the next appends; those after them draw theirs.
+    /// Scripted fates of the next appends; later ones are drawn.
     pub fn script(&self, fates: &[Fault]) {
         self.state().script.extend(fates);
     }
@@ -145,7 +146,7 @@ impl MemoryLog {
         self.state().faults = faults;
     }
 
-    /// Handles the oldest append, and gives the answers that are due. False if nothing waits.
+    /// Handles the oldest append and delivers due answers. False if nothing waits.
     pub fn step(&self) -> bool {
         let (answers, is_busy) = {
             let mut state = self.state();
@@ -166,7 +167,7 @@ impl MemoryLog {
         state.requests.len() + state.held.len()
     }
 
-    /// Loses one record; those after it keep their positions.
+    /// Loses one record; later ones keep their positions.
     pub fn lose(&self, position: LogPosition) {
         self.state().records.remove(&position.get());
     }
@@ -194,12 +195,12 @@ impl MemoryLog {
         self.0.changed.notify_all();
     }
 
-    /// Forgets all of the log; the next record has position 1 again.
+    /// Empties the log; the next record has position 1 again.
     pub fn delete(&self) {
         self.roll_back(u64::MAX);
     }
 
-    /// Does not answer reads, nor handle appends, until it comes back: `is_away` false.
+    /// Stops answering reads and appends until `is_away` is false again.
     pub fn set_away(&self, is_away: bool) {
         self.state().is_away = is_away;
         self.0.changed.notify_all();
@@ -208,17 +209,17 @@ impl MemoryLog {
         }
     }
 
-    /// Goes away as soon as it has stored a record at this position.
+    /// Becomes unreachable once it has stored a record at this position.
     pub fn set_away_at(&self, position: LogPosition) {
         self.state().away_at = Some(position.get());
     }
 
-    /// The limit that [`ShardLog::room`] tells.
+    /// Sets the result of [`ShardLog::room`].
     pub fn set_limit(&self, bytes: u64) {
         self.state().limit = bytes;
     }
 
-    /// The lines that [`ShardLog::check`] tells.
+    /// Sets the result of [`ShardLog::check`].
     pub fn set_wrong(&self, settings: Vec<String>) {
         self.state().wrong = settings;
     }
@@ -244,7 +245,7 @@ impl State {
         !self.is_away && !self.requests.is_empty()
     }
 
-    /// Time goes on: stores what comes late.
+    /// Advances time: stores delayed records.
     fn tick(&mut self) {
         self.steps += 1;
         let steps = self.steps;
@@ -396,7 +397,7 @@ impl ShardLog for MemoryLog {
     }
 }
 
-/// Steps after which a late record is stored, at most.
+/// Maximum delay of a late record, in steps.
 pub const LATE_MAX: u64 = 12;
 
 #[cfg(test)]

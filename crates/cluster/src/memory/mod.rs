@@ -1,4 +1,4 @@
-//! An engine in memory that fails in each way that the contract allows, by a seed. For tests and simulations.
+//! An engine in memory that fails in every way that the contract allows, by a seed. For tests and simulations.
 
 mod cells;
 mod log;

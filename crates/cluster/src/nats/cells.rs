@@ -29,7 +29,7 @@ impl NatsCells {
         NatsCells { engine, stream, seen: Arc::default() }
     }
 
-    /// As [`ShardLog::check`](crate::ShardLog::check).
+    /// Like [`ShardLog::check`](crate::ShardLog::check).
     ///
     /// # Errors
     /// As there.
@@ -135,7 +135,7 @@ fn nanos(time: Duration) -> u64 {
 
 const EXPECTED_LAST: &str = "Nats-Expected-Last-Subject-Sequence";
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// A watch without so many heartbeats has failed.
+/// A watch that misses this many heartbeats has failed.
 const SILENT_BEATS: u32 = 3;
 /// Words of a reply subject without a domain.
 const SHORT_ACK_WORDS: usize = 9;

@@ -1,4 +1,4 @@
-//! Settings of the engine that do not keep the promise.
+//! Finds engine settings that break the promise.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::{NatsEngine, stream_config};
 use crate::LogError;
 
-/// One line for each wrong setting of a stream and of the servers. A server that is away has no wrong ones: most must have answered.
+/// Returns one line for each wrong setting of a stream or a server. Unreachable servers are skipped, but most must have
+/// answered.
 pub(super) fn check(engine: &NatsEngine, stream: &str, per_subject: i64) -> Result<Vec<String>, LogError> {
     let config = &engine.0.config;
     let info = engine.block_on(engine.info(stream))?;

@@ -75,7 +75,7 @@ impl NatsLog {
         self.seen.lock().expect("nothing panics while it is held")
     }
 
-    /// Asks for a record; `None` if the stream does not have it.
+    /// Fetches a record; `None` if the stream lacks it.
     fn fetch(&self, position: u64) -> JoinHandle<Fetched> {
         let engine = self.engine.clone();
         let call = format!("STREAM.MSG.GET.{}", self.stream);
@@ -96,7 +96,7 @@ impl NatsLog {
         self.engine.block_on(fetch).unwrap_or_else(|error| Err(LogError::Unreachable(error.to_string())))
     }
 
-    /// Shows the records that are there. False if the reader wants no more.
+    /// Passes stored records to the reader. False if it wants no more.
     fn show(&self, at: &mut u64, end: u64, each: &mut dyn FnMut(LogPosition, Bytes) -> bool) -> Result<bool, LogError> {
         let mut under_way = VecDeque::new();
         let mut asked = *at;
@@ -211,9 +211,9 @@ impl ShardLog for NatsLog {
 }
 
 const EXPECTED_LAST: &str = "Nats-Expected-Last-Sequence";
-/// Records that are asked for at a time.
+/// Records requested at a time.
 const READ_AHEAD: usize = 8;
-/// Between two looks for new records.
+/// Interval between checks for new records.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

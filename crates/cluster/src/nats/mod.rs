@@ -26,12 +26,12 @@ pub use self::log::NatsLog;
 pub use self::peers::NatsPeers;
 use crate::LogError;
 
-/// The engine, and how it is reached.
+/// The engine's address and login.
 #[derive(Debug, Clone)]
 pub struct NatsConfig {
     /// `host:port` of each server.
     pub servers: Vec<String>,
-    /// `host:port` of the HTTP monitoring of each server: it tells the settings that a client cannot ask for.
+    /// `host:port` of each server's HTTP monitoring: it has settings that clients cannot query.
     pub monitors: Vec<String>,
     /// Without it, servers must be on a loopback address.
     pub tls: Option<NatsTls>,
@@ -50,7 +50,7 @@ pub struct NatsConfig {
 /// Certificates for the engine.
 #[derive(Debug, Clone, Default)]
 pub struct NatsTls {
-    /// Authorities, in PEM. Without it, those of the system.
+    /// Authorities in PEM; default: those of the system.
     pub roots: Option<PathBuf>,
     /// Certificate and key of this node, in PEM.
     pub client: Option<(PathBuf, PathBuf)>,
@@ -147,7 +147,7 @@ impl NatsEngine {
         }
     }
 
-    /// The log of a shard. Its stream is made if it is not there.
+    /// The log of a shard. Its stream is created if missing.
     ///
     /// # Errors
     /// [`LogError::Unreachable`].
@@ -163,7 +163,7 @@ impl NatsEngine {
         Ok(NatsLog::new(self.clone(), name))
     }
 
-    /// The log of the control shard. Its stream is made if it is not there.
+    /// The log of the control shard. Its stream is created if missing.
     ///
     /// # Errors
     /// [`LogError::Unreachable`].
@@ -173,7 +173,7 @@ impl NatsEngine {
         Ok(NatsLog::new(self.clone(), name))
     }
 
-    /// The cells. Their stream is made if it is not there.
+    /// The cells. Their stream is created if missing.
     ///
     /// # Errors
     /// [`LogError::Unreachable`].
@@ -184,7 +184,8 @@ impl NatsEngine {
         Ok(NatsCells::new(self.clone(), name))
     }
 
-    /// One with other settings stays as it is: [`ShardLog::check`](crate::ShardLog::check) names them.
+    /// Creates a stream. An existing one with other settings is kept: [`ShardLog::check`](crate::ShardLog::check)
+    /// reports them.
     fn make(&self, config: Value) -> Result<(), LogError> {
         let name = config["name"].as_str().expect("it was just made").to_owned();
         match self.block_on(self.api(&format!("STREAM.CREATE.{name}"), &config))? {
@@ -217,7 +218,7 @@ impl NatsEngine {
         info.map_err(|error| LogError::Unreachable(format!("{stream}: {}", error.description)))
     }
 
-    /// Stores a message if a header's expectation holds. Never repeats it.
+    /// Stores a message if the expectation in its header holds. Never retries.
     async fn publish(&self, subject: String, header: &'static str, expected: u64, payload: Bytes) -> Published {
         let mut headers = HeaderMap::new();
         headers.insert(header, expected.to_string());
@@ -297,7 +298,7 @@ fn check_loopback(server: &str) -> Result<(), NatsError> {
     }
 }
 
-/// The settings of a stream that keep the promise.
+/// Stream settings that keep the promise.
 fn stream_config(name: &str, subjects: &[String], bytes_max: u64, replicas: u64, per_subject: i64) -> Value {
     json!({
         "name": name,
@@ -317,11 +318,11 @@ fn stream_config(name: &str, subjects: &[String], bytes_max: u64, replicas: u64,
     })
 }
 
-/// Cells are small, and each has one value.
+/// Limit of the cells' stream: they are small, with one value each.
 const CELLS_BYTES_MAX: u64 = 256 << 20;
 /// Limit of the control shard's log: values of some million keys, and changes since they were restated.
 const CONTROL_BYTES_MAX: u64 = 1 << 30;
-/// Before the answer to a request that failed at once.
+/// Pause before the answer to a request that failed at once.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Error code: the last sequence is not the expected one.
 const WRONG_LAST_SEQUENCE: u64 = 10071;

@@ -1,9 +1,9 @@
-//! Doubts about answers. A server that has lost the lead of a stream and does not know it tells of an older state, until it finds itself without a quorum.
-//! So an answer that takes back what was told before counts only after a while.
+//! Filters outdated answers. A server that has lost the lead of a stream may report an older state until it notices. So
+//! an answer that contradicts an earlier one counts only after some time.
 
 use std::time::{Duration, Instant};
 
-/// The highest number that was told: the end of a log, or the revision of a cell.
+/// The highest reported number: the end of a log, or the revision of a cell.
 #[derive(Debug, Default)]
 pub(super) struct Highest {
     number: u64,
@@ -21,7 +21,7 @@ impl Highest {
         true
     }
 
-    /// A quorum has stored this one: a lower answer before it was a mistake.
+    /// A quorum has stored this number: lower answers before were outdated.
     pub fn is_at(&mut self, number: u64) {
         if number > self.number {
             (self.number, self.lower_since) = (number, None);
@@ -29,12 +29,12 @@ impl Highest {
     }
 }
 
-/// A record that should be there and is not.
+/// A record that should exist and is missing.
 #[derive(Debug, Default)]
 pub(super) struct Missing(Option<(u64, Instant)>);
 
 impl Missing {
-    /// False if it may be there all the same.
+    /// False if the record may exist nevertheless.
     pub fn takes(&mut self, position: u64, now: Instant) -> bool {
         let (at, since) = *self.0.get_or_insert((position, now));
         if at != position {
@@ -43,7 +43,7 @@ impl Missing {
         at == position && now.duration_since(since) >= DOUBT
     }
 
-    /// The record is there: a later answer that lacks it begins a new doubt.
+    /// The record exists: a later answer without it starts a new doubt.
     pub fn found(&mut self, position: u64) {
         self.0.take_if(|(at, _)| *at == position);
     }

@@ -1,4 +1,4 @@
-//! The owner's memory of the log's growth: how old, and how many bytes ago, a position is.
+//! The owner's record of the log's growth: age of a position, and bytes appended since.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,7 +17,7 @@ struct Mark {
 }
 
 impl Marks {
-    /// Notes the end of the log, if it has grown.
+    /// Notes the end of the log if it has grown.
     pub fn note(&mut self, at: Duration, end: LogPosition, bytes: u64, oldest: Duration) {
         if self.0.back().is_none_or(|last| last.end < end) {
             self.0.push_back(Mark { at, end, bytes });
@@ -42,7 +42,8 @@ impl Marks {
         self.0.front().is_some_and(|first| first.end <= applied)
     }
 
-    /// The end of the log as it was so long, or so many bytes, ago, whichever is less. `None` if that was before the first mark.
+    /// The end of the log that long, or that many bytes, ago, whichever is less. `None` if that was before the first
+    /// mark.
     pub fn ago(&self, keep: (Duration, u64), now: Duration) -> Option<LogPosition> {
         let bytes = self.0.back()?.bytes;
         let is_old = |mark: &Mark| now.saturating_sub(mark.at) >= keep.0 || bytes.saturating_sub(mark.bytes) >= keep.1;

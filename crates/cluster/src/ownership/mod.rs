@@ -30,7 +30,7 @@ pub struct ShardOwnership {
     own: OwnNode,
     shards: BTreeMap<u16, ShardState>,
     nodes: BTreeMap<NodeName, SeenNode>,
-    /// The last time that it took a shard whose owner was silent.
+    /// The last time that it took a silent owner's shard.
     taken_at: Option<Duration>,
     out: Outbox,
 }
@@ -42,7 +42,7 @@ pub enum OwnershipEffect {
     Get {
         /// The cell.
         key: CellKey,
-        /// Comes back with the answer.
+        /// Returned with the answer.
         request: u64,
     },
     /// Swap a cell and call [`ShardOwnership::swapped`], after a few seconds at most.
@@ -53,7 +53,7 @@ pub enum OwnershipEffect {
         revision: u64,
         /// Its new value.
         value: Bytes,
-        /// Comes back with the answer.
+        /// Returned with the answer.
         request: u64,
     },
     /// Ask the log for its end and call [`ShardOwnership::log_end`].
@@ -70,17 +70,17 @@ pub enum OwnershipEffect {
         /// Nonce of the `open` record.
         nonce: u64,
     },
-    /// The shard is this node's: begin to act.
+    /// This node owns the shard: begin to act.
     Promote {
         /// The shard.
         shard: u16,
     },
-    /// Take nothing new, let everything under way end, and call [`ShardOwnership::released`].
+    /// Take nothing new, let all work in progress end, and call [`ShardOwnership::released`].
     Release {
         /// The shard.
         shard: u16,
     },
-    /// The shard is not this node's any more: become a standby.
+    /// This node no longer owns the shard: become a standby.
     Demote {
         /// The shard.
         shard: u16,
@@ -104,16 +104,16 @@ pub enum OwnershipEffect {
         /// The member.
         node: NodeName,
     },
-    /// The shard stops, until an operator has looked at it.
+    /// The shard stops until an operator intervenes.
     Stopped {
         /// The shard.
         shard: u16,
         /// The cause.
         why: StopReason,
     },
-    /// Another process uses this node's name: end this one.
+    /// Another process uses this node's name: this one must exit.
     NameTaken,
-    /// This node is off the list of nodes: end this process.
+    /// This node was removed: this process must exit.
     Removed,
 }
 
@@ -131,7 +131,7 @@ pub enum StopReason {
         /// Its last position.
         applied: LogPosition,
     },
-    /// The cell is older than what was read before.
+    /// The cell is older than the last one read.
     #[error("the shard's cell is older than one that was read before: the engine was restored or its data lost")]
     CellRolledBack,
     /// The cell has no meaning.
@@ -155,14 +155,14 @@ pub struct OwnReport {
     pub lag: Duration,
 }
 
-/// The state of the log, as the owner knows it.
+/// The log's state, as known to the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogState {
     /// The position that this node's member had applied before the log was asked.
     pub applied: LogPosition,
     /// The lowest position stored.
     pub first: LogPosition,
-    /// The highest one.
+    /// The highest position.
     pub end: LogPosition,
     /// Bytes appended since any fixed moment of this ownership.
     pub bytes: u64,
@@ -178,7 +178,7 @@ pub(crate) struct Me {
     incarnation: u64,
     times: OwnershipTimes,
     rules: OwnershipRules,
-    /// Owns nothing, and takes nothing.
+    /// True if it owns nothing and takes nothing.
     is_draining: bool,
 }
 
@@ -225,7 +225,7 @@ impl Outbox {
 }
 
 impl ShardOwnership {
-    /// Of a process that has just started. Call [`tick`](Self::tick) at once.
+    /// For a process that has just started. Call [`tick`](Self::tick) at once.
     pub fn new(config: OwnershipConfig) -> Self {
         let OwnershipConfig { node, incarnation, times, rules } = config;
         ShardOwnership {
@@ -248,7 +248,7 @@ impl ShardOwnership {
         self.out.effects.pop_front()
     }
 
-    /// True while the owner of a shard may act on the world: deliver, and answer the end of a body.
+    /// True while the owner of a shard may have effects: deliver, and answer the end of a body.
     pub fn may_act(&self, shard: u16, now: Duration) -> bool {
         now < self.act_until(shard)
     }
@@ -258,7 +258,7 @@ impl ShardOwnership {
         now < self.begin_until(shard)
     }
 
-    /// The end of the time for which [`may_act`](Self::may_act) holds, if nothing else happens; zero if it does not.
+    /// Time until which [`may_act`](Self::may_act) holds if nothing else happens; zero if it does not.
     pub fn act_until(&self, shard: u16) -> Duration {
         self.owned(shard).map_or(Duration::ZERO, |it| it.act_until(&self.me))
     }
@@ -272,7 +272,7 @@ impl ShardOwnership {
         self.shards.get(&shard).filter(|_| !self.own.is_taken())
     }
 
-    /// The epoch in which this node owns a shard, if it does.
+    /// The epoch in which this node owns a shard, if any.
     pub fn epoch(&self, shard: u16) -> Option<u64> {
         self.shards.get(&shard)?.owned_epoch()
     }
@@ -282,7 +282,7 @@ impl ShardOwnership {
         self.own.cell.wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
     }
 
-    /// Time goes on. Call it at least four times a second.
+    /// Advances time. Call it at least four times a second.
     pub fn tick(&mut self, now: Duration) {
         if self.own.is_taken() {
             return;
@@ -310,7 +310,7 @@ impl ShardOwnership {
         }
     }
 
-    /// A watch of the cells has shown this.
+    /// Handles a cell that a watch has reported.
     pub fn seen(&mut self, now: Duration, key: &CellKey, value: &[u8], revision: u64) {
         match key {
             CellKey::Shard(shard) => {
@@ -360,7 +360,7 @@ impl ShardOwnership {
         }
     }
 
-    /// The log is open in the epoch that was asked for, and the member has applied all of it.
+    /// The log is open in the requested epoch, and the member has applied all of it.
     pub fn opened(&mut self, shard: u16) {
         if let Some(state) = self.shards.get_mut(&shard) {
             state.opened(&mut self.out);
@@ -394,7 +394,7 @@ impl ShardOwnership {
         self.own.cell.reports.insert(shard, report);
     }
 
-    /// This node's member has stopped applying: it can take nothing over, and leaves the members in sync.
+    /// This node's member has stopped applying: it cannot take over, and leaves the members in sync.
     pub fn needs_seeding(&mut self, shard: u16) {
         self.own.cell.reports.remove(&shard);
         if let Some(state) = self.shards.get_mut(&shard) {
@@ -416,19 +416,20 @@ impl ShardOwnership {
         }
     }
 
-    /// Gives a shard away that this node cannot act for, and does not take it before [a while](OwnershipTimes::pause) has gone, either.
+    /// Gives away a shard for which this node cannot act, and does not take it back for [a
+    /// while](OwnershipTimes::pause).
     pub fn give_up(&mut self, now: Duration, shard: u16) {
         if let Some(state) = self.shards.get_mut(&shard) {
             state.give_up(&self.me, &mut self.out, &self.nodes, now);
         }
     }
 
-    /// From now on this node gives each of its shards away, to the member in sync that has the most, and takes none: it is about to stop.
+    /// Gives each shard away, to the most advanced member in sync, and takes no more. For a node that is about to stop.
     pub fn drain(&mut self) {
         self.me.is_draining = true;
     }
 
-    /// True if this node is a standby of all shards that it has not stopped.
+    /// All work in progress for the shard has ended, after [`Release`](OwnershipEffect::Release).
     pub fn holds_none(&self) -> bool {
         self.shards.values().all(ShardState::is_not_held)
     }

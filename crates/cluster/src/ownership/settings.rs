@@ -9,7 +9,7 @@ use crate::cell::NodeName;
 pub struct OwnershipConfig {
     /// The name of this node.
     pub node: NodeName,
-    /// Random, made at each start of the process. Also the seed of nonces.
+    /// Random for each start of the process. Also the seed of nonces.
     pub incarnation: u64,
     /// Times and sizes.
     pub times: OwnershipTimes,
@@ -24,29 +24,30 @@ pub struct OwnershipTimes {
     pub renew: Duration,
     /// From the sending of a renewal on, the owner acts for this time.
     pub lease: Duration,
-    /// A session begins a transaction if the engine has answered within this time.
+    /// A session may begin a transaction if the engine has answered within this time.
     pub begin: Duration,
     /// Between two writes of the node's cell.
     pub report: Duration,
-    /// Answered writes of the node's cell without a change of a shard's cell, before a standby takes the shard.
+    /// Answered writes of the node's own cell without a change of a shard's cell, after which a standby takes the
+    /// shard.
     pub silent_writes: u32,
     /// Like `silent_writes`, for a shard that was freed for another member.
     pub free_writes: u32,
-    /// A standby waits for one more write for so much of lag.
+    /// A standby waits for one more write for each such amount of lag.
     pub lag_of_write: Duration,
-    /// Between two shards that a node takes from silent owners.
+    /// Time between two shards that a node takes from silent owners.
     pub between: Duration,
-    /// A shard stays for this time, before its home gets it back.
+    /// Time that a shard stays before its home gets it back.
     pub stay: Duration,
-    /// A node that could not act for a shard does not take it for this time.
+    /// Time during which a node that could not act for a shard does not take it.
     pub pause: Duration,
     /// Age of reports that a cut may use.
     pub fresh: Duration,
-    /// A start waits for this time, while another process of the same name would write.
+    /// Time that a start waits for another process of the same name.
     pub name: Duration,
     /// Time after which a log that ends below a report counts as rolled back. Before, the answering server may lag.
     pub short: Duration,
-    /// Records stay in the log for this time, or for as many bytes, whichever is less.
+    /// Records stay in the log for this time or for this many bytes, whichever is less.
     pub keep: (Duration, u64),
     /// Lag at which a member leaves the set of members in sync.
     pub behind_most: (Duration, u64),
@@ -81,7 +82,7 @@ impl Default for OwnershipTimes {
     }
 }
 
-/// The rules of ownership, each with a switch that breaks it: for tests, which must notice.
+/// The rules of ownership, each with a switch that breaks it, to show that tests notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnershipRules {
     /// The lease counts from the sending of a renewal. Broken: from its answer.
@@ -90,7 +91,7 @@ pub struct OwnershipRules {
     pub lease_ends: bool,
     /// A standby counts answered writes. Broken: seconds.
     pub count_answered: bool,
-    /// A process is itself. Broken: its name is.
+    /// A process is identified by its incarnation. Broken: by its name.
     pub incarnation: bool,
     /// A lost answer to a swap is decided by reading. Broken: it counts as success.
     pub unknown_by_reading: bool,
@@ -108,12 +109,12 @@ pub struct OwnershipRules {
     pub one_at_a_time: bool,
     /// A process whose name another one uses ends.
     pub one_name: bool,
-    /// A process of a node that is off the list ends. Broken: it writes the node's cell again.
+    /// A process of a removed node ends. Broken: it writes the node's cell again.
     pub removal: bool,
 }
 
 impl OwnershipRules {
-    /// All are kept.
+    /// All rules are kept.
     pub const ALL: OwnershipRules = OwnershipRules {
         lease_from_sending: true,
         lease_ends: true,

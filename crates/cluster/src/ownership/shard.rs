@@ -1,4 +1,4 @@
-//! One shard: its cell as far as it was read, and this node's part in it.
+//! One shard: its cell as last read, and this node's role.
 
 mod care;
 
@@ -21,22 +21,22 @@ pub(crate) struct ShardState {
     cell: ShardCell,
     /// Revision of the cell; 0 before it was read.
     revision: u64,
-    /// The cell is not there, by a read.
+    /// A read has shown that the cell does not exist.
     is_absent: bool,
     role: Role,
-    /// Answered writes of the node's cell since the last change of this one.
+    /// Answered writes of the node's own cell since the last change of this one.
     quiet: u32,
     changed_at: Duration,
     asked: Option<Asked>,
-    /// Swaps at this revision of which no answer tells the fate.
+    /// Swaps at this revision with an unknown outcome.
     tries: Vec<Try>,
-    /// The cell is to be read: a swap was not answered, or refused.
+    /// The cell must be read: a swap was refused or not answered.
     is_unsure: bool,
-    /// The end of the log is asked for.
+    /// A request for the log's end is in flight.
     has_asked_end: bool,
     /// The member that had reported the most when it was.
     reported: Option<(NodeName, LogPosition)>,
-    /// The log ends below that since then.
+    /// Time since which the log ends below that.
     short_since: Option<Duration>,
     /// The earliest time of the next request.
     again_at: Duration,
@@ -47,7 +47,7 @@ pub(crate) struct ShardState {
     /// The engine's last answer to the owner.
     answered_at: Duration,
     owned_since: Duration,
-    /// The earliest time at which this node takes it.
+    /// Earliest time at which this node may take it.
     paused_until: Duration,
     own: Option<OwnReport>,
     marks: Marks,
@@ -58,7 +58,7 @@ pub(crate) struct ShardState {
     digest_at: Duration,
 }
 
-/// The part of this node.
+/// The role of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Role {
     Standby,
@@ -67,7 +67,7 @@ enum Role {
     /// Owner by the cell; opens the log.
     Opening,
     Owning,
-    /// Ends what is under way, before another may have the shard.
+    /// Ends work in progress before another node may have the shard.
     Releasing(Option<NodeName>),
     /// Frees the cell.
     Freeing(Option<NodeName>),
@@ -78,9 +78,9 @@ enum Role {
 struct Asked {
     request: u64,
     sent: Duration,
-    /// The revision that was known then.
+    /// The revision known then.
     revision: u64,
-    /// `None`: a read.
+    /// `None` for a read.
     value: Option<ShardCell>,
 }
 
@@ -151,7 +151,7 @@ impl ShardState {
         if me.rules.lease_ends { self.lease_from + me.times.lease } else { Duration::MAX }
     }
 
-    /// True if this node is its home, another owns it, and this one can have it.
+    /// True if this node is its home and able to own it, and another node does.
     pub fn is_lent(&self, me: &Me, now: Duration) -> bool {
         let is_others = self.cell.owner.as_ref().is_some_and(|owner| owner.node != me.node);
         self.is_home && is_others && self.role == Role::Standby && self.may_take(me, now)
@@ -189,7 +189,7 @@ impl ShardState {
         self.own = None;
     }
 
-    /// True if it has just asked for a silent owner's shard.
+    /// True if it has just requested a silent owner's shard.
     pub fn tick(
         &mut self,
         me: &Me,
@@ -330,7 +330,7 @@ impl ShardState {
         }
     }
 
-    /// Ends the ownership: another node owns the shard, or none.
+    /// Ends the ownership: another node or none owns the shard.
     fn lose(&mut self, out: &mut Outbox) {
         if !matches!(self.role, Role::Standby | Role::Stopped) {
             self.role = Role::Standby;
@@ -430,5 +430,5 @@ impl ShardState {
     }
 }
 
-/// Between two questions after one without an answer.
+/// Pause after an unanswered question.
 const RETRY: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The replicated spool as a spool: its numbers are those of the cluster, and those of the local spool lie below.
+//! The replicated spool as a spool: it uses cluster numbers on top of the local spool's numbers.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -20,7 +20,7 @@ use crate::queue::{Item, Pending};
 use crate::replicated::ReplicatedSpool;
 
 impl<L: LocalSpool> ReplicatedSpool<L> {
-    /// Has a number name a stream, or no stream any more; waits until the local spool has that.
+    /// Gives a number to a stream, or removes it; waits until the local spool has the record.
     fn log_stream(&self, number: u16, name: Option<String>) -> Result<(), StreamError> {
         let (tell, told) = sync_channel(1);
         let tell = Box::new(move || {
@@ -321,7 +321,7 @@ fn of_cluster(error: ReadError, batch: Lsn) -> ReadError {
     }
 }
 
-/// One less than a batch of the local spool has: that of the log is its own.
+/// One less than in a local batch: the log's own entry takes one.
 const ENTRIES_MAX: usize = u16::MAX as usize - 1;
-/// Released bodies in one record: 256 KiB.
+/// Maximum released bodies in one record: 256 KiB.
 const ALSO_MAX: usize = 32 << 10;

@@ -10,7 +10,7 @@ use posthaste_spool::MessageReader;
 
 use super::message::{LineEnds, MailboxTarget};
 
-/// The octets of a message, and where time is spent on them.
+/// The octets of a message, and the time spent on them.
 pub(crate) struct Source<'a> {
     /// Without the target's prefix.
     pub reader: &'a MessageReader,
@@ -27,7 +27,7 @@ pub(crate) struct Content<'a> {
     pub wire_size: u64,
     /// INTERNALDATE: its file's time of modification.
     pub modified: SystemTime,
-    /// The first part, or the whole.
+    /// The first part, or all.
     head: Vec<u8>,
     /// The rest of a large body: true if its CRs are removed.
     tail: Option<bool>,

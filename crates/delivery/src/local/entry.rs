@@ -49,7 +49,7 @@ pub struct MailboxDelivery {
     pub host: Arc<str>,
     /// Handling of its line ends.
     pub line_ends: LineEnds,
-    /// The batch with its body. `None`: this one. An entry that replaces an older one names that one's body.
+    /// The batch with its body. `None`: this one. A replacement of an older entry names that entry's body.
     pub body: Option<OlderBody>,
     /// Facts about a large body, so that its sizes on disk need no second count.
     pub large: Option<LargeBody>,

@@ -109,7 +109,7 @@ impl Files {
         self.dir.take_return()
     }
 
-    /// A description of the file system at its path, if that is another one.
+    /// Describes the file system at its path, if it is another one.
     pub fn missing(&self) -> Option<Arc<str>> {
         self.dir.missing()
     }

@@ -17,7 +17,7 @@ impl HeldBody {
         HeldBody { parts, share: Mutex::new(Some(share)) }
     }
 
-    /// Releases its share even if a hanging thread still holds it: others must not wait for that.
+    /// Releases its share even if a hanging thread still holds it, so that others need not wait.
     pub fn let_go(&self) {
         drop(self.share.lock().expect("a share").take());
     }

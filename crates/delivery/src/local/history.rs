@@ -74,7 +74,7 @@ impl History {
         }
     }
 
-    /// Messages not known to be done.
+    /// Messages that may be unfinished.
     pub fn messages(&self) -> impl Iterator<Item = (Lsn, &Shown)> {
         self.messages.iter().map(|(body, shown)| (*body, shown))
     }

@@ -61,7 +61,7 @@ impl fmt::Debug for Losses {
 pub(crate) struct Lost {
     pub error: Arc<str>,
     pub kept: Option<PathBuf>,
-    /// The mailbox has a file of it.
+    /// True if the mailbox has a file of it.
     pub is_there: bool,
 }
 

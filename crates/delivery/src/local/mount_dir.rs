@@ -58,7 +58,7 @@ impl MountDir {
     }
 
     /// Finds the file system that the mount is bound to, or binds the mount to the present one, and opens a descriptor
-    /// for syncs. Comes before any write to it. Blocks while it hangs.
+    /// for syncs. Called before any write to it. Blocks while it hangs.
     ///
     /// # Errors
     /// `NotFound` if nothing or another file system is mounted there; errors of opening it.

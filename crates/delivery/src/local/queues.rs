@@ -275,7 +275,7 @@ impl State {
         self.to_note = mailboxes.collect();
     }
 
-    /// Messages that wait for unwritable mailboxes, once for each; all messages if the mount does not answer.
+    /// Waiting messages for unwritable mailboxes, once for each mailbox; all messages if the mount does not answer.
     pub fn waiting_count(&self) -> usize {
         let stalled = self.stalled_mailboxes().map(|(_, keys)| keys.len()).sum::<usize>();
         match &self.history {

@@ -12,7 +12,8 @@ type Nodes = BTreeMap<NodeName, SeenNode>;
 type Members = BTreeMap<NodeName, u64>;
 
 impl ShardState {
-    /// Members in sync and members that need seeding, as they should be now. `None` if this node does not own the shard.
+    /// The current sets of members in sync and of members that need seeding. `None` if this node does not own the
+    /// shard.
     pub(super) fn members_now(&self, me: &Me, nodes: &Nodes, now: Duration) -> Option<(Members, Members)> {
         let own = self.own.filter(|_| self.role == Role::Owning)?.report;
         let mut in_sync = self.cell.in_sync.clone();
@@ -117,7 +118,7 @@ impl ShardState {
         (count >= 2 && self.cell.in_sync.get(&me.node) == Some(&own.spool)).then_some(lowest)
     }
 
-    /// Gives a shard back to its home, if that asks for it.
+    /// Gives a shard back to its home, if the home requests it.
     pub(super) fn give_back(&mut self, me: &Me, out: &mut Outbox, nodes: &Nodes, now: Duration) {
         if now.saturating_sub(self.owned_since) < me.times.stay {
             return;
@@ -129,7 +130,7 @@ impl ShardState {
         }
     }
 
-    /// True of a member in sync that is alive and can take over at once.
+    /// True of a live member in sync that can take over at once.
     fn is_near(&self, me: &Me, nodes: &Nodes, name: &NodeName, now: Duration) -> bool {
         let Some(node) = nodes.get(name) else { return false };
         let Some(report) = node.cell.reports.get(&self.number) else { return false };
@@ -170,7 +171,7 @@ impl ShardState {
     }
 }
 
-/// True if both have a sum for the same digest, and the sums differ.
+/// True if both have a digest at the same position and the digests differ.
 fn differs(own: &MemberReport, other: &MemberReport) -> bool {
     match (own.digest, other.digest) {
         (Some(own), Some(other)) => own.position == other.position && own.sum != other.sum,
