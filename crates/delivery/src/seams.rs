@@ -15,7 +15,7 @@ pub(crate) type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
 pub(crate) enum Step<'a> {
     /// An operation on this mailbox.
     Mailbox(&'a str),
-    /// Writing one message to this mailbox.
+    /// While writing one message to this mailbox.
     Message(&'a str),
     /// A check of the mount at this point below the mail root.
     Mount(&'a str),
@@ -23,7 +23,7 @@ pub(crate) enum Step<'a> {
     SyncOf(&'a str),
 }
 
-/// Substitutes for tests; the program has none.
+/// Hooks for tests; unused in the program.
 #[derive(Default)]
 pub(crate) struct Seams {
     pub gate: Option<Gate>,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::route::{DirectoryRefusal, Mailbox, Mailboxes, Place, Route};
 
-/// Names an alias; those of patterns and of a catch-all have no other name.
+/// Identifies an alias; aliases of patterns and of a catch-all have no other name.
 pub(crate) type AliasId = u32;
 
 /// The action of an alias.
@@ -22,8 +22,7 @@ pub(crate) enum Target {
     Alias(AliasId),
 }
 
-/// All aliases, by their ids. Ways that lead back to where they came from were found when they were checked: what such an alias keeps for itself
-/// is one of its targets.
+/// All aliases, by their ids. Loops were found by the check: an alias on a loop has its own mailbox as a target.
 #[derive(Debug, Default)]
 pub(crate) struct Aliases(Vec<Action>);
 
@@ -38,9 +37,8 @@ impl Aliases {
         self.0.iter().any(|action| matches!(action, Action::To(targets) if targets.iter().any(is_remote)))
     }
 
-    /// Adds the mailboxes that `start` leads to. Calls `visit` with each alias on the way. A transport of `start`
-    /// itself gets the mail as `address`, with which `start` was found; those of other aliases get it as the address
-    /// of theirs.
+    /// Adds the mailboxes of `start`. Calls `visit` with each alias that it passes. A transport of `start` itself gets
+    /// the mail as `address`, those of other aliases as the address of that alias.
     ///
     /// # Errors
     /// Mail for one of them is refused.
@@ -85,7 +83,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Each mailbox counts once, as the address that it was found by first.
+    /// Each mailbox counts once, under the first address that led to it.
     pub fn add(&mut self, mailbox: Mailbox) {
         let (text, address) = mailbox.identity();
         if self.identities.insert((text.into(), address.map(Into::into))) {
@@ -101,7 +99,7 @@ impl Found {
     }
 }
 
-/// A mistake in an alias, with the target that has it.
+/// An invalid alias, with the target at fault.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     pub alias: AliasId,
@@ -116,8 +114,8 @@ pub(crate) struct Checked {
     pub delivers: Vec<bool>,
 }
 
-/// Finds loops and what leads to too much. An alias on a loop keeps mail for the mailbox of its own name, which `own` knows; `name` names an alias.
-/// Takes time in proportion to the number of targets.
+/// Finds loops and excessive expansions. An alias on a loop keeps mail for the mailbox of its own name, which `own`
+/// knows; `name` returns an alias's name. Linear in the number of targets.
 pub(crate) fn check(
     mut actions: Vec<Action>,
     own: impl Fn(AliasId) -> Option<Mailbox>,
@@ -146,14 +144,15 @@ pub(crate) fn check(
     Ok(Checked { aliases: Aliases(actions), delivers: nodes.iter().map(|node| node.delivers).collect() })
 }
 
-/// Tarjan's search for strongly connected components: aliases that all lead to each other are one, which comes after all that it leads to.
+/// Tarjan's search for strongly connected components. Aliases that lead to each other form one, which comes after all
+/// that it leads to.
 struct Search<'a, N> {
     actions: &'a [Action],
     name: &'a N,
     nodes: Vec<Node>,
     stack: Vec<AliasId>,
     visited: u32,
-    /// Aliases that lead back to themselves, and by which target.
+    /// Aliases that lead back to themselves, and the target through which.
     loops: Vec<(AliasId, usize)>,
 }
 
@@ -161,13 +160,13 @@ struct Search<'a, N> {
 struct Node {
     /// Order of its visit, from 1 on; 0: not visited.
     order: u32,
-    /// The first in `order` that it leads back to.
+    /// The first alias in `order` that it leads back to.
     low: u32,
     is_done: bool,
     delivers: bool,
-    /// Mailboxes that it leads to, one counted for each way.
+    /// Mailboxes that it leads to, counted once for each path.
     mailboxes: u32,
-    /// Aliases on the longest way.
+    /// Aliases on the longest path.
     hops: u32,
 }
 
@@ -185,7 +184,7 @@ impl<'a, N: Fn(AliasId) -> String> Search<'a, N> {
         })
     }
 
-    /// `depth` bounds the recursion: it is the length of a way through aliases that differ.
+    /// `depth` bounds the recursion: the length of a path of distinct aliases.
     fn visit(&mut self, id: AliasId, depth: u32) -> Result<(), Wrong> {
         self.visited += 1;
         let order = self.visited;
@@ -221,7 +220,7 @@ impl<'a, N: Fn(AliasId) -> String> Search<'a, N> {
         *low = to.min(*low);
     }
 
-    /// Adds up what a component leads to.
+    /// Sums the mailboxes of a component.
     fn finish(&mut self, component: &[AliasId]) -> Result<(), Wrong> {
         let mut sum = Node { is_done: true, hops: component.len() as u32, ..Node::default() };
         for &id in component {
@@ -267,7 +266,7 @@ fn too_long(alias: AliasId, target: usize) -> Wrong {
     Wrong { alias, target, message: format!("leads through more than {HOPS_MAX} aliases") }
 }
 
-/// One message to an alias becomes this many entries at most; a mailbox that is reached in two ways counts twice here.
+/// Maximum entries for one message to an alias; a mailbox on two paths counts twice here.
 const MAILBOXES_MAX: usize = 1000;
 /// Longest chain of aliases.
 const HOPS_MAX: u32 = 100;

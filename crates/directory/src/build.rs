@@ -1,4 +1,4 @@
-//! Makes a directory of a configuration, and finds what is wrong with it.
+//! Builds a directory from a configuration, and validates it.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -148,7 +148,7 @@ impl Directory {
         }
     }
 
-    /// The action of `targets` of the alias `name`, written in `domain`. The place of a problem is the target's.
+    /// The action of `targets` of the alias `name` in `domain`. Errors point at the target.
     fn action(&self, targets: &Targets, domain: u32, name: &str) -> Result<Action, Problem> {
         let targets = match targets {
             Targets::Discard => return Ok(Action::Discard),
@@ -181,7 +181,7 @@ impl Directory {
         self.known_target(local, domain, target)
     }
 
-    /// The address at another host that a target is; `None` if its domain is one of ours.
+    /// The target's address if it is at another host; `None` if its domain is ours.
     fn outside(&self, target: &str) -> Result<Option<Mailbox>, String> {
         let Some((local, domain)) = target.rsplit_once('@') else { return Ok(None) };
         let domain = folded_domain(domain).ok_or_else(|| format!("`{domain}` is not a domain"))?;
@@ -199,7 +199,7 @@ impl Directory {
         Ok(Some(Mailbox { place: Place::Remote, address: address.into() }))
     }
 
-    /// `written` is how the configuration has it.
+    /// `written`: the target as configured.
     fn known_target(&self, local: &str, domain: u32, written: &str) -> Result<Target, String> {
         self.target(domain, local).map_err(|refusal| match refusal {
             DirectoryRefusal::BadName => format!("`{written}` cannot be a mailbox name"),
@@ -207,7 +207,7 @@ impl Directory {
         })
     }
 
-    /// The local part and the domain of a target that is written in `domain`.
+    /// Local part and domain of a target in `domain`.
     fn parts<'a>(&self, target: &'a str, domain: u32) -> Result<(&'a str, u32), String> {
         let Some((local, domain)) = target.rsplit_once('@') else { return Ok((target, domain)) };
         let name = folded_domain(domain).ok_or_else(|| format!("`{domain}` is not a domain"))?;
@@ -218,7 +218,7 @@ impl Directory {
         Ok((local, index))
     }
 
-    /// The patterns of a domain. Those without groups in their targets are aliases without a name.
+    /// The patterns of a domain. Patterns without groups in their targets become aliases without a name.
     fn patterns<'a>(
         &self,
         domain: &'a Domain,
@@ -298,12 +298,12 @@ enum At<'a> {
 }
 
 impl Origin<'_> {
-    /// The alias. Never called for patterns and a catch-all, which have none.
+    /// The alias's name. Never called for patterns and a catch-all, which have none.
     fn name(&self) -> &str {
         if let At::Alias(name) | At::Forward(name) = self.at { name } else { "" }
     }
 
-    /// Places a mistake at one of its targets, or at all of them.
+    /// Attaches an error to one target, or to all of them.
     fn problem(&self, problem: Problem) -> Problem {
         let at = match &self.at {
             At::Alias(name) => vec!["aliases".into(), Key::Name((*name).to_owned())],
@@ -353,7 +353,7 @@ fn transport(text: &str, at: impl Fn() -> Vec<Key>) -> Result<Arc<Transport>, Pr
     parsed.map(Arc::new).map_err(|message| Problem::new(at(), message))
 }
 
-/// A domain of the configuration in its one form.
+/// Normalises a configured domain.
 fn domain_name(name: &str) -> Result<Cow<'_, str>, String> {
     if !is_domain(name) {
         return Err(format!("`{name}` is not a domain, such as example.org"));
@@ -384,5 +384,5 @@ fn within(domain: usize, problem: Problem) -> Problem {
     problem.within(["domain".into(), domain.into()])
 }
 
-/// Of one domain; an unknown recipient is compared with all of them.
+/// Maximum patterns of one domain; an unknown recipient is compared with all of them.
 const PATTERNS_MAX: usize = 100;

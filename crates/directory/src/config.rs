@@ -1,4 +1,4 @@
-//! `[[domain]]` of the configuration: its keys, and the ways to write their values.
+//! `[[domain]]` of the configuration: its keys and the forms of their values.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -98,7 +98,7 @@ impl Domain {
         }
     }
 
-    /// A domain at which anybody has a mailbox.
+    /// A domain where everybody has a mailbox.
     pub fn open_to_any(name: &str) -> Self {
         Self { users: Users::Any, ..Self::named(name) }
     }
@@ -108,7 +108,7 @@ impl Domain {
         std::iter::once(&self.name).chain(&self.domain_aliases).map(String::as_str)
     }
 
-    /// Every transport that mail can go to, as often as it is written. What is wrong with one is found by [`Directory::new`](crate::Directory::new).
+    /// Every transport of mail, duplicates included. [`Directory::new`](crate::Directory::new) checks them.
     pub fn transports(&self) -> impl Iterator<Item = Transport> {
         let of_users =
             self.transport.iter().chain(self.accounts.values().filter_map(|account| account.transport.as_ref()));
@@ -161,7 +161,7 @@ pub enum Users {
 }
 
 impl Default for Users {
-    /// A domain that lists nobody has aliases only.
+    /// A domain without users: it has only aliases.
     fn default() -> Self {
         Self::Listed(Vec::new())
     }
@@ -253,7 +253,7 @@ impl<'de> Deserialize<'de> for Targets {
     }
 }
 
-/// Said of a table that is none of ours.
+/// Error for an unknown table of targets.
 const NOT_TARGETS: &str = "an alias leads to an address or a list of them, or is { discard = true } or { refuse = \"TEXT\" }; \
                            a name with a dot stands in quotes";
 

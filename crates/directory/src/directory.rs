@@ -1,4 +1,4 @@
-//! From a recipient's address to what becomes of its mail.
+//! Resolves a recipient's address to its mailboxes.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -13,7 +13,7 @@ use crate::route::{DirectoryRefusal, Mailbox, Place, Route};
 use crate::step::{AddressStep, Rule, Trace};
 use crate::transport::Transport;
 
-/// All domains, users and aliases. Made once, when the configuration is read; a look-up takes no lock and waits for nothing.
+/// All domains, users and aliases. Built once, when the configuration is read; a look-up takes no lock and never waits.
 #[derive(Debug)]
 pub struct Directory {
     pub(crate) domains: Vec<Table>,
@@ -27,10 +27,10 @@ pub struct Directory {
 /// One domain.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// In its one form.
+    /// Normalised name.
     pub name: String,
     pub directory: String,
-    /// `None`: anybody.
+    /// `None`: everybody.
     pub users: Option<HashSet<Box<str>>>,
     pub aliases: HashMap<Box<str>, AliasId>,
     pub patterns: Vec<(Expression, PatternTarget)>,
@@ -47,7 +47,7 @@ pub(crate) struct Table {
 /// Targets of a pattern's matches.
 #[derive(Debug)]
 pub(crate) enum PatternTarget {
-    /// All to the same.
+    /// All lead to the same mailboxes.
     Alias(AliasId),
     /// Templates of local parts, each with its domain.
     Filled(Vec<(Template, u32)>),
@@ -168,8 +168,8 @@ impl Directory {
         }
     }
 
-    /// Resolves a target of an alias or pattern: a user or an alias, with or without a detail. Patterns and the catch-all are for
-    /// recipients alone, so what an alias leads to is known before mail comes.
+    /// Resolves a target of an alias or pattern: a user or an alias, with or without a detail. Patterns and the
+    /// catch-all apply to recipients only, so that aliases can be expanded in advance.
     pub(crate) fn target(&self, domain: u32, local_part: &str) -> Result<Target, DirectoryRefusal> {
         let table = &self.domains[domain as usize];
         let name = folded(local_part);
@@ -207,7 +207,7 @@ impl Directory {
         Ok(Mailbox { place, address: table.address(local_part).into() })
     }
 
-    /// The detail after the separator in an address of ours, as [`Mailbox::address`] has it: `lists` in
+    /// The detail after the separator of a local address, as in [`Mailbox::address`]: `lists` in
     /// `alice+lists@example.org`.
     pub fn detail<'a>(&self, address: &'a str) -> Option<&'a str> {
         let (local_part, domain) = address.rsplit_once('@')?;
@@ -216,7 +216,7 @@ impl Directory {
         local_part.split_once(table.separator?).map(|(_, detail)| detail).filter(|_| !is_quoted)
     }
 
-    /// The folder of a Maildir that mail with a detail is for, if the domain says so: `lists`, for `alice+lists@example.org`.
+    /// The folder for mail with a detail, if the domain allows it: `lists` for `alice+lists@example.org`.
     pub fn folder<'a>(&self, mailbox: &'a Mailbox) -> Option<&'a str> {
         let (_, domain) = mailbox.address.rsplit_once('@')?;
         let table = &self.domains[*self.by_name.get(domain)? as usize];
@@ -255,7 +255,7 @@ impl Directory {
         found.route()
     }
 
-    /// Adds what `start` leads to; `address` and `rule` are how it was reached, for `recipient`.
+    /// Adds the mailboxes of `start`; `address` and `rule` say how `recipient` reached it.
     fn follow_into(
         &self,
         start: AliasId,
@@ -281,7 +281,7 @@ impl Directory {
         })
     }
 
-    /// The address of an alias, looked for among all of them.
+    /// The address of an alias, by a search of all aliases.
     fn name_of(&self, alias: AliasId) -> String {
         let found = self.domains.iter().find_map(|table| {
             let (name, _) = table.aliases.iter().find(|(_, id)| **id == alias)?;
@@ -292,7 +292,7 @@ impl Directory {
 }
 
 impl Table {
-    /// The part before the separator, if a detail follows it.
+    /// The part before the separator, if there is a detail.
     pub(crate) fn base<'a>(&self, name: &'a str) -> Option<Cow<'a, str>> {
         let (base, _) = name.split_once(self.separator?)?;
         Some(folded(base)).filter(|base| !base.is_empty())

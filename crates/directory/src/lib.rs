@@ -1,7 +1,7 @@
 //! Receivers of mail: domains, users, aliases, and the route of each address.
 //!
-//! For any program that accepts mail for users. It reads no file and opens no socket, and a look-up waits for nothing; where mail is kept is its
-//! user's affair.
+//! For any program that accepts mail for users. It reads no file, opens no socket, and never waits. It does not know
+//! how mail is stored.
 //!
 //! ```
 //! use posthaste_directory::{Directory, Domain, Route, Targets, Users};

@@ -23,8 +23,8 @@ impl Directory {
         (!user.is_empty() && !domain.is_empty()).then(|| format!("{user}@{domain}"))
     }
 
-    /// The Maildir of `login`, which has the form of [`Directory::login_name`]: its own, wherever an alias of that name leads. `None` if it is no user of ours, or its
-    /// mail is kept elsewhere.
+    /// The Maildir of `login`, which is in the form of [`Directory::login_name`]: its own, even if an alias of that
+    /// name leads elsewhere. `None` if it is no local user, or its mail is stored elsewhere.
     pub fn maildir_of(&self, login: &str) -> Option<Arc<str>> {
         let (user, domain) = login.rsplit_once('@')?;
         match self.own(*self.by_name.get(domain)?, user, user).ok()?.place {
@@ -33,8 +33,8 @@ impl Directory {
         }
     }
 
-    /// True if `address` is one of `login`, which has the form of [`Directory::login_name`]: its own, with a detail or without, or one that leads to it. Takes
-    /// as long as the look-up of a recipient.
+    /// True if `address` belongs to `login`, which is in the form of [`Directory::login_name`]: its own address, with
+    /// or without a detail, or an alias that leads to it. Costs one look-up.
     pub fn is_address_of(&self, address: &Address, login: &str) -> bool {
         let Some((user, login_domain)) = login.rsplit_once('@') else { return false };
         let Host::Name(domain) = address.domain() else { return false };
@@ -57,8 +57,8 @@ impl Directory {
         }
     }
 
-    /// True if mail for `address` reaches `login` and nobody else: mailboxes to which mail for the login itself goes count as the login's. Takes as long as the look-up of
-    /// two recipients.
+    /// True if mail for `address` reaches only `login`. Mailboxes that mail for the login itself reaches count as its
+    /// own. Costs two look-ups.
     pub fn is_only_address_of(&self, address: &Address, login: &str) -> bool {
         if !self.is_address_of(address, login) {
             return false;
@@ -78,7 +78,7 @@ impl Directory {
 }
 
 impl Table {
-    /// True if a local part means `user`, with or without a detail.
+    /// True if a local part denotes `user`, with or without a detail.
     fn names(&self, local_part: &str, user: &str) -> bool {
         let name = folded(local_part);
         // Exact names come first, as when mail is delivered.
@@ -87,7 +87,7 @@ impl Table {
     }
 }
 
-/// Looks for an alias on the way.
+/// Looks for an alias on the path.
 struct Search {
     wanted: Option<AliasId>,
     is_met: bool,

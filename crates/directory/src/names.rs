@@ -1,4 +1,4 @@
-//! Addresses as names of users and of directories: one form for all ways to write a name, and never a path.
+//! Addresses as names of users and directories: one normal form for all spellings, and never a path.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -36,9 +36,8 @@ pub fn directory_name(name: &str) -> Result<String, UnusableName> {
     if directory.len() > MAX_DIRECTORY_NAME { Err(UnusableName) } else { Ok(directory) }
 }
 
-/// The form in which domains are compared, and their directories named: that of DNS, in small letters and A-labels (`xn--bcher-kva.example`), without a final
-/// dot. What is written in letters (U-labels) becomes that as UTS 46 has it, so there is one form for all ways to write a domain. `None`: it can be no domain, such as an
-/// A-label that stands for nothing.
+/// Normalises a domain for comparison and directory names: lower case, A-labels (`xn--bcher-kva.example`), no final
+/// dot. U-labels are converted by UTS 46. `None`: an invalid domain, such as an A-label without a meaning.
 pub fn folded_domain(name: &str) -> Option<Cow<'_, str>> {
     let name = name.strip_suffix('.').unwrap_or(name);
     let has_a_label =
@@ -50,15 +49,14 @@ pub fn folded_domain(name: &str) -> Option<Cow<'_, str>> {
     Uts46::new().to_ascii(name.as_bytes(), AsciiDenyList::EMPTY, Hyphens::Allow, DnsLength::Ignore).ok()
 }
 
-/// The form in which names are compared, whether they come from the configuration or from a client: as [`user_name`] has it. A name that can be
-/// none of a user is told apart from all others, but for the case of ASCII letters.
+/// Normalises a name from the configuration or from a client for comparison, as [`user_name`] does. For an invalid user
+/// name only ASCII case is folded.
 pub fn folded(name: &str) -> Cow<'_, str> {
     user_name(name).unwrap_or_else(|| ascii_lower_case(name))
 }
 
-/// A name of a user in its one form: PRECIS's UsernameCaseMapped (RFC 8265 section 3.3), so wide and narrow forms become ordinary ones, letters
-/// lower case, and composed as NFC does. `None`: it holds what such a name must not (blanks, symbols, letters that merely look like
-/// others, such as the Kelvin sign).
+/// Normalises a user name by PRECIS's UsernameCaseMapped (RFC 8265 section 3.3): ordinary width, lower case, NFC.
+/// `None`: it contains disallowed characters (blanks, symbols, look-alikes such as the Kelvin sign).
 ///
 /// Not checked: contexts of RFC 5892 appendix A, and writing directions (RFC 5893). They cannot lead to the mailbox
 /// of another user.
@@ -112,7 +110,7 @@ fn is_allowed(c: char) -> bool {
     exceptions || !never && (c.is_alphanumeric() || is_combining_mark(c)) && std::iter::once(c).nfkc().eq([c])
 }
 
-/// Below the 255 octets of a file name, with room for what a file system adds.
+/// Below the 255 octets of a file name, with room for suffixes.
 const MAX_DIRECTORY_NAME: usize = 240;
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use regex::{Captures, Regex, RegexBuilder};
 
-/// A regular expression and where its matches lead.
+/// A regular expression and the target of its matches.
 #[derive(Debug)]
 pub(crate) struct Expression {
     regex: Regex,
@@ -23,7 +23,7 @@ impl Expression {
         Ok(Self { regex, text: text.to_owned() })
     }
 
-    /// `name` has to be matched from its beginning to its end. Takes time in proportion to its length.
+    /// Matches all of `name`. Linear in its length.
     pub fn captures<'a>(&self, name: &'a str) -> Option<Captures<'a>> {
         self.regex.captures(name)
     }
@@ -46,7 +46,7 @@ fn build(text: &str) -> Result<Regex, String> {
         })
 }
 
-/// Text with places for what groups matched.
+/// Text with placeholders for groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template(Vec<Piece>);
 
@@ -100,7 +100,7 @@ impl Template {
         self.0.iter().map(|piece| if let Piece::Text(text) = piece { Some(text.as_str()) } else { None }).collect()
     }
 
-    /// Puts in what the groups matched; a group that took no part is empty.
+    /// Inserts the matched groups; a group without a match is empty.
     pub fn fill(&self, captures: &Captures<'_>) -> String {
         let mut text = String::new();
         for piece in &self.0 {
@@ -115,7 +115,7 @@ impl Template {
 
 /// A pattern's, in the configuration.
 const TEXT_BYTES_MAX: usize = 1000;
-/// A pattern's, compiled; and as much again of what it remembers while it matches.
+/// Maximum size of a compiled pattern, and of its cache.
 const COMPILED_BYTES_MAX: usize = 256 << 10;
 
 #[cfg(test)]

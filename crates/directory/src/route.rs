@@ -11,7 +11,7 @@ use crate::transport::{Transport, TransportKind};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
-    /// It goes into these mailboxes, or to the transports that stand for some of them.
+    /// Local mailboxes, or transports in place of some of them.
     Local(Mailboxes),
     /// Accepted and discarded.
     Discard,
@@ -19,7 +19,7 @@ pub enum Route {
     Refused(DirectoryRefusal),
 }
 
-/// One mailbox that a recipient stands for.
+/// One mailbox of a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mailbox {
     /// Place of its mail.
@@ -31,7 +31,7 @@ pub struct Mailbox {
 /// Place of a mailbox's mail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// Into a Maildir: `domain/user/` and the name that the directory was given for mailboxes. Each part is safe as the name of a file.
+    /// A Maildir: `domain/user/` and the directory's mailbox name. Each part is safe as a file name.
     Maildir(Arc<str>),
     /// A program, a file or a configured server.
     Transport(Arc<Transport>),
@@ -40,7 +40,7 @@ pub enum Place {
 }
 
 impl Mailbox {
-    /// The path of the Maildir, the transport as it was written, or the address at another host.
+    /// The path of the Maildir, the transport as configured, or the address at another host.
     pub fn text(&self) -> &str {
         match &self.place {
             Place::Maildir(path) => path,
@@ -60,7 +60,7 @@ impl Mailbox {
     }
 }
 
-/// The mailboxes that a recipient stands for: at least one, each once, as a slice.
+/// The mailboxes of a recipient, at least one and without duplicates, as a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mailboxes(Inner);
 
@@ -77,7 +77,7 @@ impl From<Mailbox> for Mailboxes {
 }
 
 impl Mailboxes {
-    /// `None` if there are none. They have to differ.
+    /// `None` if empty. They must differ.
     pub fn several(mailboxes: impl Into<Arc<[Mailbox]>>) -> Option<Self> {
         let mailboxes = mailboxes.into();
         (!mailboxes.is_empty()).then_some(Self(Inner::Several(mailboxes)))
@@ -103,11 +103,11 @@ pub enum DirectoryRefusal {
     Relay,
     /// The domain is ours and has no such user: 550 5.1.1.
     UnknownUser,
-    /// The local part cannot be kept as a directory: 550 5.1.3.
+    /// The local part is invalid as a directory name: 550 5.1.3.
     BadName,
     /// A pattern leads to too many mailboxes: 550 5.5.3.
     TooManyMailboxes,
-    /// The configuration says so, with this reply.
+    /// Refused by the configuration with this reply.
     Configured(Box<Reply>),
 }
 
@@ -153,7 +153,7 @@ impl DirectoryRefusal {
     }
 }
 
-/// One line of a reply.
+/// Maximum length of one reply line.
 const REPLY_TEXT_BYTES_MAX: usize = 400;
 
 #[cfg(test)]

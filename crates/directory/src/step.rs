@@ -1,19 +1,19 @@
-//! Steps of an address look-up, for people.
+//! Steps of an address look-up, for display.
 
 use crate::aliases::AliasId;
 
-/// One step of a look-up: `address` stands for all of `to`.
+/// One step of a look-up: `address` is replaced by all of `to`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressStep {
-    /// The looked-up address.
+    /// The replaced address.
     pub address: String,
-    /// Why it stands for `to`.
+    /// The rule that replaces it.
     pub rule: Rule,
     /// Addresses. Empty: the mail is discarded or refused.
     pub to: Vec<String>,
 }
 
-/// Why an address stands for others.
+/// Why an address is replaced by others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {
@@ -27,7 +27,7 @@ pub enum Rule {
     Detail,
     /// An alias.
     Alias,
-    /// A pattern: this one.
+    /// This pattern matches.
     Pattern(String),
     /// No user or alias has the address, so the catch-all applies.
     CatchAll,
@@ -48,7 +48,7 @@ impl Rule {
     }
 }
 
-/// Takes the steps of a look-up; mail that arrives has none who asks.
+/// Receives the steps of a look-up; arriving mail does without.
 pub(crate) trait Trace {
     fn step(&mut self, step: impl FnOnce() -> AddressStep);
 

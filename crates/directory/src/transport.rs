@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use posthaste_message::address::is_domain;
 
-/// Where mail goes that does not go into a Maildir. Two are equal if they are written alike.
+/// A destination other than a Maildir. Two are equal if their text is equal.
 #[derive(Debug, Clone)]
 pub struct Transport {
     text: Arc<str>,
@@ -29,7 +29,8 @@ pub enum TransportKind {
 }
 
 impl Transport {
-    /// Reads `|/program argument …`, `/file`, `lmtp:unix:/socket` or `lmtp:host:port`. `None`: it is none of these, so it is an address.
+    /// Parses `|/program argument …`, `/file`, `lmtp:unix:/socket` or `lmtp:host:port`. `None`: none of these, so it is
+    /// an address.
     ///
     /// # Errors
     /// Describes the mistake.
@@ -87,7 +88,7 @@ impl fmt::Display for Transport {
 }
 
 impl TransportKind {
-    /// In one word: `program`, `file` or `lmtp`.
+    /// Its kind: `program`, `file` or `lmtp`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Program(_) => "program",
@@ -105,7 +106,7 @@ fn program(command: &str) -> Result<TransportKind, String> {
     }
 }
 
-/// Splits at blanks; what stands in double quotes is one argument, or a part of one. Nothing else has a meaning.
+/// Splits at blanks, except within double quotes. There is no other syntax.
 fn arguments(command: &str) -> Result<Vec<String>, String> {
     let mut all = Vec::new();
     let mut current = None::<String>;
@@ -127,7 +128,7 @@ fn arguments(command: &str) -> Result<Vec<String>, String> {
     Ok(all)
 }
 
-/// An absolute path that can be written in one way only, as locks and queues go by its text.
+/// An absolute path in normal form, as locks and queues compare its text.
 fn path(text: &str) -> Result<PathBuf, String> {
     let path = Path::new(text);
     let is_plain = path.is_absolute()

@@ -1,8 +1,8 @@
-//! The relaxed forms of fields and bodies (RFC 6376 section 3.4), which survive what relays do to white space.
+//! The relaxed forms of fields and bodies (RFC 6376 section 3.4), which survive changes of white space.
 
 use aws_lc_rs::digest::{Context, Digest, SHA256};
 
-/// A hash that knows how much it took.
+/// A hash that counts its octets.
 #[derive(Clone)]
 pub(crate) struct CountedHash {
     hash: Context,
@@ -19,7 +19,7 @@ impl CountedHash {
         self.hash.update(octets);
     }
 
-    /// The hash, and of how many octets.
+    /// The hash, and the number of octets.
     pub(crate) fn finish(self) -> (Digest, u64) {
         (self.hash.finish(), self.bytes)
     }
@@ -54,7 +54,7 @@ pub fn relaxed_field(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Hashes the relaxed form of a body (RFC 6376 section 3.4.4) with SHA-256, however it is cut.
+/// Hashes the relaxed form of a body (RFC 6376 section 3.4.4) with SHA-256, in pieces of any size.
 #[derive(Clone)]
 pub struct BodyHasher {
     hash: CountedHash,
@@ -80,7 +80,7 @@ impl Default for BodyHasher {
 }
 
 impl BodyHasher {
-    /// Takes the next octets. A line that ends with LF alone counts as it goes on the wire, with CRLF.
+    /// Takes the next octets. A line end of LF counts as CRLF, as it will be sent.
     pub fn push(&mut self, mut piece: &[u8]) {
         while !piece.is_empty() {
             let end = piece.iter().position(|octet| *octet == b'\n');
@@ -98,7 +98,7 @@ impl BodyHasher {
         }
     }
 
-    /// The hash of all of it.
+    /// The hash of the whole body.
     pub fn finish(self) -> Digest {
         self.finish_counted().0
     }
@@ -149,7 +149,7 @@ impl BodyHasher {
         }
     }
 
-    /// Octets that count as they are, after those that were held back.
+    /// Octets that are hashed unchanged, after those held back.
     fn octets(&mut self, octets: &[u8]) {
         self.has_text = true;
         for _ in 0..std::mem::take(&mut self.line_ends) {
@@ -166,7 +166,7 @@ fn is_blank(octet: u8) -> bool {
     matches!(octet, b' ' | b'\t')
 }
 
-/// True if nothing of it would change. No early end, so that the loop is done by vectors.
+/// True if the relaxed form is identical. No early exit, so that the loop is vectorised.
 fn is_relaxed(text: &[u8]) -> bool {
     let mut changes = text.last().is_none_or(|last| is_blank(*last)) | (text[0] == b'\t');
     for pair in text.windows(2) {

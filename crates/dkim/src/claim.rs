@@ -1,4 +1,4 @@
-//! Signatures of a whole message, which the records of their keys decide.
+//! Signatures of a complete message, still to be verified with the records of their keys.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -19,7 +19,7 @@ pub enum DkimResult {
     Fail,
     /// DNS did not answer.
     TempError,
-    /// The signature or its key is none that counts.
+    /// The signature or its key is invalid.
     PermError,
 }
 
@@ -42,11 +42,11 @@ pub struct Verification {
     pub domain: String,
     /// `s=` in lower case; empty if the signature could not be read.
     pub selector: String,
-    /// The first 8 letters of `b=`, which tell signatures apart (RFC 6008).
+    /// The first 8 letters of `b=`, which identify a signature (RFC 6008).
     pub signature_start: String,
     /// The result.
     pub result: DkimResult,
-    /// Why it is not a pass; empty if it is one.
+    /// The reason of a failure; empty for a pass.
     pub why: &'static str,
     /// The domain tests its key, `t=y`.
     pub is_test: bool,
@@ -58,7 +58,7 @@ impl Verification {
         !self.is_test
     }
 
-    /// True if the signature counts, and holds.
+    /// True if the signature counts and is valid.
     pub fn is_proof(&self) -> bool {
         self.counts() && self.result == DkimResult::Pass
     }
@@ -114,18 +114,18 @@ impl Claim {
         Self { so_far, open: Some(Open { signature, data }) }
     }
 
-    /// The domain that signs, as far as it is known.
+    /// The signing domain, as far as it is known.
     pub fn domain(&self) -> &str {
         &self.so_far.domain
     }
 
-    /// The name of the key's TXT record. `None`: the result is known without it.
+    /// The name of the key's TXT record. `None` if the result needs no record.
     pub fn key_name(&self) -> Option<String> {
         self.open.as_ref()?;
         Some(format!("{}._domainkey.{}", self.so_far.selector, self.so_far.domain))
     }
 
-    /// The result with the texts of [`key_name`](Self::key_name); `None`: DNS did not answer.
+    /// The result with the texts at [`key_name`](Self::key_name); `None`: DNS did not answer.
     pub fn verify(self, texts: Option<&[String]>) -> Verification {
         let Claim { mut so_far, open } = self;
         let Some(Open { signature, data }) = open else { return so_far };
@@ -158,5 +158,5 @@ impl Claim {
     }
 }
 
-/// Of which a reader must not see a pass, though no octet has changed.
+/// A signature without From must not pass, even if no octet has changed.
 pub(crate) const FROM_UNSIGNED: &str = "it leaves From unsigned";

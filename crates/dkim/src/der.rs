@@ -22,7 +22,7 @@ pub fn write(out: &mut Vec<u8>, tag: u8, content: &[u8]) {
     out.extend_from_slice(content);
 }
 
-/// Takes the next element with this tag: its content. `None`: there is none, or it is longer than what is there.
+/// Takes the content of the next element with this tag. `None` if there is none, or it is truncated.
 pub fn read<'a>(octets: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     let (&[found, len], rest) = octets.split_first_chunk::<2>()?;
     let (len, rest) = match len {

@@ -1,4 +1,4 @@
-//! A message that streams by, kept as far as a signature needs it.
+//! A message in transit: keeps only what a signature needs.
 
 use aws_lc_rs::digest::Digest;
 
@@ -7,7 +7,7 @@ use crate::canon::{BodyHasher, relaxed_field};
 /// Number of times that a signature lists a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Signed {
-    /// Once more than it is there, so that nobody can add one (RFC 6376 section 8.15).
+    /// One more than the number of occurrences, so that nobody can add one (RFC 6376 section 8.15).
     Always,
     /// Oversigned only if present: a list may add its own.
     OnceMoreIfThere,
@@ -15,7 +15,8 @@ enum Signed {
     IfThere,
 }
 
-/// The fields that are signed, in the order of `h=`. Not: Resent-*, Received, Return-Path, Authentication-Results, Bcc, Delivered-To, which change on the way.
+/// The signed fields, in the order of `h=`. Fields that change on the way are left out: Resent-*, Received,
+/// Return-Path, Authentication-Results, Bcc, Delivered-To.
 const FIELDS: [(&str, Signed); 19] = [
     ("From", Signed::Always),
     ("To", Signed::Always),
@@ -38,7 +39,7 @@ const FIELDS: [(&str, Signed); 19] = [
     ("Feedback-ID", Signed::IfThere),
 ];
 
-/// Octets of signed fields that a draft keeps at most.
+/// Maximum octets of signed fields in a draft.
 pub const HEADER_BYTES_MAX: usize = 256 << 10;
 /// Signed fields of a message at most: `h=` names each.
 pub const SIGNED_FIELDS_MAX: usize = 200;
@@ -47,7 +48,7 @@ pub const SIGNED_FIELDS_MAX: usize = 200;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DraftError {
-    /// More than [`HEADER_BYTES_MAX`], or a field that was not given as a whole.
+    /// More than [`HEADER_BYTES_MAX`], or an incomplete field.
     #[error("its header is too large to be signed")]
     TooLarge,
     /// More than [`SIGNED_FIELDS_MAX`].
@@ -76,7 +77,7 @@ fn index_of(name: &[u8]) -> Option<u8> {
 }
 
 impl Draft {
-    /// Takes the next field of the header, all of its lines; keeps it if it is signed.
+    /// Takes the next field of the header, all of its lines; keeps it if it will be signed.
     pub fn field(&mut self, field: &[u8]) {
         let colon = field.iter().position(|octet| *octet == b':').unwrap_or(field.len());
         let Some(index) = index_of(field[..colon].trim_ascii_end()) else { return };
@@ -94,7 +95,7 @@ impl Draft {
         self.fields.push((index, relaxed));
     }
 
-    /// A signed field is there that is too large to be kept: the message gets no signature.
+    /// Notes a signed field that is too large to keep: the message gets no signature.
     pub fn field_too_large(&mut self) {
         self.fail(DraftError::TooLarge);
     }
@@ -128,7 +129,8 @@ impl Draft {
         self.fields.iter().filter(|(of, _)| usize::from(*of) == index).count()
     }
 
-    /// The fields in the order of [`names`](Self::names), each ended by CRLF: of each name the last one first (RFC 6376 section 5.4.2).
+    /// The fields in the order of [`names`](Self::names), each ended by CRLF; fields of the same name from the last to
+    /// the first (RFC 6376 section 5.4.2).
     pub(crate) fn header(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.bytes + 2 * self.fields.len());
         for index in 0..FIELDS.len() {
@@ -140,7 +142,7 @@ impl Draft {
         out
     }
 
-    /// The hash of the body as it has come so far.
+    /// The hash of the body so far.
     pub(crate) fn body_hash(&self) -> Digest {
         self.body.clone().finish()
     }

@@ -1,4 +1,4 @@
-//! New keys, which aws-lc makes.
+//! Generates keys with aws-lc.
 
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
 use aws_lc_rs::error::Unspecified;
@@ -14,12 +14,13 @@ pub enum GenerateError {
     /// The library made no key.
     #[error("no new key could be made")]
     Made,
-    /// The new key is refused, which is a defect.
+    /// The generated key is rejected, which is a bug.
     #[error("the new key is refused: {0}")]
     Key(#[from] KeyError),
 }
 
-/// Makes a key; of RSA with 2048 bits, the most that fits into a DNS record which all resolvers take. Takes up to a second for RSA.
+/// Makes a key; for RSA with 2048 bits, the largest that fits into a DNS record that all resolvers accept. Takes up to
+/// a second for RSA.
 ///
 /// # Errors
 /// See [`GenerateError`].

@@ -1,4 +1,4 @@
-//! Private keys and what they sign.
+//! Private keys and their signatures.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand::SystemRandom;
@@ -11,7 +11,7 @@ use crate::der;
 pub enum Algorithm {
     /// RSA, for every verifier (RFC 8301).
     Rsa,
-    /// Ed25519 (RFC 8463), short and fast, which few verifiers know.
+    /// Ed25519 (RFC 8463): short and fast, but few verifiers support it.
     Ed25519,
 }
 
@@ -85,7 +85,7 @@ impl SigningKey {
     /// A copy of the key.
     ///
     /// # Errors
-    /// [`KeyError::Rejected`], which a key that was read once does not give.
+    /// [`KeyError::Rejected`], which cannot happen to a key that was read before.
     pub fn again(&self) -> Result<Self, KeyError> {
         Self::from_pkcs8(self.pkcs8.clone())
     }
@@ -98,7 +98,8 @@ impl SigningKey {
         }
     }
 
-    /// The public key as a record has it in `p=`: a SubjectPublicKeyInfo of RSA, or the 32 octets of Ed25519 (RFC 8463 section 4).
+    /// The public key in the form of `p=`: a SubjectPublicKeyInfo of RSA, or the 32 octets of Ed25519 (RFC 8463 section
+    /// 4).
     pub fn public(&self) -> Vec<u8> {
         let pair = match &self.pair {
             Pair::Ed25519(pair) => return pair.public_key().as_ref().to_vec(),
@@ -114,7 +115,7 @@ impl SigningKey {
         info
     }
 
-    /// Signs `data`, which both kinds hash with SHA-256 (RFC 8463 section 3).
+    /// Signs the SHA-256 hash of `data`, for both kinds (RFC 8463 section 3).
     ///
     /// # Errors
     /// [`KeyError::Sign`].

@@ -11,11 +11,11 @@ use crate::key::{KeyError, SigningKey};
 /// The use of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeyState {
-    /// Signs once its record is published.
+    /// Will sign once its record is published.
     Next,
     /// Signs mail.
     Active,
-    /// It signs no more; its record is needed until all mail that it has signed was read.
+    /// Signs no more; its record is needed until all mail that it signed has arrived.
     Old,
 }
 
@@ -33,9 +33,9 @@ impl KeyState {
 /// The contents of a key's file.
 #[derive(Debug)]
 pub struct KeyFile {
-    /// Its state; of a file that says nothing, such as one that another program made: active.
+    /// Its state; active if the file names none, as for files of other programs.
     pub state: KeyState,
-    /// When it came into this state, in seconds since 1970; 0: not known.
+    /// Start of this state, in seconds since 1970; 0 if unknown.
     pub since: u64,
     /// The key.
     pub key: SigningKey,
@@ -60,7 +60,7 @@ pub enum KeyFileError {
     /// A line in front of the key.
     #[error("its line `{0}` is not known")]
     Line(String),
-    /// The key itself.
+    /// The key.
     #[error(transparent)]
     Key(#[from] KeyError),
 }
@@ -99,7 +99,8 @@ impl KeyFile {
         Ok(file)
     }
 
-    /// Of state, time and key. Any 32 octets are a key of Ed25519, and a flipped bit makes another, with which no signature is valid.
+    /// Checksum of state, time and key. Any 32 octets are a valid Ed25519 key, so a flipped bit would go unnoticed
+    /// without it.
     fn check(&self) -> String {
         let of = [self.state.name().as_bytes(), &self.since.to_be_bytes(), self.key.pkcs8()].concat();
         digest(&SHA256, &of).as_ref()[..8].iter().map(|octet| format!("{octet:02x}")).collect()

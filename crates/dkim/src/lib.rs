@@ -1,8 +1,10 @@
-//! DKIM (RFC 6376, RFC 8301, RFC 8463): keys, their DNS records, signatures of mail that streams by, and their verification.
+//! DKIM (RFC 6376, RFC 8301, RFC 8463): keys, their DNS records, streaming signatures, and their verification.
 //!
-//! For every program that hands mail to other hosts, or takes it from them. A [`Draft`] takes the fields of a header, then the body in pieces. It keeps the fields to sign and a hash.
-//! A [`Signer`] makes a `DKIM-Signature` field of it. [`KeyDirectory`] keeps the keys in files. A [`Verifier`] sees a message as
-//! it comes, and gives its signatures as [`Claim`]s, which the records of their keys decide. Nothing here opens a socket or reads a clock.
+//! For every program that sends mail to other hosts, or receives it from them. A [`Draft`] takes the fields of a
+//! header, then the body in pieces. It keeps the fields to sign and a hash. A [`Signer`] makes a `DKIM-Signature` field
+//! of it. [`KeyDirectory`] keeps the keys in files. A [`Verifier`] reads an arriving message, and returns its
+//! signatures as [`Claim`]s, to be verified with the records of their keys. Nothing here opens a socket or reads a
+//! clock.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,6 +1,7 @@
 //! Names of domains and selectors, as a signature and a path have them: in lower case, A-labels, letters, digits and hyphens.
 
-/// True for a domain in the form of `d=` (RFC 6376 section 3.5). An address such as 192.0.2.1 is none: no top-level domain is a number (RFC 3696 section 2).
+/// True for a domain in the form of `d=` (RFC 6376 section 3.5). An IP address is none: no top-level domain is a number
+/// (RFC 3696 section 2).
 pub fn is_domain(text: &str) -> bool {
     let last = text.rsplit('.').next().unwrap_or_default();
     is_labels(text) && text.len() <= 253 && !last.bytes().all(|octet| octet.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! Public keys of records, and what they verify.
+//! Public keys of records.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::signature::{
@@ -22,7 +22,7 @@ pub(crate) enum Unverified {
 const RSA_BITS: std::ops::RangeInclusive<usize> = 1024..=4096;
 
 impl KeyRecord {
-    /// Checks a signature of `data`, which both kinds hash with SHA-256.
+    /// Verifies a signature of `data`; both kinds hash with SHA-256.
     pub(crate) fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), Unverified> {
         let checked = match self.algorithm {
             Algorithm::Ed25519 if self.public.len() != 32 => return Err(Unverified::Key("its key has not 32 octets")),

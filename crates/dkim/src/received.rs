@@ -115,7 +115,7 @@ fn forms(text: Option<&str>) -> Option<(bool, bool)> {
     Some((is_relaxed(header.trim())?, is_relaxed(body.trim())?))
 }
 
-/// Like [`is_domain`](crate::is_domain), and with underscores, which selectors of strangers have.
+/// Like [`is_domain`](crate::is_domain), but with underscores, which foreign selectors may contain.
 fn is_host(text: &str) -> bool {
     let is_inner = |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || matches!(octet, b'-' | b'_');
     text.len() <= 253 && text.split('.').all(|label| (1..=63).contains(&label.len()) && label.bytes().all(is_inner))

@@ -30,10 +30,10 @@ pub enum RecordError {
     /// `v=` is another, or not the first tag.
     #[error("its version is not DKIM1")]
     Version,
-    /// `k=` names a kind of key that this crate does not know.
+    /// `k=` names an unknown kind of key.
     #[error("its kind of key is neither rsa nor ed25519")]
     Algorithm,
-    /// `h=` leaves SHA-256 out, or `s=` mail.
+    /// `h=` excludes SHA-256, or `s=` excludes mail.
     #[error("it is not for SHA-256, or not for mail")]
     Use,
     /// `p=` is missing, or not base64.
@@ -89,7 +89,8 @@ impl fmt::Display for KeyRecord {
     }
 }
 
-/// The tags of a list (RFC 6376 section 3.2), white space around names and values left out. `None`: it is none, or has a tag twice.
+/// The tags of a list (RFC 6376 section 3.2), without white space around names and values. `None`: malformed, or a
+/// duplicate tag.
 pub(crate) fn tags(text: &str) -> Option<Vec<(&str, &str)>> {
     let is_blank = |letter: char| matches!(letter, ' ' | '\t' | '\r' | '\n');
     let text = text.trim_matches(is_blank);

@@ -8,7 +8,7 @@ use crate::draft::{Draft, DraftError};
 use crate::key::{KeyError, SigningKey};
 use crate::names::{is_domain, is_selector};
 
-/// A key, and under which name verifiers find it.
+/// A key with the name of its record.
 #[derive(Debug)]
 pub struct Signer {
     domain: String,
@@ -29,7 +29,8 @@ pub enum SignError {
 }
 
 impl Signer {
-    /// Signs as `domain` with the key that is published under `selector`. `None`: one of them is no name in lower-case A-labels.
+    /// Signs as `domain` with the key that is published under `selector`. `None`: one of them is not in lower-case
+    /// A-labels.
     pub fn new(domain: &str, selector: &str, key: SigningKey) -> Option<Self> {
         let is_named = is_domain(domain) && is_selector(selector);
         is_named.then(|| Self { domain: domain.to_owned(), selector: selector.to_owned(), key })
@@ -50,8 +51,8 @@ impl Signer {
         &self.key
     }
 
-    /// The whole field of a message that is signed at `at` and, if it ends, not valid after `expires`; both in seconds since 1970. Lines have 78 columns, unless a name is
-    /// longer, and end with CRLF.
+    /// The complete field for a signature made at `at` and valid until `expires`, if given; both in seconds since 1970.
+    /// Lines have 78 columns, unless a name is longer, and end with CRLF.
     ///
     /// # Errors
     /// See [`SignError`].
@@ -107,7 +108,7 @@ impl Folded {
         self.add(text);
     }
 
-    /// Adds a part of a tag, on a new line if it has no room on this one.
+    /// Adds a part of a tag, on a new line if it does not fit.
     fn part(&mut self, text: &str) {
         if self.column + text.len() > COLUMNS_MAX {
             self.fold();

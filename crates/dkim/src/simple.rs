@@ -1,10 +1,10 @@
-//! The simple forms of fields and bodies (RFC 6376 section 3.4), which change nothing but the end of the body.
+//! The simple forms of fields and bodies (RFC 6376 section 3.4), which only normalise the end of the body.
 
 use aws_lc_rs::digest::Digest;
 
 use crate::canon::CountedHash;
 
-/// The simple form of a field, without its last line end. Lines that end with LF alone count as they go on the wire, with CRLF.
+/// The simple form of a field, without its last line end. A line end of LF counts as CRLF, as it will be sent.
 pub(crate) fn simple_field(field: &[u8]) -> Vec<u8> {
     let field = field.strip_suffix(b"\n").unwrap_or(field);
     let field = field.strip_suffix(b"\r").unwrap_or(field);
@@ -18,7 +18,7 @@ pub(crate) fn simple_field(field: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Hashes the simple form of a body (RFC 6376 section 3.4.3), however it is cut.
+/// Hashes the simple form of a body (RFC 6376 section 3.4.3), in pieces of any size.
 pub(crate) struct SimpleBodyHasher {
     hash: CountedHash,
     /// Line ends that count once more text follows.

@@ -31,7 +31,7 @@ pub struct DomainKeys {
 /// A key in its file.
 #[derive(Debug)]
 pub struct StoredKey {
-    /// The selector under which it is published.
+    /// The selector of its record.
     pub selector: String,
     /// File of the key.
     pub path: PathBuf,
@@ -48,7 +48,7 @@ pub struct KeyRecords {
     pub unusable: Vec<String>,
 }
 
-/// Why the directory cannot be used, or a change of it is refused.
+/// Why the key directory cannot be used or changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyStoreError {
@@ -72,13 +72,13 @@ pub enum KeyStoreError {
     /// The domain has no key that signs.
     #[error("{0} has no key; `posthaste dkim new {0}` makes the first ones")]
     Unknown(String),
-    /// The next keys of the domain are there.
+    /// The domain already has next keys.
     #[error("{0} has its next keys; `posthaste dkim activate {0}` puts them to use")]
     HasNext(String),
     /// The domain has no next key.
     #[error("{0} has no next key; `posthaste dkim rotate {0}` makes it")]
     NoNext(String),
-    /// A key of the domain cannot be read, so nothing of it is changed.
+    /// A key of the domain is unreadable, so no key of it is changed.
     #[error("{}: {why}", path.display())]
     Unreadable {
         /// File of the key.
@@ -86,7 +86,7 @@ pub enum KeyStoreError {
         /// Why.
         why: String,
     },
-    /// No key can be made.
+    /// The key generation failed.
     #[error(transparent)]
     Generate(#[from] GenerateError),
     /// A key that was good is refused.
@@ -95,15 +95,15 @@ pub enum KeyStoreError {
 }
 
 impl KeyDirectory {
-    /// The keys below `dir`, which need not be there.
+    /// The keys below `dir`, which may be missing.
     pub fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned() }
     }
 
-    /// All keys, by domain; none if there is no such directory. Blocks.
+    /// All keys, by domain; empty without the directory. Blocks.
     ///
     /// # Errors
-    /// The directory cannot be read, or others can read a key. A key that cannot be used is told in its place.
+    /// The directory cannot be read, or others can read a key. An unusable key is reported in its place.
     pub fn read(&self) -> Result<Vec<DomainKeys>, KeyStoreError> {
         let mut all = Vec::new();
         for name in names(&self.dir)? {
@@ -157,7 +157,8 @@ impl KeyDirectory {
             .collect()
     }
 
-    /// The records of the keys of a domain that sign now or next, or that have signed since a moment, in seconds since 1970: their mail may be on its way. Blocks.
+    /// Records of a domain's keys: those that sign now or next, and those that signed since `since`, as their mail may
+    /// be in transit. In seconds since 1970. Blocks.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -173,7 +174,8 @@ impl KeyDirectory {
         Ok(all)
     }
 
-    /// Makes the first keys of a domain, which sign at once. Their selectors begin with `month`, such as `2611`. `now` is in seconds since 1970. Blocks.
+    /// Makes the first keys of a domain, active at once. Their selectors begin with `month`, such as `2611`. `now` is
+    /// in seconds since 1970. Blocks.
     ///
     /// # Errors
     /// [`KeyStoreError::Known`], or a key cannot be made or written.
@@ -191,7 +193,7 @@ impl KeyDirectory {
         self.make(domain, algorithms, (month, KeyState::Active, now))
     }
 
-    /// Makes the next key for each one of a domain that signs; they wait until [`activate`](Self::activate). Blocks.
+    /// Makes a next key for each active one of a domain; they wait for [`activate`](Self::activate). Blocks.
     ///
     /// # Errors
     /// [`KeyStoreError::Unknown`], [`KeyStoreError::HasNext`], or a key cannot be read, made or written.
@@ -211,7 +213,7 @@ impl KeyDirectory {
         self.make(domain, &algorithms, (month, KeyState::Next, now))
     }
 
-    /// Has the next keys of a domain sign, and then those that have signed no more. Returns all of its keys. Blocks.
+    /// Activates the next keys of a domain, then retires the previous ones. Returns all of its keys. Blocks.
     ///
     /// # Errors
     /// [`KeyStoreError::NoNext`], or a key cannot be read or written.
@@ -267,7 +269,7 @@ impl KeyDirectory {
     }
 }
 
-/// The names in a directory, sorted; none without it.
+/// The names in a directory, sorted; empty without it.
 fn names(dir: &Path) -> Result<Vec<String>, KeyStoreError> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -332,13 +334,13 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> KeyStoreError {
     move |error| KeyStoreError::Io { path: path.to_owned(), error }
 }
 
-/// A link is not followed, and a pipe in place of a file does not hold up whoever opens it.
+/// Flags that follow no link, and do not block on a pipe.
 fn nofollow() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
 
 const SUFFIX: &str = ".pem";
-/// In place of a selector.
+/// In place of an unknown selector.
 const UNKNOWN: &str = "?";
 const NO_SELECTOR: &str =
     "the name before .pem is no selector: rename the file, with lower-case letters, digits, hyphens and dots alone";

@@ -1,4 +1,4 @@
-//! A message that streams by, kept as far as the verification of its signatures needs it.
+//! A message in transit: keeps only what the verification of its signatures needs.
 
 use crate::canon::BodyHasher;
 use crate::claim::Claim;
@@ -6,9 +6,9 @@ use crate::draft::HEADER_BYTES_MAX;
 use crate::received::{ReceivedSignature, domain_of};
 use crate::simple::SimpleBodyHasher;
 
-/// Signatures that are looked at; others are ignored.
+/// Maximum signatures that are verified; others are ignored.
 pub const SIGNATURES_MAX: usize = 5;
-/// Fields of a header at most, else no signature of it counts.
+/// Maximum fields of a header; beyond it no signature counts.
 pub const HEADER_FIELDS_MAX: usize = 1000;
 
 /// Takes the fields of a header, [`begin_body`](Self::begin_body), then the body in pieces. Keeps the header, up to [`HEADER_BYTES_MAX`] octets, and two hashes at most.
@@ -18,7 +18,7 @@ pub struct Verifier {
     fields: Vec<Vec<u8>>,
     bytes: usize,
     is_too_large: bool,
-    /// Indexes of fields, and what is in them.
+    /// Indexes of signature fields, with their parsed content.
     signatures: Vec<Found>,
     relaxed: Option<BodyHasher>,
     simple: Option<SimpleBodyHasher>,
@@ -50,12 +50,13 @@ impl Verifier {
         }
     }
 
-    /// A field is there that is too large to be given as a whole: no signature counts.
+    /// Notes a field that is too large: no signature counts.
     pub fn field_too_large(&mut self) {
         self.is_too_large = true;
     }
 
-    /// The header has ended. Chooses the signatures: those of `author`, the domain of From, and of domains above and below it come first.
+    /// Ends the header and selects the signatures. Those of `author`, the domain of From, and of related domains come
+    /// first.
     pub fn begin_body(&mut self, author: Option<&str>) {
         let domains =
             self.fields.iter().enumerate().filter_map(|(at, field)| Some((at, self.signature_domain(field)?)));

@@ -15,19 +15,19 @@ use crate::{Pace, Resolver, Settings, SetupError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnprovenAd {
-    /// The resolvers are not known.
+    /// The resolvers are unknown.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// On the way to it anybody can set the bit.
+    /// Anybody on the path to it can set the bit.
     #[error("the resolver {0} is not on this machine: its answers can be forged on the way")]
     Far(IpAddr),
-    /// A forwarder, which may pass on the bit AD of its upstream.
+    /// A forwarder, which may pass on its upstream's AD bit.
     #[error("the resolver {0} is {1}: it may pass on the bit AD of others")]
     Forwarder(IpAddr, &'static str),
     /// A name that is signed, without the bit AD.
     #[error("the resolver {0} does not say that `{name}` is signed: it does not validate DNSSEC", name = SIGNED)]
     NotSigned(IpAddr),
-    /// A name whose signature is broken, with an answer.
+    /// It returned an answer with a broken signature.
     #[error("the resolver {0} does not validate DNSSEC: {name} has a broken signature, and an answer", name = BROKEN)]
     NotValidated(IpAddr),
     /// No answer to a test.
@@ -43,9 +43,8 @@ pub enum UnprovenAd {
 }
 
 impl Settings {
-    /// Proves that the bit AD of the resolvers can be believed, and returns them. Each must be on this machine, and be
-    /// none that passes on what others say. It must know a signed name as such, and have no answer for a name with a
-    /// broken signature.
+    /// Tests that the AD bit of the resolvers can be trusted, and returns them. Each must be on this machine and must
+    /// not be a forwarder. It must authenticate a signed name, and refuse a name with a broken signature.
     ///
     /// # Errors
     /// [`UnprovenAd`]: [`trust_ad`](Self::trust_ad) has to stay off.
@@ -102,7 +101,7 @@ fn forwarder_at(ip: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// True if the server identifies itself as dnsmasq. Others give another answer, or none.
+/// True if the server identifies itself as dnsmasq. Other servers answer differently or not at all.
 async fn is_dnsmasq(server: SocketAddr, time: Duration) -> bool {
     let mut question = Query::query(Name::from_ascii("version.bind.").expect("a name"), RecordType::TXT);
     question.set_query_class(DNSClass::CH);
@@ -115,7 +114,7 @@ async fn is_dnsmasq(server: SocketAddr, time: Duration) -> bool {
 
 /// A zone that has been signed since 2009.
 const SIGNED: &str = "org";
-/// Kept with a broken signature, for such tests.
+/// A public test name with a broken signature.
 const BROKEN: &str = "www.dnssec-failed.org";
 
 #[cfg(test)]

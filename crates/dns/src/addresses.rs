@@ -7,10 +7,10 @@ use tokio::time::Instant;
 use super::IpStrategy;
 use super::own::OwnPort;
 
-/// The addresses of a host that can be used, at least one. Cheap to clone.
+/// The usable addresses of a host, at least one. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
-    /// Sorted: by family as the strategy has it, then by address.
+    /// Sorted by the strategy's order of families, then by address.
     ordered: Arc<[IpAddr]>,
     /// Our own ports, of all address families.
     ours: Arc<[OwnPort]>,
@@ -21,7 +21,7 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// `None`: none of them can be used.
+    /// `None` if none is usable.
     pub(super) fn new(
         addresses: impl IntoIterator<Item = IpAddr>,
         strategy: IpStrategy,
@@ -56,7 +56,7 @@ impl Addresses {
         Addresses { is_secure, alias, ..self }
     }
 
-    /// `is_secure_alias`: DNSSEC authenticates the host's name as an alias, if not what it leads to.
+    /// `is_secure_alias`: DNSSEC authenticates the host's name as an alias, but not the alias's target.
     pub(super) fn of_alias(self, is_secure_alias: bool) -> Self {
         Addresses { is_secure_alias, ..self }
     }
@@ -67,7 +67,7 @@ impl Addresses {
     }
 
     /// True if the host can have TLSA records: its addresses are [secure](Self::is_secure), or its name is a secure
-    /// alias. The latter has records at the alias name alone (RFC 7672 section 2.2.2).
+    /// alias. In the latter case the records are at the alias name only (RFC 7672 section 2.2.2).
     pub fn may_have_tlsa(&self) -> bool {
         self.is_secure || self.is_secure_alias
     }
@@ -77,12 +77,12 @@ impl Addresses {
         self.alias.as_ref()
     }
 
-    /// All addresses, ordered by family as the strategy has it, then by number.
+    /// All addresses, in the strategy's order of families, then by number.
     pub fn all(&self) -> &[IpAddr] {
         &self.ordered
     }
 
-    /// The order of one attempt: by family, at random within each. A caller whose source lacks a family leaves that out.
+    /// The order of one attempt: by family, random within each. A caller without a source of a family skips it.
     pub fn order(&self, random: &mut Random) -> Vec<IpAddr> {
         let first_is_ipv4 = self.ordered[0].is_ipv4();
         let mut keyed: Vec<_> =
@@ -91,19 +91,19 @@ impl Addresses {
         keyed.into_iter().map(|(_, _, address)| address).collect()
     }
 
-    /// True if we listen at a port of one of the host's addresses: mail for it would come back. `is_fixed`: an operator has named the host, so an address
-    /// counts only if a listener names it, too.
+    /// True if one of the host's addresses is a listener of ours: mail for it would loop. `is_fixed`: an operator has
+    /// named the host, so an address counts only if a listener names it, too.
     pub fn are_ours(&self, port: u16, is_fixed: bool) -> bool {
         self.ours.iter().any(|own| own.port == port && (own.is_named || !is_fixed))
     }
 
-    /// From then on they have to be looked up again.
+    /// Expiry, after which they are looked up again.
     pub fn valid_until(&self) -> Instant {
         self.valid_until
     }
 }
 
-/// Addresses of one family that are kept for a host.
+/// Maximum addresses of one family for a host.
 const IN_FAMILY_MAX: usize = 16;
 
 #[cfg(test)]

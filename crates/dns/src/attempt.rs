@@ -5,14 +5,14 @@ use posthaste_random::Random;
 
 use super::{Addresses, DnsError, MailDestination, MailHost, Resolver};
 
-/// One walk through the hosts of a destination, with their addresses looked up when their turn comes.
+/// One walk through the hosts of a destination. Each host's addresses are looked up when it is reached.
 #[derive(Debug)]
 pub struct Attempt {
     destination: Arc<MailDestination>,
     /// Port of its hosts.
     port: u16,
     order: VecDeque<MailHost>,
-    /// The worst preference whose hosts are known not to be ours.
+    /// The worst preference whose hosts were checked not to be ours.
     checked: Option<u16>,
     found: bool,
     unanswered: Option<DnsError>,

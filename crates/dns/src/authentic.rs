@@ -1,4 +1,4 @@
-//! Questions with the bit AD. hickory sends neither AD nor DO unless it validates answers by itself.
+//! Queries with the AD bit. hickory sends neither AD nor DO unless it validates answers itself.
 
 use std::future::Future;
 use std::net::IpAddr;

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-/// Answers by name, each until its own time.
+/// Answers by name, each until its own expiry.
 ///
-/// Of concurrent callers with the same name, one asks and the others wait for its answer. At most `entries_max` names
-/// are kept, in two halves. When the younger half is full, it becomes the older one, and entries of the old half that
-/// were not used since are dropped.
+/// Of concurrent callers with the same name, one sends the query and the others wait for its answer. At most
+/// `entries_max` names are kept, in two halves. When the younger half is full, it becomes the older one, and entries of
+/// the old half that were not used since are dropped.
 #[derive(Debug)]
 pub struct Cache<V> {
     halves: Mutex<Halves<V>>,
@@ -32,13 +32,14 @@ impl<V: Clone> Cache<V> {
         Cache { halves: Mutex::new(halves), half_max: (entries_max / 2).max(1) }
     }
 
-    /// The value of `name` that is valid at `now`; `look_up` finds it and the time from which it is not used any more.
+    /// The value of `name` valid at `now`. `look_up` returns it with its expiry.
     pub async fn get(&self, name: &str, now: Instant, look_up: impl Future<Output = (V, Instant)>) -> V {
         let cell = self.cell(name, now);
         cell.get_or_init(|| look_up).await.0.clone()
     }
 
-    /// The last value of `name` and its time, which may be over. `None`: it was never looked up, or is being looked up now.
+    /// The last value of `name` with its expiry, which may have passed. `None`: never looked up, or a look-up is
+    /// running.
     pub fn last(&self, name: &str) -> Option<(V, Instant)> {
         let halves = self.halves.lock().expect("no panic with the lock");
         halves.young.get(name).or_else(|| halves.old.get(name))?.get().cloned()

@@ -4,16 +4,16 @@ use crate::{
     FoundRecord, OwnDomain, OwnServers, RecordSource, Resolver, Settings, SetupError, SpfMergeError, WantedRecord,
 };
 
-/// The records of a domain as one round of questions has seen them, and who was asked. Its form in JSON is for programs.
+/// The records of a domain as found by one check, and the servers asked. The JSON form is for programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DomainCheck {
     /// The domain.
     pub domain: String,
     /// The host of its mail.
     pub host: String,
-    /// The records that it needs.
+    /// The needed records.
     pub records: Vec<WantedRecord>,
-    /// The domain's own servers. Empty if they could not be asked, so that the resolver was.
+    /// The domain's own servers. Empty if they could not be reached and the resolver was asked.
     pub servers: Vec<String>,
     /// The domain has a key of DKIM.
     pub has_keys: bool,
@@ -23,12 +23,12 @@ pub struct DomainCheck {
     pub has_policy: Option<bool>,
 }
 
-/// Facts about the host that a check finds by other questions to the same source.
+/// Facts about the host, found by further queries.
 #[derive(Debug, Clone, Default)]
 pub struct HostView {
     /// The id of the MTA-STS policy that is served.
     pub policy_id: Option<String>,
-    /// TLSA records of the host's certificate that are there, or are needed before its key changes.
+    /// TLSA records of the host's certificate: existing ones, and ones needed before its key changes.
     pub tlsa: Vec<WantedRecord>,
 }
 
@@ -39,7 +39,7 @@ pub enum CheckError {
     /// The settings of DNS.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The SPF records that are there.
+    /// The existing SPF records.
     #[error(transparent)]
     Spf(#[from] SpfMergeError),
 }
@@ -83,7 +83,7 @@ impl DomainCheck {
         self.left() == 0 && self.has_keys && self.host_address == FoundRecord::Same
     }
 
-    /// The number of records that are not as they should be.
+    /// The number of wrong or missing records.
     pub fn left(&self) -> usize {
         self.records.iter().filter(|record| record.found != FoundRecord::Same).count()
     }
@@ -150,7 +150,7 @@ impl Serialize for WantedRecord {
     }
 }
 
-/// Asks the servers of domains themselves at this port, or the resolver if none of them answers.
+/// Asks the domain's own servers at this port, or the resolver if none of them answers.
 ///
 /// # Errors
 /// Errors of `ask`, or [`CheckError::Setup`].

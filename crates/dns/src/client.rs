@@ -14,7 +14,7 @@ use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use hickory_resolver::{Resolver, system_conf};
 use tokio::time::Instant;
 
-/// Asks the resolvers. Keeps nothing.
+/// Sends queries to the resolvers, without a cache.
 pub(super) struct Client {
     resolver: Resolver<AskingProvider>,
     /// The bit AD is believed.
@@ -25,17 +25,17 @@ pub(super) struct Client {
     pub(super) meters: Arc<DnsMeters>,
 }
 
-/// The records of a positive answer, and for how long it is valid.
+/// Records of a positive answer, with their TTL.
 pub(super) struct Records {
     pub(super) data: Vec<RData>,
     pub(super) ttl_secs: u32,
-    /// The end of the alias, if the name is one.
+    /// The alias's target, if the name is an alias.
     pub(super) alias: Option<Name>,
-    /// The resolver has validated all of it, and is believed.
+    /// The resolver has validated the answer and is trusted.
     pub(super) is_secure: bool,
 }
 
-/// Why there are no records.
+/// Why an answer has no records.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// NXDOMAIN, with the TTL of RFC 2308 section 5.
@@ -46,12 +46,12 @@ pub(super) enum Failure {
     Timeout(&'static str),
     /// No answer that can be used.
     Unanswered(String),
-    /// DNS has no such names, so it was not asked.
+    /// Invalid in DNS, so no query was sent.
     NotAName,
 }
 
 impl Failure {
-    /// Why nobody knows. `None`: the answer is that there are no records.
+    /// The reason of a missing answer. `None` if the answer is that there are no records.
     pub(super) fn unanswered(&self) -> Option<String> {
         match self {
             Failure::NoSuchName { .. } | Failure::NoData { .. } => None,
@@ -62,7 +62,7 @@ impl Failure {
     }
 }
 
-/// Each question is sent so often within its time.
+/// Transmissions of a query within its time.
 const TRIES: u32 = 3;
 
 impl Client {
@@ -110,7 +110,8 @@ impl Client {
         &self.slots
     }
 
-    /// Asks for one type of a name without its final dot, in a slot of [`slots`](Self::slots). Labels may have any octets.
+    /// Queries one type of a name, without its final dot, in a slot of [`slots`](Self::slots). Labels may contain any
+    /// octets.
     pub(super) async fn ask(&self, name: &str, kind: RecordType, slot: Slot) -> Result<Records, Failure> {
         // Made of labels it is absolute: the search list of the system is not used.
         let Ok(name) = Name::from_labels(name.split('.').map(str::as_bytes)) else { return Err(Failure::NotAName) };

@@ -20,8 +20,8 @@ pub struct MailHost {
 pub struct Site(Arc<[MailHost]>);
 
 impl Site {
-    /// The hosts of one list, ordered by preference and name, each once with its best preference. Ours are taken out, and others that are not better;
-    /// of the rest the first `hosts_max` stay.
+    /// The hosts of one list, ordered by preference and name, each once with its best preference. Removes our own host
+    /// and those of equal or worse preference, then keeps the first `hosts_max`.
     pub(super) fn new(
         hosts: impl IntoIterator<Item = MailHost>,
         hosts_max: usize,
@@ -53,7 +53,7 @@ impl Site {
         Site(self.0.iter().filter(|host| is_permitted(&host.name)).cloned().collect())
     }
 
-    /// The order of one attempt: by preference, at random among hosts of the same (RFC 5321 section 5.1).
+    /// The order of one attempt: by preference, random among hosts of the same (RFC 5321 section 5.1).
     pub fn order(&self, random: &mut Random) -> Vec<MailHost> {
         let mut keyed: Vec<_> = self.0.iter().map(|host| (host.preference, random.next(), host)).collect();
         keyed.sort_unstable();
@@ -75,9 +75,9 @@ pub struct MailDestination {
     /// Its list of hosts is authenticated by DNSSEC. Without MX records the addresses of the domain decide (RFC 7672
     /// section 2.2.2). Never without [`Settings::trust_ad`](super::Settings::trust_ad).
     pub is_secure: bool,
-    /// An operator has named its hosts, which may be on this machine.
+    /// An operator has chosen the hosts, which may be on this machine.
     pub fixed: bool,
-    /// From then on it has to be looked up again.
+    /// Expiry, after which it is looked up again.
     pub valid_until: Instant,
 }
 
@@ -87,7 +87,7 @@ impl MailDestination {
         [Arc::from(&*self.domain)].into_iter().chain(self.alias.clone()).collect()
     }
 
-    /// It, without hosts that are not permitted. `None`: no host is left.
+    /// This destination with permitted hosts only. `None` if no host is left.
     pub fn only(&self, is_permitted: impl Fn(&str) -> bool) -> Option<MailDestination> {
         let site = self.site.only(is_permitted);
         (!site.hosts().is_empty()).then(|| MailDestination { site, ..self.clone() })

@@ -27,7 +27,7 @@ pub enum DnsError {
     /// No mail host is better than ourselves (RFC 5321 section 5.1).
     #[error("mail for {0} would come back to this host")]
     Loop(String),
-    /// The domain has a policy that permits none of its mail hosts (RFC 8461 section 4.1).
+    /// The domain's policy permits none of its mail hosts (RFC 8461 section 4.1).
     #[error("the MTA-STS policy of {0} permits none of its mail hosts")]
     NotPermitted(String),
 }

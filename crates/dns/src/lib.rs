@@ -1,10 +1,12 @@
-//! Mail hosts of a domain: MX and address look-ups (RFC 5321 section 5.1), cached, and the meaning of their absence; texts (TXT), too.
+//! Mail hosts of a domain: cached MX and address look-ups (RFC 5321 section 5.1), the meaning of missing records, and
+//! TXT records.
 //!
-//! For every program that sends mail or judges it: all that ask through one resolver share its cache, its bound of questions and its memory of failures.
+//! For every program that sends or checks mail. Users of one resolver share its cache, its limit of queries and its
+//! memory of failures.
 //!
-//! [`Resolver::destination`] gives the list of hosts, [`Attempt`] walks through it, one host and its addresses at a time. Resolvers that are asked should be
-//! caching ones, best on this machine: they walk down from the root. [`OwnServers`] asks the servers of a domain themselves. DNSSEC is not
-//! validated here: with [`Settings::trust_ad`] the resolvers are believed that they have done so.
+//! [`Resolver::destination`] gives the list of hosts, [`Attempt`] walks through it, one host and its addresses at a
+//! time. The resolvers should be recursive and caching, preferably on this machine. [`OwnServers`] asks a domain's own
+//! servers. DNSSEC is not validated here: with [`Settings::trust_ad`] the resolvers are trusted to do so.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -71,7 +73,7 @@ pub use wanted::{FoundRecord, OwnDomain, WEB_NAMES, WantedRecord};
 use std::future::Future;
 use std::task::Poll;
 
-/// The results of all futures, which run at once in this task.
+/// Runs all futures concurrently in this task and returns their results.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut running: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|context| {

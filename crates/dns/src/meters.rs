@@ -11,7 +11,7 @@ const KINDS: [&str; 4] = ["mx", "a", "aaaa", "other"];
 /// Ends of a question.
 const OUTCOMES: [&str; 5] = ["answer", "no_such_name", "no_data", "timeout", "failure"];
 
-/// The end of a question.
+/// The outcome of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The records that were asked for.
@@ -26,7 +26,7 @@ pub(super) enum Outcome {
     Failure,
 }
 
-/// Counts since the start. A new resolver goes on with those of the one before.
+/// Counts since the start. A new resolver continues those of its predecessor.
 #[derive(Debug)]
 pub(super) struct DnsMeters {
     questions: [[AtomicU64; OUTCOMES.len()]; KINDS.len()],
@@ -38,9 +38,10 @@ pub(super) struct DnsMeters {
 /// Counts of a resolver since the start, and its questions now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsStats {
-    /// Questions by their type (`mx`, `a`, `aaaa`, `other`) and their end (`answer`, `no_such_name`, `no_data`, `timeout`, `failure`). All pairs, in one order.
+    /// Queries by type (`mx`, `a`, `aaaa`, `other`) and outcome (`answer`, `no_such_name`, `no_data`, `timeout`,
+    /// `failure`). All pairs, in a fixed order.
     pub questions: Vec<(&'static str, &'static str, u64)>,
-    /// From a question to its answer, or to the end of its time, in microseconds.
+    /// Time from a query to its answer or timeout, in microseconds.
     pub took_us: HistogramRead,
     /// Look-ups of a domain's mail hosts, or of a host's addresses, that the cache knew.
     pub hits: u64,
@@ -64,7 +65,7 @@ impl Default for DnsMeters {
 }
 
 impl DnsMeters {
-    /// A question has ended.
+    /// Counts a finished query.
     pub fn asked(&self, kind: RecordType, outcome: Outcome, took: Duration) {
         let kind = match kind {
             RecordType::MX => 0,
@@ -76,13 +77,13 @@ impl DnsMeters {
         self.took_us.count(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Somebody wants to know what a name has.
+    /// Counts a look-up of a name.
     pub fn looked_up(&self, is_hit: bool) {
         let count = if is_hit { &self.hits } else { &self.misses };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All counts, with those of the slots.
+    /// All counts, including those of the slots.
     pub fn read(&self, (asked, waiting): (u64, u64)) -> DnsStats {
         let kinds = KINDS.iter().zip(&self.questions);
         let each = |(kind, counts): (&&'static str, &[AtomicU64; OUTCOMES.len()])| {

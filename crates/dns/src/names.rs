@@ -15,7 +15,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Reads the part of an address after the `@`. `None`: neither domain nor address literal.
+    /// Parses the part of an address after the `@`. `None`: neither domain nor address literal.
     pub(super) fn read(text: &str) -> Option<Target> {
         match text.strip_prefix('[') {
             Some(rest) => literal(rest.strip_suffix(']')?).map(Target::Literal),
@@ -38,7 +38,7 @@ pub(super) fn reverse_name(address: IpAddr) -> String {
     }
 }
 
-/// True if mail can be sent to a host of this name: a host name, or an address literal (RFC 5321 section 4.1.3). An address without brackets is neither.
+/// True for a host name or an address literal (RFC 5321 section 4.1.3). An address without brackets is neither.
 pub fn is_next_hop(host: &str) -> bool {
     Target::read(host).is_some() && host.parse::<IpAddr>().is_err()
 }
@@ -62,7 +62,7 @@ pub(super) fn literal_text(address: IpAddr) -> String {
     }
 }
 
-/// A domain in the form of DNS. U-labels become A-labels by UTS 46. `None`: DNS has no such name.
+/// A domain in DNS form. U-labels become A-labels by UTS 46. `None` if it is invalid.
 pub(super) fn domain(text: &str) -> Option<String> {
     let text = text.strip_suffix('.').unwrap_or(text);
     let name = if text.is_ascii() {
@@ -83,7 +83,8 @@ fn is_host_octet(octet: u8) -> bool {
     octet.is_ascii_alphanumeric() || octet == b'-' || octet == b'_'
 }
 
-/// True if mail can be sent to the address. An unspecified one means this host to the kernel; the others are no hosts.
+/// True if mail can be sent to the address. The kernel takes an unspecified address for this host; the others are no
+/// hosts.
 pub(super) fn is_usable(address: &IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && *address != IpAddr::V4(Ipv4Addr::BROADCAST)
 }

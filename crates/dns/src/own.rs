@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 #[derive(Debug, Default)]
 pub(super) struct OwnListeners(Vec<SocketAddr>);
 
-/// A port of an address at which this server listens.
+/// An address and port of our listeners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OwnPort {
     pub port: u16,
-    /// A listener names the address, and it is none of loopback.
+    /// True if a listener names the address, and it is not loopback.
     pub is_named: bool,
 }
 
@@ -23,7 +23,8 @@ impl OwnListeners {
         self.0.iter().any(|listener| listener.port() == port)
     }
 
-    /// The ports at which mail sent to `address` comes back to us. A listener without an address has all of this machine.
+    /// The ports at which mail sent to `address` returns to us. A listener without an address covers all of this
+    /// machine.
     pub fn ports_at(&self, address: IpAddr) -> Vec<OwnPort> {
         let is_here = self.0.iter().any(|listener| listener.ip().is_unspecified()) && is_of_this_machine(address);
         let is_ours = |listener: &&SocketAddr| match listener.ip() {
@@ -38,7 +39,8 @@ impl OwnListeners {
     }
 }
 
-/// True if the machine has the address, as far as the kernel tells: it can be bound, and one that no machine has cannot. Asked each time, as addresses change.
+/// True if the machine has the address: it can be bound, and an address that no machine has cannot. Checked each time,
+/// as addresses change.
 fn is_of_this_machine(address: IpAddr) -> bool {
     // Bound with `ip_nonlocal_bind` alone. Mail that only we could take is given up, so an error of another kind, such as too many open files, proves nothing.
     let nobodys = match address {

@@ -13,15 +13,16 @@ use tokio::time::timeout;
 use crate::zone_reply::{Referral, ZoneReply, host_text};
 use crate::{DnsError, Resolver, names};
 
-/// Asks the servers of each name's own zone. Its answers are what the zone's owner has published by now, and no cache learns that a name is not there.
+/// Queries the authoritative servers of each name. Answers are current, and no cache learns that a name is missing.
 ///
-/// A [`Resolver`] names the servers of the top-level domain; from there delegations and aliases are followed, within bounds. UDP first, TCP if an answer is
-/// truncated. DNSSEC is not validated. Zones are remembered for the life of the object, which should be one round of questions.
+/// A [`Resolver`] names the servers of the top-level domain; from there delegations and aliases are followed, within
+/// bounds. UDP first, TCP if an answer is truncated. DNSSEC is not validated. Zones are cached during the object's
+/// life, which should be one round of queries.
 #[derive(Debug)]
 pub struct OwnServers<'a> {
     resolver: &'a Resolver,
     port: u16,
-    /// Time limit of one question, including all referrals.
+    /// Timeout of one query, including all referrals.
     time: Duration,
     zones: Mutex<HashMap<String, Arc<Zone>>>,
     /// A server has answered for its zone.
@@ -36,7 +37,7 @@ struct Zone {
     servers: Vec<(String, IpAddr)>,
 }
 
-/// No answer of one server.
+/// Why a server gave no answer.
 #[derive(Debug)]
 pub(crate) enum NoReply {
     /// No answer in time: another try may help.
@@ -58,7 +59,7 @@ impl<'a> OwnServers<'a> {
         self.resolver
     }
 
-    /// True if no server has answered for its zone: port 53 of other hosts is blocked, or somebody else answers in their place.
+    /// True if no server has answered for its zone: port 53 of other hosts is blocked or intercepted.
     pub fn is_cut_off(&self) -> bool {
         self.is_cut_off.load(Ordering::Relaxed)
     }
@@ -73,7 +74,7 @@ impl<'a> OwnServers<'a> {
         names
     }
 
-    /// The records of `name`, or of the end of its aliases; none if the name has others.
+    /// The records of `name`, or of its alias target; empty if the name exists without them.
     ///
     /// # Errors
     /// [`DnsError::NotADomain`], [`DnsError::NoSuchDomain`] or [`DnsError::Unanswered`].
@@ -104,7 +105,7 @@ impl<'a> OwnServers<'a> {
         Err(DnsError::Unanswered { name: asked.to_owned(), why: format!("more than {ALIASES_MAX} aliases in a row") })
     }
 
-    /// Walks down from the nearest known zone.
+    /// Follows referrals from the nearest known zone.
     async fn ask(&self, name: &str, kind: RecordType) -> Result<ZoneReply, String> {
         let mut zone = self.nearest(name).await?;
         for _ in 0..REFERRALS_MAX {
@@ -137,7 +138,7 @@ impl<'a> OwnServers<'a> {
         Err("no name servers are known".to_owned())
     }
 
-    /// Finds the addresses of a zone's servers: those that came with the referral, else by the resolver.
+    /// Finds the addresses of a zone's servers: glue of the referral, else by the resolver.
     async fn enter(&self, referral: Referral) -> Result<Arc<Zone>, String> {
         let Referral { zone: name, mut hosts } = referral;
         hosts.truncate(HOSTS_MAX);
@@ -167,7 +168,7 @@ impl<'a> OwnServers<'a> {
         Ok(zone)
     }
 
-    /// The first usable reply of the zone's servers. Silent ones are asked twice.
+    /// The first usable reply of the zone's servers. Silent ones are queried twice.
     async fn ask_zone(&self, zone: &Zone, name: &str, kind: RecordType) -> Result<ZoneReply, String> {
         let query = query(name, kind)?;
         let mut why = String::new();
@@ -262,9 +263,9 @@ impl From<std::io::Error> for NoReply {
 
 /// Aliases in a row that are followed.
 const ALIASES_MAX: usize = 8;
-/// Delegations on the way to a zone; a name of `ip6.arpa` may have many.
+/// Maximum referrals on the way to a zone; a name of `ip6.arpa` may need many.
 const REFERRALS_MAX: usize = 16;
-/// Names from the top at which a first zone is looked for.
+/// Labels from the top at which a first zone is searched.
 const FIRST_ZONES_MAX: usize = 4;
 const HOSTS_MAX: usize = 8;
 const SERVERS_MAX: usize = 16;

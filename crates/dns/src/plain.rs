@@ -11,13 +11,13 @@ use super::slots::Asker;
 use super::zone_reply::{host_text, name_text};
 use super::{DnsError, Pace};
 
-/// Records as DNS has them, for whoever judges mail: no implicit MX, no choice of addresses, no hosts left out.
+/// Plain DNS records, for checks of mail: no implicit MX, no choice of addresses, no filtered hosts.
 ///
-/// A name may have any octets in its labels. A name without such records has an empty answer.
+/// Labels may contain any octets. An existing name without such records has an empty answer.
 #[derive(Debug, Clone, Copy)]
 pub struct PlainLookup<'a>(pub(super) &'a Resolver, pub(super) Asker<'a>);
 
-/// An answer of more octets counts as none: strangers choose the names that are kept in the cache.
+/// A longer answer counts as none: strangers choose the names in the cache.
 pub const ANSWER_BYTES_MAX: usize = 8 << 10;
 /// Answers in the cache at most.
 pub(super) const ANSWERS_MAX: usize = 20_000;
@@ -31,7 +31,7 @@ impl PlainLookup<'_> {
         self.get(name, RecordType::TXT).await
     }
 
-    /// The addresses of one family, A or AAAA. Those that the configuration gives to a host count before DNS.
+    /// The addresses of one family, A or AAAA. Addresses in the configuration take precedence over DNS.
     ///
     /// # Errors
     /// As [`texts`](Self::texts).
@@ -94,7 +94,7 @@ impl PlainLookup<'_> {
     }
 }
 
-/// Texts, addresses and hosts as text. The answer has records of one type.
+/// TXT records, addresses and hosts as text. The answer contains one type.
 fn texts_of(records: &[RData]) -> Vec<String> {
     let mut mail_hosts: Vec<_> = records
         .iter()

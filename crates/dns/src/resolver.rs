@@ -25,7 +25,7 @@ use super::{
 
 /// Finds the hosts of domains, and their addresses. Shared by all tasks; answers are kept until their TTL has passed, within bounds.
 ///
-/// Of callers with the same question at once, one asks. A dropped future stops nothing that others wait for.
+/// Concurrent callers with the same question share one query. A dropped future does not affect other callers.
 pub struct Resolver {
     settings: Settings,
     pub(super) client: Client,
@@ -58,9 +58,10 @@ impl Resolver {
         })
     }
 
-    /// Names of this host, and where it listens. MX hosts that are one of them are not used, nor others that are not better (RFC 5321 section 5.1).
+    /// Sets the names and listeners of this host. MX hosts with one of these names are skipped, and those of equal or
+    /// worse preference (RFC 5321 section 5.1).
     ///
-    /// A listener without an address has all of this machine. Names that are no host names are ignored.
+    /// A listener without an address covers all of this machine. Invalid host names are ignored.
     pub fn with_own(
         mut self,
         own_names: impl IntoIterator<Item = impl AsRef<str>>,
@@ -85,12 +86,12 @@ impl Resolver {
     /// The hosts for mail to `domain`: a domain in U-labels or A-labels, or an address literal (RFC 5321 section 4.1.3).
     ///
     /// # Errors
-    /// [`DnsError`]: there are none. It holds for all recipients of the domain.
+    /// [`DnsError`], for all recipients of the domain.
     pub async fn destination(&self, domain: &str) -> Result<Arc<MailDestination>, DnsError> {
         self.destination_in(None, domain).await
     }
 
-    /// [`destination`](Self::destination), asked for in a slot that the caller has been given.
+    /// Like [`destination`](Self::destination), in a slot of the caller.
     pub async fn destination_in(&self, slot: Option<Slot>, domain: &str) -> Result<Arc<MailDestination>, DnsError> {
         match Target::read(domain) {
             None => Err(DnsError::NotADomain(domain.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect())),
@@ -113,7 +114,7 @@ impl Resolver {
         }
     }
 
-    /// The name whose MX records have to be asked for before [`destination`](Self::destination) knows the hosts of `domain`. `None`: it knows them, or their lack.
+    /// The name whose MX query [`destination`](Self::destination) needs for `domain`. `None`: the cache has the answer.
     pub fn question(&self, domain: &str) -> Option<(String, Pace)> {
         let Some(Target::Domain(domain)) = Target::read(domain) else { return None };
         if self.hosts.get(&domain).is_some() {
@@ -124,7 +125,7 @@ impl Resolver {
         (!is_known).then(|| (domain, pace_of(last)))
     }
 
-    /// Has `start` called with a slot for a question, at once or when the turn of the tenant comes. It gives the slot back if it wants none any more.
+    /// Calls `start` with a slot, at once or when the tenant's turn comes. `start` returns an unneeded slot.
     pub fn when_free(
         &self,
         pace: Pace,
@@ -134,7 +135,7 @@ impl Resolver {
         self.client.slots().wait(pace, Asker::Tenant(tenant), start);
     }
 
-    /// A host as its own destination, without a look at MX records: a fixed next hop. A host name or an address literal.
+    /// A host as its own destination, without MX records: a fixed next hop. A host name or an address literal.
     ///
     /// # Errors
     /// [`DnsError::NotADomain`], or [`DnsError::Loop`] if it is one of our own names.
@@ -142,7 +143,7 @@ impl Resolver {
         self.fixed_in_order(&[host.to_owned()])
     }
 
-    /// [`fixed`](Self::fixed) of several hosts: the first is tried first. Our own names, and the names after them,
+    /// Like [`fixed`](Self::fixed), for several hosts in order of preference. Our own names, and all names after them,
     /// are left out.
     ///
     /// # Errors
@@ -161,7 +162,8 @@ impl Resolver {
         Ok(Arc::new(MailDestination { fixed: true, ..found }))
     }
 
-    /// The addresses of `host`, one of a [`MailDestination`]. Of A and AAAA, which are asked for at once, the strategy decides which are used.
+    /// The addresses of `host`, one of a [`MailDestination`]. Queries A and AAAA together; the strategy selects from
+    /// both.
     ///
     /// # Errors
     /// [`DnsError::NoAddress`] if it has none, [`DnsError::Unanswered`] if it might have one.
@@ -176,13 +178,14 @@ impl Resolver {
         }
     }
 
-    /// Counts a look-up of a name of which the cache has this, and says how soon its question is answered.
+    /// Counts a look-up with this cache state, and returns the expected pace of its query.
     pub(super) fn looked_up<T>(&self, last: Option<(Result<T, DnsError>, Instant)>) -> Pace {
         self.client.meters.looked_up(last.as_ref().is_some_and(|(_, until)| Instant::now() < *until));
         pace_of(last)
     }
 
-    /// The TXT records of a domain in U-labels or A-labels, the strings of each joined without a blank; none if it has others.
+    /// The TXT records of a domain in U-labels or A-labels, the strings of each joined without a blank; empty if the
+    /// name has none.
     ///
     /// # Errors
     /// [`DnsError::NotADomain`], [`DnsError::NoSuchDomain`], or [`DnsError::Unanswered`].
@@ -193,12 +196,12 @@ impl Resolver {
         self.plain().texts(&name).await
     }
 
-    /// Reports whether the configuration gives a domain its addresses: nobody is asked for it then.
+    /// True if the configuration gives a domain its addresses, so DNS is not queried.
     pub fn has_fixed_hosts(&self, domain: &str) -> bool {
         self.hosts.get(domain).is_some()
     }
 
-    /// Trusted resolvers on other machines. Their bit AD can be forged on the network, so the server warns of them.
+    /// Trusted resolvers on other machines. Their AD bit can be forged on the network, so the server logs a warning.
     /// Empty if the resolvers are from resolv.conf.
     pub fn believed_from_afar(&self) -> impl Iterator<Item = IpAddr> {
         let servers = self.client.servers.iter().map(|server| server.ip().to_canonical());
@@ -210,7 +213,7 @@ impl Resolver {
         PlainLookup(self, Asker::Connection)
     }
 
-    /// Like [`plain`](Self::plain), for names that strangers choose: their questions take turns with the others.
+    /// Like [`plain`](Self::plain), for names chosen by strangers: their queries take turns with the others.
     pub fn of_strangers(&self) -> PlainLookup<'_> {
         PlainLookup(self, Asker::Check)
     }
@@ -220,7 +223,7 @@ impl Resolver {
         self.hosts.get(host)
     }
 
-    /// The records of `name`, which has the form of [`names::domain`]; none if it has others. Not from the cache.
+    /// The records of `name`, in the form of [`names::domain`]; empty if it exists without them. Bypasses the cache.
     pub(crate) async fn records(&self, name: &str, kind: RecordType) -> Result<Vec<RData>, DnsError> {
         match self.client.ask(name, kind, self.client.slots().slot(Pace::Quick, Asker::Connection).await).await {
             Ok(records) => Ok(records.data),
@@ -364,7 +367,7 @@ impl Resolver {
         }
     }
 
-    /// An alias that leads to an unsigned zone can be signed itself, and have TLSA records (RFC 7672 section 2.2.2).
+    /// An alias of an unsigned zone can itself be signed, and have TLSA records (RFC 7672 section 2.2.2).
     async fn look_up_alias(
         &self,
         pace: Pace,
@@ -421,10 +424,10 @@ impl fmt::Debug for Resolver {
     }
 }
 
-/// Characters of what is no domain in an error.
+/// Maximum characters of an invalid domain in an error.
 const SHOWN_MAX: usize = 100;
 
-/// A name that had no answer the last time begins as slow.
+/// A name without an answer the last time starts as slow.
 fn pace_of<T>(last: Option<(Result<T, DnsError>, Instant)>) -> Pace {
     match last {
         Some((Err(DnsError::Unanswered { .. }), _)) => Pace::Slow,

@@ -60,9 +60,9 @@ pub enum IpStrategy {
     Ipv6First,
     /// All, IPv4 first.
     Ipv4First,
-    /// IPv4 alone.
+    /// Only IPv4.
     Ipv4Only,
-    /// IPv6 alone.
+    /// Only IPv6.
     Ipv6Only,
 }
 

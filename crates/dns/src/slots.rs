@@ -1,4 +1,4 @@
-//! Questions in flight, and a fair order of those that wait: names that do not answer leave room for the others.
+//! Queries in flight, and a fair order of waiting ones, so that silent names do not block others.
 //!
 //! A question is *slow* if it has had no answer for [`QUICK`], or if its name had none the last time. Slow questions
 //! have at most half of the slots. A question that becomes slow is given up if that half is full, or if others wait for
@@ -6,7 +6,7 @@
 //!
 //! Three kinds of look-ups take turns: those of connections, of queues to be routed, and of checks of incoming mail.
 //! Among the queues, tenants take turns. Within each, the newest and the oldest take turns: a new name passes a
-//! thousand dead ones, and none of them waits for ever.
+//! thousand dead ones, and none of these waits forever.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -27,9 +27,9 @@ pub struct Slots {
 /// Expected pace of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// Answered at once so far, or unknown.
+    /// Answered quickly so far, or unknown.
     Quick,
-    /// Late, or never.
+    /// Answered late or never.
     Slow,
 }
 
@@ -40,17 +40,17 @@ pub enum Asker<'a> {
     Connection,
     /// The queue of a tenant, to be routed.
     Tenant(&'a Arc<str>),
-    /// A check of incoming mail. Strangers choose its names, and how many there are.
+    /// A check of incoming mail. Strangers choose its names and their number.
     Check,
 }
 
-/// One question in flight. Dropping it frees the slot, whatever has become of the question.
+/// One query in flight. Dropping it frees the slot.
 pub struct Slot {
     slots: Arc<Slots>,
     pace: Pace,
 }
 
-/// Is given a slot, or gives it back if it wants none any more. Runs where a slot becomes free, so it does not block.
+/// Called with a slot, which it returns if unneeded. It runs where a slot is freed, so it must not block.
 type Waiter = Box<dyn FnOnce(Slot) -> Result<(), Slot> + Send>;
 
 #[derive(Default)]
@@ -62,11 +62,11 @@ struct State {
     quick: Waiting,
     slow: Waiting,
     slow_is_next: bool,
-    /// Some caller gives slots to waiters, also those that become free meanwhile.
+    /// True while a caller is giving slots to waiters, including slots freed meanwhile.
     is_giving: bool,
 }
 
-/// Lookups that wait for a slot of one pace.
+/// Look-ups that wait for a slot of one pace.
 #[derive(Default)]
 struct Waiting {
     connections: Line,
@@ -78,7 +78,7 @@ struct Waiting {
     turn: usize,
 }
 
-/// The newest and the oldest in turn.
+/// Alternates between newest and oldest.
 #[derive(Default)]
 struct Line {
     waiters: VecDeque<Waiter>,
@@ -86,13 +86,13 @@ struct Line {
 }
 
 impl Slots {
-    /// Makes `most` slots, at least one.
+    /// At most `most` slots, at least one.
     pub fn new(most: usize) -> Arc<Slots> {
         let most = most.max(1);
         Arc::new(Slots { state: Mutex::default(), most, slow_most: (most / 2).max(1) })
     }
 
-    /// Has `waiter` called with a slot, at once or when its turn comes.
+    /// Calls `waiter` with a slot, at once or in its turn.
     pub fn wait(
         self: &Arc<Self>,
         pace: Pace,
@@ -108,20 +108,20 @@ impl Slots {
         self.give();
     }
 
-    /// A slot, when its turn comes.
+    /// Waits for a slot.
     pub async fn slot(self: &Arc<Self>, pace: Pace, asker: Asker<'_>) -> Slot {
         let (give, given) = oneshot::channel();
         self.wait(pace, asker, |slot| give.send(slot));
         given.await.expect("each waiter has its turn while the slots are there")
     }
 
-    /// Questions in flight, and those that wait.
+    /// Queries in flight, and waiting ones.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let state = self.state();
         (state.in_use as u64, state.waiting as u64)
     }
 
-    /// Gives what is free to those that wait. Calls within calls would be as deep as the lines are long, so one caller does it for all.
+    /// Gives free slots to waiters. One caller does it for all, as nested calls would be as deep as the queue is long.
     fn give(self: &Arc<Self>) {
         if std::mem::replace(&mut self.state().is_giving, true) {
             return;
@@ -145,7 +145,7 @@ impl Slots {
 }
 
 impl State {
-    /// Counts a slot for whoever is next. `None`: none is free, or nobody waits.
+    /// Takes a slot for the next waiter. `None`: no free slot, or no waiter.
     fn next(&mut self, slots: &Slots) -> Option<(Waiter, Pace)> {
         if self.in_use == slots.most {
             return None;
@@ -211,10 +211,10 @@ impl Line {
 }
 
 impl Slot {
-    /// The answer of a question that is asked in this slot.
+    /// Sends a query in this slot and returns its answer.
     ///
     /// # Errors
-    /// Why there was none: after `time`, or after 2 s if slow questions have their half already.
+    /// Why there was none: a timeout after `time`, or after 2 s if the slow half is full.
     pub async fn ask<T>(mut self, time: Duration, question: impl Future<Output = T>) -> Result<T, &'static str> {
         let mut question = pin!(question);
         let quick = if self.pace == Pace::Slow { time } else { QUICK.min(time) };
@@ -231,7 +231,7 @@ impl Slot {
         timeout(left, question).await.map_err(|_| "timeout")
     }
 
-    /// `false`: the half of the slow ones is full, or others wait for it.
+    /// `false`: the slow half is full, or others wait for it.
     fn become_slow(&mut self) -> bool {
         let mut state = self.slots.state();
         if state.slow_in_use == self.slots.slow_most || !state.slow.is_empty() {

@@ -10,14 +10,14 @@ use crate::{DnsError, OwnServers, Resolver, names};
 /// The source of a domain's records.
 #[derive(Debug, Clone, Copy)]
 pub enum RecordSource<'a> {
-    /// A caching resolver: what was changed a moment ago may not show yet.
+    /// A caching resolver: recent changes may be missing.
     Resolver(&'a Resolver),
-    /// The servers of the domain itself.
+    /// The domain's own servers.
     OwnServers(&'a OwnServers<'a>),
 }
 
 impl<'a> RecordSource<'a> {
-    /// The resolver of it all.
+    /// The resolver that both kinds use.
     pub(crate) fn resolver(self) -> &'a Resolver {
         match self {
             RecordSource::Resolver(resolver) => resolver,
@@ -25,7 +25,7 @@ impl<'a> RecordSource<'a> {
         }
     }
 
-    /// The records of a name; none if there is no such name.
+    /// The records of a name; empty if it does not exist.
     async fn records(self, name: &str, kind: RecordType) -> Result<Vec<RData>, DnsError> {
         let found = match self {
             RecordSource::Resolver(resolver) => {
@@ -44,7 +44,7 @@ impl<'a> RecordSource<'a> {
         Ok(self.records(name, RecordType::TXT).await?.iter().filter_map(text).collect())
     }
 
-    /// Mail hosts; the empty name is that of a null MX (RFC 7505).
+    /// Mail hosts; an empty name is a null MX (RFC 7505).
     pub(crate) async fn mail_hosts(self, domain: &str) -> Result<Vec<String>, DnsError> {
         let records = self.records(domain, RecordType::MX).await?;
         Ok(records.iter().map(|record| host_text(record).unwrap_or_default()).collect())
@@ -63,7 +63,7 @@ impl<'a> RecordSource<'a> {
         Ok(self.records(reverse_name, RecordType::PTR).await?.iter().filter_map(host_text).collect())
     }
 
-    /// The TLSA records of a host's TCP port (RFC 6698 section 3), sorted. Nobody has validated them.
+    /// The TLSA records of a host's TCP port (RFC 6698 section 3), sorted and not validated.
     ///
     /// # Errors
     /// [`DnsError::Unanswered`]: it may have some.
@@ -75,7 +75,7 @@ impl<'a> RecordSource<'a> {
         Ok(found)
     }
 
-    /// All addresses of a host, those of IPv4 first, at most 16 of each kind.
+    /// All addresses of a host, IPv4 first, at most 16 of each family.
     ///
     /// # Errors
     /// [`DnsError::Unanswered`]: it may have others.

@@ -1,4 +1,4 @@
-//! The SPF record (RFC 7208) that a domain needs once a host of ours sends its mail, made of the one that it has.
+//! The SPF record (RFC 7208) that a domain needs before our host sends its mail, based on the existing one.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use crate::{DnsError, Resolver};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpfMergeError {
-    /// The domain has several, which is an error to all receivers (RFC 7208 section 4.5).
+    /// The domain has several, which every receiver treats as an error (RFC 7208 section 4.5).
     #[error("{0} has several SPF records: make one of them")]
     Several(String),
     /// Receivers stop at [`SPF_LOOKUPS_MAX`].
@@ -16,12 +16,12 @@ pub enum SpfMergeError {
     TooManyLookups {
         /// The domain.
         domain: String,
-        /// Each term that needs one, with the record that it stands in.
+        /// Each term that needs a look-up, with the record that contains it.
         terms: Vec<String>,
     },
 }
 
-/// The one record among these texts.
+/// The only SPF record among these texts.
 ///
 /// # Errors
 /// [`SpfMergeError::Several`].
@@ -47,10 +47,10 @@ pub fn with_term(record: Option<&str>, terms: &[&str]) -> String {
     [version, wanted].into_iter().chain(there).collect::<Vec<_>>().join(" ")
 }
 
-/// Counts the look-ups of a record, those of the records that it includes among them.
+/// Counts the look-ups of a record and of the records that it includes.
 ///
 /// # Errors
-/// [`SpfMergeError::TooManyLookups`]. A record that cannot be asked for counts as one look-up.
+/// [`SpfMergeError::TooManyLookups`]. An unreachable record counts as one look-up.
 pub async fn check_lookups(resolver: &Resolver, domain: &str, record: &str) -> Result<(), SpfMergeError> {
     let mut terms = Vec::new();
     let mut seen = HashSet::new();

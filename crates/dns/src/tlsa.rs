@@ -9,7 +9,7 @@ use super::resolver::Resolver;
 use super::slots::Asker;
 use super::{DnsError, Pace};
 
-/// A TLSA record (RFC 6698 section 2.1), with its numbers as they came.
+/// A TLSA record (RFC 6698 section 2.1), with its numbers as received.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TlsaRecord {
     /// Certificate usage.
@@ -23,13 +23,13 @@ pub struct TlsaRecord {
 }
 
 impl Resolver {
-    /// The TLSA records of a host's TCP port, sorted. None if it has none, or if DNSSEC does not authenticate them. Ask
-    /// only for hosts that [may have some](super::Addresses::may_have_tlsa): others may not answer for such names
+    /// The TLSA records of a host's TCP port, sorted. Empty if there are none, or DNSSEC does not authenticate them.
+    /// Call it only for hosts that [may have some](super::Addresses::may_have_tlsa): servers of others may not answer
     /// (RFC 7672 section 2.1.2).
     ///
     /// # Errors
-    /// [`DnsError::Unanswered`]: nobody knows, or the resolver found the answer forged. The host must not be used then
-    /// (RFC 7672 section 2.1). An answer that takes more than 8 KiB of memory counts as none.
+    /// [`DnsError::Unanswered`]: no answer, or a forged one. The host must not be used then (RFC 7672 section 2.1). An
+    /// answer that takes more than 8 KiB of memory counts as none.
     pub async fn tlsa(&self, host: &str, port: u16) -> Result<Arc<[TlsaRecord]>, DnsError> {
         let name = format!("_{port}._tcp.{host}");
         let pace = self.looked_up(self.tlsa.last(&name));

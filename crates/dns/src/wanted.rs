@@ -1,4 +1,4 @@
-//! The records that a domain needs whose mail is received and sent here, and those that it has.
+//! The records that a mail domain needs, compared with its existing ones.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use crate::names::reverse_name;
 use crate::spf_merge::{SpfMergeError, check_lookups, spf_of, with_term};
 use crate::{DnsError, RecordSource};
 
-/// A domain of ours as its records are to say it.
+/// A domain of ours, with the data for its records.
 #[derive(Debug, Clone, Default)]
 pub struct OwnDomain {
     /// Its name in lower-case A-labels.
@@ -20,16 +20,16 @@ pub struct OwnDomain {
     pub reports: String,
     /// Services that clients find by SRV (RFC 6186, RFC 8314), such as `_imaps`, with their ports.
     pub services: Vec<(&'static str, u16)>,
-    /// The host answers others by HTTPS: the [names](WEB_NAMES) that senders and mail programs look for lead to it.
+    /// The host serves public HTTPS: the [names](WEB_NAMES) that senders and mail programs use lead to it.
     pub has_web: bool,
-    /// The id of the MTA-STS policy (RFC 8461 section 3.1), once it is served at its name with a certificate that others trust.
+    /// The id of the MTA-STS policy (RFC 8461 section 3.1), once it is served at its name with a trusted certificate.
     pub policy_id: Option<String>,
 }
 
-/// Names below the domain that are looked for by HTTPS.
+/// Names below the domain that clients use by HTTPS.
 pub const WEB_NAMES: [&str; 2] = ["mta-sts", "autoconfig"];
 
-/// A record that the domain needs.
+/// A needed record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WantedRecord {
     /// Owner name, without a final dot.
@@ -38,14 +38,14 @@ pub struct WantedRecord {
     pub kind: &'static str,
     /// Data in zone form; of TXT the text, without quotes.
     pub value: String,
-    /// The record that is there.
+    /// The existing record.
     pub found: FoundRecord,
 }
 
-/// The record that was found in place of a wanted one.
+/// The existing record compared with a needed one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FoundRecord {
-    /// The record itself.
+    /// Identical.
     Same,
     /// No record.
     Nothing,
@@ -56,10 +56,10 @@ pub enum FoundRecord {
 }
 
 impl OwnDomain {
-    /// The records, in the order in which they are to be read, beside those that are there.
+    /// The needed records in reading order, with the existing ones.
     ///
     /// # Errors
-    /// The SPF records that are there cannot be merged with ours.
+    /// The existing SPF records cannot be merged with ours.
     pub async fn wanted(&self, source: RecordSource<'_>) -> Result<Vec<WantedRecord>, SpfMergeError> {
         let Self { domain, host, .. } = self;
         let mut all = Vec::new();
@@ -95,7 +95,7 @@ impl OwnDomain {
         Ok(all)
     }
 
-    /// The records of the DKIM keys alone (RFC 6376 section 3.6.2.1).
+    /// Only the records of the DKIM keys (RFC 6376 section 3.6.2.1).
     pub async fn key_records(&self, source: RecordSource<'_>) -> Vec<WantedRecord> {
         let mut all = Vec::with_capacity(self.keys.len());
         for (selector, record) in &self.keys {

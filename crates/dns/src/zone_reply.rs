@@ -5,10 +5,10 @@ use hickory_resolver::proto::rr::{Name, RData, Record};
 
 use crate::names;
 
-/// The answer of a zone's server, as far as it may be believed.
+/// The answer of a zone's server, as far as it is trustworthy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ZoneReply {
-    /// Records of the name; none if it has others.
+    /// Records of the name; empty if it exists without them.
     Records(Vec<RData>),
     /// The name is an alias of this one.
     Alias(String),
@@ -18,7 +18,7 @@ pub(crate) enum ZoneReply {
     NoSuchName,
 }
 
-/// A zone below, with its servers and the addresses that came with them.
+/// A delegation, with its servers and glue addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Referral {
     pub zone: String,
@@ -26,10 +26,10 @@ pub(crate) struct Referral {
 }
 
 impl ZoneReply {
-    /// Reads the answer of a server of `zone`, which has the form of [`names::domain`].
+    /// Parses the answer of a server of `zone`, in the form of [`names::domain`].
     ///
     /// # Errors
-    /// The server knows nothing of the name: an error, or neither authority nor a delegation below `zone`.
+    /// No answer to the question: an error, or neither authority nor a delegation below `zone`.
     pub fn read(answer: &Message, zone: &str) -> Result<ZoneReply, String> {
         let Some(query) = answer.queries.first() else { return Err("no question in the answer".to_owned()) };
         let code = answer.metadata.response_code;
@@ -61,7 +61,7 @@ impl ZoneReply {
 }
 
 impl Referral {
-    /// NS records of a zone that is below `zone` and above `name`. One that leads elsewhere is that of a lame server.
+    /// NS records of a zone below `zone` and above `name`. A referral elsewhere comes from a lame server.
     fn of(answer: &Message, name: &Name, zone: &str) -> Option<Referral> {
         let above = Name::from_ascii(format!("{zone}.")).ok()?;
         let is_below = |owner: &Name| above.zone_of(owner) && above != *owner && owner.zone_of(name);
@@ -86,10 +86,10 @@ fn glue(answer: &Message, host: &str) -> Vec<IpAddr> {
     of_host.filter_map(address).take(GLUE_MAX).collect()
 }
 
-/// Addresses of one server that are used.
+/// Maximum addresses of one server.
 const GLUE_MAX: usize = 4;
 
-/// The host that an NS, PTR, MX or SRV record names. `None`: the root, or a name that no host has.
+/// The host in an NS, PTR, MX or SRV record. `None`: the root, or a name that no host can have.
 pub(crate) fn host_text(data: &RData) -> Option<String> {
     match data {
         RData::NS(host) => name_text(&host.0),
@@ -100,7 +100,7 @@ pub(crate) fn host_text(data: &RData) -> Option<String> {
     }
 }
 
-/// `None`: labels with dots, controls and the like, which no host has.
+/// `None`: labels with dots, control characters or the like.
 pub(crate) fn name_text(name: &Name) -> Option<String> {
     let labels: Option<Vec<&str>> = name.iter().map(|label| std::str::from_utf8(label).ok()).collect();
     let labels = labels?;

@@ -8,27 +8,26 @@ use std::time::Duration;
 /// Directory and bounds of the log.
 #[derive(Clone)]
 pub struct Config {
-    /// The directory of its files: this log's alone.
+    /// The directory of its files, used by this log only.
     pub dir: PathBuf,
-    /// A file is followed by the next before it gets longer than this. One event may be longer.
+    /// Maximum length of a file; one event may be longer.
     pub file_bytes: u64,
-    /// Files that are kept; at least 2. The oldest are removed.
+    /// Number of files, at least 2. The oldest are removed.
     pub files: u64,
     /// Closed files are compressed by gzip.
     pub compress: bool,
-    /// Closed files go when their last line is so old; zero: never.
+    /// Maximum age of a closed file's last line; zero: unlimited.
     pub max_age: Duration,
     /// Batches with events that may wait in the spool while the files cannot be written. Beyond, events are left out.
     pub pending_max: u64,
     /// Bytes of events in memory; beyond, they are read from the spool again.
     pub queue_bytes_max: usize,
-    /// Longest time from writing an event to the sync that releases it from the spool;
-    /// [`sync_bytes`](Self::sync_bytes) may sync earlier.
+    /// Bytes of events in memory; beyond it, they are read from the spool again.
     pub sync_interval: Duration,
     /// See [`sync_interval`](Self::sync_interval).
     pub sync_bytes: u64,
-    /// Called once at each change: the files cannot be written, or can be again; events are left out, or recorded
-    /// again; a thread panics. Must not block for long.
+    /// Called once at each change: writing fails or works again; events are left out or recorded again; a thread
+    /// panics. Must not block for long.
     pub notice: Arc<dyn Fn(Notice) + Send + Sync>,
 }
 
@@ -64,24 +63,24 @@ impl fmt::Debug for Config {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// The files cannot be written. It is tried again; events wait in the spool.
+    /// The files cannot be written. Retrying; events wait in the spool.
     Failing {
         /// Why.
         error: String,
     },
     /// The files can be written again.
     Working,
-    /// The file that was written last is missing, or is not as it was written: events in it may be lost. Another file is begun.
+    /// The last file is missing or was modified: events in it may be lost. Another file is begun.
     Changed {
         /// Its name.
         file: String,
     },
-    /// Too much waits for the files: events are left out, and counted, until [`Notice::Recording`].
+    /// Too many events wait for the files: further ones are left out and counted until [`Notice::Recording`].
     LeavingOut,
     /// Events are recorded again.
     Recording,
-    /// One of the log's threads has panicked, which is a bug: what happens from now on is left out, and counted. What was recorded before waits in the spool for
-    /// the next life.
+    /// One of the log's threads has panicked, which is a bug: later events are left out and counted. Recorded events
+    /// wait in the spool for the next start.
     Panicked {
         /// The thread's name.
         thread: &'static str,
@@ -92,9 +91,9 @@ pub enum Notice {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EventLogStats {
-    /// Lines written; some of them twice, to the same place, after a failure.
+    /// Lines written; after a failure some are written twice, to the same place.
     pub lines: u64,
-    /// Lines that are missing: refusals beyond the bound of a moment, and whatever the spool had no room for.
+    /// Missing lines: refusals beyond the rate limit, and events without room in the spool.
     pub left_out: u64,
     /// True if the backlog is full, and events are left out.
     pub is_over: bool,

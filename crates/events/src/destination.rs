@@ -1,4 +1,4 @@
-//! The event log as a destination of mail: it records where a message came from, in the message's own batch.
+//! The event log as a destination of mail: it records the origin of a message in the message's own batch.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl Destination for EventRecorder {
         Vec::from_iter((stats.is_failing || stats.is_over).then_some(trouble))
     }
 
-    /// Events without room are left out and counted; the message is accepted all the same.
+    /// Events without room are left out and counted; the message is accepted nevertheless.
     fn reserve<'a>(&'a self, mail: &'a Mail<'a>, _: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
         reserved.entries.extend(mail.arrival.and_then(|arrival| self.entry(&received(arrival, mail, None))));
         Reserving::Done(Ok(()))
@@ -33,7 +33,7 @@ impl Destination for EventRecorder {
 }
 
 impl EventRecorder {
-    /// Records the reception of a message into another spool, or of one that is discarded.
+    /// Records the reception of a discarded message, or of one in another spool.
     pub fn note_received(&self, mail: &Mail<'_>, message: Option<Lsn>) {
         if let Some(arrival) = mail.arrival {
             self.note(&received(arrival, mail, message));
@@ -68,7 +68,7 @@ fn is_remote(recipient: &MailRecipient) -> bool {
     recipient.place == MailPlace::Remote
 }
 
-/// The path of a Maildir, a transport as it is written, or an address at another host.
+/// The path of a Maildir, a transport as configured, or an address at another host.
 fn name(recipient: &MailRecipient) -> &Arc<str> {
     match &recipient.place {
         MailPlace::Maildir(path) => path,

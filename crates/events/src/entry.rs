@@ -31,7 +31,7 @@ const LOGIN: u8 = 11;
 const TLS_FAILED: u8 = 12;
 const SHARD: u8 = 13;
 
-/// Bytes of one text: longer ones are cut off.
+/// Maximum bytes of one text: longer ones are truncated.
 pub(crate) const TEXT_MAX: usize = 1000;
 
 /// Begins an entry.
@@ -157,7 +157,7 @@ fn fate_number(fate: Fate) -> u8 {
     }
 }
 
-/// Cuts a text to the length that an entry holds.
+/// Truncates a text to the maximum length.
 pub(crate) fn short(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_MAX)]
 }

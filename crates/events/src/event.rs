@@ -55,9 +55,9 @@ pub enum EventKind {
     Received(ReceivedEvent),
     /// Targets have got their message: it is visible in the mailbox. In the batch that notes this.
     Delivered(Delivered),
-    /// A target could not get its message; it is tried again. Once for each target in each life of the server.
+    /// A target could not get its message; it is retried. Recorded once for each target and start of the server.
     Waiting(WaitingEvent),
-    /// A target will never get its message, whose body is lost.
+    /// A target will never get its message: the body is lost.
     GivenUp(WaitingEvent),
     /// A message for programs, files and LMTP servers has changed. A delivery is in the batch that notes it.
     Transport(OfTransport),
@@ -82,15 +82,16 @@ pub enum EventKind {
 /// A message that was received.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReceivedEvent {
-    /// Where it came from, with the first [`LIST_MAX`] of its recipients.
+    /// Its origin, with the first [`LIST_MAX`] of its recipients.
     pub facts: ArrivalFacts,
-    /// The mailboxes; the first [`LIST_MAX`] of [`mailbox_count`](Self::mailbox_count). None: it is discarded.
+    /// The mailboxes; the first [`LIST_MAX`] of [`mailbox_count`](Self::mailbox_count). Empty if the message is
+    /// discarded.
     pub mailboxes: Vec<Arc<str>>,
     /// The number of mailboxes.
     pub mailbox_count: u32,
-    /// On whose account it is sent; empty: on nobody's.
+    /// The account that is charged; empty for none.
     pub tenant: Arc<str>,
-    /// The message's number, if its batch is in another spool. `None`: that of this batch.
+    /// The message's number, if its batch is in another spool. `None`: this batch.
     pub message: Option<Lsn>,
 }
 
@@ -126,11 +127,11 @@ pub struct WaitingEvent {
 pub struct OfTransport {
     /// The outcome.
     pub fate: Fate,
-    /// The stage of an LMTP session that `error` answers; empty if no server said it.
+    /// The stage of an LMTP session with the reply `error`; empty without a server's reply.
     pub stage: Arc<str>,
     /// Why, unless it was delivered.
     pub error: Arc<str>,
-    /// The targets; not all of one message.
+    /// The targets, possibly of several messages.
     pub targets: Vec<TransportTarget>,
 }
 
@@ -141,7 +142,7 @@ pub enum Fate {
     Delivered,
     /// Waiting for a retry.
     Waiting,
-    /// The transport does not want it, or has failed for too long: somebody has to look at it.
+    /// The transport refuses it, or has failed for too long: an operator has to look at it.
     Held,
     /// Given up: the body is lost.
     GivenUp,
@@ -165,7 +166,7 @@ pub struct TransportTarget {
 pub struct OfRelay {
     /// The outcome.
     pub fate: RelayFate,
-    /// The batch that has the message; [`Lsn::ZERO`] of a session that a host has ended while no mail waited for it.
+    /// The batch of the message; [`Lsn::ZERO`] for a session that a host has ended while no mail waited for it.
     pub message: Lsn,
     /// The recipient's number among the message's recipients at other hosts.
     pub number: u16,
@@ -177,13 +178,14 @@ pub struct OfRelay {
     pub next: u32,
     /// The reply's code.
     pub code: u16,
-    /// The reply's enhanced code; empty if it has none.
+    /// The reply's enhanced code; empty without one.
     pub status: Arc<str>,
-    /// The reply, or what the server says in place of one.
+    /// The reply, or the server's own description.
     pub reply: Arc<str>,
-    /// The host that said it; empty if none did.
+    /// The host of the reply; empty without one.
     pub host: Arc<str>,
-    /// The stage that the reply answers: `MAIL`, `RCPT`, `DATA`, `message`, `greeting`, `EHLO` and the like; empty if no host said it.
+    /// The stage of the reply: `MAIL`, `RCPT`, `DATA`, `message`, `greeting`, `EHLO` and the like; empty without a
+    /// host's reply.
     pub stage: Arc<str>,
     /// The source that it was sent from; empty for the system's choice.
     pub source: Arc<str>,
@@ -193,46 +195,46 @@ pub struct OfRelay {
     pub sender: Arc<str>,
     /// The recipient's address.
     pub recipient: Arc<str>,
-    /// On whose account; empty for none.
+    /// The account that is charged; empty for none.
     pub tenant: Arc<str>,
-    /// The mailing; empty for none.
+    /// The campaign; empty for none.
     pub campaign: Arc<str>,
 }
 
 /// The outcome of a recipient.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RelayFate {
-    /// The next hop has it.
+    /// The next hop has accepted it.
     #[default]
     Delivered,
     /// Waiting for a retry.
     Deferred,
-    /// The connection broke when all was written: the next hop may have it. It is tried again.
+    /// The connection broke after the last octet: the next hop may have it. It is retried.
     Unknown,
-    /// A host has ended the session with a reply, before it has decided on the message. It is tried again at once.
+    /// A host has ended the session with a reply before deciding on the message. It is retried at once.
     Interrupted,
     /// Given up: refused for good.
     Bounced,
-    /// Given up: too old.
+    /// Expired: given up.
     Expired,
     /// Given up: the address is on a suppression list.
     Suppressed,
-    /// It was given up, as another event says, and has no sender that could be told.
+    /// It was given up, as another event says, and there is no sender to notify.
     DoubleBounced,
 }
 
 /// An act of an operator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Admin {
-    /// The act in one word, such as `hold`.
+    /// The action in one word, such as `hold`.
     pub action: Arc<str>,
-    /// The user of the system who did it.
+    /// User id on this machine of the operator.
     pub uid: u32,
-    /// The name of the token by which it was done over HTTP; empty for none.
+    /// The name of the token of an HTTP request; empty for none.
     pub token: Arc<str>,
     /// Why, in the operator's words.
     pub reason: Arc<str>,
-    /// The kind of [`name`](Self::name), such as `domain`; empty if it was done to recipients.
+    /// The kind of [`name`](Self::name), such as `domain`; empty if it concerns recipients.
     pub scope: Arc<str>,
     /// Object of the action.
     pub name: Arc<str>,
@@ -260,9 +262,9 @@ pub struct Feedback {
     pub kind: Arc<str>,
     /// The batch that has the report.
     pub report: Lsn,
-    /// The batch that had the message that it is about; [`Lsn::ZERO`] if that is not known.
+    /// The batch of the reported message; [`Lsn::ZERO`] if unknown.
     pub message: Lsn,
-    /// The number of the recipient that it is about, if the message is known.
+    /// The number of the reported recipient, if the message is known.
     pub number: u16,
     /// The reporter: a host or an address.
     pub reporter: Arc<str>,
@@ -276,7 +278,7 @@ pub struct Feedback {
     pub status: Arc<str>,
     /// The reason in the report.
     pub text: Arc<str>,
-    /// On whose account the message was sent.
+    /// The account that was charged for the message.
     pub tenant: Arc<str>,
     /// The mailing that it belonged to.
     pub campaign: Arc<str>,
@@ -287,7 +289,7 @@ pub struct Feedback {
 pub struct RefusedEvent {
     /// Stage of the session.
     pub stage: RefusalStage,
-    /// The message's id in the server's log, if it got one.
+    /// The message's id in the server's log, if it has one.
     pub id: Arc<str>,
     /// The client.
     pub peer: Arc<str>,
@@ -303,7 +305,7 @@ pub struct RefusedEvent {
     pub recipient_count: u32,
     /// The reply to the client.
     pub reply: Arc<str>,
-    /// The reason that it was not told.
+    /// Why the client was refused, for the operator only.
     pub why: Arc<str>,
 }
 
@@ -318,18 +320,18 @@ pub enum RefusalStage {
     Recipient,
     /// The message, after its end.
     Message,
-    /// The client did not send its message to the end.
+    /// The client did not send its message completely.
     Aborted,
 }
 
-/// An attempt to log in. It never has the password.
+/// A login attempt, without the password.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoginEvent {
     /// The client.
     pub peer: Arc<str>,
     /// The client's name in HELO or EHLO.
     pub helo: Arc<str>,
-    /// The address and port that it came to; empty for a UNIX socket.
+    /// The local address and port; empty for a UNIX socket.
     pub listener: Arc<str>,
     /// The version of TLS; empty for none.
     pub tls: Arc<str>,
@@ -339,7 +341,7 @@ pub struct LoginEvent {
     pub user: Arc<str>,
     /// The reply to a refused client; empty if it has logged in.
     pub reply: Arc<str>,
-    /// The reason that it was not told.
+    /// Why the login failed, for the operator only.
     pub why: Arc<str>,
 }
 

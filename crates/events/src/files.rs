@@ -1,4 +1,4 @@
-//! The files of the log: numbered, each followed by the next when it is long enough, written at a place that the spool knows.
+//! The files of the log: numbered, rotated by size, written at a position that is kept in the spool.
 //!
 //! Lines after the cursor may not be durable. They are written again, the same bytes in the same place. So a
 //! concurrent reader sees no difference, and bytes that a failed sync has dropped reach the disk.
@@ -12,7 +12,7 @@ use posthaste_spool::{Lsn, SnapshotName};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
-/// A place in the files: all events up to the stream's position are in front of it. Reading on from a cursor shows what came since.
+/// Events for which there was no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor {
     /// The file's number.
@@ -22,7 +22,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// The name that the spool keeps with the stream's position: both become durable at once, and no file of their own is needed.
+    /// The cursor as text, stored with the stream's position: both become durable together, without a separate file.
     pub(crate) fn name(self) -> SnapshotName {
         SnapshotName::cursor(&format!("{}-{}", self.file, self.offset)).expect("digits and a hyphen")
     }
@@ -38,7 +38,7 @@ pub fn file_name(number: u64) -> String {
     format!("events-{number:08}.jsonl")
 }
 
-/// Its name once it is closed and compressed.
+/// Its name after it was closed and compressed.
 pub fn packed_name(number: u64) -> String {
     file_name(number) + PACKED
 }
@@ -54,15 +54,15 @@ pub(crate) struct Files {
     file: File,
     /// Bytes of the file that were written in this life.
     offset: u64,
-    /// Lines after those.
+    /// Lines after the written ones.
     buffer: Vec<u8>,
     // Held for its lock.
     _lock: File,
 }
 
 impl Files {
-    /// Continues at the cursor. Begins a new file if there is none, or if the file before the cursor was changed: its
-    /// last line must be of `position` or before.
+    /// Continues at the cursor. Begins a new file if there is none, or if the file before the cursor was modified: its
+    /// last line must be of `position` or earlier.
     pub fn open(dir: &Path, file_bytes: u64, cursor: Option<Cursor>, position: Lsn) -> io::Result<Self> {
         posthaste_fsops::make_dir(dir)?;
         let lock = open_file(&dir.join("lock"))?;
@@ -86,12 +86,12 @@ impl Files {
         Ok(Files { dir: dir.to_owned(), file_bytes, number, file, offset, buffer: Vec::new(), _lock: lock })
     }
 
-    /// Position of the next line.
+    /// Adds the lines of one entry, all to one file. True if a new file was begun.
     pub fn cursor(&self) -> Cursor {
         Cursor { file: self.number, offset: self.offset + self.buffer.len() as u64 }
     }
 
-    /// Adds the lines of one entry, all of them to one file. Says whether a new file was begun.
+    /// Adds the lines of one entry, all to one file. True if a new file was begun.
     pub fn add(&mut self, lines: &[u8]) -> io::Result<bool> {
         let len = self.cursor().offset;
         let is_full = len > 0 && len + lines.len() as u64 > self.file_bytes;
@@ -105,7 +105,7 @@ impl Files {
         Ok(is_full)
     }
 
-    /// Hands what was added to the operating system.
+    /// Writes the buffered lines, without a sync.
     pub fn write(&mut self) -> io::Result<()> {
         if !self.buffer.is_empty() {
             let mut parts = [io::IoSlice::new(&self.buffer)];
@@ -116,10 +116,10 @@ impl Files {
         Ok(())
     }
 
-    /// Makes all of it durable.
+    /// Makes all written lines durable.
     ///
     /// # Errors
-    /// Besides those of syncing: the file was removed or cut off by another program.
+    /// Sync errors, and a file that another program removed or truncated.
     pub fn sync(&mut self) -> io::Result<()> {
         self.write()?;
         let found = self.file.metadata()?;
@@ -129,7 +129,7 @@ impl Files {
         Ok(posthaste_fsops::fdatasync(&self.file)?)
     }
 
-    /// Cuts off what an earlier life has left after the cursor.
+    /// Truncates remains of an earlier run after the cursor.
     pub fn cut_off_rest(&mut self) -> io::Result<()> {
         self.cut_off()?;
         let later: Vec<u64> = numbers(&self.dir)?.into_iter().filter(|number| *number > self.number).collect();
@@ -170,7 +170,7 @@ impl Files {
     }
 }
 
-/// True if a file has this many bytes, and the last line of them is of `position` or before: then it is ours.
+/// True if a file has this many bytes and its last line is of `position` or earlier: then it is ours.
 fn has_written(path: &Path, offset: u64, position: Lsn) -> io::Result<bool> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -190,7 +190,7 @@ fn has_written(path: &Path, offset: u64, position: Lsn) -> io::Result<bool> {
     Ok(lsn.is_some_and(|lsn| lsn <= position))
 }
 
-/// The numbers of the files that are there, in order.
+/// Numbers of the existing files, in order.
 pub(crate) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -201,7 +201,7 @@ pub(crate) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Opens a file for reading and writing; makes it if it is not there.
+/// Opens a file for reading and writing; creates it if missing.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     Ok(posthaste_fsops::open(path, flags, Mode::RUSR | Mode::WUSR | Mode::RGRP)?.into())

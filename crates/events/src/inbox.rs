@@ -1,4 +1,4 @@
-//! Entries that the ring's thread leaves for the writer. Bounded: entries without room are read from the spool again.
+//! Entries passed from the ring's thread to the writer. Bounded: entries without room are read from the spool again.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,16 +17,16 @@ pub(crate) struct Inbox {
 struct State {
     entries: Vec<(Lsn, Bytes)>,
     bytes: usize,
-    /// Entries were dropped here; the spool still has them.
+    /// True if entries were dropped here; the spool still has them.
     has_overflowed: bool,
     is_advance_wanted: bool,
     stop: bool,
 }
 
-/// Why the writer goes on.
+/// Why the writer was woken.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// Entries, in order; none if it is time, or if the spool wants to be told how far it has come.
+    /// Entries, in order; empty after a timeout, or if the spool asks for the position.
     Entries { entries: Vec<(Lsn, Bytes)>, is_advance_wanted: bool },
     /// Entries were dropped here: replay them from the spool.
     Overflowed,
@@ -44,7 +44,7 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Empties it: what was in it is replayed.
+    /// Empties it: its content is replayed.
     pub fn clear(&self) {
         let mut state = self.state();
         (state.entries, state.bytes, state.has_overflowed) = (Vec::new(), 0, false);
@@ -123,9 +123,9 @@ impl Consumer for Inbox {
     }
 }
 
-/// The time for which entries are gathered.
+/// Time for collecting more entries.
 const GATHER: Duration = Duration::from_millis(100);
-/// Memory of an entry beside its payload.
+/// Memory of an entry besides its payload.
 const ENTRY_BYTES: usize = 64;
 
 #[cfg(test)]

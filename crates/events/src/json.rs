@@ -13,14 +13,14 @@ use crate::event::{
     RefusalStage, RefusedEvent, RelayFate, ShardTrouble, TlsFailed, TransportTarget, WaitingEvent,
 };
 
-/// The lines of JSON that stand for an entry of the log's stream, each with a line feed: at least one, also where it cannot be read.
+/// The JSON lines of an entry of the log's stream, each with a line feed: at least one, even for an unreadable entry.
 pub fn lines(lsn: Lsn, payload: Bytes) -> Vec<u8> {
     let mut lines = Vec::new();
     write_entry(&mut lines, lsn, payload);
     lines
 }
 
-/// Appends the lines of an entry: at least one where it cannot be read.
+/// Appends the lines of an entry: at least one, even if it is unreadable.
 pub(crate) fn write_entry(out: &mut Vec<u8>, lsn: Lsn, payload: Bytes) {
     match entry::decode(payload) {
         Some(events) => events.iter().for_each(|event| write_event(out, lsn, event)),
@@ -28,7 +28,7 @@ pub(crate) fn write_entry(out: &mut Vec<u8>, lsn: Lsn, payload: Bytes) {
     }
 }
 
-/// Stands for events that cannot be read any more, or that a later version wrote.
+/// A line for events that are unreadable, or that a later version wrote.
 pub(crate) fn write_unreadable(out: &mut Vec<u8>, lsn: Lsn) {
     Object::begin(out, lsn, None, "unreadable").end();
 }
@@ -231,7 +231,7 @@ fn write_tls_failed(out: &mut Vec<u8>, lsn: Lsn, at_us: Option<u64>, failed: &Tl
         .end();
 }
 
-/// A line under way. A text that is empty has no key.
+/// A line under construction. Empty texts are left out.
 struct Object<'a>(&'a mut Vec<u8>);
 
 impl<'a> Object<'a> {
@@ -283,7 +283,7 @@ impl<'a> Object<'a> {
         self
     }
 
-    /// A time; nothing for 0.
+    /// A time; left out for 0.
     fn seconds(mut self, key: &str, seconds: u32) -> Self {
         if let Some(time) = Timestamp::from_second(seconds.into()).ok().filter(|_| seconds != 0) {
             self.key(key);

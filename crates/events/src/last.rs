@@ -1,4 +1,4 @@
-//! The last deferral of recipients of one message: looked up in the files of a log from the newest on, as far as need be.
+//! The last deferral of each recipient of one message: searched in the log's files from the newest back.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, BufRead, Read};
@@ -10,13 +10,13 @@ use serde::Deserialize;
 use crate::files::{Cursor, numbers};
 use crate::read::{LINE_BYTES_MAX, open_at};
 
-/// Why a recipient was deferred, as its line says it.
+/// Why a recipient was deferred, from its line.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Deferral {
     /// Number of the recipient within the message.
     #[serde(rename = "relay_target")]
     pub number: u16,
-    /// The host that said it; empty for none.
+    /// The host of the reply; empty for none.
     #[serde(default)]
     pub host: String,
     /// The reply, its lines with LF between them.
@@ -34,13 +34,13 @@ pub enum Missing {
     /// All lines since the message was received were read.
     #[error("the event log does not have it")]
     Absent,
-    /// Older files are gone.
+    /// Older files were removed.
     #[error("the event log does not reach back that far")]
     Gone,
     /// Not found within the limit of lines read.
     #[error("it is not in the newest {} GiB of the event log", BYTES_MAX >> 30)]
     TooFar,
-    /// The files cannot be read, or one of them is damaged.
+    /// The files are unreadable, or one of them is damaged.
     #[error("the event log cannot be read: {0}")]
     Unreadable(#[from] io::Error),
 }
@@ -111,7 +111,7 @@ fn look(
     if wanted.is_empty() { Ok(()) } else { Err(Missing::Gone) }
 }
 
-/// Lines are in the order of these.
+/// Lines are in the order of these numbers.
 fn lsn_of(line: &[u8]) -> Option<Lsn> {
     #[derive(Deserialize)]
     struct Line {

@@ -1,9 +1,10 @@
 //! An event log for mail: one JSON line for each event, written by a consumer of the spool.
 //!
-//! For every program on a [`Spool`](posthaste_spool::Spool) whose operators ask what became of an item. An event is an entry in a batch: of the batch that it
-//! tells of ([`EventRecorder::entry`]), or of one that nobody waits for ([`EventRecorder::note`]). The log's stream brings them, in the order of the spool, to a thread
-//! that writes them into numbered files. The stream's position and the place in the files are one value of the spool, a [`Cursor`], so each line is there once
-//! after a kill or a power cut.
+//! For every program on a [`Spool`](posthaste_spool::Spool) whose operators trace items. An event is an entry in a
+//! batch: of the batch that it describes ([`EventRecorder::entry`]), or of a separate one ([`EventRecorder::note`]).
+//! The log's stream passes them, in the order of the spool, to a thread that writes them into numbered files. The
+//! stream's position and the file position are one value of the spool, a [`Cursor`], so each line exists once after a
+//! kill or a power cut.
 //!
 //! The log never blocks its callers. While its files cannot be written, entries wait in the spool, up to a bound.
 //! Beyond it events are left out and counted; the count is an event, too.

@@ -20,11 +20,11 @@ use crate::writer::{Figures, STEPS, Writer};
 /// The name of the log's stream.
 pub const STREAM: &str = "events";
 
-/// An event log, open. Dropping it ends it, without waiting for its disk for long.
+/// An open event log. Dropping it ends it, without waiting long for its disk.
 pub struct EventLog {
     recorder: EventRecorder,
     inbox: Arc<Inbox>,
-    /// Told, or gone, when each thread has ended.
+    /// Receives a message, or a disconnect, when each thread has ended.
     noting: Mutex<Option<Receiver<()>>>,
     writing: Mutex<Option<Receiver<()>>>,
     packing: Mutex<Option<Receiver<()>>>,
@@ -37,11 +37,11 @@ impl std::fmt::Debug for EventLog {
     }
 }
 
-/// Records events. Clones share it; it holds no spool, and outlives its log.
+/// Records events. Clones share it; it does not keep the spool open, and may outlive its log.
 #[derive(Clone)]
 pub struct EventRecorder {
     stream: StreamId,
-    /// Its entries stand in no batch of others.
+    /// True if its entries are never part of another batch.
     is_apart: bool,
     notes: Arc<Notes>,
     figures: Arc<Figures>,
@@ -54,10 +54,11 @@ impl std::fmt::Debug for EventRecorder {
 }
 
 impl EventLog {
-    /// Registers the log's stream and starts its threads. Neither touches nor waits for its files: what an earlier life left is written by the thread.
+    /// Registers the log's stream and starts its threads. Does not touch its files: the thread writes entries of an
+    /// earlier run.
     ///
     /// # Errors
-    /// See [`StreamOpenError`]. Trouble with its files is none: that is a [`Notice`].
+    /// See [`StreamOpenError`]. File errors are reported as a [`Notice`] instead.
     pub fn open(spool: Arc<dyn Spool>, config: Config) -> Result<Self, StreamOpenError> {
         let stream = StreamHandle::register(spool, STREAM)?;
         let inbox = Arc::new(Inbox::new(config.queue_bytes_max));
@@ -130,8 +131,8 @@ impl EventLog {
         self.recorder.stats()
     }
 
-    /// Appends the last events, writes all that the spool has brought, and ends. Call it after recording has ended.
-    /// Waits for `patience` at most; the next start writes the rest. True if all was written.
+    /// Appends the last events, writes everything from the spool, and ends. Call it after recording has ended. Waits
+    /// for `patience` at most; the next start writes the rest. True if all was written.
     pub fn end(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let wait = |thread: &Mutex<Option<Receiver<()>>>| {
@@ -167,17 +168,18 @@ impl EventRecorder {
         }
     }
 
-    /// For callers whose batches go into another spool: their events are [noted](Self::note), and no batch has an entry of them.
+    /// For callers whose batches go into another spool: their events are [noted](Self::note) in batches of their own.
     pub fn apart(self) -> Self {
         Self { is_apart: true, ..self }
     }
 
-    /// An event for a batch of the caller's: as durable as what else is in it. One for each batch. `None`: it is left out, because too much waits.
+    /// An event for the caller's batch, with the batch's durability. One for each batch. `None`: left out, because too
+    /// many events wait.
     pub fn entry(&self, event: &Event) -> Option<Entry> {
         self.entries(std::slice::from_ref(event))
     }
 
-    /// Some events as one entry, as by [`entry`](Self::entry). `None` as well if there are none.
+    /// Several events as one entry, like [`entry`](Self::entry). `None` also without events.
     pub fn entries(&self, events: &[Event]) -> Option<Entry> {
         if self.is_apart {
             // The number of a message that comes into another spool is known only once it is there.
@@ -194,19 +196,19 @@ impl EventRecorder {
         Some(Entry { stream: self.stream, needs_body: false, payload: payload.freeze() })
     }
 
-    /// Counts lines of events whose batch was refused: as many as the events have targets.
+    /// Counts lines of events whose batch was refused: one for each target.
     pub fn lost(&self, lines: u64) {
         self.notes.lost(lines);
     }
 
-    /// Records an event that nobody waits for: durable within a moment, unless there are too many. Does not block.
+    /// Records an event without waiting: durable within a moment, unless there are too many. Does not block.
     pub fn note(&self, event: &Event) {
         self.notes.add(event);
     }
 }
 
-/// Releases all batches of a spool that wait for an event log that is off, which would otherwise keep them forever.
-/// Returns their number. Takes effect with the next checkpoint.
+/// Releases all batches that wait for a disabled event log, which would otherwise keep them forever. Returns their
+/// number. Takes effect with the next checkpoint.
 pub fn give_up(spool: &dyn Spool) -> u64 {
     let all = spool.streams();
     let Some(stats) = all.into_iter().find(|stats| stats.name == STREAM && stats.entries > 0) else { return 0 };
@@ -216,7 +218,7 @@ pub fn give_up(spool: &dyn Spool) -> u64 {
     stats.entries
 }
 
-/// Starts a thread, of whose end the receiver is told. `failed` is called if it panics.
+/// Starts a thread and reports its end to the receiver. `failed` is called if it panics.
 fn spawn(
     stream: &StreamHandle,
     name: &str,

@@ -1,4 +1,5 @@
-//! Events that nobody waits for: gathered and appended together, because each batch costs the spool's device a write. Bounded: what is beyond is counted.
+//! Events without a waiting caller: collected and appended together, because each batch costs a write to the spool's
+//! device. Bounded: those beyond the bound are counted.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -18,9 +19,9 @@ use crate::writer::Figures;
 pub(crate) struct Notes {
     state: Mutex<State>,
     changed: Condvar,
-    /// More waits in the spool than there may.
+    /// True if more wait in the spool than allowed.
     pub is_over: AtomicBool,
-    /// A thread of the log has panicked: nobody bounds what waits.
+    /// True if a thread of the log has panicked, so nothing bounds the waiting events.
     pub has_failed: AtomicBool,
     /// Events left out since the opening.
     pub left_out: AtomicU64,
@@ -91,7 +92,7 @@ impl Notes {
         self.changed.notify_all();
     }
 
-    /// Appends notes until it is stopped, one batch at a time and at a limited rate; then the last ones.
+    /// Appends notes until it is stopped, one batch at a time and at a limited rate; then the rest.
     pub fn run(&self, spool: &dyn Spool, stream: StreamId, behind: &Behind) {
         loop {
             let waited = {
@@ -147,14 +148,14 @@ impl Notes {
         }
     }
 
-    /// A look interval, or until it is stopped: then it says so.
+    /// Waits for one interval, or until it is stopped. True if it was stopped.
     fn wait_for_stop(&self) -> bool {
         let waited = self.changed.wait_timeout_while(self.state(), LOOK_INTERVAL, |state| !state.stop);
         waited.expect("nothing panics while it is held").0.stop
     }
 }
 
-/// Appends events as one batch and waits until it is durable. Says whether it is.
+/// Appends events as one batch and waits for it. True if it is durable.
 fn append(spool: &dyn Spool, stream: StreamId, left_out: LeftOut, events: &[u8]) -> bool {
     let mut payload = entry::begin();
     if left_out != LeftOut::default() {
@@ -172,7 +173,7 @@ pub(crate) struct Behind {
     pub inbox: Arc<Inbox>,
     pub figures: Arc<Figures>,
     pub pending_max: u64,
-    /// Called when there begins to be too much, and when there is not any more.
+    /// Called when the bound is reached, and when there is room again.
     pub notice: Arc<dyn Fn(Notice) + Send + Sync>,
 }
 
@@ -184,8 +185,8 @@ impl Behind {
     }
 }
 
-/// Events in one batch: refusals, and as many others.
+/// Maximum events in one batch: refusals, and as many others.
 const NOTES_MAX: usize = 1000;
-/// The time for which events are gathered: so there are at most five batches a second.
+/// Time for collecting events: at most five batches a second.
 const GATHER: Duration = Duration::from_millis(200);
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);

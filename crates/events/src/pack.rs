@@ -1,4 +1,4 @@
-//! Compresses closed files and removes old ones, on a thread of its own so that the writer does not wait.
+//! Compresses closed files and removes old ones on its own thread, so that the writer does not wait.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,13 +21,13 @@ pub(crate) const STEPS: &[&str] = &["", "looking for old files", "compressing a 
 pub(crate) struct Packer {
     pub dir: PathBuf,
     pub compress: bool,
-    /// Age at which files are removed; zero: never.
+    /// Maximum age of files; zero: unlimited.
     pub max_age: Duration,
     pub stop: Arc<AtomicBool>,
 }
 
 impl Packer {
-    /// Runs until the writer has ended. `closed` brings the number below which files are closed for good: their lines
+    /// Runs until the writer has ended. `closed` receives the number below which files are closed for good: their lines
     /// precede a durable cursor.
     pub fn run(&self, closed: &Receiver<u64>, pulse: &Pulse) {
         let mut before = 0;
@@ -92,7 +92,7 @@ pub(crate) fn pack(dir: &Path, number: u64, stop: &AtomicBool) -> io::Result<()>
     sync_dir(dir)
 }
 
-/// Writes the compressed file; `None`: stopped before its end.
+/// Writes the compressed file; `None` if it was stopped before the end.
 fn write_packed(plain: &mut File, path: &Path, stop: &AtomicBool) -> io::Result<Option<File>> {
     let mut packed = GzEncoder::new(open_file(path)?, Compression::fast());
     let mut block = vec![0; BLOCK_BYTES];
@@ -111,10 +111,10 @@ fn write_packed(plain: &mut File, path: &Path, stop: &AtomicBool) -> io::Result<
     Ok(Some(packed))
 }
 
-/// Temporary name, which no log file has.
+/// Temporary name, distinct from log files.
 const PARTIAL: &str = "packing";
 const BLOCK_BYTES: usize = 256 << 10;
-/// Time between two looks for files that have become too old.
+/// Interval between checks for expired files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The files of a log, read line by line in their order: by readers that follow it, and by those that look something up.
+//! Reads the files of a log line by line, for followers and for searches.
 //!
-//! A [`Cursor`] counts bytes of lines, so it stays true when its file is compressed.
+//! A [`Cursor`] counts bytes of lines, so it stays valid when its file is compressed.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -11,28 +11,28 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::files::{Cursor, file_name, numbers, packed_name};
 
-/// The next thing in a log.
+/// The next item of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// A line.
     Line,
-    /// The end, for now.
+    /// The current end.
     End,
-    /// Files that were not read to their end are gone: from this number on.
+    /// Files that were not read completely are gone, from this number on.
     Gap {
         /// Number of the first missing file.
         from: u64,
         /// Number of the first existing file.
         to: u64,
     },
-    /// The rest of a closed file cannot be read, because it is damaged. The next file comes next.
+    /// The rest of a closed file is damaged. The next file follows.
     Damaged {
         /// The number of the file.
         file: u64,
     },
 }
 
-/// Reads a log from a cursor on. Works beside the server and without it.
+/// Reads a log from a cursor on, with or without a running server.
 pub struct Reader {
     dir: PathBuf,
     cursor: Cursor,
@@ -41,7 +41,7 @@ pub struct Reader {
 
 struct Open {
     lines: Lines,
-    /// There were later files before this one was opened: its end is its end.
+    /// True if there were later files when this one was opened: it will not grow.
     is_closed: bool,
     is_packed: bool,
 }
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Begins at a place.
+    /// Starts at a position.
     pub fn new(dir: impl Into<PathBuf>, cursor: Cursor) -> Self {
         Reader { dir: dir.into(), cursor, open: None }
     }
@@ -85,8 +85,8 @@ impl Reader {
         Ok(Reader::new(dir, Cursor { file, offset: 0 }))
     }
 
-    /// Begins about `bytes` before the end of the newest file, in the file before it if that is shorter. The first
-    /// line may be incomplete.
+    /// Starts about `bytes` before the end of the newest file, or in the previous file if that one is shorter. The
+    /// first line may be incomplete.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -108,7 +108,7 @@ impl Reader {
     /// Reads the next line, with its line feed, into `line`.
     ///
     /// # Errors
-    /// An error of the files; it may be tried again.
+    /// An error of the files; a retry may succeed.
     pub fn next(&mut self, line: &mut Vec<u8>) -> io::Result<Next> {
         loop {
             let Some(open) = &mut self.open else {
@@ -164,7 +164,7 @@ impl Reader {
         Ok(numbers(&self.dir)?.into_iter().find(|number| *number > self.cursor.file))
     }
 
-    /// Opens the file of the cursor; false if it is not there.
+    /// Opens the file of the cursor; false if it is missing.
     fn reopen(&mut self) -> io::Result<bool> {
         let is_closed = self.later()?.is_some();
         let Some((lines, is_packed)) = open_at(&self.dir, self.cursor)? else { return Ok(false) };
@@ -176,7 +176,7 @@ impl Reader {
 /// The lines of a file.
 pub(crate) type Lines = BufReader<Box<dyn Read + Send>>;
 
-/// The lines after a cursor in its file, and whether that is compressed; `None` if it is not there.
+/// The lines after a cursor in its file, and true if it is compressed; `None` if it is missing.
 pub(crate) fn open_at(dir: &Path, Cursor { file, offset }: Cursor) -> io::Result<Option<(Lines, bool)>> {
     let (found, is_packed): (Box<dyn Read + Send>, _) = match open(&dir.join(file_name(file)))? {
         Some(mut plain) => {
@@ -195,7 +195,7 @@ pub(crate) fn open_at(dir: &Path, Cursor { file, offset }: Cursor) -> io::Result
     Ok(Some((BufReader::with_capacity(BUFFER_BYTES, found), is_packed)))
 }
 
-/// The end of a log: where lines that come will be.
+/// The end of a log, where new lines will be.
 ///
 /// # Errors
 /// The files cannot be read.
@@ -214,7 +214,7 @@ fn open(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// True if the file's content is not what was compressed. Other errors are the disk's, and may pass.
+/// True if the compressed data is invalid. Other errors come from the disk and may pass.
 fn is_damage(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)

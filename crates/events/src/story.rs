@@ -1,4 +1,4 @@
-//! Stories of messages: what the event log has of a message, an address or a login.
+//! The history of a message, an address or a login in the event log.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,7 +20,7 @@ pub enum Wanted {
     Named(String),
     /// All mail that a login has sent or tried to send, by the name that the log has.
     User(String),
-    /// The newest lines with one of these events; empty: the newest lines.
+    /// The newest lines with one of these events; empty: with any.
     Newest(Vec<String>),
 }
 
@@ -33,14 +33,14 @@ pub struct Within {
     pub until: Option<Timestamp>,
     /// The newest messages that fit.
     pub messages_max: usize,
-    /// The search ends then.
+    /// Time limit of the search.
     pub deadline: Option<Instant>,
-    /// Only mail on this tenant's account: events that name it, and those of its messages that name nobody.
+    /// Only mail charged to this tenant: events that name it, and events of its messages without a tenant.
     pub tenant: Option<String>,
 }
 
 impl Within {
-    /// Events of the last `secs` seconds; `None`: all.
+    /// Only events of the last `secs` seconds; `None`: all.
     pub fn last(secs: Option<u64>, messages_max: usize, deadline: Instant) -> Self {
         let since = |secs: u64| {
             let secs = i64::try_from(secs).unwrap_or(i64::MAX);
@@ -55,11 +55,11 @@ impl Within {
 pub struct StoriesFound {
     /// Events by the number of their message; events of no message by their LSN.
     pub stories: BTreeMap<Lsn, Vec<Value>>,
-    /// True if messages, or events of one, were cut off.
+    /// True if messages, or events of one, were left out.
     pub is_cut: bool,
-    /// The deadline came first: newer lines were not read.
+    /// True if the time limit was reached: newer lines were not read.
     pub is_late: bool,
-    /// Numbers of compressed files that are damaged: what follows in them was not searched.
+    /// Numbers of damaged compressed files: the rest of each was not searched.
     pub damaged: Vec<u64>,
 }
 
@@ -83,18 +83,18 @@ pub fn search(dir: &Path, wanted: &Wanted, within: &Within) -> io::Result<Storie
 
 /// Bytes read at the end of a log for its newest lines.
 const TAIL_BYTES: u64 = 4 << 20;
-/// Lines between two looks at the clock.
+/// Lines between checks of the clock.
 const LINES_PER_LOOK: u32 = 1000;
-/// Events kept of one message: one with more recipients is cut off.
+/// Maximum events of one message: the recipients of larger ones are cut off.
 const EVENTS_OF_STORY_MAX: usize = 10_000;
-/// Events kept of all messages together: the oldest messages go first.
+/// Maximum events of all messages together: the oldest messages are dropped first.
 const EVENTS_MAX: usize = 20_000;
 
 struct Search<'a> {
     wanted: &'a Wanted,
-    /// The name as lines have it.
+    /// The name in the form of log lines.
     pattern: Regex,
-    /// The mailbox of an address, up to its own directories: an alias leads there.
+    /// The mailbox of an address, apart from the name of its directory: it finds mail through aliases.
     mailbox: Option<String>,
     what: String,
     since: Option<String>,
@@ -108,7 +108,7 @@ struct Search<'a> {
 
 #[derive(Default)]
 struct Story {
-    /// The message was searched, not one of its recipients.
+    /// True if the message was searched, not one of its recipients.
     is_whole: bool,
     events: Vec<Value>,
 }
@@ -160,7 +160,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Most lines are neither of a message that was found nor name what is searched: they are not parsed.
+    /// Most lines neither belong to a found message nor contain the search term: they are not parsed.
     fn line(&mut self, line: &[u8]) {
         let is_newest = matches!(self.wanted, Wanted::Newest(_));
         let is_known = || !is_newest && message_of(line).is_some_and(|message| self.stories.contains_key(&message));
@@ -215,7 +215,7 @@ impl<'a> Search<'a> {
             || event["message"].is_null() && self.is(&event["host"])
     }
 
-    /// Logins themselves are left out: they are no mail, and those of others who guess would fill the list.
+    /// Login events are left out: they are no mail, and guesses of others would fill the list.
     fn names_user(&self, event: &Value) -> bool {
         self.is(&event["user"]) && event["event"] != "login" && event["stage"] != "login"
     }
@@ -233,7 +233,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// A text as a line has it, without quotes.
+/// A text in the form of a log line, without quotes.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string().trim_matches('"').to_owned()
 }

@@ -1,4 +1,4 @@
-//! The thread that writes the files: from the stream's position on, again from there after each failure.
+//! The thread that writes the files from the stream's position on, and restarts there after each failure.
 
 use std::io;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(crate) struct Writer {
     pub config: Config,
     pub inbox: Arc<Inbox>,
     pub figures: Arc<Figures>,
-    /// Told below which number files are closed for good.
+    /// Receives the number below which files are closed for good.
     pub closed: Sender<u64>,
     /// Reports progress in [`STEPS`].
     pub pulse: Pulse,
@@ -45,14 +45,14 @@ pub(crate) struct Figures {
     pub is_behind: AtomicBool,
 }
 
-/// Files being written, and the part of them that the spool has released.
+/// Files being written, and the part that the spool has released.
 struct Session {
     files: Files,
     /// The last entry that was added.
     written: Lsn,
     /// Time of the first write since the last release of the spool, and the bytes since then.
     unsynced: Option<(Instant, u64)>,
-    /// A file was begun: an older one may go.
+    /// True if a file was begun, so an older one may be removed.
     is_file_new: bool,
     lines: Vec<u8>,
 }
@@ -78,7 +78,7 @@ impl StreamState for CatchUp<'_> {
 }
 
 impl Writer {
-    /// Until it is stopped and all is written. Trouble with the files is told once, and they are tried again.
+    /// Runs until it is stopped and all is written. File errors are reported once, then retried.
     pub fn run(self) {
         let mut back_off = RETRY;
         loop {
@@ -132,7 +132,7 @@ impl Writer {
         }
     }
 
-    /// Writes what the spool has, and lets it bring what comes.
+    /// Writes the spool's backlog, then subscribes to new entries.
     fn catch_up(&self, session: &mut Session) -> io::Result<AttachedStream> {
         self.figures.is_behind.store(true, Ordering::Relaxed);
         self.pulse.step(1);
@@ -144,7 +144,7 @@ impl Writer {
         Ok(attached)
     }
 
-    /// Writes what comes until it is stopped. False: more has come than there is room for.
+    /// Writes new entries until it is stopped. False on an overflow.
     fn follow(&self, session: &mut Session) -> io::Result<bool> {
         loop {
             let until = session.unsynced.map(|(since, _)| since + self.config.sync_interval);
@@ -172,7 +172,7 @@ impl Writer {
         }
     }
 
-    /// Adds the lines of an entry; of one that cannot be read, a line that says so.
+    /// Adds the lines of an entry; for an unreadable one, a line that says so.
     fn add(&self, session: &mut Session, lsn: Lsn, payload: Option<Bytes>) -> io::Result<()> {
         session.lines.clear();
         match payload {
@@ -189,7 +189,7 @@ impl Writer {
         if bytes >= self.config.sync_bytes { self.advance(session) } else { Ok(()) }
     }
 
-    /// Makes what was added durable, and then lets the spool forget it.
+    /// Makes added lines durable, then releases them in the spool.
     fn advance(&self, session: &mut Session) -> io::Result<()> {
         if session.unsynced.is_none() && !session.is_file_new {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The calls, each made and put on record. Signatures and errors are `rustix`'s.
+//! The calls, each made and recorded. Signatures and errors are `rustix`'s.
 #![allow(missing_docs, reason = "they are rustix's, under the same names")]
 
 use std::ffi::{CStr, CString};
@@ -290,7 +290,7 @@ pub fn declared(fd: impl AsFd) -> Option<Declared> {
     })
 }
 
-/// Where file systems are mounted below `dir`, if it lies in a watched directory; nothing if it is a real one.
+/// Mount points below `dir`, if it lies in a watched directory; empty for a real one.
 pub fn mounts_below(dir: &std::path::Path) -> Option<Vec<std::path::PathBuf>> {
     let mut world = world()?;
     let (machine, _) = world.node(identity(&fs::stat(dir).ok()?))?;

@@ -1,4 +1,4 @@
-//! Text of a small file with its checksum in the last line: a flipped digit would still be a digit.
+//! Text of a small file with its checksum in the last line: without one a flipped digit would go unnoticed.
 
 /// Appends a line with the CRC-32C of the text: `crc32c XXXXXXXX`.
 pub fn with_checksum(text: String) -> String {
@@ -6,7 +6,7 @@ pub fn with_checksum(text: String) -> String {
     text + &line
 }
 
-/// The text that [`with_checksum`] was given. `None`: it is not whole.
+/// The text given to [`with_checksum`]. `None` if it is damaged.
 pub fn checked(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (content, line) = text.split_at_checked(text.len().checked_sub(LINE_BYTES)?)?;

@@ -1,4 +1,4 @@
-//! Decides for each change that is not durable whether a cut keeps, drops or tears it.
+//! Decides if a power cut keeps, drops or tears each change that is not durable.
 
 use posthaste_random::Random;
 
@@ -14,7 +14,7 @@ pub(crate) enum Fate {
     Torn,
 }
 
-/// Decides over what is not durable.
+/// Decides about changes that are not durable.
 pub(crate) struct Chooser {
     choice: Choice,
     random: Random,
@@ -84,7 +84,7 @@ impl Chooser {
         }
     }
 
-    /// The size of a file is a thing of its own.
+    /// A change of size is decided separately.
     pub fn grow(&mut self, file: &mut Vec<u8>, len: usize) {
         if file.len() >= len || matches!(self.choice, Choice::Bits(_)) {
             return;
@@ -97,7 +97,7 @@ impl Chooser {
     }
 }
 
-/// Writes into a file, which grows if need be.
+/// Writes into a file, which grows if necessary.
 pub(crate) fn write(file: &mut Vec<u8>, at: usize, bytes: &[u8]) {
     if file.len() < at + bytes.len() {
         file.resize(at + bytes.len(), 0);

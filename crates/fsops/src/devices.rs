@@ -1,8 +1,8 @@
-//! The block devices under a file system, and who is told when a sync of one fails.
+//! The block devices under a file system, and callbacks for failed syncs.
 //!
-//! A device that says EIO to one sync may have dropped what others wrote into its cache, and tells nobody else. So code that relies on a device
-//! [watches](watch) it: every [`fsync`](crate::fsync), [`fdatasync`](crate::fdatasync) and [`syncfs`](crate::syncfs) of the process that fails with
-//! EIO there is told before the caller hears of it, whichever code made the call.
+//! A device that returns EIO to one sync may have dropped cached writes of others, which get no error. So code that
+//! relies on a device [watches](watch) it: every [`fsync`](crate::fsync), [`fdatasync`](crate::fdatasync) and
+//! [`syncfs`](crate::syncfs) of the process that fails there with EIO is reported before its caller sees the error.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,8 +59,8 @@ impl Drop for DeviceWatch {
     }
 }
 
-/// Calls `tell` with a description of each sync that fails with EIO on a device under the file system of `fd`: on its caller's thread, before that returns.
-/// A device of which nothing is known counts as the same.
+/// Calls `tell` with a description of each sync that fails with EIO on a device under the file system of `fd`: on the
+/// caller's thread, before that call returns. An unknown device counts as the same.
 pub fn watch(fd: impl AsFd, tell: impl Fn(&str) + Send + Sync + 'static) -> DeviceWatch {
     let devices = Devices::of(fd);
     let mut watchers = watchers();
@@ -185,7 +185,7 @@ const NO_DISK: [u64; 10] = [
     0x0102_1994,
     0x8584_58F6,
 ];
-/// Limit above any stack of devices, which has no circles.
+/// A limit deeper than any stack of devices, which has no cycles.
 const PLACES_MAX: usize = 1000;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Changes of a file system, call by call, and the moment at which the power goes.
+//! Changes of a file system, call by call, and the moment of a power cut.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::tree::NodeId;
 
-/// A call that succeeded, in the order in which the calls were made.
+/// A successful call, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FsEvent {
     /// A file or directory was made.
@@ -28,7 +28,7 @@ pub enum FsEvent {
         /// The file.
         node: NodeId,
     },
-    /// A name was taken away.
+    /// A name was removed.
     Remove {
         /// Directory of the name.
         dir: NodeId,
@@ -37,7 +37,7 @@ pub enum FsEvent {
         /// The file or directory that the name leads to.
         node: NodeId,
     },
-    /// A file or directory was renamed, in place of what had that name before.
+    /// A file or directory was renamed, replacing the one with that name.
     Rename {
         /// Directory and name before.
         from: (NodeId, String),
@@ -46,7 +46,7 @@ pub enum FsEvent {
         /// The renamed file or directory.
         node: NodeId,
     },
-    /// Two names changed places.
+    /// Two names were exchanged.
     Exchange {
         /// Directory and name of the first, and the node that it led to.
         first: (NodeId, String, NodeId),
@@ -73,7 +73,7 @@ pub enum FsEvent {
     Sync(SyncScope),
     /// A failed sync.
     SyncFailed(SyncScope),
-    /// Somebody was told that this message is durable.
+    /// A message was acknowledged as durable.
     Acknowledged(u64),
 }
 
@@ -82,7 +82,7 @@ pub enum FsEvent {
 pub enum SyncScope {
     /// fsync or fdatasync: of this file or directory.
     Node(NodeId),
-    /// syncfs: of the file system that begins at this directory.
+    /// syncfs of the file system mounted at this directory.
     FileSystem(NodeId),
 }
 
@@ -119,7 +119,7 @@ impl FsEvent {
     }
 }
 
-/// A moment at which the power goes, and what it leaves: written and read as `POSITION:sSEED` or `POSITION:bBITS`.
+/// The moment of a power cut, and what survives it: as text `POSITION:sSEED` or `POSITION:bBITS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     /// Position of the event that it precedes.
@@ -133,7 +133,7 @@ pub struct Cut {
 pub enum Choice {
     /// This seed decides.
     Seed(u64),
-    /// Item number `n` of those that are not durable is kept whole if bit `n` is set, else dropped.
+    /// Item `n` of the changes that are not durable is kept if bit `n` is set, else dropped.
     Bits(u64),
 }
 

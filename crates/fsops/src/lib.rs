@@ -1,10 +1,10 @@
-//! The system calls that change a file system, through one door.
+//! The system calls that change a file system, in one place.
 //!
-//! For every program that promises durability and wants to test the promise in process, without root. In a normal build these are
-//! `rustix`'s own functions under the same names. With the feature `record`, calls below a directory that a [`Machine`] watches go on
-//! record, none is really synced, and from the [`Recording`] any directory tree can be made that a power cut at any moment could have left
-//! ([`recording`](mod@recording) states the model). What only reads needs no door, but for [`Space::of`], since a test
-//! declares what a file system has left, and [`pread`], so that a test can make a sector unreadable.
+//! For every program that promises durability and wants to test the promise in process, without root. In a normal build
+//! these are `rustix`'s own functions under the same names. With the feature `record`, calls below a directory that a
+//! [`Machine`] watches are recorded, and none is really synced. From the [`Recording`] a test makes any directory tree
+//! that a power cut could have left ([`recording`](mod@recording) states the model). Reads bypass this crate, except
+//! [`Space::of`] (tests declare the free space) and [`pread`] (tests make sectors unreadable).
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -68,7 +68,7 @@ pub use rustix::io::{pread, pwritev, write, writev};
 #[cfg(not(feature = "record"))]
 use rustix::fs as calls;
 
-/// [`rustix::fs::fsync`]. EIO is told to those who [watch](watch()) the device.
+/// [`rustix::fs::fsync`]. EIO is reported to [watchers](watch()) of the device.
 ///
 /// # Errors
 /// See fsync(2).
@@ -76,7 +76,7 @@ pub fn fsync(fd: impl AsFd) -> rustix::io::Result<()> {
     devices::told(&fd, "fsync", calls::fsync(&fd))
 }
 
-/// [`rustix::fs::fdatasync`]. EIO is told to those who [watch](watch()) the device.
+/// [`rustix::fs::fdatasync`]. EIO is reported to [watchers](watch()) of the device.
 ///
 /// # Errors
 /// See fdatasync(2).
@@ -84,7 +84,7 @@ pub fn fdatasync(fd: impl AsFd) -> rustix::io::Result<()> {
     devices::told(&fd, "fdatasync", calls::fdatasync(&fd))
 }
 
-/// [`rustix::fs::syncfs`]. EIO is told to those who [watch](watch()) the device.
+/// [`rustix::fs::syncfs`]. EIO is reported to [watchers](watch()) of the device.
 ///
 /// # Errors
 /// See syncfs(2).
@@ -92,8 +92,8 @@ pub fn syncfs(fd: impl AsFd) -> rustix::io::Result<()> {
     devices::told(&fd, "syncfs", calls::syncfs(&fd))
 }
 
-/// Makes a directory (mode 0700) and those above it that are missing, each durable before what lies in it. One that is there is made durable
-/// too: the process that made it may have been killed before the sync.
+/// Makes a directory (mode 0700) and missing ones above it, each durable before its content. An existing one is made
+/// durable too: the process that made it may have been killed before the sync.
 ///
 /// # Errors
 /// An error of making, opening or syncing a directory.
@@ -127,11 +127,11 @@ pub struct Declared {
     pub device: u64,
     /// True if a 0 from `syncfs` can be believed.
     pub syncfs_trusted: bool,
-    /// True if changes of names reach the disk in their order, so that an fsync makes all earlier ones durable, too.
+    /// True if changes of names reach the disk in order, so that an fsync makes all earlier ones durable, too.
     pub ordered_log: bool,
-    /// Number of the page cache's life: a new one begins after each power cut.
+    /// Generation of the page cache: a new one begins after each power cut.
     pub life: u64,
-    /// True if it has been given up: nothing can be changed there, and `syncfs` returns 0 without a sync.
+    /// True if the kernel has given it up: no changes are possible, and `syncfs` returns 0 without a sync.
     pub is_read_only: bool,
 }
 
@@ -142,7 +142,7 @@ pub fn declared(_fd: impl AsFd) -> Option<Declared> {
     None
 }
 
-/// Where file systems are mounted below `dir`, if it lies in a watched directory; nothing if it is a real one.
+/// Mount points below `dir`, if it lies in a watched directory; empty for a real one.
 #[cfg(not(feature = "record"))]
 #[inline]
 pub fn mounts_below(_dir: &std::path::Path) -> Option<Vec<std::path::PathBuf>> {
@@ -156,8 +156,8 @@ pub fn declared_space(_path: &std::path::Path) -> Option<Space> {
     None
 }
 
-/// True if a read failed because of the file or its disk: EIO, a bad checksum of the file system, no such file. Then
-/// a second copy of the file is used. False if this process lacks a right, a descriptor or memory.
+/// True if a read failed because of the file or its disk: EIO, a bad checksum of the file system, no such file. Then a
+/// second copy of the file is used. False if this process lacks a right, a descriptor or memory.
 pub fn is_of_disk(error: &io::Error) -> bool {
     let ours = [Errno::ACCESS, Errno::PERM, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::INTR];
     Errno::from_io_error(error).is_some_and(|errno| !ours.contains(&errno))
@@ -193,7 +193,7 @@ pub fn write_all_parts(fd: impl AsFd, mut parts: &mut [IoSlice<'_>], mut offset:
     Ok(())
 }
 
-/// Linux takes at most this many parts in one call (UIO_MAXIOV).
+/// Linux's limit of parts in one call (UIO_MAXIOV).
 pub const PARTS_AT_ONCE_MAX: usize = 1024;
 
 /// Compiles the examples of the README.

@@ -12,7 +12,8 @@ use crate::space::{DeclaredSpace, Space};
 use crate::tree::{Node, NodeId, ROOT, Tree};
 use crate::world::{Faults, HAS_BAD_SECTORS, State, lock};
 
-/// A temporary directory in which every call is recorded. Nothing is really synced: the recording tells what is durable.
+/// A temporary directory in which every call is recorded. Nothing is really synced: the recording knows what is
+/// durable.
 #[derive(Debug)]
 pub struct Machine {
     key: u64,
@@ -75,7 +76,7 @@ impl Machine {
         self.with(|state| (state.syncs, state.changes))
     }
 
-    /// Number of directories opened by recorded calls so far. A scan opens the directory that it reads.
+    /// Syncs and changes so far, including failed ones.
     pub fn dirs_opened(&self) -> u64 {
         self.with(|state| state.dirs_opened)
     }
@@ -94,8 +95,8 @@ impl Machine {
         self.declare(dir, DeclaredSpace::Fixed(space));
     }
 
-    /// Sets the size of the file system of this directory: its free space is reported as that, less its files. A write
-    /// beyond it does not fail: the program has to ask.
+    /// Sets the size of this directory's file system: its reported free space is the size minus its files. A write
+    /// beyond it does not fail: the program has to check.
     ///
     /// # Panics
     /// When it is no directory of the machine.
@@ -117,7 +118,7 @@ impl Machine {
         self.with(|state| state.is_off = true);
     }
 
-    /// Starts a program again after a kill, without a power cut: unsynced writes are still there.
+    /// Restarts a program after a kill, without a power cut: unsynced writes are kept.
     pub fn go_on(&self) {
         self.with(|state| state.is_off = false);
     }
@@ -170,7 +171,7 @@ impl Drop for Machine {
     }
 }
 
-/// In memory if there is room: nothing here has to survive.
+/// In memory if possible: nothing here has to survive.
 fn temporary() -> io::Result<tempfile::TempDir> {
     let in_memory = Path::new("/dev/shm");
     let has_room = rustix::fs::statvfs(in_memory).is_ok_and(|space| space.f_bavail * space.f_frsize > ROOM_BYTES_MIN);

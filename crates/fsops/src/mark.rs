@@ -1,4 +1,4 @@
-//! A mark beside a file says that there is one: `NAME.made`. Without it the loss of a file would look as if it had never been made.
+//! A mark `NAME.made` beside a file: without it, a lost file would look as if it had never been made.
 
 use std::fs::File;
 use std::io;
@@ -13,9 +13,9 @@ pub enum MarkedFile {
     Present,
     /// The file was never made.
     NeverMade,
-    /// The file was made once, and is gone.
+    /// The file was made once, and is missing.
     Lost {
-        /// Says so. Without it the file counts as never made.
+        /// Writes the mark. Without it the file counts as never made.
         mark: PathBuf,
     },
 }
@@ -37,10 +37,11 @@ pub fn look_for_marked(path: &Path) -> io::Result<MarkedFile> {
     })
 }
 
-/// Marks a file that is made durably: after the file, since a mark alone says that the file was lost. Durable once this returns; does nothing if the mark is there.
+/// Marks a file that is already durable: a mark alone would mean that the file was lost. Durable on return; does
+/// nothing if the mark exists.
 ///
 /// # Errors
-/// The mark cannot be made. It may be tried again.
+/// The mark cannot be made. A retry may succeed.
 pub fn mark_made(path: &Path) -> io::Result<()> {
     let mark = mark_of(path);
     if mark.try_exists()? {

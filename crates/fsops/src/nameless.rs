@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::{linkat, openat};
 
-/// Makes the nameless files of one file system (`O_TMPFILE`). Remembers once they have proved impossible there; clones share that.
+/// Makes unnamed files on one file system (`O_TMPFILE`). Remembers if they are impossible there; clones share that.
 #[derive(Debug, Clone, Default)]
 pub struct NamelessFiles {
     are_impossible: Arc<AtomicBool>,
@@ -22,11 +22,11 @@ pub struct NamelessFiles {
 pub enum LinkOutcome {
     /// The file has its name.
     Named,
-    /// The file has none: there is neither the right to name a file by its descriptor, nor /proc. No more are made here.
+    /// The file cannot be named: neither the right to link by descriptor, nor /proc. No more are made here.
     Impossible(File),
 }
 
-/// A file without a name, which is gone with its descriptor unless it is [linked](Self::link).
+/// An unnamed file, which vanishes with its descriptor unless it is [linked](Self::link).
 #[derive(Debug)]
 pub struct NamelessFile {
     file: File,
@@ -34,8 +34,8 @@ pub struct NamelessFile {
 }
 
 impl NamelessFiles {
-    /// Begins a file, for reading and writing. `None` if this file system or this kernel has no such files, or they cannot get a name later: the caller
-    /// gives its file a temporary name.
+    /// Makes a file for reading and writing. `None` if this file system or kernel cannot make or name such files: the
+    /// caller uses a temporary name.
     ///
     /// # Errors
     /// Others of `openat`.
@@ -53,7 +53,7 @@ impl NamelessFiles {
         }
     }
 
-    /// Makes no more of them.
+    /// Stops making them.
     pub fn give_up(&self) {
         self.are_impossible.store(true, Ordering::Relaxed);
     }
@@ -65,7 +65,7 @@ impl NamelessFile {
         &self.file
     }
 
-    /// Gives it its name, never that of another file. Durable after a sync of the directory.
+    /// Names the file, without replacing another one. Durable after a sync of the directory.
     ///
     /// # Errors
     /// EEXIST if the name is taken; others of `linkat`.

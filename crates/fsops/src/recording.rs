@@ -2,8 +2,8 @@
 //!
 //! The model, for every call that had returned when the power went and that no sync has covered:
 //!
-//! - A write is kept, dropped, or torn: each sector of [`SECTOR`] bytes for itself. A change of a file's length is kept or dropped. The file may have grown all the same; then zeros or old
-//!   garbage lie where nothing was written.
+//! - A write is kept, dropped, or torn: each sector of [`SECTOR`] bytes separately. A change of a file's length is kept
+//!   or dropped. The file may have grown all the same; then zeros or old garbage lie where nothing was written.
 //! - A change of names (creating, removing, linking, renaming, exchanging) is kept or dropped as a whole, in any
 //!   order; with [`Recording::ordered_log`], none is kept after a dropped one. A name whose directory is gone is
 //!   gone, and none is made while another file still has it. A file that is renamed durably exists under its new
@@ -23,7 +23,7 @@ use crate::chooser::{Chooser, Fate, write};
 pub use crate::event::{Choice, Cut, FsEvent, SyncScope};
 use crate::tree::{Mounts, NodeId, Tree};
 
-/// A run: what there was before it, and everything that was done.
+/// A run: the initial tree, and all events.
 #[derive(Debug, Clone)]
 pub struct Recording {
     /// The durable tree before the first event.
@@ -45,7 +45,7 @@ enum Reached {
 }
 
 impl Recording {
-    /// The tree that a program sees at the end: everything kept.
+    /// The tree that a program sees at the end: every change is kept.
     pub fn cached(&self) -> Tree {
         let mut tree = self.base.clone();
         for event in &self.events {
@@ -68,7 +68,7 @@ impl Recording {
         self.reached(position).iter().filter(|reached| **reached == Reached::Pending).count()
     }
 
-    /// Repeats the run on a disk whose syncs do nothing: the tree that a program without syncs would leave.
+    /// Repeats the run on a disk with ineffective syncs: the tree that a program without syncs would leave.
     pub fn without_syncs(&self, forgotten: impl Fn(usize) -> bool) -> Self {
         let kept = |(index, event): (usize, &FsEvent)| {
             if event.is_sync() && forgotten(index) {
@@ -168,7 +168,7 @@ impl Recording {
     }
 }
 
-/// A file that was made, with or without a name, is there for a rename, even if its first name never was.
+/// A file that was made, even unnamed, exists for a rename although its first name may be lost.
 fn exist(tree: &mut Tree, event: &FsEvent) {
     match event {
         FsEvent::Create { node, is_dir: true, .. } => drop(tree.entries(*node)),
@@ -178,8 +178,7 @@ fn exist(tree: &mut Tree, event: &FsEvent) {
     }
 }
 
-/// True if the change depends on a dropped one: its new name is still in use, or the file that it renames does not
-/// have the old name.
+/// True if the change depends on a dropped one: its new name is still in use, or the renamed file lacks the old name.
 fn is_impossible(tree: &mut Tree, event: &FsEvent) -> bool {
     match event {
         FsEvent::Create { dir, name, node, .. } | FsEvent::Link { dir, name, node } => {

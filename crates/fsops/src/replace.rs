@@ -1,4 +1,4 @@
-//! A file whose content is replaced as a whole.
+//! Atomic replacement of a file's content.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 pub enum ReplaceError {
     /// The file keeps its old content.
     Io(io::Error),
-    /// A sync failed: after a power cut it has the old content or the new one. Only writing it anew helps.
+    /// A sync failed: a power cut leaves the old content or the new one. Only a rewrite helps.
     Sync(io::Error),
 }
 
@@ -24,8 +24,8 @@ impl From<ReplaceError> for io::Error {
     }
 }
 
-/// Gives the file at `path` this content and mode, or makes it. Durable when this returns; a power cut before leaves
-/// the old content or the new one, and perhaps a file of the same name with `.new` appended.
+/// Replaces or creates the file at `path` with this content and mode. Durable on return; a power cut before that leaves
+/// the old content or the new one, and perhaps a file with `.new` appended.
 ///
 /// # Errors
 /// See [`ReplaceError`].
@@ -40,14 +40,14 @@ pub fn replace_file(path: &Path, mode: Mode, content: &[u8]) -> Result<(), Repla
     })
 }
 
-/// The temporary name of a file that will replace the one at `path`.
+/// The temporary name of a replacement for the file at `path`.
 pub fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()
 }
 
-/// Makes a file that is written durable, gives it its name and makes that durable: `unfinished` and `path` are in one directory.
+/// Makes a written file durable, renames it and makes the name durable: `unfinished` and `path` are in one directory.
 ///
 /// # Errors
 /// See [`ReplaceError`].

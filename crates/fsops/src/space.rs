@@ -1,4 +1,4 @@
-//! Free space of a file system, and the part of it that stays free.
+//! Free space of a file system, and the part that is kept free.
 
 use std::io;
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::path::Path;
 pub struct Space {
     /// Bytes.
     pub bytes: u64,
-    /// Free inodes; `u64::MAX` where the file system makes them as needed.
+    /// Free inodes; `u64::MAX` if the file system makes them on demand.
     pub inodes: u64,
 }
 
@@ -16,7 +16,7 @@ impl Space {
     /// More than any file system has.
     pub const MAX: Space = Space { bytes: u64::MAX, inodes: u64::MAX };
 
-    /// Of the file system that a file or directory lies on. Blocks as long as that does.
+    /// Free space of the file system that contains a file or directory. Blocks while that hangs.
     ///
     /// # Errors
     /// See statvfs(3).
@@ -30,12 +30,12 @@ impl Space {
         Ok(Space { bytes: space.f_bavail.saturating_mul(space.f_frsize), inodes })
     }
 
-    /// True if there is at least as much of both.
+    /// True if both values are at least as large.
     pub fn covers(self, other: Space) -> bool {
         self.bytes >= other.bytes && self.inodes >= other.inodes
     }
 
-    /// The difference of both; zero where there is less.
+    /// The difference of both; zero instead of a negative value.
     pub fn less(self, other: Space) -> Space {
         Space { bytes: self.bytes.saturating_sub(other.bytes), inodes: self.inodes.saturating_sub(other.inodes) }
     }
@@ -45,9 +45,9 @@ impl Space {
 #[cfg(feature = "record")]
 #[derive(Debug, Clone)]
 pub(crate) enum DeclaredSpace {
-    /// This, whatever is written.
+    /// This value, whatever is written.
     Fixed(Space),
-    /// A simulated disk of this many bytes, less the files below this directory.
+    /// A simulated disk of this many bytes, minus the files below this directory.
     Disk(std::path::PathBuf, u64),
 }
 
@@ -65,7 +65,7 @@ impl DeclaredSpace {
     }
 }
 
-/// The lengths of all files below a directory, by inode. Files that go meanwhile are left out.
+/// The lengths of all files below a directory, by inode. Files removed meanwhile are left out.
 #[cfg(feature = "record")]
 fn measure(dir: &Path, files: &mut std::collections::BTreeMap<u64, u64>) {
     use std::os::unix::fs::MetadataExt;

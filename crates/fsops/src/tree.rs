@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Names a file or directory, whatever it is called and wherever it lies: an inode number that is never reused.
+/// Identifies a file or directory, independent of its name: an inode number that is never reused.
 pub type NodeId = u64;
 
 /// The directory that everything lies in.
@@ -14,7 +14,7 @@ pub const ROOT: NodeId = 0;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
-    /// Directories that other file systems than the first begin at.
+    /// Directories at which other file systems are mounted.
     mounts: BTreeSet<NodeId>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) enum Node {
     File(Vec<u8>),
 }
 
-/// Where the file systems begin that files and directories lie on, for those that do not lie on the first.
+/// The file systems of files and directories that are not on the first one.
 #[derive(Debug, Clone, Default)]
 pub struct Mounts(BTreeMap<NodeId, NodeId>);
 
@@ -34,7 +34,7 @@ impl Mounts {
         self.0.get(&node).copied().unwrap_or(ROOT)
     }
 
-    /// `node` was made in `dir`.
+    /// Notes that `node` was made in `dir`.
     pub(crate) fn made_in(&mut self, dir: NodeId, node: NodeId) {
         if let Some(mount) = self.0.get(&dir).copied() {
             self.0.insert(node, mount);
@@ -49,7 +49,7 @@ impl Default for Tree {
 }
 
 impl Tree {
-    /// Empty, but that another file system begins at each of these directories: outer ones before those that lie in them.
+    /// An empty tree with other file systems mounted at these directories, outer ones first.
     pub fn with_mounts(paths: &[&str]) -> Self {
         let mut tree = Tree::default();
         for path in paths {
@@ -64,7 +64,7 @@ impl Tree {
         tree
     }
 
-    /// The paths at which other file systems than the first begin.
+    /// The mount points of other file systems.
     pub(crate) fn mount_points(&self) -> Vec<PathBuf> {
         let mut points = Vec::new();
         self.walk(ROOT, Path::new(""), &mut |path, id, _| {
@@ -131,7 +131,7 @@ impl Tree {
         self.nodes.values().any(leads_there)
     }
 
-    /// Forgets what no name leads to.
+    /// Removes files and directories without a name.
     pub(crate) fn prune(&mut self) {
         let mut reached = BTreeSet::from([ROOT]);
         self.walk(ROOT, Path::new(""), &mut |_, id, _| {

@@ -1,4 +1,4 @@
-//! All watched directories of a process: what happens to a call below one of them, and what goes wrong with it.
+//! All watched directories of a process, and the faults injected into calls below them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,22 +19,22 @@ use crate::tree::{Mounts, NodeId, Tree};
 pub struct Faults {
     /// Syncs, by number, that fail with EIO and drop the writes that they covered.
     pub fail_syncs: Vec<u64>,
-    /// All syncs on this file system fail in that way: its [`Declared::device`](crate::Declared::device).
+    /// All syncs on this file system fail in this way: its [`Declared::device`](crate::Declared::device).
     pub fail_syncs_on: Option<u64>,
-    /// From this change on the file system refuses writes, like one that the kernel has shut down until it is mounted
-    /// again. Its syncs write nothing.
+    /// From this change on the file system refuses writes, like one that the kernel has shut down. Its syncs write
+    /// nothing.
     pub read_only: Option<(u64, u64)>,
-    /// These changes fail, of bytes or of names, but that the first takes half of its bytes if it is a write.
+    /// These changes fail, of bytes or of names. A failing first write takes half of its bytes.
     pub fail_changes: Option<(Range<u64>, Errno)>,
-    /// The program is killed when it asks for this one, changes and syncs counted together.
+    /// The program is killed before this event; changes and syncs are counted together.
     pub kill_before: Option<u64>,
-    /// Syncs do not return until the faults are others, from the write of these bytes on; if there are none, at once.
+    /// From the write of these bytes on, or at once without them, syncs hang until the faults change.
     pub hang_syncs: Option<Vec<u8>>,
-    /// Blocks with these bytes cannot be read: a [`pread`](crate::pread) of them fails with EIO.
+    /// Blocks with these bytes are unreadable: a [`pread`](crate::pread) of them fails with EIO.
     pub bad_sectors: Option<Vec<u8>>,
 }
 
-/// A file or directory that is watched: whose, and which.
+/// A watched file or directory: its machine and node.
 pub(crate) type Watched = (u64, NodeId);
 
 pub(crate) struct World {
@@ -54,7 +54,7 @@ pub(crate) struct State {
     // Where they begin: no name of these directories changes.
     pub mount_points: Vec<PathBuf>,
     pub faults: Faults,
-    /// Space left on file systems, where it is declared.
+    /// Declared free space of file systems.
     pub spaces: BTreeMap<NodeId, DeclaredSpace>,
     // Files whose writes a sync of their file system has forgotten: their own next sync tells so, as the kernel does.
     forgotten: BTreeSet<NodeId>,
@@ -72,8 +72,8 @@ static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
 /// Set once any machine has bad sectors. Until then a read skips the machine, and is no scheduling point.
 pub(crate) static HAS_BAD_SECTORS: AtomicBool = AtomicBool::new(false);
 
-/// The world, if anybody watches any of it. Calls are made while it is held, so that the record has their order. Before each of them another
-/// thread may go first: where a test decides whose turn it is, it decides it here.
+/// The world, if any directory is watched. Calls are made under this lock, so that the record has their order. Before
+/// each call the test's scheduler may switch to another thread.
 pub(crate) fn world() -> Option<MutexGuard<'static, World>> {
     (MACHINES.load(Ordering::Acquire) > 0).then(|| {
         std::thread::yield_now();
@@ -81,7 +81,8 @@ pub(crate) fn world() -> Option<MutexGuard<'static, World>> {
     })
 }
 
-/// Never waits in a queue: machines of other threads lock it, too, and whose turn it is on this one is not to follow from theirs.
+/// Locks without queueing: threads of other machines use this lock, too, and must not influence the schedule of this
+/// one.
 pub(crate) fn lock() -> MutexGuard<'static, World> {
     loop {
         match WORLD.try_lock() {
@@ -96,7 +97,7 @@ pub(crate) fn lock() -> MutexGuard<'static, World> {
 }
 
 impl World {
-    /// Watches what a machine has at its beginning; returns its key.
+    /// Adds a machine with its initial files; returns its key.
     pub fn add(&mut self, nodes: Vec<((u64, u64), NodeId)>, state: impl FnOnce(u64) -> State) -> u64 {
         let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
         self.nodes.extend(nodes.into_iter().map(|(identity, id)| (identity, (key, id))));
@@ -116,7 +117,7 @@ impl World {
         self.nodes.get(&identity).copied()
     }
 
-    /// Gives a number to what was just made in `dir`.
+    /// Gives a number to a new file in `dir`.
     pub fn watch(&mut self, machine: u64, dir: NodeId, identity: (u64, u64)) -> NodeId {
         let state = self.state(machine);
         state.last_node += 1;
@@ -126,12 +127,12 @@ impl World {
         node
     }
 
-    /// No name leads there any more; its number may be used again.
+    /// Forgets a node without a name; its number may be reused.
     pub fn forget(&mut self, identity: (u64, u64)) {
         self.nodes.remove(&identity);
     }
 
-    /// Waits while syncs of this machine hang. Other calls go on meanwhile.
+    /// Waits while syncs of this machine hang. Other calls continue.
     pub fn while_it_hangs(mut world: MutexGuard<'static, World>, machine: u64) -> MutexGuard<'static, World> {
         while world.state(machine).has_hanging_syncs() {
             drop(world);
@@ -147,7 +148,7 @@ impl World {
 }
 
 impl State {
-    /// EIO if what was read lies in bad sectors.
+    /// EIO if the data read lies in bad sectors.
     pub fn may_read(&self, bytes: &[u8]) -> rustix::io::Result<()> {
         let is_bad = |bad: &Vec<u8>| bytes.windows(bad.len()).any(|part| part == bad);
         if self.faults.bad_sectors.as_ref().is_some_and(is_bad) { Err(Errno::IO) } else { Ok(()) }
@@ -218,8 +219,8 @@ impl State {
         Ok(())
     }
 
-    /// syncfs by a descriptor. Also reports failures since it was opened, even if other descriptors reported them
-    /// before.
+    /// syncfs by a descriptor. Also reports failures since the descriptor was opened, even if others have reported
+    /// them.
     pub fn sync_all(&mut self, mount: NodeId, descriptor: RawFd) -> rustix::io::Result<()> {
         if self.fails(mount)? {
             let unsynced = self.unsynced_on(mount);
@@ -238,12 +239,12 @@ impl State {
         if told < failures { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// A descriptor was opened by which a file system may be synced.
+    /// Notes a new descriptor that may be used for syncfs.
     pub fn opened(&mut self, mount: NodeId, descriptor: RawFd) {
         self.told.insert((mount, descriptor), self.failures.get(&mount).copied().unwrap_or(0));
     }
 
-    /// Counts a sync of what lies on this file system, and says whether it is one that fails.
+    /// Counts a sync on this file system. True if it fails.
     fn fails(&mut self, node: NodeId) -> rustix::io::Result<bool> {
         self.syncs += 1;
         self.alive()?;
@@ -275,7 +276,7 @@ impl State {
         self.faults.read_only.is_some_and(|(device, from)| self.mounts.of(node) == device && self.changes >= from)
     }
 
-    /// Checks each change in a directory.
+    /// Called before each change in a directory.
     ///
     /// # Errors
     /// EIO when nobody is alive, and the fault that is due.
@@ -291,7 +292,7 @@ impl State {
         }
     }
 
-    /// To be asked before each write to a file: how many of the bytes it takes.
+    /// Called before each write to a file; returns how many bytes are written.
     ///
     /// # Errors
     /// As [`may_change`](Self::may_change).

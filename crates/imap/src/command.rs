@@ -33,7 +33,7 @@ pub enum ImapCommandError {
     /// A valid command beyond a limit: `NO [LIMIT]`.
     #[error("{0}")]
     Limit(&'static str),
-    /// A SEARCH in a charset that is not known: `NO [BADCHARSET]`.
+    /// A SEARCH in an unknown charset: `NO [BADCHARSET]`.
     #[error("The charset is not known")]
     Charset,
 }
@@ -66,7 +66,7 @@ pub(crate) const SYSTEM_FLAGS: [(u64, &str); 5] =
     [(ANSWERED, "\\Answered"), (FLAGGED, "\\Flagged"), (DELETED, "\\Deleted"), (SEEN, "\\Seen"), (DRAFT, "\\Draft")];
 
 impl MailFlag {
-    /// The bit of a system flag. `None`: a keyword, which has a bit of its own in each mailbox.
+    /// The bit of a system flag. `None` for a keyword, whose bit depends on the mailbox.
     pub(crate) fn system_bit(&self) -> Option<u64> {
         match self {
             Self::Seen => Some(SEEN),
@@ -79,14 +79,14 @@ impl MailFlag {
     }
 }
 
-/// State that a client has kept of a mailbox which it selects again (RFC 7162 section 3.2.5.1).
+/// A client's saved state of a mailbox that it selects again (RFC 7162 section 3.2.5.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resync {
     /// UIDVALIDITY then.
     pub uid_validity: u32,
     /// The highest MODSEQ then.
     pub modseq: u64,
-    /// The UIDs that it knows; `None`: all.
+    /// The UIDs known to it; `None`: all.
     pub known: Option<SequenceSet>,
 }
 
@@ -101,7 +101,7 @@ pub enum FlagChange {
     Remove,
 }
 
-/// A command. Mailbox names are as they came: modified UTF-7, or whatever else a client sends.
+/// A command. Mailbox names are as received: modified UTF-7, or invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the standard's commands and arguments")]
 pub enum ImapCommand {
@@ -122,7 +122,7 @@ pub enum ImapCommand {
     },
     /// Capabilities in upper case (RFC 5161).
     Enable(Vec<String>),
-    /// SELECT, or EXAMINE with `read_only`; with `condstore`, MODSEQ is told from now on (RFC 7162 section 3.1.8).
+    /// SELECT, or EXAMINE with `read_only`; with `condstore`, later responses have MODSEQ (RFC 7162 section 3.1.8).
     Select {
         mailbox: Vec<u8>,
         read_only: bool,
@@ -187,10 +187,10 @@ pub enum ImapCommand {
         set: SequenceSet,
         items: Vec<FetchItem>,
         changed_since: Option<u64>,
-        /// UIDs that vanished since are told, too (RFC 7162 section 3.2.6).
+        /// Report vanished UIDs, too (RFC 7162 section 3.2.6).
         vanished: bool,
     },
-    /// With `unchanged_since`, messages with a higher MODSEQ stay as they are (RFC 7162 section 3.1.3).
+    /// With `unchanged_since`, messages with a higher MODSEQ are not changed (RFC 7162 section 3.1.3).
     Store {
         uid: bool,
         set: SequenceSet,
@@ -213,7 +213,7 @@ pub enum ImapCommand {
 }
 
 impl ImapCommand {
-    /// True if it can be given before login.
+    /// True if it is allowed before login.
     pub fn is_for_anybody(&self) -> bool {
         matches!(
             self,

@@ -5,7 +5,7 @@ use crate::lex::Cursor;
 
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const SECS_PER_DAY: i64 = 86_400;
-/// INTERNALDATE is kept in 32 bits (decision 6): what lies outside is shown as the nearest moment inside.
+/// INTERNALDATE has 32 bits (decision 6): values outside are clamped.
 const LAST_SECOND: i64 = u32::MAX as i64;
 
 /// A day, counted from 1970-01-01.

@@ -24,7 +24,7 @@ use crate::session::{ImapConfig, ImapCredentials, LoginRefusal, TextAnswer, Text
 
 /// Checks passwords.
 pub trait Authenticator: Send + Sync + 'static {
-    /// The login whose mailboxes the client gets, as [`Mailstore::account`] knows it.
+    /// The login whose mailboxes the client gets, in the form of [`Mailstore::account`].
     ///
     /// # Errors
     /// Why there is none.
@@ -39,9 +39,8 @@ pub trait Authenticator: Send + Sync + 'static {
         false
     }
 
-    /// The keys for a client that wants to show the password of `user`. For an unknown name, return invented keys
-    /// ([`ScramKeys::of_nobody`]) with the rounds of real ones: a client sees the rounds, and must not learn which
-    /// names exist. `None` if no login has keys.
+    /// The SCRAM keys of `user`. For an unknown name, return invented keys ([`ScramKeys::of_nobody`]) with the rounds
+    /// of real ones: a client sees the rounds, and must not learn which names exist. `None` if no login has keys.
     ///
     /// # Errors
     /// Why there are none.
@@ -54,7 +53,7 @@ pub trait Authenticator: Send + Sync + 'static {
         async { Err(LoginRefusal::Wrong) }
     }
 
-    /// Like [`login`](Self::login), for a client that shows its password by SCRAM-SHA-256.
+    /// Like [`login`](Self::login), for a client that proves its password by SCRAM-SHA-256.
     ///
     /// # Errors
     /// Why there is none.
@@ -66,10 +65,10 @@ pub trait Authenticator: Send + Sync + 'static {
 
 /// An index of the text of mail.
 ///
-/// Of a message's file it says the same as [`MailText`](posthaste_text::MailText). Messages that it does not know are read, so an answer never
-/// depends on how far it is.
+/// Its answers equal those of [`MailText`](posthaste_text::MailText) for the message's file. Messages missing in the
+/// index are read, so answers do not depend on its progress.
 pub trait TextSearch: Send + Sync + 'static {
-    /// Looks for texts in these messages. The answers have the order of the keys; `None`: nothing is known of a key.
+    /// Searches texts in these messages. Answers are in the order of the keys; `None` if a key cannot be answered.
     fn find(
         &self,
         files: Arc<dyn MailboxFiles>,
@@ -82,21 +81,21 @@ pub trait TextSearch: Send + Sync + 'static {
 pub struct ImapTimeouts {
     /// From the connection to the login, handshake included. Default 60 s.
     pub login: Duration,
-    /// Without a command. IDLE has no end. Default 30 min.
+    /// Timeout without a command. IDLE is unlimited. Default 30 min.
     pub idle: Duration,
     /// Longest stall of the client: output that it does not read, or an APPEND without a new octet. Default 2 min.
     pub write: Duration,
-    /// One search. Default 10 s.
+    /// Timeout of one search. Default 10 s.
     pub search: Duration,
-    /// One SORT or THREAD, which look at the headers of all messages. Default 60 s.
+    /// Timeout of one SORT or THREAD, which read the headers of all messages. Default 60 s.
     pub order: Duration,
-    /// Between two signs of life of one of these. Default 10 s.
+    /// Interval of progress responses during these. Default 10 s.
     pub progress: Duration,
     /// Between two signs of life in IDLE. Default 2 min.
     pub still_here: Duration,
-    /// Between two looks at the mailbox in IDLE, beside what the store tells by itself. Default 30 s.
+    /// Interval of checks of the mailbox in IDLE, besides the store's own notifications. Default 30 s.
     pub idle_look: Duration,
-    /// Time for which the client's octets are read after the last word. Default 1 s.
+    /// Time for which the client's octets are read after the last response. Default 1 s.
     pub linger: Duration,
 }
 
@@ -117,12 +116,12 @@ impl Default for ImapTimeouts {
     }
 }
 
-/// Memory for messages whose structure is looked at, over all sessions of a service.
+/// Memory for messages whose structure is being parsed, over all sessions of a service.
 const STRUCTURE_KIB_MAX: usize = 128 << 10;
 /// Memory of SORT and THREAD, over all sessions of a service.
 const ORDER_KIB_MAX: usize = 64 << 10;
 
-/// The configuration of a service, which may be replaced for later sessions. Clones share it.
+/// A service's configuration, which can be replaced for later sessions. Clones share it.
 #[derive(Debug, Clone)]
 pub struct CurrentImapConfig(Arc<RwLock<Arc<ImapConfig>>>);
 
@@ -132,7 +131,7 @@ impl CurrentImapConfig {
         Self(Arc::new(RwLock::new(Self::of_driver(config))))
     }
 
-    /// Replaces it for sessions that begin later.
+    /// Replaces it for later sessions.
     pub fn set(&self, config: ImapConfig) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Self::of_driver(config);
     }
@@ -198,8 +197,8 @@ impl<A: Authenticator> ImapService<A> {
         self
     }
 
-    /// With a certificate, which may be replaced later. STARTTLS is offered if the configuration says so; with `implicit`, sessions are encrypted
-    /// from their first octet on.
+    /// With a certificate, which may be replaced later. The configuration decides if STARTTLS is offered; with
+    /// `implicit`, sessions are encrypted from their first octet on.
     #[must_use]
     pub fn with_tls(mut self, certificate: CurrentCertificate, implicit: bool) -> Self {
         self.certificate = certificate;

@@ -1,4 +1,4 @@
-//! ENVELOPE (RFC 3501 section 7.4.2): header fields as they are written, without their folding.
+//! ENVELOPE (RFC 3501 section 7.4.2): header fields as written, without folding.
 
 use std::borrow::Cow;
 
@@ -6,12 +6,12 @@ use posthaste_message::mime::{Header, RawAddress, RawAddresses, unfold};
 
 use crate::structure::Answer;
 
-/// Names of fields with text, then of those with addresses.
+/// Names of text fields, then of address fields.
 const FIELDS: [&str; 10] =
     ["Date", "Subject", "In-Reply-To", "Message-ID", "From", "Sender", "Reply-To", "To", "Cc", "Bcc"];
 const TEXTS: usize = 4;
 
-/// Writes the envelope of a header section. Octets above ASCII are sent as they are, in literals.
+/// Writes the envelope of a header section. Octets above ASCII are sent unchanged, in literals.
 pub(crate) fn write(out: &mut Answer<'_>, header: &Header<'_>) {
     let [date, subject, in_reply_to, message_id, from, sender, reply_to, to, cc, bcc] = fields(header);
     out.raw(b"(");
@@ -35,7 +35,7 @@ pub(crate) fn write(out: &mut Answer<'_>, header: &Header<'_>) {
     out.close();
 }
 
-/// The first fields of these names; of addresses the first that has any.
+/// The first field of each name; for addresses the first that contains any.
 fn fields<'h>(header: &Header<'h>) -> [Option<&'h [u8]>; FIELDS.len()] {
     let mut found = [None; FIELDS.len()];
     for field in header.fields() {
@@ -53,7 +53,7 @@ fn text(out: &mut Answer<'_>, value: Option<&[u8]>) {
     out.raw(b" ");
 }
 
-/// An address without a domain has one all the same: NIL would begin or end a group.
+/// A substitute domain for addresses without one: NIL would begin or end a group.
 const NO_DOMAIN: &[u8] = b"MISSING_DOMAIN";
 const NO_MAILBOX: &[u8] = b"MISSING_MAILBOX";
 

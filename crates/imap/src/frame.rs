@@ -4,36 +4,37 @@ use bytes::{Bytes, BytesMut};
 
 use crate::lex::{Cursor, LITERAL_MARK_BYTES_MAX, Literal};
 
-/// Finds the boundaries of commands in what was read.
+/// Finds the boundaries of commands in the input.
 ///
-/// It holds places only: a command stays in the caller's buffer until it is whole, which never needs to hold more than one command.
+/// It stores positions only: a command stays in the caller's buffer until it is complete. The buffer never holds more
+/// than one command.
 #[derive(Debug, Default)]
 pub(crate) struct Framer {
-    /// Octets of the buffer that belong to the command and were looked at; beyond its end while a literal is awaited.
+    /// Octets of the buffer already examined; beyond its end while a literal is awaited.
     seen: usize,
     skipping: Option<Skipping>,
 }
 
-/// A command over the limit, of which nothing is kept but its tag.
+/// A command over the limit, of which only the tag is kept.
 #[derive(Debug)]
 struct Skipping {
     tag: Option<String>,
-    /// Octets of a literal that are still to come.
+    /// Remaining octets of a literal.
     literal: u64,
     /// Octets that were dropped.
     dropped: u64,
-    /// Octets after which the command counts as one without an end.
+    /// Octets after which a command counts as endless.
     most: u64,
 }
 
-/// Literals that are messages of an APPEND, and no part of a command.
+/// Literals that are APPEND messages, and no part of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Appends {
     /// No literal is a message.
     No,
     /// The first message of a command.
     First,
-    /// All: the command goes on after a message (RFC 3502).
+    /// All: the command continues after a message (RFC 3502).
     Next,
 }
 
@@ -44,17 +45,17 @@ pub(crate) enum Frame {
     Incomplete,
     /// The client waits for a continuation, then sends the literal.
     Literal,
-    /// A whole command without its line end.
+    /// A complete command without its line end.
     Command(Bytes),
-    /// The line of an APPEND up to the literal of its message; `octets` follow at once if the client does not wait.
+    /// The line of an APPEND up to its message's literal; `octets` follow at once if the client does not wait.
     Append { line: Bytes, octets: u64, waits: bool },
     /// A command over the limit was passed over.
     TooBig { tag: Option<String> },
-    /// A command over the limit does not end.
+    /// A command over the limit has no end yet.
     Endless,
 }
 
-/// Octets of one command over the limit that are read and dropped; a client that sends more is cut off.
+/// Maximum octets of an oversized command that are read and dropped; a client that sends more is disconnected.
 pub(crate) const DROPPED_BYTES_MAX: u64 = 1 << 20;
 
 impl Framer {

@@ -1,4 +1,4 @@
-//! The structure of a message, to be kept: BODYSTRUCTURE, and the places of its parts.
+//! The cached structure of a message: BODYSTRUCTURE, and the positions of its parts.
 
 use bytes::BufMut;
 use posthaste_message::mime::Message;
@@ -9,17 +9,17 @@ use crate::structure::{self, Answer};
 /// The structure of a message of `len` octets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeptStructure {
-    /// BODYSTRUCTURE as it is sent.
+    /// BODYSTRUCTURE in wire form.
     pub text: Vec<u8>,
     pub parts: PartTree,
     pub len: u32,
 }
 
-/// The first octet of what is kept. Another form of it, or of BODYSTRUCTURE, needs another one.
+/// The first octet of the encoding. A new form of it, or of BODYSTRUCTURE, needs another number.
 const VERSION: u8 = 1;
 
 impl KeptStructure {
-    /// The structure of a whole message; `None`: it is too long to be kept.
+    /// The structure of a whole message; `None` if it is too long to be cached.
     pub fn of(message: &Message<'_>, octets: &[u8]) -> Option<Self> {
         let mut text = Vec::new();
         structure::write(&mut Answer::new(&mut text), message.root(), true);
@@ -34,7 +34,7 @@ impl KeptStructure {
         out
     }
 
-    /// `None`: it is of another version, or damaged.
+    /// `None` if it is of another version, or damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (len, rest) = bytes.strip_prefix(&[VERSION])?.split_first_chunk::<4>()?;
         let len = u32::from_le_bytes(*len);

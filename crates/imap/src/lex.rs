@@ -4,7 +4,7 @@ use crate::command::ImapCommandError;
 
 type Result<T> = std::result::Result<T, ImapCommandError>;
 
-/// A place in a command.
+/// A position in a command.
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor<'a> {
     rest: &'a [u8],
@@ -15,7 +15,7 @@ const fn bad<T>(why: &'static str) -> Result<T> {
 }
 
 impl<'a> Cursor<'a> {
-    /// `command` has no line end after it.
+    /// `command` is without its last line end.
     pub fn new(command: &'a [u8]) -> Self {
         Self { rest: command }
     }
@@ -28,7 +28,7 @@ impl<'a> Cursor<'a> {
         self.rest.first().copied()
     }
 
-    /// Takes `octet` if it comes next.
+    /// Consumes `octet` if it is next.
     pub fn take(&mut self, octet: u8) -> bool {
         let is_next = self.peek() == Some(octet);
         if is_next {
@@ -49,7 +49,7 @@ impl<'a> Cursor<'a> {
         if self.is_at_end() { Ok(()) } else { bad("The command has more than it should") }
     }
 
-    /// A run of octets that `is_part` takes; may be empty.
+    /// Consumes octets that satisfy `is_part`; may be empty.
     pub fn run(&mut self, is_part: impl Fn(u8) -> bool) -> &'a [u8] {
         let len = self.rest.iter().position(|&octet| !is_part(octet)).unwrap_or(self.rest.len());
         let (run, rest) = self.rest.split_at(len);
@@ -77,7 +77,7 @@ impl<'a> Cursor<'a> {
         self.atom().map(str::to_ascii_uppercase)
     }
 
-    /// Takes `word`, in any case, if it comes next as a whole word.
+    /// Consumes `word`, in any case, if it is the next whole word.
     pub fn take_word(&mut self, word: &str) -> bool {
         let mut after = self.clone();
         let found = after.run(is_atom_char).eq_ignore_ascii_case(word.as_bytes());
@@ -111,7 +111,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A pattern of LIST: wildcards may stand in it without quotes.
+    /// A pattern of LIST: unquoted wildcards are allowed.
     pub fn list_mailbox(&mut self) -> Result<Vec<u8>> {
         match self.peek() {
             Some(b'"' | b'{') => self.string(),
@@ -130,7 +130,8 @@ impl<'a> Cursor<'a> {
         if self.take(b'"') { self.quoted() } else { self.literal() }
     }
 
-    /// After the first quote. Octets above ASCII are taken: clients write UTF-8 in passwords and searches (RFC 9051 allows it).
+    /// After the first quote. Octets above ASCII are accepted: clients write UTF-8 in passwords and searches (RFC 9051
+    /// allows it).
     fn quoted(&mut self) -> Result<Vec<u8>> {
         let mut content = Vec::new();
         loop {
@@ -181,22 +182,22 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The announcement of a literal at the end of a line: `{5}`, or `{5+}` which is not waited for (RFC 7888).
+/// The announcement of a literal at the end of a line: `{5}`, or the non-synchronizing `{5+}` (RFC 7888).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Literal {
     /// Position of the brace.
     pub start: usize,
-    /// Octets; a number beyond `u64` is the largest one.
+    /// Octets; a number beyond `u64` becomes its maximum.
     pub len: u64,
     /// The client waits for a continuation.
     pub is_synchronizing: bool,
 }
 
-/// An announcement longer than this is none. It has room for a number of 20 digits.
+/// Maximum length of an announcement: room for 20 digits.
 pub(crate) const LITERAL_MARK_BYTES_MAX: usize = 32;
 
 impl Literal {
-    /// `line` may have its line end.
+    /// `line` may include its line end.
     pub fn at_end_of(line: &[u8]) -> Option<Self> {
         let text = line.strip_suffix(b"\n").unwrap_or(line);
         let text = text.strip_suffix(b"\r").unwrap_or(text).strip_suffix(b"}")?;

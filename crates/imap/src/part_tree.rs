@@ -1,11 +1,11 @@
-//! The parts of a message by their places in it: small enough to be kept, and all that BODY[n] and BINARY[n] need.
+//! The parts of a message by position: small enough to be cached, and sufficient for BODY[n] and BINARY[n].
 
 use std::ops::Range;
 
 use bytes::BufMut;
 use posthaste_message::mime::{Encoding, Kind, Part};
 
-/// All parts, each before the parts that are in it. There is at least the message itself.
+/// All parts in document order, at least the message itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PartTree(Vec<PartNode>);
 
@@ -17,14 +17,14 @@ pub(crate) struct PartNode {
     /// Header section, with its empty line.
     pub header: Range<u32>,
     pub body: Range<u32>,
-    /// Place of the next part that is not in this one.
+    /// Position of the next part that is not nested in this one.
     end: u32,
 }
 
 /// Transfer encoding of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PartEncoding {
-    /// The octets are what they stand for.
+    /// The octets are not encoded.
     Plain,
     Base64,
     QuotedPrintable,
@@ -52,7 +52,7 @@ const ENCODINGS: [PartEncoding; 4] =
 const NODE_BYTES: usize = 22;
 
 impl PartTree {
-    /// The part and all in it. Recursion is as deep as parts are nested, which the parser bounds.
+    /// The part and its nested ones. The parser bounds the recursion.
     pub fn of(root: Part<'_, '_>) -> Self {
         let mut tree = Self(Vec::new());
         tree.add(&root);
@@ -69,12 +69,12 @@ impl PartTree {
         self.0[at].end = octets(self.0.len());
     }
 
-    /// The part of these numbers (RFC 3501 section 6.4.5).
+    /// The part with these numbers (RFC 3501 section 6.4.5).
     pub fn find(&self, numbers: &[u32]) -> Option<&PartNode> {
         self.place(numbers).map(|at| &self.0[at])
     }
 
-    /// The message in a part that is one.
+    /// The message enclosed in a part.
     pub fn enclosed(&self, numbers: &[u32]) -> Option<&PartNode> {
         let at = self.place(numbers).filter(|at| self.0[*at].kind == Kind::Message)?;
         self.children(at).next().map(|child| &self.0[child])
@@ -114,7 +114,8 @@ impl PartTree {
         }
     }
 
-    /// Decodes the tree of a message of `len` octets; returns it with the bytes after it. `None` if they are no tree.
+    /// Decodes the tree of a message of `len` octets; returns it with the remaining bytes. `None` if they are
+    /// malformed.
     pub fn decode(bytes: &[u8], len: u32) -> Option<(Self, &[u8])> {
         let (count, rest) = bytes.split_first_chunk::<4>()?;
         let count = u32::from_le_bytes(*count) as usize;
@@ -137,7 +138,7 @@ impl PartTree {
     }
 }
 
-/// Messages that are taken apart are shorter than this number can be.
+/// Parsed messages are shorter than this number.
 fn octets(octets: usize) -> u32 {
     u32::try_from(octets).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Sections of BODY[…]: which octets of a message they are (RFC 3501 section 6.4.5).
+//! Sections of BODY[…]: their octets in a message (RFC 3501 section 6.4.5).
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use posthaste_message::mime::{Encoding, Header, Kind};
 use crate::command::{BodySection, BodySectionText, FieldNames, Partial};
 use crate::part_tree::{PartEncoding, PartTree};
 
-/// Octets of an answer: of the message itself, which need not be in memory, or made from its header.
+/// Octets of an answer: a range of the message, which need not be in memory, or octets made from its header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Octets {
     Range(Range<u64>),
@@ -22,7 +22,7 @@ impl Octets {
         }
     }
 
-    /// The part that the client asked for; beyond the end there is none (decision 30).
+    /// The requested part; empty beyond the end (decision 30).
     pub fn cut(self, partial: Option<Partial>) -> Self {
         let Some(Partial { offset, octets }) = partial else { return self };
         let start = u64::from(offset).min(self.len());
@@ -38,7 +38,7 @@ impl Octets {
     }
 }
 
-/// The part of a message that must be known to find a section in it.
+/// The part of a message that must be read to find a section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Depth {
     /// The length of the message.
@@ -58,7 +58,7 @@ impl BodySection {
         }
     }
 
-    /// Like [`depth`](Self::depth), where the places of parts are known. Picked fields have to be read.
+    /// Like [`depth`](Self::depth), if the positions of parts are known. Selected fields have to be read.
     pub(crate) fn depth_with_parts(&self) -> Depth {
         match &self.text {
             _ if self.part.is_empty() => self.depth(),
@@ -68,7 +68,7 @@ impl BodySection {
     }
 }
 
-/// A section of the message itself, not of a part. `header` is its header section with the empty line.
+/// A section of the message itself, not of a part. `header` is its header with the empty line.
 pub(crate) fn of_message(text: &BodySectionText, header: &[u8], len: u64) -> Octets {
     let body = (header.len() as u64).min(len);
     match text {
@@ -80,11 +80,11 @@ pub(crate) fn of_message(text: &BodySectionText, header: &[u8], len: u64) -> Oct
     }
 }
 
-/// The parts of a message, and its octets as far as they were read.
+/// The parts of a message, and its octets read so far.
 #[derive(Clone, Copy)]
 pub(crate) struct KnownParts<'p> {
     pub tree: &'p PartTree,
-    /// The message or its first octets: the parts that these end in go on to the end. `None`: the tree has all parts.
+    /// The message or its first octets: parts cut off there extend to the end. `None`: the tree has all parts.
     pub read: Option<&'p [u8]>,
     /// Octets of the message.
     pub len: u64,
@@ -97,7 +97,7 @@ impl KnownParts<'_> {
         u64::from(range.start).min(end)..end
     }
 
-    /// A section of a part; `None` if there is no such part.
+    /// A section of a part; `None` if the part does not exist.
     pub fn section(&self, section: &BodySection) -> Option<Octets> {
         let octets = |range: &Range<u32>| Some(Octets::Range(self.range(range)));
         let part = self.tree.find(&section.part)?;
@@ -113,7 +113,7 @@ impl KnownParts<'_> {
         }
     }
 
-    /// The body of a part without its transfer encoding. A part that has parts has none.
+    /// The body of a part without its transfer encoding. A multipart has none.
     pub fn binary(&self, numbers: &[u32]) -> Option<PartOctets> {
         let part = self.tree.find(numbers)?;
         let range = self.range(&part.body);
@@ -138,7 +138,7 @@ pub(crate) enum PartOctets {
     Unknown,
 }
 
-/// Fields of the names given, or all others, as they stand, and the empty line.
+/// The named fields, or all others, unchanged, and the empty line.
 fn fields(header: &[u8], names: &FieldNames, wanted: bool) -> Octets {
     let mut made = Vec::new();
     for field in Header::new(header).fields() {

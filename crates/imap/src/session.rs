@@ -1,8 +1,9 @@
 //! A session as a state machine: octets in, [`ImapEvent`]s and octets out.
 //!
-//! The owner (a *driver*) calls [`ImapMachine::step`] with what it has read until the answer is [`ImapEvent::NeedInput`], then writes
-//! [`ImapMachine::output`] and reads more. Events marked *asks* stand still until they are answered. The machine holds one row, one header or
-//! the beginning of one message at a time; octets of messages are sent by the driver, which is told their places.
+//! The owner (a *driver*) calls [`ImapMachine::step`] with its input until the answer is [`ImapEvent::NeedInput`], then
+//! writes [`ImapMachine::output`] and reads more. After an event marked *asks* the machine waits for the answer. The
+//! machine holds one row, one header or the beginning of one message at a time; the driver sends octets of messages
+//! from given positions.
 
 mod appending;
 mod auth;
@@ -50,7 +51,7 @@ pub struct ImapConfig {
     pub starttls: bool,
     /// Offer COMPRESS=DEFLATE. Set it only if the driver can do it.
     pub compress: bool,
-    /// Logins need TLS from this machine, too.
+    /// Logins need TLS even from this machine.
     pub needs_tls: bool,
     /// The form of mailbox names.
     pub names: NameForm,
@@ -77,14 +78,14 @@ pub struct ImapLimits {
     pub command_bytes_before_login: usize,
     /// Octets of a command after login, with its literals. Default 64 KiB.
     pub command_bytes: usize,
-    /// Commands in a row that make no sense; then the client is cut off. Default 20.
+    /// Maximum consecutive invalid commands; then the client is disconnected. Default 20.
     pub errors: u32,
-    /// Octets of a message that are read at once to find its parts. Of a longer message, the part in which they end goes on to its end. Default
-    /// 32 MiB.
+    /// Octets of a message that are read at once to find its parts. In a longer message, a part cut off there extends
+    /// to the end. Default 32 MiB.
     pub structure_bytes: u64,
-    /// Octets of a message that APPEND takes. Default 50 MiB.
+    /// Maximum octets of an APPEND message. Default 50 MiB.
     pub append_bytes: u64,
-    /// Octets that one SORT or THREAD collects. Default 64 MiB.
+    /// Maximum octets that one SORT or THREAD collects. Default 64 MiB.
     pub order_bytes: usize,
 }
 
@@ -107,104 +108,107 @@ impl Default for ImapLimits {
 pub enum ImapEvent {
     /// Everything in the buffer is done: write the output, then read more.
     NeedInput,
-    /// The output has grown large: write it, then go on.
+    /// The output is large: write it, then continue.
     Flush,
-    /// Write the output and close. Nothing more will come.
+    /// Write the output and close. There is no further output.
     Close,
     /// *Asks*: write the output, do the handshake, then call [`ImapMachine::tls_started`]. The input is empty.
     StartTls,
-    /// Write the output; all octets after it are DEFLATE, in both directions (RFC 4978). The input is empty.
+    /// Write the output; all later octets are DEFLATE, in both directions (RFC 4978). The input is empty.
     Compress,
     /// *Asks*: answer with [`ImapMachine::logged_in`].
     Login(ImapCredentials),
-    /// *Asks* for the exchange that a client begins, with the keys of its user. Answer with [`ImapMachine::scram_begun`].
+    /// *Asks* for the user's keys at the start of an exchange. Answer with [`ImapMachine::scram_begun`].
     ScramKeys(Box<ScramFirst>),
-    /// *Asks* whether this is the proof of a password. Answer with [`ImapMachine::scram_checked`].
+    /// *Asks* to verify the proof of a password. Answer with [`ImapMachine::scram_checked`].
     ScramProof(Box<ScramProof>),
-    /// *Asks* for the names that match one of the patterns, INBOX first, then by bytes. Answer with [`ImapMachine::list_opened`].
-    /// With `subscribed`, those that are subscribed to, and with `recursive` those above them.
+    /// *Asks* for the names that match one of the patterns, INBOX first, then by bytes. Answer with
+    /// [`ImapMachine::list_opened`]. With `subscribed`: the subscribed names; with `recursive` also the names above
+    /// them.
     List { patterns: Vec<String>, subscribed: bool, recursive: bool, status: bool },
     /// *Asks* for the next name of the list. Answer with [`ImapMachine::listed`].
     NextName,
     /// *Asks*: answer with [`ImapMachine::status`].
     Status(String),
-    /// *Asks*: the view of a mailbox takes the place of any other. Answer with [`ImapMachine::selected`].
+    /// *Asks* to replace the view by that of a mailbox. Answer with [`ImapMachine::selected`].
     Select { mailbox: String, read_only: bool },
-    /// The view is not needed any more.
+    /// The view can be dropped.
     Unselect,
     /// The messages that [`ImapEvent::NextRow`] will ask for, in the order of their numbers.
     Rows { set: MessageChoice, sizes: bool },
     /// *Asks* for the next message. Answer with [`ImapMachine::row`].
     NextRow,
-    /// *Asks* which messages have these texts, as far as an index knows. Answer with [`ImapMachine::text_found`].
+    /// *Asks* an index for messages that contain these texts. Answer with [`ImapMachine::text_found`].
     FindText(Vec<TextKey>),
     /// *Asks* for the header section of the last row, with its empty line. Answer with [`ImapMachine::header`]. Unless `whole`, fields that clients
     /// do not [list](posthaste_message::mime::is_listed_field) may be left out.
     Header { uid: u32, whole: bool },
-    /// *Asks* for the values of the last row's header that SORT, THREAD and SEARCH compare, if some were [made](ImapMachine::made_keys) and kept. Answer
-    /// with [`ImapMachine::keys`].
+    /// *Asks* for cached [keys](ImapMachine::made_keys) of the last row's header, which SORT, THREAD and SEARCH
+    /// compare. Answer with [`ImapMachine::keys`].
     Keys { uid: u32 },
-    /// *Asks* for the structure of the last row's message, if one was [made](ImapMachine::made_structure) of these octets and kept. Answer with
-    /// [`ImapMachine::structure`].
+    /// *Asks* for the cached [structure](ImapMachine::made_structure) of the last row's message, if it was made from
+    /// the same octets. Answer with [`ImapMachine::structure`].
     Structure { uid: u32 },
-    /// *Asks* for the length of the last row's message, which will be read. Answer with [`ImapMachine::opened`].
+    /// *Asks* for the length of the last row's message, which will be read next. Answer with [`ImapMachine::opened`].
     Open { uid: u32 },
     /// *Asks* for the first `octets` of the open message, or all. Answer with [`ImapMachine::message`].
     Read { octets: u64 },
     /// Write the output, then these octets of the open message. If they cannot be read, close: the client waits for them.
     Send(Range<u64>),
-    /// *Asks* how long these octets of the open message are without their transfer encoding. Answer with [`ImapMachine::decoded`].
+    /// *Asks* for the decoded length of these octets of the open message. Answer with [`ImapMachine::decoded`].
     Decode { range: Range<u64>, encoding: Encoding },
-    /// Write the output, then `octets` of what these octets of the open message are without their transfer encoding. If they cannot be had, close:
-    /// the client waits for them.
+    /// Write the output, then `octets` of these octets of the open message after decoding. Close if that fails: the
+    /// client waits for them.
     SendDecoded { range: Range<u64>, encoding: Encoding, octets: Range<u64> },
-    /// *Asks* which UIDs vanished since a MODSEQ. Answer with [`ImapMachine::vanished`].
+    /// *Asks* for the UIDs that vanished since a MODSEQ. Answer with [`ImapMachine::vanished`].
     Vanished { since: u64 },
-    /// *Asks* what has changed in the view, by other programs too if it `looks`. Answer with [`ImapMachine::changes`].
+    /// *Asks* for changes of the view, with those of other programs if it `looks`. Answer with
+    /// [`ImapMachine::changes`].
     Changes { may_expunge: bool, looks: bool },
     /// *Asks* for a durable change of flags. Answer with [`ImapMachine::stored`], by UIDs or by numbers.
     Store { uid: bool, set: MessageChoice, update: FlagsUpdate, unchanged_since: Option<u64> },
-    /// *Asks* for \Seen on these UIDs, which were read. It need not be durable when it is answered with [`ImapMachine::marked_seen`].
+    /// *Asks* to set \Seen on these UIDs, which were read. It need not be durable when answered with
+    /// [`ImapMachine::marked_seen`].
     MarkSeen(NumberSet),
-    /// *Asks* to remove messages with \Deleted, of these UIDs if there are any. Answer with [`ImapMachine::expunged`].
+    /// *Asks* to remove messages with \Deleted, of these UIDs if given. Answer with [`ImapMachine::expunged`].
     Expunge(Option<NumberSet>),
     /// *Asks* to copy messages, or to move them. Answer with [`ImapMachine::copied`].
     Copy { set: MessageChoice, mailbox: String, moves: bool },
     /// *Asks* for room for a message in a mailbox. Answer with [`ImapMachine::append_begun`].
     Append { mailbox: String, message: MessageOffer },
-    /// *Asks* for room for another message of the same command (RFC 3502). Answer with [`ImapMachine::append_begun`].
+    /// *Asks* to begin another message of the same command (RFC 3502). Answer with [`ImapMachine::append_begun`].
     AppendNext(MessageOffer),
-    /// *Asks* to take the next octets of that message. Answer with [`ImapMachine::written`].
+    /// *Asks* to store the next octets of that message. Answer with [`ImapMachine::written`].
     Write(Bytes),
     /// *Asks* to store all messages of the command, or none. Answer with [`ImapMachine::appended`].
     Finish,
-    /// The command failed: none of its messages is kept.
+    /// The command failed: drop all its messages.
     Abandon,
-    /// *Asks* for the quota of the account, in the eyes of a mailbox if one is named. Answer with [`ImapMachine::quota`].
+    /// *Asks* for the quota of the account, as seen from a mailbox if one is named. Answer with [`ImapMachine::quota`].
     Quota { mailbox: Option<String> },
     /// *Asks* to change the list of mailboxes. Answer with [`ImapMachine::managed`].
     Manage(MailboxChange),
 }
 
-/// A text that is looked for in messages.
+/// A text to search in messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextKey {
-    /// The place where it is looked for.
+    /// The field to search.
     pub field: SearchedField,
     /// The text.
     pub needle: Needle,
 }
 
-/// The knowledge of an index about a [`TextKey`]: the same that reading the messages would tell.
+/// An index's answer for a [`TextKey`]: the same as reading the messages would give.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TextAnswer {
-    /// UIDs of messages of which it knows whether they have the text. The others are read.
+    /// UIDs of messages for which the index knows the answer. The others are read.
     pub known: NumberSet,
-    /// UIDs of those that have it.
+    /// UIDs of matching messages.
     pub found: NumberSet,
 }
 
-/// Flags that become those of messages, or are added or removed.
+/// Flags to set, add or remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagsUpdate {
     /// The change.
@@ -224,7 +228,7 @@ pub struct MessageOffer {
     pub keywords: Vec<String>,
     /// INTERNALDATE in seconds since 1970; `None`: now.
     pub date: Option<i64>,
-    /// Octets as sent by the client; bare LFs count once.
+    /// Octets as sent by the client, without the CRs to be added at bare LFs.
     pub octets: u64,
 }
 
@@ -232,7 +236,7 @@ pub struct MessageOffer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the standard")]
 pub enum MailboxChange {
-    /// CREATE, perhaps with a special use such as `\Drafts`.
+    /// CREATE, optionally with a special use such as `\Drafts`.
     Create {
         mailbox: String,
         special_use: Option<String>,
@@ -260,7 +264,7 @@ pub enum MessageChoice {
 /// The credentials of a client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ImapCredentials {
-    /// Whose password it is.
+    /// The login name.
     pub user: String,
     /// The password.
     pub password: String,
@@ -275,31 +279,31 @@ impl std::fmt::Debug for ImapCredentials {
     }
 }
 
-/// Why somebody is not logged in (decision 48).
+/// Why a login failed (decision 48).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoginRefusal {
     /// Wrong name or password: `NO [AUTHENTICATIONFAILED]`.
     Wrong,
-    /// Passwords cannot be checked now: `NO [UNAVAILABLE]`, upon which clients do not ask for another password.
+    /// Passwords cannot be checked now: `NO [UNAVAILABLE]`. Clients then do not ask for another password.
     Busy,
     /// The password is right, but the mailboxes cannot be opened: `NO [UNAVAILABLE]`.
     Unavailable,
-    /// The client's address has guessed too often: BYE.
+    /// Too many wrong guesses from the client's address: BYE.
     Blocked,
 }
 
 /// Why a mailbox or a message cannot be had, or not be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MailRefusal {
-    /// The message is gone, or its mailbox.
+    /// The message or its mailbox no longer exists.
     Gone,
-    /// The transfer encoding of a part cannot be undone: `NO [UNKNOWN-CTE]`.
+    /// The transfer encoding of a part is unknown: `NO [UNKNOWN-CTE]`.
     UnknownEncoding,
     /// The mailbox is read-only: `NO [READ-ONLY]`.
     ReadOnly,
-    /// There is such a mailbox: `NO [ALREADYEXISTS]`.
+    /// The mailbox already exists: `NO [ALREADYEXISTS]`.
     Exists,
-    /// Another mailbox has that special use, or it is not known: `NO [USEATTR]`.
+    /// Another mailbox has that special use, or it is unknown: `NO [USEATTR]`.
     UseTaken,
     /// Impossible for good: `NO [CANNOT]` with this sentence.
     Cannot(&'static str),
@@ -307,7 +311,7 @@ pub enum MailRefusal {
     NoSpace,
     /// The quota is used up: `NO [OVERQUOTA]`.
     OverQuota,
-    /// Too much is asked for: `NO [LIMIT]`.
+    /// The request exceeds a limit: `NO [LIMIT]`.
     Limit,
     /// The message is too long: `NO [TOOBIG]`.
     TooBig,
@@ -322,13 +326,13 @@ pub enum MailRefusal {
 /// Use of an account's quota.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MailQuota {
-    /// Octets of all messages, and how many there may be; `None`: any number.
+    /// Octets of all messages, and their limit; `None`: unlimited.
     pub bytes: (u64, Option<u64>),
-    /// Messages, and how many there may be.
+    /// Messages, and their limit.
     pub messages: (u64, Option<u64>),
 }
 
-/// The length of a part without its transfer encoding.
+/// The decoded length of a part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DecodedLength {
     /// Octets.
@@ -428,7 +432,7 @@ pub struct ViewRow {
     pub recent: bool,
     /// MODSEQ.
     pub modseq: u64,
-    /// RFC822.SIZE, if asked for and known.
+    /// RFC822.SIZE, if requested and known.
     pub size: Option<u64>,
     /// INTERNALDATE in seconds since 1970.
     pub internal_date: i64,
@@ -446,9 +450,9 @@ pub struct ChangedRow {
 /// The outcome of a change of flags.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredMail {
-    /// Messages that stay as they are because of UNCHANGEDSINCE: numbers or UIDs, as was asked.
+    /// Messages left unchanged because of UNCHANGEDSINCE: numbers or UIDs, like the request.
     pub modified: NumberSet,
-    /// Messages of the set are gone.
+    /// Some messages of the set are gone.
     pub gone: bool,
 }
 
@@ -472,14 +476,14 @@ pub struct AppendedMail {
     pub uids: NumberSet,
 }
 
-/// Changes of a view, to be told in this order.
+/// Changes of a view, to be reported in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MailChanges {
-    /// Messages that are gone, the highest number first.
+    /// Expunged messages, the highest number first.
     pub expunged: Vec<ExpungedRow>,
     /// The number of messages, if there are new ones.
     pub exists: Option<u32>,
-    /// The number of \Recent messages, if it is another one.
+    /// The number of \Recent messages, if it has changed.
     pub recent: Option<u32>,
     /// Messages with other flags, by their numbers after `expunged`.
     pub flags: Vec<ChangedRow>,
@@ -487,7 +491,7 @@ pub struct MailChanges {
     pub keywords: Option<Vec<(u64, String)>>,
     /// The highest UID in the view now.
     pub last_uid: u32,
-    /// The highest MODSEQ that the client may know now.
+    /// The highest MODSEQ that the client may use now.
     pub highest_modseq: u64,
 }
 

@@ -2,27 +2,27 @@
 
 use std::ops::RangeInclusive;
 
-/// One end of a range: a number from 1 on, or `*`, the largest in use.
+/// One end of a range: a number from 1, or `*`, the largest in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeqNo {
     /// A message number or a UID; never 0.
     Number(u32),
     /// `*`
     Largest,
-    /// `$`: the messages that a search has saved (RFC 5182). It stands alone.
+    /// `$`: the messages saved by a search (RFC 5182). Not combined with others.
     Saved,
 }
 
-/// Ranges as the client wrote them; a single number is a range of itself. Never empty.
+/// Ranges as written by the client; a single number is a range. Never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SequenceSet(pub Vec<(SeqNo, SeqNo)>);
 
-/// Numbers, as ranges in order that neither touch nor overlap.
+/// Numbers as ordered ranges that neither touch nor overlap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NumberSet(Vec<RangeInclusive<u32>>);
 
 impl SequenceSet {
-    /// The numbers meant if `largest` is what `*` stands for; 0: there is none, and a range with `*` is empty.
+    /// The numbers of the set if `*` stands for `largest`; 0: no message, and a range with `*` is empty.
     pub fn resolve(&self, largest: u32) -> NumberSet {
         let number = |end: SeqNo| match end {
             SeqNo::Number(number) => number,
@@ -39,13 +39,13 @@ impl SequenceSet {
         NumberSet::from_ranges(ranges.collect())
     }
 
-    /// True if the saved messages are meant.
+    /// True for `$`, the saved messages.
     pub fn is_saved(&self) -> bool {
         self.0 == [(SeqNo::Saved, SeqNo::Saved)]
     }
 
-    /// True if the set has a message number beyond `exists`. A range with `*` never does: clients send `1:*` after
-    /// every SELECT, also of an empty mailbox.
+    /// True if the set contains a message number beyond `exists`. A range with `*` never does: clients send `1:*` after
+    /// every SELECT, even of an empty mailbox.
     pub fn is_beyond(&self, exists: u32) -> bool {
         self.0.iter().any(|&(first, last)| match (first, last) {
             (SeqNo::Number(first), SeqNo::Number(last)) => first.max(last) > exists,
@@ -55,7 +55,7 @@ impl SequenceSet {
 }
 
 impl NumberSet {
-    /// Sorts ranges and joins those that touch.
+    /// Sorts ranges and joins adjacent ones.
     pub fn from_ranges(mut ranges: Vec<RangeInclusive<u32>>) -> Self {
         ranges.sort_unstable_by_key(|range| *range.start());
         let mut joined: Vec<RangeInclusive<u32>> = Vec::with_capacity(ranges.len());
@@ -103,7 +103,7 @@ impl NumberSet {
         self.0.iter().map(|range| u64::from(range.end() - range.start()) + 1).sum()
     }
 
-    /// True if there are none.
+    /// True if it contains no number.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -114,7 +114,7 @@ impl NumberSet {
         self.0.get(at).is_some_and(|range| range.contains(&number))
     }
 
-    /// The numbers in both.
+    /// The intersection.
     pub fn common(&self, other: &Self) -> Self {
         let mut common = Vec::new();
         let mut at = 0;

@@ -6,13 +6,13 @@ use posthaste_message::mime::{Header, Kind, Part, main_value, raw_parameters, un
 
 use crate::{envelope, write};
 
-/// One answer about a message, with a bound: strings beyond it are NIL, so that its form stays right.
+/// One answer about a message, with a bound: strings beyond it become NIL, so that the answer stays valid.
 pub(crate) struct Answer<'o> {
     out: &'o mut Vec<u8>,
     full: usize,
 }
 
-/// Octets of one ENVELOPE or BODYSTRUCTURE. What mail needs is a thousandth of it.
+/// Maximum octets of one ENVELOPE or BODYSTRUCTURE. Usual mail needs a thousandth of it.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 impl<'o> Answer<'o> {
@@ -29,7 +29,7 @@ impl<'o> Answer<'o> {
         self.out.len()
     }
 
-    /// Writes again what is at a place of the answer; false if it has no room.
+    /// Repeats earlier octets of the answer; false if there is no room.
     pub fn repeat(&mut self, range: Range<usize>) -> bool {
         let has_room = self.out.len().saturating_add(range.len()) <= self.full;
         if has_room {
@@ -68,7 +68,7 @@ impl<'o> Answer<'o> {
     }
 }
 
-/// Writes the structure of a part; `extended` for BODYSTRUCTURE. Recursion is as deep as parts are nested, which the parser bounds.
+/// Writes the structure of a part; `extended` for BODYSTRUCTURE. The parser bounds the recursion.
 pub(crate) fn write(out: &mut Answer<'_>, part: Part<'_, '_>, extended: bool) {
     let header = part.header();
     let content_type = part.content_type();

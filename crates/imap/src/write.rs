@@ -1,9 +1,9 @@
 //! The words of answers (RFC 3501 section 9).
 
-/// Longer strings are sent as literals, so that no line of an answer is long for one value.
+/// Longer strings are sent as literals, so that a single value does not make a line long.
 const QUOTED_BYTES_MAX: usize = 1000;
 
-/// `string`: quoted where that can be, otherwise a literal with the octets as they are.
+/// `string`: quoted if possible, otherwise a literal with the octets unchanged.
 pub(crate) fn string(out: &mut Vec<u8>, text: &[u8]) {
     if text.len() <= QUOTED_BYTES_MAX && text.iter().all(|octet| (b' '..=b'~').contains(octet)) {
         quoted(out, text);
@@ -25,7 +25,7 @@ fn quoted(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
-/// A number. An answer can have a hundred thousand: `format!` would take longer than the search for them.
+/// Writes a number. An answer can have a hundred thousand, and `format!` would take longer than the search.
 pub(crate) fn number(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20];
     let mut at = digits.len();
@@ -40,7 +40,7 @@ pub(crate) fn number(out: &mut Vec<u8>, mut number: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// A string of IMAP4rev2: quoted, as it is.
+/// A string of IMAP4rev2: quoted, unchanged.
 pub(crate) fn utf8(out: &mut Vec<u8>, text: &str) {
     if text.len() <= QUOTED_BYTES_MAX && !text.contains(|letter: char| letter.is_control()) {
         quoted(out, text.as_bytes())

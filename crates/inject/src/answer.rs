@@ -29,7 +29,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The reply, cut to a length that can be kept.
+    /// The reply, truncated for storage.
     pub fn of(reply: &Reply) -> Self {
         let mut line = reply.to_string();
         if let Some((end, _)) = line.char_indices().nth(LINE_CHARS_MAX) {
@@ -59,25 +59,25 @@ const LINE_CHARS_MAX: usize = 300;
 /// A recipient quota is spent.
 const OVER_QUOTA: &str = "4.7.1 ";
 
-/// KumoMTA's answer: how many recipients will get the message, and why the others will not.
+/// KumoMTA's answer: the number of accepted recipients, and the reasons of the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct InjectAnswer {
     success_count: usize,
     fail_count: usize,
     failed_recipients: Vec<String>,
     errors: Vec<String>,
-    /// The worst for the status: what may help, if anything.
+    /// The failure that decides the status: a temporary one, if any.
     #[serde(skip)]
     remedy: Remedy,
 }
 
 impl InjectAnswer {
-    /// Counts recipients for whom the message is durable.
+    /// Counts recipients of a durable message.
     pub fn accepted(&mut self, recipients: usize) {
         self.success_count += recipients;
     }
 
-    /// Counts a recipient who does not get the message, with the reason.
+    /// Counts a failed recipient, with the reason.
     pub fn failed(&mut self, recipient: &ForwardPath, refusal: &Refusal) {
         let recipient = recipient.bare();
         self.fail_count += 1;
@@ -94,8 +94,8 @@ impl InjectAnswer {
         serde_json::to_string(self).expect("it has a JSON form")
     }
 
-    /// The status of HTTP: 200 if anybody gets it. Else 503 if somebody may at another attempt, 429 if the sender has sent to too many, 413 if the message is too large
-    /// for all, 400.
+    /// The HTTP status: 200 if any recipient was accepted. Else 503 if a retry may help, 429 if the sender is over a
+    /// rate limit, 413 if the message is too large for all, 400.
     pub fn status(&self) -> u16 {
         match self.remedy {
             _ if self.success_count > 0 => 200,

@@ -41,7 +41,7 @@ struct AttachmentBody {
     base64: bool,
 }
 
-/// Makes a text for one recipient.
+/// Renders a text for one recipient.
 type Render<'a> = &'a dyn Fn(&Piece) -> Result<String, String>;
 
 /// Fields that are ours, or that the parts decide.
@@ -64,21 +64,21 @@ const ATTACHMENTS_MAX: usize = 100;
 /// Parts of a message that are checked, and templates that are compiled.
 #[derive(Debug)]
 pub(crate) struct Built {
-    /// In the order in which they are written.
+    /// In output order.
     fields: Vec<(String, Piece)>,
     mailboxes: Vec<(&'static str, Piece, Option<Piece>)>,
     text: Option<Piece>,
     html: Option<Piece>,
-    /// Attachments that the HTML shows, and others.
+    /// Attachments that the HTML displays, and others.
     inline: Vec<Part>,
     attached: Vec<Part>,
 }
 
 impl Built {
-    /// Checks all parts.
+    /// Validates all parts.
     ///
     /// # Errors
-    /// The part that cannot be sent, and why.
+    /// The invalid part, and the reason.
     pub fn new(body: BuiltBody, templates: &mut Templates, is_static: bool) -> Result<Self, String> {
         let mut piece = |what: &str, place, text| templates.piece(&format!("content.{what}"), place, text, is_static);
         let mut fields = Vec::new();
@@ -124,10 +124,10 @@ impl Built {
         Ok(Self { fields, mailboxes, text, html, inline, attached })
     }
 
-    /// The message for one recipient, whose texts `render` makes.
+    /// The message for one recipient, with texts from `render`.
     ///
     /// # Errors
-    /// A template fails, or makes a field that cannot be sent.
+    /// A template fails, or makes an invalid field.
     pub fn message(&self, render: Render<'_>, to: (&ForwardPath, Option<&str>)) -> Result<String, String> {
         let mut out = String::new();
         for (name, email, shown) in &self.mailboxes {
@@ -160,7 +160,7 @@ impl Built {
         Ok(out)
     }
 
-    /// Text and HTML as alternatives, HTML with what it shows, and all of it with attachments.
+    /// Text and HTML as alternatives, HTML with its inline parts, and everything with attachments.
     fn body(&self, render: Render<'_>) -> Result<Part, String> {
         let text = self.text.as_ref().map(render).transpose()?;
         let html = self.html.as_ref().map(render).transpose()?;
@@ -184,7 +184,7 @@ impl Built {
     }
 }
 
-/// The name of a field (RFC 5322 section 2.2) that a request may give.
+/// Validates a field name (RFC 5322 section 2.2) of a request.
 fn check_name(name: &str) -> Result<(), String> {
     let is_name =
         !name.is_empty() && name.len() <= 76 && name.bytes().all(|octet| octet.is_ascii_graphic() && octet != b':');
@@ -198,7 +198,7 @@ fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// A value that ends no line.
+/// A value without line ends.
 fn line(value: &str) -> Result<String, &'static str> {
     if value.contains(|char: char| char.is_control() && char != '\t') {
         Err("a control character is in it")
@@ -207,7 +207,7 @@ fn line(value: &str) -> Result<String, &'static str> {
     }
 }
 
-/// A list of addresses, each written anew.
+/// A list of addresses, each normalised.
 fn addresses(value: &str) -> Result<String, &'static str> {
     let mut all = Vec::new();
     for address in AddressList::new(value.as_bytes(), None) {

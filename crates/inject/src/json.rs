@@ -6,10 +6,10 @@ use posthaste_units::object::Object;
 use serde::de::Deserialize;
 use serde_json::error::Category;
 
-/// Reads the object that a body is.
+/// Parses the JSON object in a body.
 ///
 /// # Errors
-/// The mistake, with the place of the value: `recipients[0].email: expected a string, found a number`.
+/// The error, with the path of the value: `recipients[0].email: expected a string, found a number`.
 pub(crate) fn read<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, String> {
     let read: Result<Object<T>, _> = serde_json::from_slice(body);
     read.map(|Object(read)| read).map_err(|error| match error.classify() {
@@ -22,7 +22,7 @@ pub(crate) fn read<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Strin
     })
 }
 
-/// A mistake that serde tells, without its types and without the value, which may be long.
+/// An error of serde, without its type names and without the value, which may be long.
 fn mistake(told: &str) -> String {
     let told = told.rsplit_once(" at line ").map_or(told, |(told, _)| told);
     if let Some((found, expected)) =
@@ -63,7 +63,7 @@ fn kind(told: &str) -> &str {
     kinds.iter().find(|(of_serde, _)| told.starts_with(of_serde)).map_or(told, |(_, of_json)| of_json)
 }
 
-/// A name that came with the request, short enough for an answer.
+/// A name from the request, shortened for the answer.
 fn cut(name: &str) -> String {
     const CHARS_MAX: usize = 64;
     match name.char_indices().nth(CHARS_MAX) {
@@ -72,7 +72,8 @@ fn cut(name: &str) -> String {
     }
 }
 
-/// The value that a position is in, or the last key in front of it: `recipients[0].email`. Lines and columns count from 1.
+/// The value that contains a position, or the last key before it: `recipients[0].email`. Lines and columns count from
+/// 1.
 fn path_at(body: &[u8], line: usize, column: usize) -> String {
     let line_start =
         body.split_inclusive(|octet| *octet == b'\n').take(line.saturating_sub(1)).map(<[u8]>::len).sum::<usize>();
@@ -123,7 +124,7 @@ enum Step {
     Index(usize),
 }
 
-/// The closing quote of the text that begins at `from`.
+/// The closing quote of the string that begins at `from`.
 fn text_end(body: &[u8], from: usize) -> usize {
     let mut at = from + 1;
     while at < body.len() && body[at] != b'"' {

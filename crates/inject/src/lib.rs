@@ -1,7 +1,7 @@
-//! Mail in by HTTP: the request that KumoMTA's `/api/inject/v1` takes, checked, the messages that it becomes, and its answer.
+//! Mail in by HTTP: validates requests of KumoMTA's `/api/inject/v1`, makes their messages, and writes the answer.
 //!
-//! For any server that takes such requests: it hands the octets over, receives the messages that come back as it receives others, and answers by
-//! [`InjectAnswer`]. Keys of the request that are not taken here are refused by name.
+//! For any server that accepts such requests: it passes the octets, accepts the resulting messages like any others, and
+//! answers by [`InjectAnswer`]. Unsupported keys of a request are refused by name.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -9,10 +9,10 @@ use base64::engine::general_purpose::STANDARD;
 const LINE_MAX: usize = 76;
 /// Octets of a line of a header field that cannot be folded (RFC 5322 section 2.1.1).
 const FIELD_LINE_MAX: usize = 900;
-/// Octets of text in an encoded word, which has at most 75 characters, on a line of at most 76 (RFC 2047 section 2).
+/// Octets of text in an encoded word of at most 75 characters, on a line of at most 76 (RFC 2047 section 2).
 const WORD_OCTETS: usize = 39;
 
-/// Appends a field whose value is any text: folded, and in encoded words if it is not ASCII.
+/// Appends a field with any text: folded, and in encoded words if it is not ASCII.
 ///
 /// # Errors
 /// A word is too long for a line.
@@ -44,7 +44,7 @@ pub(crate) fn write_field(out: &mut String, name: &str, value: &str) -> Result<(
     Ok(())
 }
 
-/// `text` as encoded words with blanks between, which do not belong to it.
+/// `text` as encoded words, separated by blanks that do not belong to it.
 pub(crate) fn encoded_words(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
@@ -58,7 +58,7 @@ pub(crate) fn encoded_words(text: &str) -> String {
     out
 }
 
-/// A mailbox as it stands in From or To: `name` is any text.
+/// A mailbox for From or To: `name` is any text.
 pub(crate) fn mailbox(name: Option<&str>, address: &str) -> String {
     let is_atom = |name: &str| name.bytes().all(|octet| octet.is_ascii_alphanumeric() || b" -_'".contains(&octet));
     match name.map(str::trim).filter(|name| !name.is_empty()) {
@@ -122,7 +122,7 @@ pub(crate) fn base64_lines(octets: &[u8]) -> String {
     out
 }
 
-/// Base64 as programs write it, with or without line ends.
+/// Base64 with or without line ends.
 pub(crate) fn from_base64(text: &str) -> Option<Vec<u8>> {
     let text: Vec<u8> = text.bytes().filter(|octet| !octet.is_ascii_whitespace()).collect();
     STANDARD.decode(text).ok()
@@ -133,14 +133,15 @@ pub(crate) fn from_base64(text: &str) -> Option<Vec<u8>> {
 pub(crate) struct Part(pub String);
 
 impl Part {
-    /// Text of a kind such as `plain`.
+    /// A text part, such as `plain`.
     pub fn text(subtype: &str, text: &str) -> Self {
         let text = quoted_printable(text);
         let fields = "charset=utf-8\r\nContent-Transfer-Encoding: quoted-printable";
         Self(format!("Content-Type: text/{subtype}; {fields}\r\n\r\n{text}\r\n"))
     }
 
-    /// Several parts as one. `level` differs from that of the parts within. Quoted-printable and base64 never have a boundary in them (RFC 2045 section 6.7).
+    /// A multipart. `level` differs from those of nested multiparts. Quoted-printable and base64 never contain a
+    /// boundary (RFC 2045 section 6.7).
     pub fn several(subtype: &str, level: u8, parts: Vec<Self>) -> Self {
         let mut out = format!("Content-Type: multipart/{subtype}; boundary=\"=_{level}_=\"\r\n\r\n");
         for Part(part) in &parts {

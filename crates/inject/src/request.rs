@@ -1,4 +1,4 @@
-//! The request: mail and who gets it, checked, and the messages that it becomes.
+//! The request: validated mail and recipients, and the resulting messages.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -41,9 +41,9 @@ struct Recipient {
 
 #[derive(Debug)]
 enum Content {
-    /// A checked message, the same for everybody.
+    /// A validated message, the same for all recipients.
     Whole(InjectMessage),
-    /// Whole, but made for each recipient: the header with its empty line, and the rest.
+    /// A message made for each recipient: the header with its empty line, and the rest.
     Each(Piece, Piece),
     Built(Box<Built>),
 }
@@ -51,30 +51,30 @@ enum Content {
 /// One message of a request. Clones share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InjectMessage {
-    /// The message (RFC 5322). Its lines end all in CRLF or all in LF.
+    /// The message (RFC 5322). All lines end in CRLF, or all in LF.
     pub content: Bytes,
-    /// Octets of it with CRLF at the end of each line.
+    /// Its octets with CRLF line ends.
     pub wire_bytes: u64,
 }
 
-/// Why a request is refused, with what is wrong by its name.
+/// Why a request is refused, with the name of the invalid part.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidRequest(String);
 
 /// Recipients of a request.
 pub const RECIPIENTS_MAX: usize = 10_000;
-/// Recipients of one message.
+/// Maximum recipients of one message.
 const BATCH_RECIPIENTS_MAX: usize = 1000;
 /// Octets of the substitutions of a recipient, or of the request, with [`VALUE_BYTES`] for each value.
 const SUBSTITUTIONS_BYTES_MAX: usize = 256 << 10;
-/// Memory that a value takes apart from its text.
+/// Memory of a value besides its text.
 const VALUE_BYTES: usize = 64;
-/// Memory that the values of a request may take before any of it is looked at, apart from their texts.
+/// Maximum memory of a request's values before any of it is parsed, without their texts.
 const REQUEST_VALUES_BYTES_MAX: usize = 128 << 20;
-/// Octets of a request that is read at once.
+/// Maximum octets of a request that is parsed on the async thread.
 const QUICK_BYTES_MAX: usize = 64 << 10;
-/// Values of such a request, with the commas in its texts.
+/// Maximum values of such a request, including commas in its texts.
 const QUICK_VALUES_MAX: usize = 500;
 /// Memory of an object with one member.
 const OBJECT_BYTES: usize = 640;
@@ -93,7 +93,7 @@ struct RequestBody {
     substitutions: Map<String, Value>,
     #[serde(default)]
     template_dialect: Dialect,
-    /// KumoMTA's ways to answer before mail is safe. They change nothing: mail is durable before each answer.
+    /// KumoMTA's options for answers before mail is durable. They have no effect: mail is durable before each answer.
     #[serde(default, rename = "deferred_generation")]
     _deferred_generation: bool,
     #[serde(default, rename = "deferred_spool")]
@@ -102,7 +102,7 @@ struct RequestBody {
     schedule: Option<Object<ScheduleBody>>,
 }
 
-/// KumoMTA's fields of trace. Names of a field that is not written are taken.
+/// KumoMTA's trace fields. Names of unwritten fields are accepted.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TraceBody {
@@ -180,10 +180,10 @@ impl InjectRequest {
             && memmem::find(body, b"\\u007").is_none()
     }
 
-    /// Reads a request, as JSON. Its templates are compiled, and none is rendered yet.
+    /// Parses a JSON request. Its templates are compiled, but not rendered yet.
     ///
     /// # Errors
-    /// It is no JSON, has a key that is not taken, or something in it cannot be sent as mail.
+    /// Invalid JSON, an unsupported key, or invalid mail.
     pub fn parse(body: &[u8]) -> Result<Self, InvalidRequest> {
         // Few octets have few values: they need not be counted.
         if body.len() > REQUEST_VALUES_BYTES_MAX / OBJECT_BYTES && values_bytes(body) > REQUEST_VALUES_BYTES_MAX {
@@ -241,7 +241,7 @@ impl InjectRequest {
         self.schedule
     }
 
-    /// True if templates make its messages, which takes time.
+    /// True if its messages need templates, which take time.
     pub fn has_templates(&self) -> bool {
         self.templates.has_any()
     }
@@ -254,19 +254,20 @@ impl InjectRequest {
         }
     }
 
-    /// One of its messages, counted from 0. Made anew each time. `may_go_on` is asked before each template, of which each takes a second or so at most.
+    /// One of its messages, counted from 0 and made on each call. `may_go_on` is called before each template, which
+    /// takes about a second at most.
     ///
     /// # Errors
-    /// A template fails, or makes what cannot be sent as mail; or it may not go on.
+    /// A template fails or makes invalid mail; or `may_go_on` returned false.
     ///
     /// # Panics
-    /// There are not so many.
+    /// The index is too large.
     pub fn message(&self, index: usize, may_go_on: MayGoOn<'_>) -> Result<InjectMessage, InvalidRequest> {
         let made = self.made_for(&self.recipients[index], may_go_on);
         made.map_err(|why| InvalidRequest(format!("{why}, for recipients[{index}]")))
     }
 
-    /// The number of its recipients, each counted once. Their indexes are the same whenever the request is read.
+    /// The number of distinct recipients. Their indexes are the same each time that the request is parsed.
     pub fn recipients(&self) -> u32 {
         self.recipients.len() as u32
     }
@@ -274,12 +275,12 @@ impl InjectRequest {
     /// A recipient by its index.
     ///
     /// # Panics
-    /// There are not so many.
+    /// The index is too large.
     pub fn recipient(&self, index: u32) -> &ForwardPath {
         &self.recipients[index as usize].path
     }
 
-    /// The recipients of one of its messages, by their indexes.
+    /// The indexes of one message's recipients.
     pub fn indexes_of(&self, message: usize) -> Range<u32> {
         let each = match self.content {
             Content::Whole(_) => BATCH_RECIPIENTS_MAX,
@@ -324,7 +325,8 @@ impl Recipient {
     }
 }
 
-/// The names that a template of one recipient knows: its address and name, its substitutions, then those of the request, which all recipients share.
+/// The variables of a recipient's template: its address and name, its substitutions, then those of the request, which
+/// all recipients share.
 #[derive(Debug)]
 struct Variables {
     email: Variable,
@@ -361,7 +363,8 @@ impl Lookup for Variables {
     }
 }
 
-/// Memory that the values of a JSON text take at most when they are read, apart from their texts. Bodies of few octets can have many values: `[{"":0},{"":0}]`.
+/// Maximum memory of the values of a JSON text, without their texts. Few octets can contain many values:
+/// `[{"":0},{"":0}]`.
 fn values_bytes(json: &[u8]) -> usize {
     let mut bytes = 0_usize;
     let mut is_text = false;
@@ -380,7 +383,7 @@ fn values_bytes(json: &[u8]) -> usize {
     bytes
 }
 
-/// Memory that substitutions take.
+/// Checks the memory of substitutions.
 fn check_substitutions(of: &str, substitutions: &Map<String, Value>) -> Result<usize, InvalidRequest> {
     fn bytes(value: &Value, depth: usize) -> Option<usize> {
         let within = depth.checked_sub(1)?;
@@ -428,7 +431,7 @@ impl InjectMessage {
     }
 }
 
-/// Checks that each line up to the first empty one begins a field or goes on with one (RFC 5322 section 2.2).
+/// Checks that each line up to the first empty one begins or continues a field (RFC 5322 section 2.2).
 ///
 /// White space before a colon must not be written (section 4.5), and a line `From ` belongs to a mailbox file: other servers would see another header.
 fn check_header(content: &[u8]) -> Result<(), String> {
@@ -449,7 +452,7 @@ fn begins_field(line: &[u8]) -> bool {
     colon.is_some_and(|end| end > 0 && line[..end].iter().all(u8::is_ascii_graphic))
 }
 
-/// Lines that end in LF alone: all of them or none. Text that two servers might read as different messages is refused.
+/// Checks that all lines end in LF alone, or none. Text that two servers might read as different messages is refused.
 fn bare_newlines(content: &[u8]) -> Result<u64, &'static str> {
     if memchr(0, content).is_some() {
         return Err("NUL is in it");

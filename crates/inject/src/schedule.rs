@@ -22,7 +22,7 @@ pub(crate) struct ScheduleBody {
 
 impl Schedule {
     /// # Errors
-    /// A time that is none, or mail that would expire before it could be sent.
+    /// An invalid time, or mail that would expire before it could be sent.
     pub(crate) fn new(body: ScheduleBody) -> Result<Self, String> {
         let time = |key: &str, text: Option<String>| {
             let wrong = || format!("schedule.{key}: a time such as 2027-01-02T03:04:05Z is needed");

@@ -1,4 +1,4 @@
-//! Templates in the dialect Jinja, of which no use takes much time or memory.
+//! Jinja templates with bounded time and memory.
 //!
 //! The engine can repeat, join and double strings, so the syntax tree is checked before it is compiled. Expressions
 //! can look up, compare and choose; arithmetic has numbers only; filters come from a list. So only filters can make a
@@ -14,7 +14,7 @@ use minijinja::machinery::{Token, WhitespaceConfig, parse, tokenize};
 use minijinja::value::ValueKind;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, escape_formatter, filters};
 
-/// The place for which a template makes text.
+/// The use of a template's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Header fields: values with line breaks or NUL are refused.
@@ -51,36 +51,36 @@ pub(crate) enum Piece {
 /// The templates of one request.
 #[derive(Debug)]
 pub(crate) struct Templates {
-    /// Made with the first template: most requests have none, and it has tables of its own.
+    /// Made with the first template: it has tables of its own, and most requests need none.
     environment: Option<Environment<'static>>,
-    /// Octets that filters may still make in the render under way.
+    /// Octets that filters may still make in the present render.
     budget: Arc<AtomicUsize>,
-    /// Steps of one template.
+    /// Maximum steps of one template.
     steps: u64,
 }
 
 /// Called before each template; false stops rendering.
 pub type MayGoOn<'a> = &'a dyn Fn() -> bool;
 
-/// Octets of the text that one template makes, and that its filters make.
+/// Maximum octets of a template's output, and of its filters' output.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 10 << 20;
-/// Steps of one template.
+/// Maximum steps of one template.
 const STEPS_MAX: u64 = 1_000_000;
 /// Steps of a request, over all recipients.
 const REQUEST_STEPS_MAX: u64 = 20_000_000;
 /// Steps that each recipient has at least.
 const STEPS_MIN: u64 = 10_000;
-/// Octets of variables that divide the steps of a template: with one, two, three of these it has a half, a third, a
-/// quarter. A step such as `x == y` may read all variables.
+/// Each multiple of this many octets of variables divides the steps of a template: by two, three, four. A step such as
+/// `x == y` may read all variables.
 const STEP_BYTES: usize = 16 << 10;
-/// Octets of a value that a filter makes: a step may look at it, too.
+/// Maximum octets of a filter's result: a step may read it, too.
 const FILTERED_BYTES_MAX: usize = 512 << 10;
 /// Octets of a line of a template.
 const LINE_BYTES_MAX: usize = 65_534;
 /// Octets of a name or a text in a tag.
 const TOKEN_BYTES_MAX: usize = 1000;
 
-/// True for a text that has nothing of a template.
+/// True for a text without template syntax.
 pub(crate) fn is_fixed(text: &str) -> bool {
     let octets = text.as_bytes();
     !memchr_iter(b'{', octets).any(|at| matches!(octets.get(at + 1), Some(b'{' | b'%' | b'#')))
@@ -94,10 +94,10 @@ impl Templates {
         Self { environment: None, budget: Arc::default(), steps: steps.max(STEPS_MIN) }
     }
 
-    /// Takes a text: as it is if it has nothing of a template, or `is_static`. `what` names it in errors.
+    /// Compiles a text; kept unchanged if it has no template syntax or `is_static`. `what` names it in errors.
     ///
     /// # Errors
-    /// It is no template, or does something that no template may.
+    /// Invalid syntax, or a forbidden operation.
     pub fn piece(&mut self, what: &str, place: Place, text: String, is_static: bool) -> Result<Piece, String> {
         if is_static || is_fixed(&text) {
             return Ok(Piece::Fixed(text));
@@ -121,15 +121,15 @@ impl Templates {
         Ok(Piece::Template(name))
     }
 
-    /// True if there is a template, and not only fixed texts.
+    /// True if any text is a template.
     pub fn has_any(&self) -> bool {
         self.environment.is_some()
     }
 
-    /// The text for one recipient, whose variables these are.
+    /// The text for one recipient with these variables.
     ///
     /// # Errors
-    /// The template fails, or a bound is reached; or it may not go on.
+    /// The template fails, a bound is reached, or `may_go_on` returned false.
     pub fn render(&self, piece: &Piece, variables: &Value, may_go_on: MayGoOn<'_>) -> Result<String, String> {
         let name = match piece {
             Piece::Fixed(text) => return Ok(text.clone()),
@@ -215,7 +215,7 @@ const FILTERS: [&str; 19] = [
     "upper",
     "string",
 ];
-/// Filters whose outcome is a number.
+/// Filters with a numeric result.
 const NUMBER_FILTERS: [&str; 6] = ["abs", "count", "float", "int", "length", "round"];
 const TESTS: [&str; 8] = ["defined", "undefined", "none", "true", "false", "string", "number", "sequence"];
 
@@ -277,17 +277,18 @@ fn capitalized(text: &str) -> String {
         .map_or(String::new(), |first| first.to_uppercase().chain(rest.as_str().to_lowercase().chars()).collect())
 }
 
-/// Charges a filter for the octets that it read and made.
+/// Charges a filter for its input and output octets.
 fn spend(budget: &AtomicUsize, read: usize, made: usize) -> Result<(), Error> {
     let left = budget.load(Ordering::Relaxed).checked_sub(read + made);
     budget.store(left.unwrap_or(0), Ordering::Relaxed);
     left.filter(|_| made <= FILTERED_BYTES_MAX).map(drop).ok_or_else(|| refused("filters make too much text"))
 }
 
-/// Tokens of one tag, and branches `elif` of one template. Parser, checks and compiler recurse for each: a stack has room for these.
+/// Maximum tokens of one tag, and `elif` branches of one template: parser, checks and compiler recurse for each, within
+/// the stack.
 const TAG_TOKENS_MAX: usize = 300;
 
-/// Refuses tags that would use up the stack. Mistakes of other kinds are the parser's to tell.
+/// Refuses tags that would exhaust the stack. The parser reports other errors.
 fn check_lengths(text: &str) -> Result<(), String> {
     let long = || format!("a name or a text in a tag has at most {TOKEN_BYTES_MAX} bytes");
     let mut tokens = 0;

@@ -8,14 +8,14 @@ use posthaste_spool::{FinishedUpload, FrontFields, Upload};
 
 use crate::error::IntakeError;
 
-/// Line ends of a body that was never in memory as a whole.
+/// Line ends of a body that was never completely in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LargeBody {
     /// CRLF pairs, if the body is lossless.
     pub crlfs: u64,
     /// True if all its CRs and LFs are in such pairs.
     pub is_lossless: bool,
-    /// LFs of a body without any CR; otherwise 0. Stored as it is, the body has one octet more on the wire for each.
+    /// LFs of a body without any CR; otherwise 0. On the wire each becomes one octet longer.
     pub lone_lfs: u64,
 }
 
@@ -70,7 +70,7 @@ pub struct BodyFacts {
     pub large: Option<LargeBody>,
 }
 
-/// A large body in the spool that no message owns yet. Dropping it removes the file.
+/// A large body in the spool without an owner yet. Dropping it removes the file.
 #[derive(Debug)]
 pub struct FinishedBody {
     pub(crate) upload: FinishedUpload,
@@ -95,7 +95,7 @@ impl FinishedBody {
 /// Writes a large body piece by piece. Dropping it unfinished removes the file.
 #[derive(Debug)]
 pub struct BodyWriter {
-    /// `None` while a thread that may block uses it.
+    /// `None` while a blocking thread uses it.
     upload: Option<Upload>,
     buffer: Vec<u8>,
     line_ends: LineEndScan,

@@ -172,7 +172,7 @@ pub struct Mail<'a> {
     pub envid: Arc<str>,
     /// Tenant whose account is charged for mail to other hosts; empty for none.
     pub tenant: Arc<str>,
-    /// The mailing that it belongs to; empty for none.
+    /// The campaign; empty for none.
     pub campaign: Arc<str>,
     /// The pool of sources to send from; empty for the tenant's.
     pub pool: Arc<str>,
@@ -182,22 +182,22 @@ pub struct Mail<'a> {
     pub expires_secs: u32,
     /// The recipients, each place once.
     pub recipients: Vec<MailRecipient>,
-    /// Recipients here of whom the sender is to hear once the message is durable.
+    /// Local recipients whose sender wants a notice of success once the message is durable.
     pub successes: Vec<SuccessHere>,
 }
 
-/// A recipient in our hands whose sender wants to hear of success (NOTIFY=SUCCESS, RFC 3461 section 4.1).
+/// An accepted recipient whose sender wants a notice of success (NOTIFY=SUCCESS, RFC 3461 section 4.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SuccessHere {
     /// The address given by the sender, without brackets.
     pub address: Arc<str>,
     /// ORCPT as received; empty for none.
     pub orcpt: Arc<str>,
-    /// True for a mailbox; else a program, a file or a server has it, which tells of no success.
+    /// True for a mailbox; false for a program, file or server, which reports no success.
     pub is_mailbox: bool,
 }
 
-/// Origin of a message, assembled only for those who record it.
+/// Origin of a message, assembled only for destinations that record it.
 pub trait Arrival: Sync {
     /// The facts, with at most `recipients_max` recipients.
     fn facts(&self, recipients_max: usize) -> ArrivalFacts;
@@ -265,7 +265,7 @@ pub struct Trouble {
     pub stream: Option<String>,
     /// True if all mail for a place waits.
     pub is_urgent: bool,
-    /// The trouble, in one line.
+    /// The problem, in one line.
     pub what: String,
     /// The remedy, as a command or a hint.
     pub help: String,
@@ -330,7 +330,7 @@ pub struct NotifyWhen {
     pub delay: bool,
 }
 
-/// RET (RFC 3461 section 4.3): the part of the message that a notification of failure returns.
+/// RET (RFC 3461 section 4.3): the part of the message that a failure notice returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReturnedPart {
     /// The whole message.

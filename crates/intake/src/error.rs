@@ -6,8 +6,8 @@ use posthaste_spool::AppendError;
 
 use crate::destination::NotTaken;
 
-/// The reason why a message is not accepted; no recipient gets it. The variant decides what its sender is told; the
-/// payload explains.
+/// Why a message is not accepted, for all recipients. The variant decides the reply to the sender; the payload
+/// explains.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IntakeError {

@@ -74,7 +74,7 @@ pub enum NotGathered<E, R> {
     Refused(R),
     /// No room to keep it.
     Intake(IntakeError),
-    /// Its file could not be written. If that was an error of the disk, the spool accepts nothing more.
+    /// Its file could not be written. After a disk error the spool accepts nothing more.
     File(std::io::Error),
     /// This client has too much in flight.
     Space(ShareExceeded),

@@ -10,9 +10,9 @@ pub const SUCCESS: u8 = 2;
 pub const FAILURE: u8 = 4;
 /// NOTIFY=DELAY.
 pub const DELAY: u8 = 8;
-/// Beside NOTIFY=SUCCESS: a mailbox here has the message. The sender is to hear of that, and nothing else is to be done.
+/// With NOTIFY=SUCCESS: a mailbox here has the message, and only the sender's notice remains to be sent.
 pub const IN_MAILBOX: u8 = 32;
-/// Like [`IN_MAILBOX`], of a program, a file or an LMTP server, which tells of no success itself.
+/// Like [`IN_MAILBOX`], for a program, file or LMTP server, which reports no success itself.
 pub const HANDED_ON: u8 = 64;
 
 /// The bits of a parameter.

@@ -15,7 +15,7 @@ pub struct SpoolShares(Arc<Mutex<Held>>);
 struct Held {
     by_network: HashMap<IpAddr, u64>,
     all: u64,
-    /// Octets free at the last look, plus those that messages under way had taken by then.
+    /// Octets free at the last look, plus those used by messages in flight then.
     space: u64,
 }
 
@@ -112,7 +112,7 @@ impl Held {
     }
 }
 
-/// Space that one message holds, given back on drop.
+/// Space of one message, returned on drop.
 #[derive(Debug)]
 pub struct HeldSpace {
     shares: SpoolShares,

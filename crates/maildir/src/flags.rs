@@ -28,7 +28,7 @@ impl Flags {
     pub const REPLIED: Self = Self::upper(b'R');
     /// `S`: seen.
     pub const SEEN: Self = Self::upper(b'S');
-    /// `T`: in the trash, to be removed when the user says so.
+    /// `T`: in the trash.
     pub const TRASHED: Self = Self::upper(b'T');
 
     const fn upper(letter: u8) -> Self {

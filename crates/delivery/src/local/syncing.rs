@@ -27,7 +27,7 @@ pub(super) struct Syncing {
     pub failures: u32,
     /// The error of the last sync, if it failed.
     pub error: Option<Arc<str>>,
-    /// The spool's refusal of an entry in the last round, if there was one.
+    /// The spool's refusal in the last round, if any.
     pub refused: Option<Arc<str>>,
 }
 
@@ -70,7 +70,7 @@ impl Syncing {
         self.want_if(self.bytes >= bytes_max);
     }
 
-    /// True if little enough has come since the `messages` waiting ones: the spool keeps all of it until they are
+    /// True if few entries have come since the `messages` waiting ones: the spool keeps all of them until these are
     /// rewritten.
     pub fn is_little(&self, messages: usize) -> bool {
         self.entries < CARRY_ENTRIES + CARRY_RATIO * messages

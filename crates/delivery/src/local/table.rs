@@ -48,7 +48,7 @@ pub(crate) enum Task {
     /// After a failed sync or attempt: a file that reads well may not be on the disk. Replace it by a new one, or write
     /// it for the first time.
     Renew,
-    /// Like `Renew`, but it was visible: if it is gone, its owner removed it.
+    /// Like `Renew`, but the target was visible: if the file is gone, its owner removed it.
     RenewIfThere,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Table<B> {
     seen: Lsn,
     /// Targets visible since the last sync began.
     visible: Vec<Key>,
-    /// The entry of a failed sync: needed as long as anything is in doubt.
+    /// The entry of a failed sync: needed while anything is in doubt.
     failed_sync: Option<Lsn>,
     in_doubt: usize,
     /// Messages removed since the last call of [`take_released`](Self::take_released).
@@ -172,7 +172,7 @@ impl<B: Clone> Table<B> {
         self.removals.through(through).collect()
     }
 
-    /// Ends a rewrite: no later entry names a target that is gone, so the memory of those is dropped.
+    /// Ends a rewrite: no later entry refers to finished targets, so their memory is dropped.
     pub fn all_is_carried(&mut self) {
         self.given_up.clear();
         self.removals.let_go(self.messages.keys().next().copied());
@@ -373,7 +373,7 @@ impl<B: Clone> Table<B> {
         again
     }
 
-    /// The position: nothing before it is needed.
+    /// The stream's position: nothing before it is needed.
     pub fn position(&self) -> Lsn {
         let first = self.entries.keys().next().copied();
         let needed = first.into_iter().chain(self.failed_sync).chain(self.removals.first_entry()).min();

@@ -151,14 +151,14 @@ impl Troubles {
         }
     }
 
-    /// Has each message for a mailbox, and for those below it, tried once, now.
+    /// Makes each message for a mailbox, and for those below it, due for one try now.
     pub fn release(&mut self, path: &str, now: Instant) {
         for (_, broken) in self.mailboxes.iter_mut().filter(|(mailbox, _)| is_at_or_below(mailbox, path)) {
             (broken.due, broken.release_before) = (now, Some(self.tries));
         }
     }
 
-    /// Makes each mailbox due now, because a common obstacle is gone.
+    /// Makes each mailbox due now, because a shared obstacle is gone.
     pub fn try_all(&mut self, now: Instant) {
         self.mailboxes.values_mut().for_each(|broken| broken.due = broken.due.min(now));
     }

@@ -45,9 +45,9 @@ pub enum FetchItem {
 /// Octets of a section: `<offset.octets>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Partial {
-    /// The first one.
+    /// Offset of the first octet.
     pub offset: u32,
-    /// Number of octets at most; never 0.
+    /// Maximum number of octets; never 0.
     pub octets: u32,
 }
 
@@ -56,14 +56,14 @@ pub struct Partial {
 pub struct BodySection {
     /// Part numbers; empty for the message itself.
     pub part: Vec<u32>,
-    /// The text within the part.
+    /// The text of that part.
     pub text: BodySectionText,
 }
 
 /// A text within a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BodySectionText {
-    /// All of it: of the message header and text, of a part its body.
+    /// All: header and text of the message, or the body of a part.
     All,
     /// HEADER
     Header,
@@ -99,7 +99,7 @@ impl FieldNames {
         Self { written, names: names.iter().map(|name| name.to_ascii_lowercase()).collect() }
     }
 
-    /// True if all names, in lower case, are such.
+    /// True if all names, in lower case, are in the list.
     pub(crate) fn all(&self, is_such: impl Fn(&[u8]) -> bool) -> bool {
         self.names.iter().all(|name| is_such(name))
     }
@@ -110,11 +110,11 @@ impl FieldNames {
     }
 }
 
-/// Items of one FETCH.
+/// Maximum items of one FETCH.
 const ITEMS_MAX: usize = 1000;
-/// Items of one FETCH for which parts are decoded, each from its beginning.
+/// Maximum items of one FETCH with decoded parts: each is decoded from its beginning.
 const DECODED_ITEMS_MAX: usize = 100;
-/// Part numbers of one section. A message is taken apart no deeper.
+/// Maximum part numbers of one section, and depth of parsing a message.
 const PART_DEPTH_MAX: usize = 200;
 
 pub(super) fn fetch_items(cursor: &mut Cursor<'_>) -> Result<Vec<FetchItem>> {
@@ -232,7 +232,7 @@ fn field_names(cursor: &mut Cursor<'_>) -> Result<FieldNames> {
     cursor.list(1, Cursor::astring).map(|names| FieldNames::new(&names))
 }
 
-/// Merges items that are equal, so that none is answered twice for a message.
+/// Removes duplicate items, so that none is answered twice for a message.
 pub(crate) fn merge_items(items: Vec<FetchItem>) -> Vec<FetchItem> {
     let mut merged: Vec<FetchItem> = Vec::with_capacity(items.len());
     for item in items {
@@ -245,7 +245,7 @@ pub(crate) fn merge_items(items: Vec<FetchItem>) -> Vec<FetchItem> {
 }
 
 impl FetchItem {
-    /// True if this item's answer is that of `other`.
+    /// True if this item has the same answer as `other`.
     fn answers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Section { section, partial, .. }, Self::Section { section: other, partial: part, .. }) => {

@@ -13,18 +13,18 @@ pub struct ListCommand {
     pub reference: Vec<u8>,
     /// At least one.
     pub patterns: Vec<Vec<u8>>,
-    /// True if options or several patterns were given (RFC 5258): then an empty pattern is one as others.
+    /// True with options or several patterns (RFC 5258): then an empty pattern is an ordinary one.
     pub is_extended: bool,
-    /// Data asked for beside the attributes of each name.
+    /// Requested data besides the attributes of each name.
     pub returns: ListReturn,
 }
 
 /// Conditions for names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ListSelection {
-    /// Subscribed names only, whether there is a mailbox or not.
+    /// Only subscribed names, with or without a mailbox.
     pub subscribed: bool,
-    /// Names of which only names below them are subscribed, too.
+    /// Also names that are not subscribed, but have subscribed ones below them.
     pub recursive: bool,
     /// Names with a special use only.
     pub special_use: bool,
@@ -35,7 +35,7 @@ pub struct ListSelection {
 pub struct ListReturn {
     /// \Subscribed.
     pub subscribed: bool,
-    /// STATUS of each, of these items.
+    /// STATUS of each name, with these items.
     pub status: Vec<StatusItem>,
 }
 

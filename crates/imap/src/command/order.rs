@@ -8,7 +8,7 @@ use crate::lex::Cursor;
 /// SORT.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SortCommand {
-    /// At least one; messages with the same first one are in the order of the second, and so on.
+    /// At least one; later ones decide among equal messages.
     pub order: Vec<SortCriterion>,
     /// Selects the messages.
     pub key: SearchKey,
@@ -58,7 +58,7 @@ pub enum ThreadAlgorithm {
     References,
 }
 
-/// Criteria of one SORT; there are nine that differ.
+/// Maximum criteria of one SORT; nine exist.
 const CRITERIA_MAX: usize = 20;
 
 pub(super) fn sort(cursor: &mut Cursor<'_>) -> Result<SortCommand> {

@@ -11,9 +11,9 @@ use crate::set::{SeqNo, SequenceSet};
 
 pub(super) type Result<T> = std::result::Result<T, ImapCommandError>;
 
-/// Reads a whole command: lines and literals, without the last line end. `None` where there is no tag to answer to.
+/// Parses a complete command: lines and literals, without the last line end. `None` without a tag for the answer.
 ///
-/// Time and memory are those of the command's length; nesting is bounded.
+/// Time and memory are linear in the command's length; nesting is bounded.
 pub fn parse(command: &[u8]) -> Option<TaggedCommand> {
     let mut cursor = Cursor::new(command);
     let tag = cursor.tag().ok()?.to_owned();
@@ -170,7 +170,8 @@ fn select(cursor: &mut Cursor<'_>, read_only: bool) -> Result<ImapCommand> {
     Ok(ImapCommand::Select { mailbox, read_only, condstore, resync })
 }
 
-/// The parameter of QRESYNC. Message numbers that the client knows beside their UIDs are passed over: they are for servers that forget what vanished.
+/// The QRESYNC parameter. The client's sequence numbers are ignored: they are for servers that forget vanished
+/// messages.
 fn resync_of(cursor: &mut Cursor<'_>) -> Result<Resync> {
     cursor.expect(b'(', "What is known is missing")?;
     let uid_validity = cursor.nonzero()?;
@@ -212,7 +213,7 @@ fn fetch_modifiers(cursor: &mut Cursor<'_>) -> Result<(Option<u64>, bool)> {
     Ok((changed_since, vanished))
 }
 
-/// `(NAME number)`, the only modifier that STORE has here.
+/// `(NAME number)`, the only supported modifier of STORE.
 fn modifier(cursor: &mut Cursor<'_>, name: &str) -> Result<u64> {
     cursor.expect(b'(', "A modifier is missing")?;
     if !cursor.take_word(name) {
@@ -331,7 +332,7 @@ fn store(cursor: &mut Cursor<'_>, uid: bool, set: SequenceSet) -> Result<ImapCom
 /// Octets of a keyword (decision 54).
 const KEYWORD_BYTES_MAX: usize = 200;
 
-/// `\Recent` cannot be set, and there are no other system flags (decision 54).
+/// `\Recent` cannot be set, and no other system flags exist (decision 54).
 fn flag(cursor: &mut Cursor<'_>) -> Result<MailFlag> {
     if !cursor.take(b'\\') {
         let name = cursor.atom()?;
@@ -359,7 +360,7 @@ pub struct Appending {
     pub message: MessageOptions,
 }
 
-/// Flags and date that stand before a message of APPEND.
+/// Flags and date in front of an APPEND's message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageOptions {
     /// Flags of the message.
@@ -368,7 +369,7 @@ pub struct MessageOptions {
     pub date: Option<i64>,
 }
 
-/// Reads the line of an APPEND up to the literal of its message, which is not part of `line`.
+/// Parses the line of an APPEND up to the literal of its message, which is not part of `line`.
 pub fn parse_append(line: &[u8]) -> Option<(String, Result<Appending>)> {
     let mut cursor = Cursor::new(line);
     let tag = cursor.tag().ok()?.to_owned();
@@ -381,10 +382,10 @@ fn appending(cursor: &mut Cursor<'_>) -> Result<Appending> {
     Ok(Appending { mailbox, message: message_options(cursor)? })
 }
 
-/// Reads what an APPEND has between a message and the literal of the next one (RFC 3502).
+/// Parses the text between two messages of an APPEND (RFC 3502).
 ///
 /// # Errors
-/// It is no other message.
+/// There is no further message.
 pub fn parse_append_next(line: &[u8]) -> Result<MessageOptions> {
     message_options(&mut Cursor::new(line))
 }

@@ -9,7 +9,7 @@ use crate::set::SequenceSet;
 /// SEARCH with its options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchCommand {
-    /// `RETURN (…)`; `None` asks for the answer of RFC 3501. An empty list means ALL.
+    /// `RETURN (…)`; `None` selects the RFC 3501 response. An empty list means ALL.
     pub returns: Option<SearchReturn>,
     /// The condition for messages.
     pub key: SearchKey,
@@ -72,7 +72,7 @@ pub enum SearchKey {
     Smaller(u64),
     /// MODSEQ is not lower (RFC 7162 section 3.1.5).
     ModSeq(u64),
-    /// A field of that name has the text; with an empty text, there is such a field.
+    /// A field of that name contains the text; with an empty text: the field exists.
     Header { name: Vec<u8>, text: Vec<u8> },
     /// The body has the text.
     Body(Vec<u8>),
@@ -80,7 +80,7 @@ pub enum SearchKey {
     Text(Vec<u8>),
 }
 
-/// Keys of one search, and how deep they may be nested (decision 34).
+/// Maximum keys of one search, and of their nesting (decision 34).
 const KEYS_MAX: usize = 1000;
 const DEPTH_MAX: usize = 32;
 
@@ -239,7 +239,7 @@ fn with_argument(cursor: &mut Cursor<'_>, word: &str) -> Result<SearchKey> {
     read(cursor)
 }
 
-/// Skips the entry name: changes are not kept by flag, which RFC 7162 section 3.1.5 allows.
+/// Skips the entry name: MODSEQ is not kept by flag, which RFC 7162 section 3.1.5 allows.
 fn modseq(cursor: &mut Cursor<'_>) -> Result<SearchKey> {
     if cursor.peek() == Some(b'"') {
         cursor.string()?;
@@ -256,7 +256,7 @@ fn header(cursor: &mut Cursor<'_>, name: &[u8]) -> Result<SearchKey> {
     Ok(SearchKey::Header { name: name.to_vec(), text: text(cursor)? })
 }
 
-/// Without CHARSET text is taken as UTF-8 too: most clients that mean it leave the word out.
+/// Without CHARSET text is parsed as UTF-8: most clients that send it omit the charset.
 fn text(cursor: &mut Cursor<'_>) -> Result<Vec<u8>> {
     let text = cursor.astring()?;
     match std::str::from_utf8(&text) {

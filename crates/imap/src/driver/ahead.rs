@@ -1,18 +1,18 @@
-//! Answers about the next messages, asked for together: for each by itself the change of threads would cost more than the look.
+//! Prefetched answers about the next messages: for single messages the thread switch would cost more than the work.
 
 use std::collections::VecDeque;
 
 use posthaste_mailstore::{MailstoreError, MessageRow, Uid};
 
-/// Messages that are asked for at once.
+/// Maximum messages in one request.
 const AHEAD_MAX: usize = 128;
 
-/// Answers to one question about messages, such as their bodies, that were asked for before the messages came up. Messages come up in the order of their UIDs.
+/// Answers about messages, such as their bodies, requested in advance. Messages come in the order of their UIDs.
 pub(super) struct Ahead<T> {
     found: VecDeque<(u32, Result<T, MailstoreError>)>,
     /// Messages that the last step asked for.
     count: usize,
-    /// The answer about some message of the last step was not needed.
+    /// True if an answer of the last step was not needed.
     has_passed: bool,
 }
 
@@ -23,7 +23,8 @@ impl<T> Default for Ahead<T> {
 }
 
 impl<T> Ahead<T> {
-    /// Messages to ask about for the answer about this one; none if it is there. `next`: the rows after it. More are asked for each time that all of the last step were needed.
+    /// Messages to request with this one; empty if its answer is present. `next`: the rows after it. The number grows
+    /// each time that all of the last step were needed.
     pub fn missing(&mut self, uid: u32, next: &VecDeque<MessageRow>) -> Vec<Uid> {
         while let Some((found, _)) = self.found.front() {
             if *found == uid {
@@ -37,13 +38,13 @@ impl<T> Ahead<T> {
         [first].into_iter().chain(next.iter().map(|row| row.uid)).take(self.count).collect()
     }
 
-    /// Answers about the first of these messages.
+    /// Takes the answers about the first of these messages.
     pub fn put(&mut self, uids: &[Uid], answers: Result<Vec<Result<T, MailstoreError>>, MailstoreError>) {
         let answers = answers.unwrap_or_else(|error| vec![Err(error)]);
         self.found.extend(uids.iter().map(|uid| uid.get()).zip(answers));
     }
 
-    /// Forgets answers about later messages. They are asked for once more, the first by itself.
+    /// Drops answers about later messages. They are requested once more, the first one alone.
     pub fn give_back(&mut self) {
         (self.found, self.count) = (VecDeque::new(), 0);
     }

@@ -1,4 +1,4 @@
-//! Parts of messages without their transfer encoding: read and decoded piece by piece, never held as a whole.
+//! Parts of messages without their transfer encoding: read and decoded piece by piece.
 
 use std::ops::Range;
 
@@ -31,7 +31,7 @@ impl<'a> DecodedReader<'a> {
         Ok(Self { body, left: range, decoder: Some(decoder), piece: Vec::new() })
     }
 
-    /// The next octets, perhaps none; `None` at the end.
+    /// The next octets, possibly empty; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<&[u8]>, DecodeFailure> {
         let Some(decoder) = &mut self.decoder else { return Ok(None) };
         self.piece.clear();
@@ -50,7 +50,7 @@ impl<'a> DecodedReader<'a> {
     }
 }
 
-/// The length of a part without its encoding; `None` if that cannot be undone.
+/// The decoded length of a part; `None` if it cannot be decoded.
 pub(super) async fn measure(
     body: &dyn MailBody,
     range: Range<u64>,
@@ -73,7 +73,7 @@ async fn count(body: &dyn MailBody, range: Range<u64>, encoding: Encoding) -> Re
     Ok(length)
 }
 
-/// The octets of a piece that lie in a range of all octets. `at`: the start of the piece, and then its end.
+/// The octets of a piece that lie in a range of the whole. `at`: the start of the piece, then its end.
 pub(super) fn within<'p>(piece: &'p [u8], wanted: &Range<u64>, at: &mut u64) -> &'p [u8] {
     let start = *at;
     *at += piece.len() as u64;

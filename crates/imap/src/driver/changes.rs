@@ -25,7 +25,7 @@ pub(super) async fn find(account: &dyn MailAccount, name: &str) -> Answer<Mailbo
     account.find(&name).await.map_err(refused)?.ok_or(MailRefusal::Gone)
 }
 
-/// The quota of the account. [`MailRefusal::Gone`]: there is no such mailbox.
+/// The quota of the account. [`MailRefusal::Gone`]: no such mailbox.
 pub(super) async fn quota(account: &dyn MailAccount, mailbox: Option<&str>) -> Answer<Option<MailQuota>> {
     if let Some(mailbox) = mailbox {
         find(account, mailbox).await?;
@@ -135,7 +135,7 @@ pub(super) async fn manage(account: &dyn MailAccount, change: MailboxChange) -> 
     .map_err(refused)
 }
 
-/// UIDs, which ascend.
+/// A set of ascending UIDs.
 fn uid_set(uids: &[Uid]) -> NumberSet {
     let mut set = NumberSet::default();
     uids.iter().for_each(|uid| set.push(uid.get()));

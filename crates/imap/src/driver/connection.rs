@@ -1,4 +1,4 @@
-//! One session's stream with the clocks of IMAP.
+//! One session's stream with the timeouts of IMAP.
 
 use std::future::{Future, pending};
 use std::pin::pin;
@@ -20,16 +20,16 @@ pub(super) struct Line {
     /// Set by COMPRESS.
     deflated: Option<Box<Deflated>>,
     pub timeouts: ImapTimeouts,
-    /// Before login: when there has to be one.
+    /// Deadline for the login.
     login_deadline: Instant,
-    /// The command that is being waited for, and when it has to be there. Before login that clock decides nothing.
+    /// The awaited command and its deadline, which is ignored before login.
     command: u64,
     command_deadline: Instant,
     still_here: Instant,
     look: Instant,
 }
 
-/// Output buffers larger than this are given back while the client is waited for.
+/// Larger output buffers are freed while waiting for the client.
 const OUTPUT_BYTES_KEPT: usize = 1 << 10;
 
 /// Octets of a message that are copied to be written with others. The machine asks for a flush when its output is long.
@@ -38,7 +38,7 @@ const PUT_BYTES_MAX: usize = 16 << 10;
 /// Octets of a message that are packed before they are written.
 const PACKED_AT_ONCE: usize = 16 << 10;
 
-/// A client that does not take the octets of a write in this time is slow: nothing is kept in memory ahead of it.
+/// A client that does not take a write within this time is slow: nothing is prefetched for it.
 pub(super) const STALL: Duration = Duration::from_secs(1);
 
 impl Line {
@@ -65,12 +65,12 @@ impl Line {
         Ok(())
     }
 
-    /// Octets in both directions are packed from now on. The output was written.
+    /// Compresses both directions from now on. The output was written.
     pub fn compress(&mut self) {
         self.deflated = Some(Box::new(Deflated::new()));
     }
 
-    /// Adds octets of a message to the output: those of several short messages are written together.
+    /// Adds octets of a message to the output: several short messages are written together.
     pub async fn put(&mut self, octets: &[u8]) -> Result<(), SessionEnd> {
         if octets.len() < PUT_BYTES_MAX {
             self.machine.output_mut().extend_from_slice(octets);
@@ -99,7 +99,7 @@ impl Line {
         }
     }
 
-    /// Writes the machine's output, such that the client can read all of it.
+    /// Writes and flushes the machine's output.
     pub async fn flush(&mut self) -> Result<(), SessionEnd> {
         let out = std::mem::take(self.machine.output_mut());
         self.write(&out).await?;
@@ -172,7 +172,7 @@ impl Line {
         Ok(())
     }
 
-    /// Unpacks some of the client's octets. False: there are none.
+    /// Decompresses some input. False if there is none.
     fn unpack(&mut self) -> Result<bool, SessionEnd> {
         let Some(deflated) = self.deflated.as_mut().filter(|deflated| deflated.has_input()) else { return Ok(false) };
         deflated.unpack(&mut self.input).map_err(|NotDeflated| SessionEnd::Gone)?;
@@ -192,7 +192,7 @@ impl Line {
     }
 }
 
-/// Waits for a write, and calls `stalled` on the way if that takes longer than [`STALL`].
+/// Waits for a write; calls `stalled` if it takes longer than [`STALL`].
 pub(super) async fn unless_stalled<T>(write: impl Future<Output = T>, stalled: impl FnOnce()) -> T {
     let mut write = pin!(write);
     match timeout(STALL, &mut write).await {

@@ -1,32 +1,32 @@
 //! COMPRESS=DEFLATE (RFC 4978): both directions of a connection as raw DEFLATE (RFC 1951).
 //!
-//! At most [`UNPACKED_AT_ONCE`] octets are unpacked before the session has used those before them. So a client that sends zeros costs as much
-//! memory as one without compression.
+//! At most [`UNPACKED_AT_ONCE`] octets are decompressed before the session has consumed the previous ones. So a client
+//! that sends zeros costs as much memory as one without compression.
 
 use bytes::BytesMut;
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// Octets that the client's octets are unpacked to before the session takes them.
+/// Maximum decompressed octets that the session has not consumed.
 pub(super) const UNPACKED_AT_ONCE: usize = 8 << 10;
-/// Packed octets are made in pieces of this size.
+/// Size of the pieces of compressed output.
 const PACKED_AT_ONCE: usize = 16 << 10;
 
 /// The state of both directions.
 pub(super) struct Deflated {
     inflate: Decompress,
-    /// The client's octets that are not unpacked yet.
+    /// Compressed input that is not decompressed yet.
     pub packed: BytesMut,
     /// The last step had no room for all that its octets unpack to.
     is_full: bool,
     /// The client's stream has ended with its final block.
     has_ended: bool,
-    /// `None`: nothing was packed since the last flush that ended the session's wait. Another compressor can go on after it.
+    /// `None` if nothing was compressed since the last complete flush. Then a new compressor can continue.
     deflate: Option<Compress>,
     /// Octets were packed that the client cannot unpack before a flush.
     is_dirty: bool,
 }
 
-/// The client's octets are no DEFLATE, or its stream has ended.
+/// The client's octets are invalid DEFLATE, or its stream has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NotDeflated;
 
@@ -36,13 +36,13 @@ impl Deflated {
         Self { inflate, packed: BytesMut::new(), is_full: false, has_ended: false, deflate: None, is_dirty: false }
     }
 
-    /// True if more can be unpacked without more octets of the client, or its stream has ended.
+    /// True if more can be decompressed without further input, or the stream has ended.
     pub fn has_input(&self) -> bool {
         self.is_full || self.has_ended || !self.packed.is_empty()
     }
 
-    /// Unpacks some of the client's octets and appends them to `input`. After a final block, the next call reports
-    /// the end of the stream.
+    /// Decompresses some input and appends it to `input`. After a final block, the next call reports the end of the
+    /// stream.
     pub fn unpack(&mut self, input: &mut BytesMut) -> Result<(), NotDeflated> {
         if self.has_ended {
             return Err(NotDeflated);
@@ -81,20 +81,20 @@ impl Deflated {
         self.run(octets, FlushCompress::None, out);
     }
 
-    /// Ends what was packed, so that the client can unpack all of it.
+    /// Flushes the compressor, so that the client can decompress everything.
     pub fn flush(&mut self, out: &mut Vec<u8>) {
         if std::mem::take(&mut self.is_dirty) {
             self.run(b"", FlushCompress::Sync, out);
         }
     }
 
-    /// Ends what was packed in the middle of an answer, and gives the memory back.
+    /// Flushes in the middle of an answer, and frees the memory.
     pub fn break_off(&mut self, out: &mut Vec<u8>) {
         self.flush(out);
         self.rest();
     }
 
-    /// Gives memory back while the session waits. The next octets refer to none that came before.
+    /// Frees memory while the session waits. Later octets refer to no earlier ones.
     pub fn rest(&mut self) {
         self.deflate = self.deflate.take().filter(|_| self.is_dirty);
     }

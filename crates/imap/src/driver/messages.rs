@@ -1,4 +1,4 @@
-//! A FETCH or SEARCH: the answers of a view to what the machine asks about messages, one after the other.
+//! FETCH or SEARCH: answers the machine's questions about messages from a view, one after the other.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use super::octets::{read, send, send_decoded};
 use super::{Authenticator, ImapService, mail};
 use crate::session::{ImapEvent, MessageChoice};
 
-/// Rows between two turns of other tasks, and two looks at the clock: a store that has all in memory never waits by itself.
+/// Rows between two yields to other tasks and checks of the clock: a store in memory never waits by itself.
 const ROWS_BEFORE_YIELD: u32 = 256;
 
 /// Messages of a view that a command is about.
 pub(super) struct Messages<'v, 's> {
     view: &'v dyn MailboxView,
     rows: Box<dyn MessageRows + 'v>,
-    /// Rows after the last one that was answered.
+    /// Rows after the last answered one.
     next: VecDeque<MessageRow>,
-    /// The message of the last row, once it was opened.
+    /// The message of the last row, if it was opened.
     body: Option<Arc<dyn MailBody>>,
     headers: Ahead<Bytes>,
     fields: Ahead<Bytes>,
@@ -58,7 +58,7 @@ impl<'v, 's> Messages<'v, 's> {
         }
     }
 
-    /// Answers to the end, and returns the first event that belongs to something else.
+    /// Answers until the first event that is about something else, and returns that.
     pub async fn answer<A: Authenticator>(
         &mut self,
         line: &mut Line,
@@ -115,8 +115,8 @@ impl<'v, 's> Messages<'v, 's> {
         Arc::clone(self.body.as_ref().expect("the message was opened"))
     }
 
-    /// Waits for a write. What was read ahead is given back if that takes long: else many slow clients would hold
-    /// several hundred KiB each.
+    /// Waits for a write. If it takes long, prefetched answers are dropped: else many slow clients would hold several
+    /// hundred KiB each.
     async fn written<T>(&mut self, write: impl Future<Output = T>) -> T {
         unless_stalled(write, || {
             self.headers.give_back();
@@ -192,7 +192,7 @@ impl<'v, 's> Messages<'v, 's> {
         line.machine.keys(kept.as_deref());
     }
 
-    /// Octets that are kept of a message. Those of the next messages are asked for with them.
+    /// Cached data of a message. That of the next messages is requested together.
     async fn kept(
         view: &dyn MailboxView,
         kind: KeptKind,
@@ -228,7 +228,7 @@ impl<'v, 's> Messages<'v, 's> {
     }
 }
 
-/// Time and memory of a search, and what its client hears meanwhile.
+/// Time and memory limits of a search, and progress reports to its client.
 struct SearchClock<'s> {
     begun: Instant,
     told: Instant,
@@ -254,7 +254,7 @@ impl<'s> SearchClock<'s> {
         Ok(self.begun.elapsed() <= line.timeouts.order && self.has_room(bytes, memory))
     }
 
-    /// Takes memory in steps, so that this is no work for each message.
+    /// Reserves memory in steps, so that most messages need no call.
     fn has_room(&mut self, bytes: usize, memory: &'s Semaphore) -> bool {
         const STEP_KIB: u32 = 64;
         let held = self.memory.as_ref().map_or(0, SemaphorePermit::num_permits);

@@ -46,8 +46,7 @@ async fn whole(body: &dyn MailBody, octets: u64) -> Result<Bytes, MailstoreError
     Ok(whole.into())
 }
 
-/// Runs work on `octets` bytes. Above a limit it runs with `block_in_place`, so that it does not hold up other
-/// sessions.
+/// Runs work on `octets` bytes. Above a limit it uses `block_in_place`, so that it does not delay other sessions.
 fn aside<T>(octets: usize, work: impl FnOnce() -> T) -> T {
     let has_others = Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
     if octets > OCTETS_ASIDE && has_others { block_in_place(work) } else { work() }
@@ -56,7 +55,7 @@ fn aside<T>(octets: usize, work: impl FnOnce() -> T) -> T {
 /// Less is parsed in under a millisecond.
 const OCTETS_ASIDE: usize = 64 << 10;
 
-/// Sends octets of a message, 64 KiB at a time. The client has been told how many will come: without them the connection ends.
+/// Sends octets of a message, 64 KiB at a time. Their number was announced, so the connection ends if they are missing.
 pub(super) async fn send(line: &mut Line, body: &dyn MailBody, range: Range<u64>) -> Result<(), SessionEnd> {
     let mut from = range.start;
     while from < range.end {
@@ -72,7 +71,7 @@ pub(super) async fn send(line: &mut Line, body: &dyn MailBody, range: Range<u64>
     Ok(())
 }
 
-/// Sends octets of a part without its transfer encoding.
+/// Sends the decoded octets of a part.
 pub(super) async fn send_decoded(
     line: &mut Line,
     body: &dyn MailBody,

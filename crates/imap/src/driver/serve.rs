@@ -26,7 +26,7 @@ struct Mine {
     writer: Option<Box<dyn MessageWriter>>,
 }
 
-/// Time for which a FETCH waits for `\Seen` to be durable, so that its answer has the flag (decision 31).
+/// Time that a FETCH waits for a durable `\Seen`, so that its response has the flag (decision 31).
 const SEEN_PATIENCE: Duration = Duration::from_millis(200);
 
 pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection: Connection) {
@@ -55,7 +55,7 @@ pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection
     line.close().await;
 }
 
-/// Boxed futures leave an idle session small.
+/// Boxed futures keep an idle session small.
 async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line: &mut Line) -> Result<(), SessionEnd> {
     let mut mine = Mine::default();
     let mut event = line.machine.step(&mut line.input);
@@ -148,7 +148,7 @@ async fn account_of<A>(
 }
 
 impl Mine {
-    /// Answers what needs one call of the store.
+    /// Answers an event by one call of the store.
     async fn answer(&mut self, line: &mut Line, ask: ImapEvent) {
         let account = self.account.as_deref().expect("somebody has logged in");
         match ask {
@@ -193,7 +193,7 @@ impl Mine {
     }
 }
 
-/// Answers a step of APPEND. `writer`: there from its first message to its end.
+/// Answers a step of APPEND. `writer` exists from its first message to its end.
 async fn append(
     line: &mut Line,
     account: &dyn MailAccount,
@@ -251,7 +251,7 @@ async fn change(line: &mut Line, account: &dyn MailAccount, view: &dyn MailboxVi
     }
 }
 
-/// Answers a list to its end, and returns the first event that belongs to something else.
+/// Answers a list completely, and returns the first event that is about something else.
 async fn list(
     line: &mut Line,
     account: &dyn MailAccount,

@@ -1,4 +1,4 @@
-//! APPEND: messages are passed on in pieces, as they are read.
+//! APPEND: messages are passed on piece by piece.
 
 use bytes::{Bytes, BytesMut};
 
@@ -8,17 +8,17 @@ use super::{AppendedMail, ImapEvent, ImapMachine, MailRefusal, MessageOffer};
 use crate::command::{ImapCommandError, MessageOptions, parse_append, parse_append_next};
 use crate::frame::{Appends, Frame};
 
-/// An APPEND whose message is awaited.
+/// An APPEND that waits for its message.
 #[derive(Debug)]
 pub(super) struct Appending {
     tag: String,
-    /// Octets of the message that are still to come.
+    /// Remaining octets of the message.
     left: u64,
-    /// The client sends them when it is told to.
+    /// True if the client waits for a continuation.
     waits: bool,
     step: Step,
     after_cr: bool,
-    /// Messages so far, with this one.
+    /// Messages so far, including this one.
     messages: u32,
 }
 
@@ -26,13 +26,13 @@ pub(super) struct Appending {
 enum Step {
     /// A question is out.
     Asked,
-    /// Octets of the message come, then the end of the line.
+    /// Waits for octets of the message, then the end of the line.
     Read,
 }
 
-/// Octets of one [`ImapEvent::Write`] before bare LFs in it become CRLF.
+/// Maximum octets of one [`ImapEvent::Write`], before bare LFs become CRLF.
 const PIECE_BYTES_MAX: usize = 64 << 10;
-/// Messages of one APPEND.
+/// Maximum messages of one APPEND.
 const MESSAGES_MAX: u32 = 10_000;
 
 impl ImapMachine {
@@ -57,7 +57,7 @@ impl ImapMachine {
         }
     }
 
-    /// Another message of the same command (RFC 3502). If it is refused, nothing of the others is kept.
+    /// Begins another message of the same command (RFC 3502). A refusal drops all messages of the command.
     fn append_next(&mut self, line: &[u8], octets: u64, waits: bool) -> Option<ImapEvent> {
         let State::Appending(appending) = &mut self.state else { unreachable!("a message is being appended") };
         (appending.left, appending.waits, appending.step, appending.after_cr) = (octets, waits, Step::Asked, false);
@@ -87,8 +87,8 @@ impl ImapMachine {
         Ok(MessageOffer { flags, keywords, date, octets })
     }
 
-    /// Answers [`ImapEvent::Append`] and [`ImapEvent::AppendNext`]. [`MailRefusal::Gone`]: there is no such mailbox. After an error nothing of any
-    /// message is kept.
+    /// Answers [`ImapEvent::Append`] and [`ImapEvent::AppendNext`]. [`MailRefusal::Gone`]: no such mailbox. An error
+    /// drops all messages.
     ///
     /// # Panics
     /// When it was not asked.
@@ -107,7 +107,7 @@ impl ImapMachine {
         }
     }
 
-    /// The outer `None`: more input is needed.
+    /// The outer `None`: needs more input.
     pub(super) fn step_append(&mut self, input: &mut BytesMut) -> Option<Option<ImapEvent>> {
         let State::Appending(appending) = &mut self.state else { unreachable!("a message is being appended") };
         assert_eq!(appending.step, Step::Read, "stepped while an answer about a message is awaited");
@@ -128,7 +128,7 @@ impl ImapMachine {
         Some(Some(ImapEvent::Write(with_crlf(piece, &mut appending.after_cr))))
     }
 
-    /// Answers [`ImapEvent::Write`]. After an error nothing of any message is kept.
+    /// Answers [`ImapEvent::Write`]. An error drops all messages.
     ///
     /// # Panics
     /// When it was not asked.
@@ -140,7 +140,7 @@ impl ImapMachine {
         }
     }
 
-    /// The line ends after the last message, or goes on with another one.
+    /// Ends the line after the last message, or begins another message.
     fn end_append(&mut self, input: &mut BytesMut) -> Option<Option<ImapEvent>> {
         let limit = self.config.limits.command_bytes;
         let is_end = match self.framer.next(input, limit, Appends::Next) {
@@ -193,7 +193,7 @@ impl ImapMachine {
         Some(ImapEvent::Abandon)
     }
 
-    /// Answers at once if the client has not begun to send the message, else after the rest of it was dropped.
+    /// Answers at once if the client has not begun to send the message, else after dropping the rest.
     fn refuse_append(&mut self, text: &str) -> Option<ImapEvent> {
         let State::Appending(appending) = std::mem::replace(&mut self.state, State::Command) else {
             unreachable!("a message is being appended")

@@ -17,12 +17,12 @@ pub(super) enum Asked {
         is_bound: bool,
     },
     ScramLast(Box<ScramServer>),
-    /// The answer to the last message of SCRAM, which is empty: the client has seen that the server has the keys.
+    /// Waits for SCRAM's last message, which is empty: the client has verified that the server has the keys.
     ScramEnd,
 }
 
 impl ImapMachine {
-    /// Capabilities in the present state. Lists only what works now: clients use whatever is listed.
+    /// Capabilities in the present state. Lists only what works now: clients use all listed ones.
     pub(super) fn capabilities(&self) -> String {
         // LITERAL+ allows all that LITERAL- does, and a server must not list both (RFC 7888 section 5).
         let mut text = String::from("IMAP4rev1 IMAP4rev2 LITERAL+ ID ENABLE");
@@ -121,7 +121,7 @@ impl ImapMachine {
         self.state = State::Command;
     }
 
-    /// The connection's channel binding, once it is encrypted: SCRAM-SHA-256-PLUS is offered with it.
+    /// Sets the channel binding of the encrypted connection, which makes SCRAM-SHA-256-PLUS available.
     pub fn bind_channel(&mut self, exporter: Option<TlsExporter>) {
         self.exporter = exporter;
     }

@@ -1,4 +1,4 @@
-//! BINARY (RFC 3516): parts without their transfer encoding, which is undone while their octets are read.
+//! BINARY (RFC 3516): parts are decoded while their octets are read.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::source::Piece;
 use super::{DecodedLength, ImapEvent};
 use crate::command::{Partial, part_numbers};
 
-/// An item about a part whose length is known once the part was decoded.
+/// An item whose length is known once the part was decoded.
 #[derive(Debug)]
 pub(super) struct DecodedItem {
     /// The item's name in the answer.
@@ -39,7 +39,7 @@ impl DecodedItem {
         ImapEvent::Decode { range: self.range.clone(), encoding: self.encoding }
     }
 
-    /// The answer, and octets after it. `None`: the part cannot be decoded.
+    /// The answer, and octets that follow it. `None` if the part cannot be decoded.
     pub fn answer(self, length: Option<DecodedLength>, out: &mut Vec<u8>) -> Option<Piece> {
         let Self { name, range, encoding, wanted } = self;
         let mut write = |text: String| out.extend_from_slice(format!("{name} {text}").as_bytes());

@@ -1,4 +1,4 @@
-//! The end of a command: what changed in the view meanwhile, then the tagged reply.
+//! The end of a command: reports changes of the view, then sends the tagged reply.
 
 use super::changing::Storing;
 use super::state::{AfterChanges, Reply, State};
@@ -7,7 +7,7 @@ use crate::command::SYSTEM_FLAGS;
 use crate::set::NumberSet;
 
 impl ImapMachine {
-    /// The command has done its work; what changed meanwhile is told first.
+    /// Ends a command. Changes of the view are reported first.
     pub(super) fn done(&mut self, tag: String, name: &str) -> Option<ImapEvent> {
         self.finish_with(tag, format!("OK {name} completed"), true)
     }

@@ -54,7 +54,7 @@ impl Storing {
         }
     }
 
-    /// True if the client can infer a message's flags, because it has asked for this change alone.
+    /// True if the client can infer a message's flags, because it requested this change alone.
     fn expects(&self, changed: &ChangedRow, mailbox: &SelectedMailbox) -> bool {
         let keyword = |name: &String| {
             let known = mailbox.keywords.iter().find(|(_, known)| known.eq_ignore_ascii_case(name));
@@ -69,12 +69,12 @@ impl Storing {
             }
     }
 
-    /// True if a change is reported like those of others. The command's own change has its own answer, or none.
+    /// True if a change is reported like those of other sessions. The command's own change has its own answer, or none.
     pub fn passes(&self, changed: &ChangedRow, mailbox: &SelectedMailbox) -> bool {
         !self.has(&changed.row) || self.silent && !self.expects(changed, mailbox)
     }
 
-    /// True if a change is reported by MODSEQ alone, as the client asked with `.SILENT` (RFC 7162 section 3.1.3).
+    /// True if a change is reported by MODSEQ only, as requested by `.SILENT` (RFC 7162 section 3.1.3).
     pub fn is_silent_about(&self, row: &ViewRow) -> bool {
         self.silent && self.has(row)
     }
@@ -150,7 +150,7 @@ impl ImapMachine {
         self.state = State::Storing { storing, text };
     }
 
-    /// The change is in the store: takes it into the view. Where the flags are told, message numbers stay as they are until then.
+    /// Takes a stored change into the view. If flags are reported, message numbers stay unchanged until then.
     pub(super) fn step_stored(&mut self) -> Option<ImapEvent> {
         let State::Storing { storing, text } = std::mem::replace(&mut self.state, State::Command) else {
             unreachable!("flags were stored")
@@ -161,7 +161,7 @@ impl ImapMachine {
         Some(self.ask_changes(may_expunge))
     }
 
-    /// The view has the change: tells the flags of all messages of the set, unless the client wants none.
+    /// Reports the flags of all messages of the set, unless the client wants none.
     pub(super) fn tell_stored(&mut self, storing: Storing, text: String) {
         let Storing { tag, uid, set, silent, .. } = storing;
         if silent {
@@ -206,7 +206,7 @@ impl ImapMachine {
         Some(ImapEvent::Expunge(uids.map(resolved)))
     }
 
-    /// CLOSE expunges where it may (decision 51).
+    /// CLOSE expunges where permitted (decision 51).
     pub(super) fn ask_close(&mut self, tag: String) -> Option<ImapEvent> {
         if self.mailbox.as_ref().is_none_or(|mailbox| mailbox.read_only) {
             return self.unselect(tag, "CLOSE");
@@ -272,7 +272,7 @@ impl ImapMachine {
         Some(ImapEvent::Copy { set, mailbox, moves })
     }
 
-    /// Answers [`ImapEvent::Copy`]. `None`: the messages are gone. [`MailRefusal::Gone`]: there is no such mailbox.
+    /// Answers [`ImapEvent::Copy`]. `None`: the messages are gone. [`MailRefusal::Gone`]: no such mailbox.
     ///
     /// # Panics
     /// When it was not asked.

@@ -1,4 +1,4 @@
-//! FETCH: one message after the other, each answered as soon as what is needed of it is known.
+//! FETCH: one message after the other, each answered as soon as the needed parts of it are read.
 
 use std::collections::VecDeque;
 
@@ -22,9 +22,9 @@ pub(super) struct Fetching {
     tag: String,
     uid: bool,
     items: Vec<FetchItem>,
-    /// The part of each message that has to be known.
+    /// The part of each message that must be read.
     depth: Option<Depth>,
-    /// Like `depth`, of a message whose structure is known.
+    /// Like `depth`, for a message with a known structure.
     depth_with_parts: Option<Depth>,
     /// True if octets of messages are sent.
     sends: bool,
@@ -36,7 +36,7 @@ pub(super) struct Fetching {
     structure: Option<Box<KeptStructure>>,
     /// New structure of the row's message, for the cache.
     made: Option<Vec<u8>>,
-    /// The worst that happened to a message; told at the end (decision 32).
+    /// The worst failure of a message; reported at the end (decision 32).
     failure: Option<MailRefusal>,
     /// The rest of the row's answer.
     pieces: VecDeque<Piece>,
@@ -48,7 +48,7 @@ pub(super) struct Fetching {
     changed_since: Option<u64>,
     /// Messages without \Seen that are read, if reading sets it.
     seen: Option<NumberSet>,
-    /// The reply at the end, if the answers belong to another command.
+    /// The final reply, if the answers belong to another command.
     reply: Option<String>,
 }
 
@@ -77,7 +77,7 @@ impl FetchItem {
         }
     }
 
-    /// Like [`depth`](Self::depth), of a message whose structure is known.
+    /// Like [`depth`](Self::depth), for a message with a known structure.
     fn depth_with_parts(&self) -> Option<Depth> {
         match self {
             Self::BodyStructure => None,
@@ -95,7 +95,7 @@ impl FetchItem {
         )
     }
 
-    /// True if octets of the message are sent, or fields that its owner may not have apart from it.
+    /// True if octets of the message are sent, or fields that the owner may not have cached.
     fn sends(&self) -> bool {
         match self {
             Self::Section {
@@ -144,7 +144,7 @@ impl ImapMachine {
         None
     }
 
-    /// Tells a client what is new since it had the mailbox last, and then replies (RFC 7162 section 3.2.5).
+    /// Reports changes since the client's last visit, then replies (RFC 7162 section 3.2.5).
     pub(super) fn resync(&mut self, tag: String, reply: String, resync: Resync) {
         let Resync { modseq: since, known, .. } = resync;
         let among = known.map_or(NumberSet::from_ranges(vec![1..=u32::MAX]), |known| known.resolve(u32::MAX));
@@ -227,7 +227,7 @@ impl ImapMachine {
         }
     }
 
-    /// Answers [`ImapEvent::Decode`]. `None`: the encoding cannot be undone.
+    /// Answers [`ImapEvent::Decode`]. `None`: it cannot be decoded.
     ///
     /// # Panics
     /// When it was not asked.
@@ -272,7 +272,7 @@ impl ImapMachine {
         }
     }
 
-    /// Answers [`ImapEvent::Structure`]; `None`: nothing is known of the message.
+    /// Answers [`ImapEvent::Structure`]; `None`: it is not cached.
     ///
     /// # Panics
     /// When it was not asked.
@@ -284,7 +284,7 @@ impl ImapMachine {
         self.begin_row(fetching);
     }
 
-    /// The UID and structure of the message that was read last, if that is worth keeping: for [`structure`](Self::structure) when it is asked for again.
+    /// The UID and structure of the last read message, if worth caching: for [`structure`](Self::structure) later.
     pub fn made_structure(&mut self) -> Option<(u32, Vec<u8>)> {
         let State::Fetching(fetching) = &mut self.state else { return None };
         Some((fetching.row.uid, fetching.made.take()?))
@@ -417,7 +417,7 @@ impl ImapMachine {
     }
 }
 
-/// The reply to a command that could not read all messages. A message that is gone is none that failed (decision 11).
+/// The reply to a command that could not read all messages. A vanished message is no failure (decision 11).
 pub(super) fn unread(why: MailRefusal) -> Option<&'static str> {
     match why {
         MailRefusal::Gone => None,
@@ -429,7 +429,7 @@ pub(super) fn unread(why: MailRefusal) -> Option<&'static str> {
 }
 
 impl Fetching {
-    /// The part of the row's message that has to be known.
+    /// The part of the row's message that must be read.
     fn depth(&self) -> Option<Depth> {
         if self.structure.is_some() { self.depth_with_parts } else { self.depth }
     }
@@ -439,12 +439,12 @@ impl Fetching {
         self.step == Step::NextRow && self.choice.is_none()
     }
 
-    /// True if less of a message has to be known where its structure is.
+    /// True if a known structure saves reading of the message.
     fn asks_structure(&self) -> bool {
         self.depth > self.depth_with_parts
     }
 
-    /// The structure of a message that was read whole, or else its parts as far as it was read.
+    /// The structure of a completely read message, or else its parts as far as it was read.
     fn structure_of(&self, message: Option<(&Message<'_>, &[u8])>) -> (Option<KeptStructure>, Option<PartTree>) {
         let Some((message, read)) = message else { return (None, None) };
         let whole = (self.len == Some(read.len() as u64)).then(|| KeptStructure::of(message, read)).flatten();
@@ -452,7 +452,7 @@ impl Fetching {
         (whole, parts)
     }
 
-    /// Something cannot be told; the reply says so.
+    /// Notes a failed item; the reply reports it.
     pub fn fail(&mut self, why: MailRefusal) {
         self.failure = self.failure.max(Some(why));
     }

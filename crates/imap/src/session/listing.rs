@@ -5,15 +5,15 @@ use super::select::no_mailbox;
 use super::state::State;
 use super::{ImapEvent, ImapMachine, ListedName, MailRefusal};
 use crate::command::{ListCommand, StatusItem};
-/// A list that is being told.
+/// A list in progress.
 #[derive(Debug)]
 pub(super) struct Listing {
     tag: String,
     is_lsub: bool,
     is_extended: bool,
-    /// Names above those that are meant are told, too.
+    /// True if names above the matching ones are listed, too.
     recursive: bool,
-    /// `\Subscribed` is told.
+    /// True if `\Subscribed` is reported.
     tells_subscribed: bool,
     special_use_only: bool,
     status: Vec<StatusItem>,
@@ -22,7 +22,7 @@ pub(super) struct Listing {
     asked: bool,
 }
 
-/// Octets of all patterns of a command: matching takes time by their product with the name's length.
+/// Maximum octets of all patterns: matching time is the product with the name's length.
 const PATTERN_BYTES_MAX: usize = 2048;
 
 impl ImapMachine {

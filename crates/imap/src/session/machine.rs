@@ -14,7 +14,7 @@ use crate::set::NumberSet;
 
 /// One server session. See the [module](super) for how it is driven.
 ///
-/// Between two calls of [`ImapMachine::step`] it holds the command that is being carried out and unwritten output; what it did not take stays in
+/// Between two calls of [`ImapMachine::step`] it holds the running command and unwritten output; unused input stays in
 /// the caller's buffer.
 #[derive(Debug)]
 pub struct ImapMachine {
@@ -23,7 +23,7 @@ pub struct ImapMachine {
     pub(super) out: Vec<u8>,
     pub(super) framer: Framer,
     pub(super) tls: bool,
-    /// The connection needs no TLS for a login: it comes from this machine.
+    /// Logins need no TLS: the connection comes from this machine.
     pub(super) trusted: bool,
     /// SCRAM-SHA-256 is offered.
     pub(super) scram: bool,
@@ -33,9 +33,9 @@ pub struct ImapMachine {
     /// Octets are DEFLATE.
     pub(super) compressed: bool,
     pub(super) mailbox: Option<SelectedMailbox>,
-    /// MODSEQ is told with flags (RFC 7162 section 3.1).
+    /// MODSEQ is reported with flags (RFC 7162 section 3.1).
     pub(super) condstore: bool,
-    /// UIDs are told in place of EXPUNGE (RFC 7162 section 3.2).
+    /// VANISHED replaces EXPUNGE (RFC 7162 section 3.2).
     pub(super) qresync: bool,
     /// The client has enabled IMAP4rev2 (RFC 9051).
     pub(super) rev2: bool,
@@ -43,17 +43,17 @@ pub struct ImapMachine {
     pub(super) saved: NumberSet,
     /// The command removes messages: its reply has the MODSEQ after that (RFC 7162 section 3.2.7).
     pub(super) expunges: bool,
-    /// The command has changed messages: its own change is taken in without a look at what others did.
+    /// The command has changed messages: its own change is applied without checking for those of others.
     pub(super) has_changed: bool,
     pub(super) errors: u32,
     pub(super) commands: u64,
     /// Set in IDLE when the view may have changed.
     poked: bool,
-    /// An APPEND whose message is being dropped, and its answer.
+    /// An APPEND whose message is being dropped, with its reply.
     pub(super) dropping: Option<Reply>,
 }
 
-/// Output beyond this is written before the session goes on.
+/// More output than this is written before the session continues.
 pub(super) const OUTPUT_BYTES_MAX: usize = 16 << 10;
 
 impl ImapMachine {
@@ -114,7 +114,7 @@ impl ImapMachine {
         &self.out
     }
 
-    /// Output that waits to be written, for the driver to take.
+    /// Waiting output, for the driver to take.
     pub fn output_mut(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
@@ -124,7 +124,7 @@ impl ImapMachine {
         self.tls
     }
 
-    /// True if somebody has logged in.
+    /// True after a login.
     pub fn is_logged_in(&self) -> bool {
         self.logged_in
     }
@@ -139,7 +139,7 @@ impl ImapMachine {
         matches!(self.state, State::Appending(_))
     }
 
-    /// Counts commands that came whole: while it stands still, the same one is being waited for.
+    /// Counts complete commands: while it is unchanged, the same command is awaited.
     pub fn commands(&self) -> u64 {
         self.commands
     }
@@ -172,10 +172,10 @@ impl ImapMachine {
         self.bye(text);
     }
 
-    /// Goes on with `input`, of which it takes what it can use.
+    /// Continues with `input` and consumes the usable part.
     ///
     /// # Panics
-    /// When an event that asks has not been answered, or [`ImapMachine::greet`] was not called.
+    /// When an event that *asks* has not been answered, or [`ImapMachine::greet`] was not called.
     pub fn step(&mut self, input: &mut BytesMut) -> ImapEvent {
         loop {
             if matches!(self.state, State::Closed) {
@@ -229,7 +229,7 @@ impl ImapMachine {
         }
     }
 
-    /// Takes the next frame. The outer `None`: more input is needed.
+    /// Takes the next frame. The outer `None`: needs more input.
     fn next_frame(&mut self, input: &mut BytesMut) -> Option<Option<ImapEvent>> {
         let limits = &self.config.limits;
         let limit = if self.logged_in { limits.command_bytes } else { limits.command_bytes_before_login };
@@ -390,7 +390,7 @@ impl ImapMachine {
         }
     }
 
-    /// Tells what is newly enabled (decision 38).
+    /// Reports newly enabled extensions (decision 38).
     fn enable(&mut self, tag: String, names: &[String]) -> Option<ImapEvent> {
         let is_meant = |wanted: &str| names.iter().any(|name| name == wanted);
         let mut enabled = String::from("* ENABLED");
@@ -430,7 +430,7 @@ impl ImapMachine {
         self.line(&format!("{tag} {text}"));
     }
 
-    /// BAD, which is counted.
+    /// Sends BAD, and counts it.
     pub(super) fn bad(&mut self, tag: &str, why: &str) {
         self.reply(tag, &format!("BAD {why}"));
         self.count_error();

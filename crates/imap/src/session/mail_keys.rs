@@ -1,4 +1,4 @@
-//! Values of a header that SORT, THREAD and SEARCH compare, decoded once and kept beside the message.
+//! Decoded header values that SORT, THREAD and SEARCH compare, cached with the message.
 
 use std::borrow::Cow;
 
@@ -6,32 +6,32 @@ use posthaste_message::mime::{DecodedAddress, Header, base_subject, in_reply_to,
 use posthaste_text::MailText;
 use unicode_normalization::UnicodeNormalization;
 
-/// Octets of a value that are compared. A longer one is as good as others that begin like it.
+/// Compared octets of a value. Longer ones are equal to others with the same beginning.
 const TEXT_BYTES_MAX: usize = 200;
-/// Octets of a field that are looked at.
+/// Maximum octets read of a field.
 const FIELD_BYTES_MAX: usize = 4000;
-/// Ids of one message that are looked at, the last ones: those of the nearest messages.
+/// Maximum ids read of one message: the last ones, which belong to the nearest messages.
 const REFERENCES_MAX: usize = 100;
-/// Octets of a `References` that are looked at, the last ones.
+/// Maximum octets read of a `References` field, from its end.
 const REFERENCES_BYTES_MAX: usize = 32 << 10;
-/// Octets of a searched field that are kept. A longer one is read from its message.
+/// Maximum octets of a cached searched field. A longer one is read from its message.
 const SEARCHED_BYTES_MAX: usize = 500;
-/// Octets of all that is kept of a message. What has more is not kept.
+/// Maximum octets of a message's cached values. Larger ones are not cached.
 const KEPT_BYTES_MAX: usize = 8 << 10;
-/// The first octet of what is kept. Another one: it was made by other rules.
+/// The first octet of the encoding. Another number means that other rules made it.
 const VERSION: u8 = 1;
 
-/// Fields whose text is kept for SEARCH.
+/// Fields whose text is cached for SEARCH.
 const SEARCHED: [&str; 4] = ["From", "To", "Cc", "Subject"];
 /// A length that marks a missing field.
 const ABSENT: u16 = u16::MAX;
-/// A length that marks a text which must be read from the message.
+/// A length that marks a text to be read from the message.
 const UNKNOWN: u16 = u16::MAX - 1;
 
 const HAS_DATE: u8 = 1;
 const IS_REPLY: u8 = 2;
 
-/// Texts as i;unicode-casemap compares them (RFC 5051), of the first address where a field has several.
+/// Texts in the form of i;unicode-casemap (RFC 5051), of the first address if a field has several.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Compared {
     /// The base subject (RFC 5256 section 2.1).
@@ -118,7 +118,7 @@ impl<'k> MailKeys<'k> {
         &self.compared[which as usize]
     }
 
-    /// The text of a field as [`MailText::header_text`] gives it.
+    /// The text of a field, as returned by [`MailText::header_text`].
     pub fn searched(&self, name: &str) -> Option<Option<&str>> {
         let at = SEARCHED.iter().position(|kept| name.eq_ignore_ascii_case(kept))?;
         match &self.searched[at] {
@@ -133,7 +133,7 @@ impl<'k> MailKeys<'k> {
         SEARCHED.iter().any(|kept| name.eq_ignore_ascii_case(kept))
     }
 
-    /// The octets to keep; `None` if they are too many.
+    /// The octets to cache; `None` if they are too many.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let has_date = if self.sent.is_some() { HAS_DATE } else { 0 };
         let mut out = vec![VERSION, has_date | if self.is_reply { IS_REPLY } else { 0 }];
@@ -155,7 +155,7 @@ impl<'k> MailKeys<'k> {
         (out.len() <= KEPT_BYTES_MAX).then_some(out)
     }
 
-    /// Reads what [`encode`](Self::encode) has written; `None` if it is anything else.
+    /// Decodes the output of [`encode`](Self::encode); `None` for anything else.
     pub fn decode(octets: &'k [u8]) -> Option<Self> {
         let (&[version, flags], octets) = octets.split_first_chunk()?;
         let (sent, octets) = octets.split_first_chunk()?;
@@ -196,7 +196,7 @@ fn write_text(out: &mut Vec<u8>, text: &str) -> Option<()> {
     Some(())
 }
 
-/// Octets that are yet to be read.
+/// The remaining octets.
 struct Left<'k>(&'k [u8]);
 
 impl<'k> Left<'k> {

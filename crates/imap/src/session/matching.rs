@@ -10,7 +10,7 @@ use crate::command::{MailFlag, SearchKey};
 use crate::date::Day;
 use crate::set::NumberSet;
 
-/// A search key made ready: sets resolved, flags as bits, texts folded.
+/// A prepared search key: sets resolved, flags as bits, texts folded.
 #[derive(Debug)]
 pub(super) enum Test {
     Is(bool),
@@ -32,7 +32,7 @@ pub(super) enum Test {
     Text(usize),
 }
 
-/// The texts of a search, and what is known of them without reading a message.
+/// The texts of a search, and the answers known without reading messages.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     pub keys: Vec<TextKey>,
@@ -51,7 +51,7 @@ impl Texts {
         self.answers.len() < self.keys.len()
     }
 
-    /// True if a field of this name is looked at.
+    /// True if the search uses a field of this name.
     pub fn names(&self, field: &[u8]) -> bool {
         self.keys.iter().any(|key| match &key.field {
             SearchedField::Header(name) => name.as_bytes().eq_ignore_ascii_case(field),
@@ -102,7 +102,7 @@ impl When {
 /// The known part of a message.
 pub(super) enum Mail<'m> {
     Row,
-    /// Values that are kept of its header.
+    /// Cached values of its header.
     Keys(&'m MailKeys<'m>),
     Header(Header<'m>, &'m MailText),
     Message(Header<'m>, &'m MailText),
@@ -141,7 +141,7 @@ impl Test {
         }
     }
 
-    /// Messages beyond which none can be found, where a key says so.
+    /// Bounds on the matching messages, if a key implies some.
     pub fn choice(&self) -> Option<MessageChoice> {
         match self {
             Self::Numbers(set) => Some(MessageChoice::Numbers(set.clone())),
@@ -164,7 +164,7 @@ impl Test {
         self.any(&|test| matches!(test, Self::Larger(_) | Self::Smaller(_)))
     }
 
-    /// True if the answer tells MODSEQ (RFC 7162 section 3.1.5).
+    /// True if the response includes MODSEQ (RFC 7162 section 3.1.5).
     pub fn has_modseq(&self) -> bool {
         self.any(&|test| matches!(test, Self::ModSeq(_)))
     }
@@ -177,7 +177,7 @@ impl Test {
         })
     }
 
-    /// True if what is [kept](MailKeys) of a header may decide instead of the header.
+    /// True if [cached](MailKeys) values may be sufficient instead of the header.
     pub fn may_need_keys(&self, texts: &Texts) -> bool {
         self.any(&|test| match test {
             Self::Text(at) => matches!(&texts.keys[*at].field, SearchedField::Header(name) if MailKeys::may_have(name)),
@@ -196,7 +196,7 @@ impl Test {
         })
     }
 
-    /// `None`: more of the message has to be known.
+    /// `None`: more of the message must be read.
     pub fn of(&self, row: &ViewRow, mail: &Mail<'_>, texts: &Texts) -> Option<bool> {
         Some(match self {
             Self::Is(found) => *found,

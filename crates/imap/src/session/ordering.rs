@@ -1,4 +1,4 @@
-//! SORT and THREAD (RFC 5256, RFC 5957): what is kept of each message, and the order at the end.
+//! SORT and THREAD (RFC 5256, RFC 5957): data kept for each message, and the order at the end.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
@@ -28,14 +28,14 @@ pub(super) enum Order {
     Threaded(Threads),
 }
 
-/// The value that one criterion compares.
+/// The value compared by one criterion.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Value {
     Number(i64),
     Text(Box<str>),
 }
 
-/// Memory of a message beside its texts.
+/// Memory of a message besides its texts.
 const MAIL_BYTES: usize = 96;
 
 impl Order {
@@ -68,7 +68,7 @@ impl Order {
         matches!(self, Self::Sort { criteria, .. } if criteria.iter().any(|criterion| criterion.by == SortBy::Size))
     }
 
-    /// Memory of what was found.
+    /// Memory of the results.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Sort { bytes, .. } | Self::Thread { bytes, .. } => *bytes,

@@ -1,4 +1,4 @@
-//! GETQUOTA and GETQUOTAROOT (RFC 9208): an account has one quota root, whose name is empty.
+//! GETQUOTA and GETQUOTAROOT (RFC 9208): an account has one quota root, with an empty name.
 
 use super::select::no_mailbox;
 use super::state::State;
@@ -22,7 +22,7 @@ impl ImapMachine {
         Some(ImapEvent::Quota { mailbox: Some(name) })
     }
 
-    /// Answers [`ImapEvent::Quota`]. `None`: there is no limit.
+    /// Answers [`ImapEvent::Quota`]. `None`: unlimited.
     ///
     /// # Panics
     /// When it was not asked.

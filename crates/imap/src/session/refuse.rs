@@ -1,4 +1,4 @@
-//! Replies to what cannot be done.
+//! Replies to failed commands.
 
 use super::MailRefusal;
 

@@ -1,4 +1,4 @@
-//! SEARCH: row after row, and of a message only what rows do not decide.
+//! SEARCH: row by row. A message is read only if its row does not decide.
 
 mod answer;
 
@@ -32,11 +32,11 @@ pub(super) struct Searching {
     saved: NumberSet,
     /// Results of SORT and THREAD, and the form of the answer.
     order: Option<Order>,
-    /// The highest MODSEQ of what was found.
+    /// The highest MODSEQ of the matches.
     modseq: u64,
     failure: Option<MailRefusal>,
     choice: Option<MessageChoice>,
-    /// True if the values of the row's header are yet to be made and kept.
+    /// True if the values of the row's header must still be made and cached.
     makes_keys: bool,
     /// New header values of the row, for the cache.
     made: Option<Vec<u8>>,
@@ -45,19 +45,19 @@ pub(super) struct Searching {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     NextRow,
-    /// An index may know what is open, so that the row's message need not be read.
+    /// An index may have the open answers, so that the row's message need not be read.
     Find,
-    /// The values that are kept of the header may be enough.
+    /// The cached header values may be sufficient.
     Keys,
     Header,
     Open,
     Read(u64),
-    /// The number of ranges that have been told, of an answer that is told in pieces.
+    /// Number of ranges sent so far, of an answer sent in pieces.
     Tell {
         range: usize,
         from: u32,
     },
-    /// Numbers or threads that have been told, in their order.
+    /// Numbers or threads sent so far, in their order.
     TellOrder(usize),
     /// A question is out.
     Asked,
@@ -163,7 +163,7 @@ impl ImapMachine {
         }
     }
 
-    /// Answers [`ImapEvent::FindText`], for each key in its place; `None`, and a key without an answer: an index knows nothing of it.
+    /// Answers [`ImapEvent::FindText`], for each key in order; `None`, or a missing answer: the index cannot tell.
     ///
     /// # Panics
     /// When it was not asked.
@@ -173,7 +173,7 @@ impl ImapMachine {
         searching.decide(&Mail::Row, Step::Keys);
     }
 
-    /// Answers [`ImapEvent::Keys`]; `None`: nothing is known of the message.
+    /// Answers [`ImapEvent::Keys`]; `None`: it is not cached.
     ///
     /// # Panics
     /// When it was not asked.
@@ -185,7 +185,7 @@ impl ImapMachine {
         }
     }
 
-    /// The UID of the last row's message, and the values of its header, if they are worth keeping: for [`keys`](Self::keys) when they are asked for again.
+    /// The UID of the last row's message, and its header values, if worth caching: for [`keys`](Self::keys) later.
     pub fn made_keys(&mut self) -> Option<(u32, Vec<u8>)> {
         let State::Searching(searching) = &mut self.state else { return None };
         Some((searching.row.uid, searching.made.take()?))
@@ -235,7 +235,8 @@ impl ImapMachine {
         }
     }
 
-    /// Ends a search that takes too long (decision 34). Call it when a row is asked for; nothing happens outside of a search.
+    /// Ends a search that takes too long (decision 34). Call it when a row is requested; outside of a search it does
+    /// nothing.
     pub fn give_up_search(&mut self) {
         if !matches!(self.state, State::Searching(_)) {
             return;
@@ -256,7 +257,7 @@ impl ImapMachine {
         matches!(self.state, State::Searching(_))
     }
 
-    /// Octets that a SORT or THREAD has collected; `None` outside of these. All sessions together share a bound that is the driver's.
+    /// Octets collected by a SORT or THREAD; `None` outside of these. The driver bounds the sum over all sessions.
     pub fn order_bytes(&self) -> Option<usize> {
         match &self.state {
             State::Searching(searching) => searching.order.as_ref().map(Order::bytes),
@@ -264,7 +265,7 @@ impl ImapMachine {
         }
     }
 
-    /// Tells the client of a SORT or THREAD that it goes on (RFC 9585).
+    /// Sends a progress response for a SORT or THREAD (RFC 9585).
     pub fn tell_progress(&mut self) {
         if self.order_bytes().is_some() {
             self.line("* OK [INPROGRESS] Looking at messages");
@@ -283,7 +284,7 @@ impl ImapMachine {
         }
     }
 
-    /// True if [`step`](Self::step) would ask for a row now: nothing more is asked about the last one, and the output is short.
+    /// True if [`step`](Self::step) would request a row now: the last one is finished, and the output is short.
     pub fn wants_row(&self) -> bool {
         let is_next = match &self.state {
             State::Fetching(fetching) => fetching.wants_row(),
@@ -331,7 +332,7 @@ impl ImapMachine {
 }
 
 impl Searching {
-    /// With MIN or MAX alone, only those are saved (RFC 5182 section 2.4).
+    /// With MIN or MAX only, saves just those (RFC 5182 section 2.4).
     fn saved_uids(&self) -> NumberSet {
         let Some(SearchReturn { min, max, all, count, .. }) = self.returns else { return NumberSet::default() };
         if all || count || !(min || max) {
@@ -341,12 +342,12 @@ impl Searching {
         NumberSet::from_ranges(ends.into_iter().flatten().map(|uid| uid..=uid).collect())
     }
 
-    /// A message's text, if a text is looked for.
+    /// A message's text, if a key searches it.
     fn text_of(&self, read: impl FnOnce() -> MailText) -> MailText {
         if self.texts.keys.is_empty() { MailText::default() } else { read() }
     }
 
-    /// Counts the row if what is known decides it, else goes on with `next`, or with what comes after that if it says nothing.
+    /// Counts the row if it is decided, else continues with `next`, or with the following question.
     fn decide(&mut self, mail: &Mail<'_>, next: Step) {
         self.step = match self.test.of(&self.row, mail, &self.texts) {
             Some(true) => self.found(mail),

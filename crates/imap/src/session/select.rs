@@ -12,7 +12,7 @@ pub(super) struct Selecting {
     had_mailbox: bool,
     resync: Option<Resync>,
     name: String,
-    /// True if the machine has yet to ask for the mailbox.
+    /// True if the machine must still ask for the mailbox.
     asks: bool,
 }
 

@@ -17,15 +17,15 @@ use crate::{envelope, structure, write};
 pub(super) enum Piece {
     Text(Vec<u8>),
     Octets(Range<u64>),
-    /// An item that needs the length of a part without its encoding.
+    /// An item that needs the decoded length of a part.
     Decode(DecodedItem),
-    /// Octets of a part without its encoding.
+    /// Octets of a decoded part.
     Decoded {
         range: Range<u64>,
         encoding: Encoding,
         octets: Range<u64>,
     },
-    /// The encoding of a part is not known.
+    /// The encoding of a part is unknown.
     Failed,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Known<'a> {
     Parts(&'a [u8]),
 }
 
-/// All that is known about a row.
+/// The known data about a row.
 pub(super) struct Source<'s> {
     pub row: &'s ViewRow,
     pub header: Option<&'s [u8]>,
@@ -49,7 +49,7 @@ pub(super) struct Source<'s> {
 }
 
 impl Source<'_> {
-    /// Writes an item but for octets of the message, which come after it.
+    /// Writes an item, except octets of the message, which follow.
     pub fn item(&self, item: &FetchItem, out: &mut Vec<u8>) -> Option<Piece> {
         let number = |out: &mut Vec<u8>, name: &[u8], number: u64| {
             out.extend_from_slice(name);
@@ -83,7 +83,8 @@ impl Source<'_> {
         None
     }
 
-    /// BODY, or BODYSTRUCTURE if it is `extended`. Of a message that cannot be read, it is that of an empty one: the answer has no NIL for it.
+    /// BODY, or BODYSTRUCTURE if it is `extended`. An unreadable message gets that of an empty one: the grammar has no
+    /// NIL for it.
     fn structure(&self, out: &mut Vec<u8>, extended: bool) {
         out.extend_from_slice(if extended { &b"BODYSTRUCTURE "[..] } else { b"BODY " });
         if let Some(known) = self.structure.filter(|_| extended) {
@@ -122,7 +123,7 @@ impl Source<'_> {
         }
     }
 
-    /// The answer has no NIL for a part that is not there.
+    /// The grammar has no NIL for a missing part.
     fn binary_size(&self, out: &mut Vec<u8>, part: &[u32]) -> Option<Piece> {
         let name = item_name("BINARY.SIZE", part, None);
         let (size, piece) = match self.part_octets(part) {
@@ -152,7 +153,7 @@ impl Source<'_> {
         self.literal(out, "", octets.map(|octets| octets.cut(partial)))
     }
 
-    /// A part that is not there is NIL (decisions 30 and 32).
+    /// A missing part is NIL (decisions 30 and 32).
     fn literal(&self, out: &mut Vec<u8>, name: &str, octets: Option<Octets>) -> Option<Piece> {
         out.extend_from_slice(name.as_bytes());
         let Some(octets) = octets else {

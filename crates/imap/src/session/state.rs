@@ -62,7 +62,7 @@ pub(super) enum State {
     Appending(Box<Appending>),
     /// Waits for the answer to a change.
     Changing(Change),
-    /// Flags are changed, but not yet in the view.
+    /// Flags are stored, but not in the view yet.
     Storing {
         storing: Box<Storing>,
         text: String,
@@ -70,14 +70,14 @@ pub(super) enum State {
     /// The mailbox must be closed first.
     Closing {
         tag: String,
-        /// The response code, once the view has been asked for it.
+        /// The response code, once the view was asked for it.
         code: Option<String>,
     },
-    /// The command is done, but for what has changed in the view meanwhile.
+    /// The command is done, except for reporting changes of the view.
     Finishing {
         reply: Reply,
         may_expunge: bool,
-        /// Messages that were read, on which \Seen is set before.
+        /// Messages that were read; \Seen is set on them first.
         seen: NumberSet,
     },
     /// Waits for [`ImapMachine::changes`].
@@ -96,7 +96,7 @@ pub(super) enum AfterChanges {
     Close {
         tag: String,
     },
-    /// The reply to a STORE, whose own changes are told in their own way.
+    /// The reply to a STORE, which reports its own changes separately.
     Stored {
         storing: Box<Storing>,
         text: String,
@@ -104,7 +104,7 @@ pub(super) enum AfterChanges {
 }
 
 impl AfterChanges {
-    /// The STORE whose changes are among those to tell.
+    /// The STORE whose changes are to be reported.
     pub fn storing(&self) -> Option<&Storing> {
         match self {
             Self::Stored { storing, .. } => Some(storing),
@@ -117,6 +117,6 @@ impl AfterChanges {
 #[derive(Debug)]
 pub(super) struct Reply {
     pub tag: String,
-    /// `OK`, `NO` or `BAD` and what follows.
+    /// `OK`, `NO` or `BAD`, and the text.
     pub text: String,
 }

@@ -1,7 +1,7 @@
-//! THREAD (RFC 5256 section 3): which message answers which.
+//! THREAD (RFC 5256 section 3): the tree of messages and their answers.
 //!
-//! Message ids are hashes with a key of their own, so that nobody can make two of them the same. Time and memory grow with messages and their references,
-//! however these are linked.
+//! Message ids are hashed with a secret key, so that nobody can cause collisions. Time and memory grow with messages
+//! and their references, however these are linked.
 
 use std::collections::HashMap;
 
@@ -32,9 +32,9 @@ pub(super) struct Threads {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// The message's number; `None`: it only holds others together.
+    /// The message's number; `None` if it only groups others.
     number: Option<u32>,
-    /// Date and number of the message or, without one, of the oldest below it.
+    /// Date and number of the message, or else of the oldest one below it.
     order: (i64, u32),
     subject: u64,
     is_reply: bool,
@@ -44,7 +44,7 @@ struct Node {
 const NONE: usize = usize::MAX;
 
 impl Threads {
-    /// ORDEREDSUBJECT: all messages of a base subject are answers to the first one.
+    /// ORDEREDSUBJECT: all messages with a base subject answer the first one.
     pub fn by_subject(mail: &[ThreadMail]) -> Self {
         let mut threads = Self::of(mail);
         let mut order: Vec<usize> = (0..mail.len()).collect();
@@ -86,14 +86,14 @@ impl Threads {
         Self { nodes: mail.iter().map(node).collect(), roots: Vec::new() }
     }
 
-    /// Siblings are in the order of their dates. One without a message stands where its oldest child would.
+    /// Sorts siblings by date. A node without a message has the date of its oldest child.
     fn sort_roots(&mut self) {
         let mut roots = std::mem::take(&mut self.roots);
         roots.sort_unstable_by_key(|&root| self.nodes[root].order);
         self.roots = roots;
     }
 
-    /// Step 5: threads of one base subject become one.
+    /// Step 5: joins threads with the same base subject.
     fn join_subjects(&mut self) {
         let mut by_subject: HashMap<u64, usize> = HashMap::new();
         for &root in &self.roots {
@@ -163,7 +163,7 @@ impl Threads {
     }
 }
 
-/// Ids and what is known of their order. Each message has a container, and each id that is only referred to.
+/// Ids, and the known part of their order. Each message has a container, and so has each id that is only referenced.
 #[derive(Default)]
 struct Forest {
     by_id: HashMap<u64, usize>,
@@ -177,7 +177,7 @@ struct Forest {
 }
 
 impl Forest {
-    /// Steps 1 and 2. A message's own word of its parent counts before what others say of the order of ids.
+    /// Steps 1 and 2. A message's own reference to its parent takes precedence over references in other messages.
     fn of(mail: &[ThreadMail]) -> Self {
         let mut forest = Self::default();
         for (at, mail) in mail.iter().enumerate() {
@@ -227,7 +227,7 @@ impl Forest {
         at
     }
 
-    /// Hangs `child` below `parent`, unless it has a parent or that would make a circle.
+    /// Makes `child` a child of `parent`, unless it has a parent or that would form a cycle.
     fn link(&mut self, parent: usize, child: usize) {
         let above = self.find(parent);
         if self.parent[child] != NONE || self.top[above] == child {
@@ -239,7 +239,8 @@ impl Forest {
         self.union[below] = above;
     }
 
-    /// Step 3: messages hang below the nearest message. Several that have none above them, but one id, get a node that holds them together.
+    /// Step 3: attaches messages to their nearest ancestor message. Several with only a common id above them get a node
+    /// that groups them.
     fn hang(&mut self, nodes: &mut Vec<Node>) -> Vec<usize> {
         let nearest = self.nearest_messages();
         let mut below_top: HashMap<usize, Vec<usize>> = HashMap::new();
@@ -264,7 +265,7 @@ impl Forest {
         below_top.into_values().map(root).collect()
     }
 
-    /// For each container the nearest message above it, or `NONE`. Each link is walked once.
+    /// For each container the nearest ancestor message, or `NONE`. Each link is followed once.
     fn nearest_messages(&self) -> Vec<usize> {
         const UNKNOWN: usize = usize::MAX - 1;
         let mut nearest = vec![UNKNOWN; self.parent.len()];

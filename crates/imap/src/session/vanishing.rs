@@ -1,21 +1,21 @@
-//! QRESYNC (RFC 7162 section 3.2): UIDs that vanished, at SELECT, in UID FETCH and in place of EXPUNGE.
+//! QRESYNC (RFC 7162 section 3.2): vanished UIDs, in SELECT, in UID FETCH and instead of EXPUNGE.
 
 use super::fetch::Fetching;
 use super::state::State;
 use super::{ExpungedRow, ImapEvent, ImapMachine, MailRefusal};
 use crate::set::NumberSet;
 
-/// A command that tells what vanished, and then of messages.
+/// A command that reports vanished messages, then others.
 #[derive(Debug)]
 pub(super) struct Vanishing {
     pub since: u64,
-    /// UIDs that the client means.
+    /// UIDs in the client's request.
     pub among: NumberSet,
     pub then: Box<Fetching>,
     pub asked: bool,
 }
 
-/// Ranges of one line.
+/// Maximum ranges of one line.
 const RANGES_MAX: usize = 1000;
 
 impl ImapMachine {

@@ -10,10 +10,10 @@ use posthaste_spool::{Fields, put_text};
 
 use crate::answer::Refusal;
 
-/// Names a key of one token at one path. Keys of different tokens are never the same.
+/// Identifies a key of one token at one path. Keys of different tokens never collide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId {
-    /// The first octets of the token's hash, by which its keys are counted.
+    /// The first octets of the token's hash; keys are counted by it.
     pub(super) token: [u8; 8],
     pub(super) key: [u8; 16],
 }
@@ -32,7 +32,7 @@ impl KeyId {
     }
 }
 
-/// The digest of a body, as it is after decompression.
+/// The digest of a decompressed body.
 pub fn body_digest(body: &[u8]) -> BodyDigest {
     first(aws_lc_rs::digest::digest(&SHA256, body).as_ref())
 }
@@ -112,7 +112,8 @@ pub struct Settled {
     pub id: KeyId,
     /// Digest of the request's body.
     pub digest: BodyDigest,
-    /// When the first request with the key came, in seconds since 1970: the same key and body mean another request once the first was forgotten.
+    /// Arrival of the first request with the key, in seconds since 1970. It distinguishes later requests with the same
+    /// key and body, after the first was forgotten.
     pub begun: u32,
     /// Time of settling, in seconds since 1970.
     pub at: u32,
@@ -165,7 +166,7 @@ impl Settled {
         out.into()
     }
 
-    /// `None`: this is no such entry.
+    /// `None` if the bytes are malformed.
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(payload);
         if fields.u8()? != VERSION {

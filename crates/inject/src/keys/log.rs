@@ -1,4 +1,4 @@
-//! The stream of keys at work: entries of batches come to the table, and the table goes to snapshots.
+//! The stream of keys: passes entries of batches to the table, and writes snapshots of it.
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ const KEYS: &str = "the keys of requests";
 /// Keys of all tokens, of about 100 bytes each.
 const KEYS_MAX: usize = 1_000_000;
 
-/// The keys of requests, durable with the mail that they stand for.
+/// Idempotency keys, durable together with their mail.
 #[derive(Debug)]
 pub struct KeyLog {
     shared: Arc<Shared>,
@@ -40,9 +40,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// The last batch whose entry is in the table.
+    /// The last batch in the table.
     seen: Lsn,
-    /// The last batch whose entry is in a snapshot.
+    /// The last batch in a snapshot.
     written: Lsn,
     /// The spool is short of room.
     is_wanted: bool,
@@ -54,9 +54,9 @@ struct Progress {
 pub struct KeyReport {
     /// Snapshots that are missing or damaged.
     pub unreadable: Vec<Damage>,
-    /// Batches that cannot be read any more, or have an entry of another version.
+    /// Unreadable batches, and those of another version.
     pub damaged: Vec<Lsn>,
-    /// Keys of batches up to here may be forgotten.
+    /// Keys of batches up to here may be lost.
     pub uncertain: Option<Lsn>,
 }
 
@@ -129,7 +129,7 @@ impl KeyLog {
         self.shared.table.begin(id, digest, self.now())
     }
 
-    /// The time of keys now, for what is settled.
+    /// The current time of the clock for keys.
     pub fn now(&self) -> u32 {
         self.shared.clock.at(Instant::now())
     }
@@ -139,7 +139,8 @@ impl KeyLog {
         self.shared.stream.entry(settled.encode())
     }
 
-    /// Writes no more snapshots, and takes no more entries: they wait in the spool for the next opening. Blocks while a snapshot is written.
+    /// Writes no more snapshots, and takes no more entries: they wait in the spool for the next opening. Blocks while a
+    /// snapshot is written.
     pub fn end(&self) {
         self.shared.lock().is_over = true;
         self.shared.changed.notify_all();
@@ -175,7 +176,7 @@ impl Shared {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a snapshot now and then, if there are new entries.
+    /// Writes a snapshot at intervals if there are new entries.
     fn run(&self, pulse: &Pulse) {
         let mut due = Instant::now() + EVERY;
         let mut wanted_at = Instant::now();
@@ -276,7 +277,7 @@ fn unix_secs() -> u32 {
 const BEFORE: u32 = 0;
 /// More than any request can settle.
 const ENTRY_BYTES_MAX: u32 = 64 << 20;
-/// Between snapshots, if there are new entries.
+/// Interval between snapshots.
 const EVERY: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Steps of the thread, for the watch.

@@ -1,4 +1,4 @@
-//! Keys of requests, by which a request that is repeated is received once.
+//! Idempotency keys: a repeated request is received once.
 //!
 //! A batch carries the entry of its key, so mail is never durable without its key, and a key never claims mail that
 //! is not durable.

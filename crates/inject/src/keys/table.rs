@@ -1,4 +1,4 @@
-//! Keys in memory: what each has settled, which are at work, and how many a token may have.
+//! Keys in memory: outcomes, running requests, and each token's limit.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,17 +11,17 @@ use crate::answer::Refusal;
 #[derive(Debug)]
 pub(super) struct KeyTable {
     state: Mutex<State>,
-    /// Weight of the keys of all tokens together: each has the same share of it.
+    /// Maximum weight of all keys: tokens have equal shares of it.
     weight_max: usize,
 }
 
 #[derive(Debug)]
 struct State {
-    /// By the first octet of the key, so that a snapshot holds the lock for a part at a time.
+    /// By the first octet of the key, so that a snapshot locks one part at a time.
     shards: [HashMap<KeyId, Known>; SHARDS],
     tokens: HashMap<[u8; 8], OfToken>,
     running: HashSet<KeyId>,
-    /// The latest time at which a key was settled.
+    /// The latest time in the table.
     latest: u32,
 }
 
@@ -29,7 +29,7 @@ struct State {
 struct OfToken {
     /// Weight of its keys.
     weight: usize,
-    /// Keys in the order in which they were last settled, each with that time. Places of keys that were settled again since are stale.
+    /// Keys in the order of their last outcome, each with its time. Entries of keys with a later outcome are stale.
     order: VecDeque<(u32, [u8; 16])>,
 }
 
@@ -39,7 +39,7 @@ struct Known {
     begun: u32,
     at: u32,
     total: u32,
-    /// `None`: all of them.
+    /// `None` for all keys.
     open: Option<Box<Indexes>>,
     failed: BTreeMap<u32, Refusal>,
 }
@@ -62,16 +62,16 @@ pub enum FoundKey {
     Open(RunningKey),
 }
 
-/// Why a request with a key is not looked at.
+/// Why a request with a key is refused unread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyRefusal {
-    /// Another request with it has no answer yet.
+    /// Another request with it is still running.
     #[error("a request with this Idempotency-Key is running")]
     Running,
-    /// It came with another body before.
+    /// It was used before with another body.
     #[error("this Idempotency-Key came with another body before")]
     OtherBody,
-    /// The token has as many as it may, and none is old enough to go.
+    /// The token has reached its limit, and no key is old enough to be dropped.
     #[error("this token has too many keys of the last hour")]
     TooMany,
 }
@@ -142,7 +142,7 @@ impl KeyTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The latest time at which a key was settled; 0: none ever was.
+    /// The latest time of an outcome; 0 without any.
     pub fn latest(&self) -> u32 {
         self.lock().latest
     }
@@ -171,7 +171,7 @@ impl KeyTable {
         Ok(FoundKey::Open(RunningKey { table: Arc::clone(self), id, digest, begun, before }))
     }
 
-    /// Notes what is durable. Entries may come again, and in any order within one life of a key.
+    /// Applies durable entries. Entries may be repeated, and in any order within one life of a key.
     pub fn apply(&self, settled: Settled, now: u32) {
         let mut state = self.lock();
         let id = settled.id;
@@ -211,7 +211,7 @@ impl KeyTable {
         self.lock().shards.iter().map(HashMap::len).sum()
     }
 
-    /// A part of the keys, as entries that settle the same. `None`: there are no more parts.
+    /// A part of the keys, as equivalent entries. `None` after the last part.
     pub fn part(&self, number: usize) -> Option<Vec<Settled>> {
         let state = self.lock();
         let shard = state.shards.get(number)?;
@@ -227,7 +227,7 @@ impl KeyTable {
         )
     }
 
-    /// Puts the places of keys in the order of their times, after a snapshot was read.
+    /// Sorts keys by time, after reading a snapshot.
     pub fn sort(&self) {
         self.lock().tokens.values_mut().for_each(|of| of.order.make_contiguous().sort_unstable());
     }
@@ -238,7 +238,7 @@ impl State {
         &self.shards[shard_of(id)]
     }
 
-    /// Forgets keys of a token that are a day old. One at work keeps its place, and goes once it has ended.
+    /// Drops keys of a token that are a day old. A running one keeps its position, and is dropped when it ends.
     fn forget_expired(&mut self, token: [u8; 8], now: u32) {
         let mut kept = Vec::new();
         while let Some(of) = self.tokens.get_mut(&token)
@@ -256,14 +256,15 @@ impl State {
         self.put_back(token, kept);
     }
 
-    /// Places that were taken from the front of a token's order.
+    /// Returns positions taken from the front of a token's order.
     fn put_back(&mut self, token: [u8; 8], kept: Vec<(u32, [u8; 16])>) {
         if let Some(of) = self.tokens.get_mut(&token) {
             kept.into_iter().rev().for_each(|place| of.order.push_front(place));
         }
     }
 
-    /// Forgets the oldest complete keys of a token until it has fewer than `share`. False: the rest is too young, or not complete.
+    /// Drops the oldest complete keys of a token until it has fewer than `share`. False if the rest is too young or
+    /// incomplete.
     fn make_room(&mut self, token: [u8; 8], share: usize, now: u32) -> bool {
         // Keys that stay are put back.
         let mut kept = Vec::new();
@@ -284,7 +285,8 @@ impl State {
         self.tokens.get(&token).is_none_or(|of| of.weight < share)
     }
 
-    /// Takes the first place of a token, and with it the key, unless that was settled again since. The key is not at work.
+    /// Takes the first position of a token, and drops its key unless it has a later outcome. The key must not be
+    /// running.
     fn forget_first(&mut self, token: [u8; 8]) {
         let Some(of) = self.tokens.get_mut(&token) else { return };
         let Some((at, key)) = of.order.pop_front() else { return };
@@ -299,8 +301,8 @@ impl State {
     }
 }
 
-/// A clock for keys, in seconds since 1970, that is never set. A wall clock set back would keep all keys for years,
-/// and take a renewed key for an earlier one; one set forward would forget all keys.
+/// A clock for keys, in seconds since 1970, that is never set. A wall clock set back would keep all keys for years, and
+/// take a renewed key for an older one; one set forward would drop all keys.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeyClock {
     at_opening: u32,
@@ -308,8 +310,8 @@ pub(super) struct KeyClock {
 }
 
 impl KeyClock {
-    /// The clock of an opening at wall time `wall`. It continues after `latest`. Time while the server was down
-    /// counts, but leaves each key [`KEPT_MIN_SECS`] at least.
+    /// Starts the clock at wall time `wall`, but after `latest`. Downtime counts, but each key keeps at least
+    /// [`KEPT_MIN_SECS`].
     pub fn start(latest: u32, wall: u32, opened: Instant) -> Self {
         let at_opening = match latest {
             0 => wall,
@@ -331,7 +333,7 @@ fn shard_of(id: KeyId) -> usize {
 const SHARDS: usize = 64;
 /// A client that repeats a request does so within this.
 const KEPT_MAX_SECS: u32 = 24 * 3600;
-/// No key goes before this.
+/// Minimum lifetime of a key.
 const KEPT_MIN_SECS: u32 = 3600;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The answer to SEARCH, SORT and THREAD, told in pieces.
+//! The answer to SEARCH, SORT and THREAD, sent in pieces.
 
 use super::{Searching, Step};
 use crate::session::ImapMachine;
@@ -9,7 +9,7 @@ use crate::session::threads::Threads;
 use crate::set::NumberSet;
 use crate::write;
 
-/// Numbers of one piece of an answer.
+/// Numbers in one piece of an answer.
 const NUMBERS_MAX: usize = 1000;
 
 impl ImapMachine {
@@ -54,7 +54,7 @@ impl ImapMachine {
         }
     }
 
-    /// Tells some of the numbers: each by itself, or as ranges in an extended answer.
+    /// Sends some of the numbers: one by one, or as ranges in an extended answer.
     pub(super) fn tell_numbers(&mut self, mut range: usize, mut from: u32) {
         let State::Searching(mut searching) = std::mem::replace(&mut self.state, State::Command) else { return };
         let ranges = searching.found.ranges();
