@@ -12,7 +12,7 @@ use crate::row::NumberRange;
 
 /// The name of the stream.
 pub const STREAM: &str = "mailstore";
-/// The most messages of one [`MailEntry::Found`] or [`MailEntry::UniqueIds`].
+/// Maximum messages of one [`MailEntry::Found`] or [`MailEntry::UniqueIds`].
 pub const FOUND_MAX: usize = 65_536;
 
 const VERSION: u8 = 1;
@@ -36,7 +36,7 @@ pub enum MailEntry {
         /// The groups.
         groups: Vec<StateGroup>,
     },
-    /// Messages that left a mailbox. UIDs that no message had count as given: the next UID is above all of them.
+    /// Messages that left a mailbox. UIDs without a message count as used: the next UID is above all of them.
     Gone {
         /// The mailbox.
         mailbox: u32,
@@ -47,7 +47,7 @@ pub enum MailEntry {
         /// Seconds since 1970.
         when: u32,
     },
-    /// A mailbox was made, renamed or changed; the last one counts.
+    /// A mailbox was made, renamed or changed; the last entry counts.
     Mailbox(MailboxFields),
     /// A mailbox was deleted.
     MailboxGone {
@@ -101,7 +101,7 @@ pub enum MailEntry {
         /// The name of this host.
         host: Bytes,
     },
-    /// A name was subscribed to, or no longer.
+    /// A name was subscribed or unsubscribed.
     Subscription {
         /// The account.
         account: u32,
@@ -110,7 +110,7 @@ pub enum MailEntry {
         /// True if it is subscribed to.
         is_on: bool,
     },
-    /// Unique-ids that a POP3 server before this one gave to messages. Each is a printable text of at most 70 octets.
+    /// POP3 unique-ids given by an earlier server. Each is a printable text of at most 70 octets.
     UniqueIds {
         /// The mailbox.
         mailbox: u32,
@@ -140,18 +140,18 @@ impl EntryKind {
     }
 }
 
-/// A message's numbers that never change, and its flags when it came.
+/// A message's constant numbers, and its initial flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MessageFacts {
     /// Bits as in [`MessageFlags`](crate::MessageFlags), and bits 5 to 7 of the table.
     pub flags: u64,
     /// INTERNALDATE in seconds since 1970.
     pub internal_date: u32,
-    /// When it came into this mailbox, in seconds since 1970.
+    /// Time of its arrival in this mailbox, in seconds since 1970.
     pub save_date: u32,
     /// RFC822.SIZE.
     pub wire_size: u32,
-    /// Line ends that have no CR in the file: its length is the wire size less these.
+    /// Line ends without a CR in the file: the wire size is larger by this number.
     pub line_feeds: u32,
 }
 
@@ -164,16 +164,16 @@ pub struct NewMessage {
     pub target: u16,
     /// The kind of the body.
     pub kind: BodyKind,
-    /// Where the body is.
+    /// Place of the body.
     pub place: BodyPlace,
 }
 
-/// Where the body of a new message is.
+/// Place of a new message's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BodyPlace {
     /// The body of this batch. Until its file is written, the message is read from the spool.
     Batch {
-        /// Header fields that stand in front of the body in this mailbox alone.
+        /// Header fields in front of the body, in this mailbox only.
         prefix: Bytes,
     },
     /// The body of another message: COPY or MOVE.
@@ -185,7 +185,7 @@ pub enum BodyPlace {
 pub struct BodyOrigin {
     /// The batch.
     pub lsn: u64,
-    /// E-mail id: LSN and target; zeros if it is that of the body.
+    /// E-mail id: LSN and target; zeros if it equals the body's.
     pub email_id: (u64, u16),
     /// The file's name.
     pub name: Bytes,
@@ -198,9 +198,9 @@ pub enum BodyKind {
     /// A file of ours: LF is sent as CRLF.
     #[default]
     Own = 0,
-    /// A file of ours that is sent as it is.
+    /// A file of ours that is sent unchanged.
     OwnVerbatim = 1,
-    /// A file that another program made.
+    /// A file of another program.
     Foreign = 2,
 }
 
@@ -231,7 +231,7 @@ pub enum GoneReason {
     Removed = 4,
 }
 
-/// A mailbox, as its last entry has it.
+/// A mailbox, according to its last entry.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MailboxFields {
     /// Id, never reused.
@@ -250,7 +250,7 @@ pub struct MailboxFields {
     pub directory: Bytes,
 }
 
-/// An account, as its last entry has it.
+/// An account, according to its last entry.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AccountFields {
     /// Id, never reused.
@@ -266,24 +266,24 @@ pub struct AccountFields {
 }
 
 impl BodyKind {
-    /// The kind of a number; `None` for one that this version does not know.
+    /// The kind with this number; `None` if this version does not know it.
     pub fn of(number: u8) -> Option<Self> {
         [Self::Own, Self::OwnVerbatim, Self::Foreign].get(usize::from(number)).copied()
     }
 }
 
 impl GoneReason {
-    /// The reason of a number; `None` for one that this version does not know.
+    /// The reason with this number; `None` if this version does not know it.
     pub fn of(number: u8) -> Option<Self> {
         [Self::Expunged, Self::Moved, Self::Missing, Self::Expired, Self::Removed].get(usize::from(number)).copied()
     }
 }
 
 impl MailEntry {
-    /// The place of the first UID in entries that give UIDs.
+    /// Offset of the first UID in entries with UIDs.
     pub const FIRST_UID_AT: usize = 6;
 
-    /// The mailbox whose sessions see the entry: its LSN is the mailbox's HIGHESTMODSEQ from then on.
+    /// The mailbox whose sessions see the entry, and whose HIGHESTMODSEQ becomes its LSN.
     pub fn seen_in(&self) -> Option<u32> {
         match self {
             Self::New { mailbox, .. }

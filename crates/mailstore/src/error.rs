@@ -1,26 +1,26 @@
-//! Errors: one variant for each thing a protocol can do about it.
+//! Errors: one variant for each reaction of a protocol.
 
-/// Why a call gave nothing.
+/// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MailstoreError {
-    /// No mailbox, or account, of that name or id (IMAP: NO \[NONEXISTENT\]). From [`advance`](crate::MailboxView::advance): the selected mailbox
-    /// was removed, and the session ends.
+    /// No mailbox or account with that name or id (IMAP: NO \[NONEXISTENT\]). From
+    /// [`advance`](crate::MailboxView::advance): the selected mailbox was removed, and the session ends.
     #[error("no such mailbox")]
     NoMailbox,
-    /// The message is gone, or this view never had it. A FETCH leaves it out or answers NIL.
+    /// The message is gone, or was never in this view. A FETCH leaves it out or answers NIL.
     #[error("no such message")]
     Gone,
-    /// The message may not be read (IMAP: NO \[NOPERM\]). The operator has been told.
+    /// The message may not be read (IMAP: NO \[NOPERM\]). The log has the reason.
     #[error("no permission to read this")]
     NoPermission,
-    /// The body is damaged, or is no mail (IMAP: NIL, and at the end NO \[CORRUPTION\]). The operator has been told.
+    /// The body is damaged, or is no mail (IMAP: NIL, and at the end NO \[CORRUPTION\]). The log has the reason.
     #[error("damaged: {0}")]
     Damaged(String),
     /// The mailbox may not be changed (IMAP: NO \[READ-ONLY\]).
     #[error("the mailbox is read-only")]
     ReadOnly,
-    /// There is such a mailbox (IMAP: NO \[ALREADYEXISTS\]).
+    /// The mailbox already exists (IMAP: NO \[ALREADYEXISTS\]).
     #[error("there is such a mailbox")]
     Exists,
     /// Another mailbox has that special use (IMAP: NO \[USEATTR\]).
@@ -29,13 +29,13 @@ pub enum MailstoreError {
     /// Impossible for good (IMAP: NO \[CANNOT\]). The reason is a sentence for the user.
     #[error("{0}")]
     Cannot(&'static str),
-    /// There is no room: the disk is full (IMAP: NO \[OVERQUOTA\]). Nothing was changed.
+    /// The disk is full (IMAP: NO \[OVERQUOTA\]). Nothing was changed.
     #[error("no room")]
     NoSpace,
     /// The account's quota is used up (IMAP: NO \[OVERQUOTA\]). Nothing was changed.
     #[error("the quota is used up")]
     OverQuota,
-    /// Too much is asked for: keywords, mailboxes, messages at once (IMAP: NO \[LIMIT\]). Nothing was changed.
+    /// A limit is exceeded: keywords, mailboxes, messages at once (IMAP: NO \[LIMIT\]). Nothing was changed.
     #[error("over a limit")]
     Limit,
     /// The message is longer than messages may be (IMAP: NO \[TOOBIG\]).

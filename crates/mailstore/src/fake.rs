@@ -25,7 +25,7 @@ use crate::store::{
     QuotaUse, SelectMode,
 };
 
-/// A store of one login, with an empty INBOX at first. Clones are the same store.
+/// A store of one login, initially with an empty INBOX. Clones share the store.
 #[derive(Debug, Clone)]
 pub struct FakeStore(Arc<Account>);
 
@@ -64,7 +64,7 @@ struct FakeMailbox {
     recent_from: AtomicU32,
     /// Cached values by kind and UID.
     kept: Mutex<BTreeMap<(KeptKind, u32), Bytes>>,
-    /// `None` once it was removed.
+    /// `None` after its removal.
     now: watch::Sender<Option<Arc<Snapshot<File>>>>,
 }
 
@@ -83,7 +83,7 @@ impl FakeMessage {
 }
 
 impl FakeStore {
-    /// A store that knows this login only.
+    /// A store with this login only.
     pub fn new(login: &str) -> Self {
         let store = Self(Arc::new_cyclic(|me| Account {
             me: Weak::clone(me),
@@ -99,12 +99,12 @@ impl FakeStore {
         store
     }
 
-    /// Refuses to open the account from now on, as where its files may not be read.
+    /// Refuses to open the account from now on, like unreadable files.
     pub fn make_unreadable(&self) {
         self.0.is_unreadable.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses all changes by sessions from now on, in this way; `None` allows them again.
+    /// Refuses all changes by sessions from now on with this error; `None` allows them again.
     pub fn refuse_changes(&self, refusal: Option<MailstoreError>) {
         *lock(&self.0.refusal) = refusal;
     }
@@ -147,7 +147,7 @@ impl FakeStore {
         })
     }
 
-    /// Skips UIDs, up to this one.
+    /// Skips UIDs below this one.
     ///
     /// # Panics
     /// If there is no such mailbox.
@@ -174,7 +174,7 @@ impl FakeStore {
         self.change(mailbox, |snapshot| snapshot.messages.retain(|message| message.uid != uid.get()));
     }
 
-    /// Damages the body of a message: what was kept of it is all that is left.
+    /// Damages the body of a message: only cached data of it remain.
     ///
     /// # Panics
     /// If there is no such message.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-/// The flags of a message as bits: five system flags, keywords from bit 8 on. Which keyword a bit is, the mailbox's [`KeywordTable`] says.
+/// The flags of a message as bits: five system flags, keywords from bit 8 on. The mailbox's [`KeywordTable`] maps bits
+/// to keywords.
 ///
 /// `\Recent` is no bit: it belongs to a session, see [`MessageRow::recent`](crate::MessageRow::recent).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -39,7 +40,7 @@ impl MessageFlags {
         Self(1 << bit)
     }
 
-    /// Both sets together.
+    /// The union of both sets.
     #[must_use]
     pub const fn with(self, others: Self) -> Self {
         Self(self.0 | others.0)
@@ -57,21 +58,21 @@ impl MessageFlags {
     }
 }
 
-/// A change of flags, the same for each message of a set.
+/// A change of flags, the same for all messages of a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagUpdate {
     /// The change of flags that are set.
     pub mode: FlagUpdateMode,
     /// System flags.
     pub flags: MessageFlags,
-    /// Keywords by name. Those that the mailbox does not have get a bit, unless they are removed.
+    /// Keywords by name. New ones get a bit, unless they are removed.
     pub keywords: Vec<String>,
 }
 
 /// The way a [`FlagUpdate`] changes the flags of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlagUpdateMode {
-    /// The message has these alone.
+    /// The message has exactly these.
     Replace,
     /// Adds these flags.
     Add,
@@ -106,7 +107,7 @@ impl KeywordTable {
         Self(keywords)
     }
 
-    /// The flag of a keyword, which gets the lowest free bit if it is new. `None`: there are [`KEYWORDS_MAX`] others.
+    /// The flag of a keyword; a new one gets the lowest free bit. `None` with [`KEYWORDS_MAX`] others.
     pub fn add(&mut self, name: &str) -> Option<MessageFlags> {
         if let Some((flag, _)) = self.all().find(|(_, known)| known.eq_ignore_ascii_case(name)) {
             return Some(flag);
@@ -128,7 +129,7 @@ impl KeywordTable {
         system.chain(self.all()).filter(move |(flag, _)| flags.contains(*flag)).map(|(_, name)| name)
     }
 
-    /// The flag of a name, system flag or keyword, upper and lower case being the same (RFC 9051 section 2.3.2).
+    /// The flag with this name, system flag or keyword, case-insensitive (RFC 9051 section 2.3.2).
     pub fn flag(&self, name: &str) -> Option<MessageFlags> {
         let mut all = MessageFlags::SYSTEM.into_iter().chain(self.all());
         all.find(|(_, known)| known.eq_ignore_ascii_case(name)).map(|(flag, _)| flag)

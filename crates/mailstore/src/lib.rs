@@ -1,9 +1,10 @@
-//! Mailboxes with UIDs, flags and bodies, for servers of IMAP and POP3 and for programs that look at mail like these.
+//! Mailboxes with UIDs, flags and bodies, for IMAP and POP3 servers, and for similar programs.
 //!
-//! [`Mailstore`] and the traits that it leads to are all that a protocol needs to know. They are object-safe; each call that may read a
-//! disk gives a future. Nothing here knows a protocol's grammar, passwords or sockets.
+//! A protocol needs only [`Mailstore`] and its related traits. They are object-safe; each call that may read a disk
+//! returns a future. Nothing here depends on a protocol's grammar, passwords or sockets.
 //!
-//! [`MaildirStore`] has the mail of Maildirs, also of those that Dovecot or other programs have made. With feature `fake`, `FakeStore` has mailboxes in memory that a test fills.
+//! [`MaildirStore`] serves Maildirs, including those of Dovecot and other programs. With feature `fake`, `FakeStore`
+//! has mailboxes in memory that a test fills.
 //!
 //! [`ledger`] keeps its UIDs and flags durable: [entries](entry) of a stream of the spool, and a [`table`] as its snapshot.
 #![forbid(unsafe_code)]

@@ -1,14 +1,14 @@
-//! Converts the octets of a file to those that are sent, piece by piece.
+//! Converts the octets of a file to their wire form, piece by piece.
 
 use memchr::memchr2_iter;
 
-/// The conversion from a file's octets to those that are sent.
+/// The conversion from a file's octets to the wire form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileForm {
     /// No conversion: a file of ours that was stored verbatim.
     Verbatim,
-    /// A LF without a CR before it becomes CRLF, NUL becomes 0x80 (as Dovecot does), all else stays. A file of ours with LF line ends has
-    /// neither CR nor, but where a client sent one, NUL, which it keeps.
+    /// A LF without a CR before it becomes CRLF, NUL becomes 0x80 (as in Dovecot). Our files with LF line ends contain
+    /// no CR; NUL only where a client sent it, and it is kept.
     Lines {
         /// NUL becomes 0x80.
         replaces_nul: bool,
@@ -16,7 +16,8 @@ pub enum FileForm {
 }
 
 impl FileForm {
-    /// Appends a piece of a file to `out`. `after_cr`: the octet before the piece is a CR; it becomes true if the piece ends in one.
+    /// Appends a converted piece of a file to `out`. `after_cr`: true if the octet before the piece is a CR; updated
+    /// for the next piece.
     pub fn convert(self, piece: &[u8], after_cr: &mut bool, out: &mut Vec<u8>) {
         let Self::Lines { replaces_nul } = self else { return out.extend_from_slice(piece) };
         let mut from = 0;

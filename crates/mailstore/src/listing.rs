@@ -7,16 +7,16 @@ use crate::pattern::NamePattern;
 use crate::row::MailboxId;
 use crate::store::{Asked, ListOptions, ListedMailbox, MailAccount, MailboxListing};
 
-/// A name of an account: that of a mailbox, or one that is subscribed to, or both.
+/// A name of an account: a mailbox, a subscription, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct NamedMailbox {
-    /// `None`: there is no mailbox of that name.
+    /// `None`: no mailbox has that name.
     pub id: Option<MailboxId>,
     pub special_use: Option<SpecialUse>,
     pub subscribed: bool,
 }
 
-/// Names that match, with those above them that are none themselves.
+/// Matching names, and names above them without a mailbox.
 pub(crate) fn listed(mailboxes: &BTreeMap<MailboxName, NamedMailbox>, patterns: &[NamePattern]) -> Vec<ListedMailbox> {
     let above = |name: &MailboxName| std::iter::successors(name.parent(), MailboxName::parent).collect::<Vec<_>>();
     let parents_of = |is_meant: fn(&NamedMailbox) -> bool| -> BTreeSet<MailboxName> {
@@ -44,7 +44,7 @@ pub(crate) fn listed(mailboxes: &BTreeMap<MailboxName, NamedMailbox>, patterns: 
     listed
 }
 
-/// A list whose numbers are looked up when its turn comes.
+/// A list whose counters are looked up one by one.
 pub(crate) struct AccountListing<'a> {
     account: &'a dyn MailAccount,
     options: ListOptions,

@@ -7,18 +7,18 @@ use bytes::Bytes;
 use crate::error::MailstoreError;
 use crate::store::{Asked, FIELDS_BYTES_MAX};
 
-/// The most octets that one [`read`](MailBody::read) gives.
+/// Maximum octets of one [`read`](MailBody::read).
 pub const BODY_READ_MAX: usize = 64 * 1024;
 
 /// The most octets that a [`header`](MailBody::header) has.
 pub const HEADER_BYTES_MAX: usize = 1024 * 1024;
 
-/// Octets after which [`MailboxView::bodies`](crate::MailboxView::bodies) gives no more messages.
+/// Octets after which [`MailboxView::bodies`](crate::MailboxView::bodies) returns no more messages.
 pub const BODIES_BYTES_MAX: usize = 128 * 1024;
 
-/// The octets of a message as they are sent: lines end in CRLF.
+/// The octets of a message in wire form, with CRLF.
 ///
-/// It holds no more than [`BODY_READ_MAX`] octets in memory. It can be read to its end when the message is expunged meanwhile.
+/// It holds no more than [`BODY_READ_MAX`] octets in memory. It remains readable if the message is expunged meanwhile.
 #[allow(clippy::len_without_is_empty)]
 pub trait MailBody: Send + Sync {
     /// The number of octets: RFC822.SIZE.
@@ -28,7 +28,7 @@ pub trait MailBody: Send + Sync {
     /// [`len`](Self::len).
     ///
     /// # Errors
-    /// [`MailstoreError::Damaged`]: the file became another one while it was read; a literal that was begun cannot be finished.
+    /// [`MailstoreError::Damaged`]: the file was replaced during the read; a started literal cannot be finished.
     fn read(&self, from: u64, up_to: u64) -> Asked<'_, Bytes>;
 
     /// The header with the empty line, if there is one; of a longer one the first [`HEADER_BYTES_MAX`] octets.
@@ -39,14 +39,14 @@ pub trait MailBody: Send + Sync {
         Box::pin(header_of(self))
     }
 
-    /// The same message with octets in memory of the calling thread; `None`: they are not in memory.
+    /// The same message with octets in memory of the calling thread; `None` if they are not in memory.
     fn copied(&self) -> Option<Arc<dyn MailBody>> {
         None
     }
 }
 
-/// Octets that another thread has read, in memory of this one. Threads of a pool would each keep memory of all sizes for
-/// octets that others free: half a MiB for each size and thread.
+/// Copies octets that another thread has read. Otherwise each pool thread would keep memory of all sizes for octets
+/// that others free: half a MiB for each size and thread.
 pub(crate) fn copied(octets: &Bytes) -> Bytes {
     Bytes::copy_from_slice(octets)
 }
@@ -67,8 +67,8 @@ async fn header_of<B: MailBody + ?Sized>(body: &B) -> Result<Bytes, MailstoreErr
     Ok(out.into())
 }
 
-/// Cuts off the octets after a header that is read in pieces; false until its end is found. `searched`: octets known
-/// to lack it.
+/// Cuts off the octets after a header that is read piece by piece; false until its end is found. `searched`: octets
+/// known to lack it.
 pub(crate) fn cut_header(out: &mut Vec<u8>, searched: &mut usize) -> bool {
     let end = if out.starts_with(b"\r\n") {
         Some(2)

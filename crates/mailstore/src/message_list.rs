@@ -1,7 +1,7 @@
-//! The messages of a snapshot with what is counted of them, so that STATUS looks at no message.
+//! The messages of a snapshot with counters, so that STATUS reads no message.
 //!
-//! They are in chunks, which snapshots share: a change of a message copies its chunk, and a session that has not heard
-//! of it yet costs as much. So a change of a large mailbox takes neither time nor memory for all of its messages.
+//! They are in chunks, which snapshots share: a change of a message copies its chunk, once for each older snapshot in
+//! use. So a change of a large mailbox takes neither time nor memory for all of its messages.
 
 use std::ops::Index;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ pub(crate) struct Message<F> {
     pub modseq: u64,
     /// Seconds since 1970.
     pub internal_date: u32,
-    /// Octets on the wire, as they were recorded when the message came; 0: not known.
+    /// Octets on the wire, recorded at arrival; 0: unknown.
     pub wire_size: u32,
-    /// The batch that the message came with first, and its number there: COPY and MOVE keep it.
+    /// The batch of the message's arrival, and its number there: COPY and MOVE keep it.
     pub email_id: (u64, u16),
     pub file: F,
 }
 
-/// Ascending by UID. Each change keeps the counts right.
+/// Ascending by UID. Each change updates the counters.
 #[derive(Debug, Clone)]
 pub(crate) struct MessageList<F> {
     /// Never empty, and at most [`CHUNK_MESSAGES`] each. Only the last one grows, so removals leave short chunks.
@@ -123,9 +123,9 @@ impl<F> MessageList<F> {
         (self.get(at)?.uid == uid).then_some(at)
     }
 
-    /// Compares this list with a later state of it, without looking at chunks that both share. Calls `each` with the
-    /// position of each other message, the message, and position and message in the later state, if it is still there.
-    /// Returns the position there of the first message that came since.
+    /// Compares this list with a later state, skipping shared chunks. Calls `each` with the position of each differing
+    /// message, the message, and its position and state later, if it still exists. Returns the later position of the
+    /// first new message.
     pub fn compare<'l>(
         &'l self,
         later: &'l Self,
@@ -155,7 +155,7 @@ impl<F> MessageList<F> {
 }
 
 impl<F: Clone> MessageList<F> {
-    /// Adds a message, whose UID is above all others.
+    /// Adds a message with the highest UID.
     pub fn push(&mut self, message: Message<F>) {
         self.counts.add(&message);
         match self.chunks.last_mut() {
@@ -228,7 +228,7 @@ impl<F: Clone> MessageList<F> {
         }
     }
 
-    /// Replaces the message at a position by a later state of it.
+    /// Replaces the message at a position by its later state.
     pub fn set(&mut self, at: usize, message: Message<F>) {
         self.counts.add(&message);
         let before = std::mem::replace(self.get_mut(at), message);

@@ -36,10 +36,10 @@ pub enum NameError {
 }
 
 impl MailboxName {
-    /// Checks a name and brings it into its one form.
+    /// Validates and normalises a name.
     ///
     /// # Errors
-    /// [`NameError`] says which rule is broken.
+    /// [`NameError`]: the broken rule.
     pub fn parse(name: &str) -> Result<Self, NameError> {
         if name.len() > 4 * LEVELS_MAX * (LEVEL_CHARS_MAX + 1) {
             return Err(NameError::TooLong);
@@ -91,7 +91,7 @@ impl MailboxName {
     }
 }
 
-/// Brings a first level that is INBOX into its one form.
+/// Normalises a first level that is INBOX.
 pub(crate) fn with_inbox(mut name: String) -> String {
     let end = name.find(SEPARATOR).unwrap_or(name.len());
     if name[..end].eq_ignore_ascii_case(INBOX) {
@@ -128,7 +128,7 @@ pub enum SpecialUse {
 }
 
 impl SpecialUse {
-    /// The attribute, as LIST has it.
+    /// The attribute of LIST.
     pub fn attribute(self) -> &'static str {
         match self {
             Self::Drafts => "\\Drafts",
@@ -147,7 +147,7 @@ impl SpecialUse {
         special_use.map_or(0, |special_use| special_use as u8 + 1)
     }
 
-    /// The use of such a number.
+    /// The use with this number.
     pub(crate) fn of_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|special_use| *special_use as u8 + 1 == number)
     }
@@ -157,12 +157,12 @@ impl SpecialUse {
         MailboxName(self.attribute()[1..].into())
     }
 
-    /// The use of an attribute, upper and lower case being the same.
+    /// The use of an attribute, case-insensitive.
     pub fn of_attribute(attribute: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|special_use| special_use.attribute().eq_ignore_ascii_case(attribute))
     }
 
-    /// The use of a mailbox with one of the usual names: `Drafts`, `Sent`, `Junk`, `Trash`, `Archive`.
+    /// The use implied by a usual name: `Drafts`, `Sent`, `Junk`, `Trash`, `Archive`.
     pub fn of_name(name: &MailboxName) -> Option<Self> {
         Some(match name.as_str() {
             "Drafts" => Self::Drafts,

@@ -1,4 +1,4 @@
-//! The view of a session that comes while the messages of its mailbox are still being read: the mailbox's numbers answer SELECT, and all else waits.
+//! The view of a session on a mailbox that is still being loaded: its counters answer SELECT, and all else waits.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::store::{
     ViewChanges,
 };
 
-/// A mailbox in numbers, all of one moment.
+/// Counters of a mailbox at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct MailboxNumbers {
     pub status: MailboxStatus,
@@ -30,7 +30,7 @@ pub(crate) struct MailboxNumbers {
 }
 
 impl MailboxNumbers {
-    /// Messages that are `\Recent` from a UID on; `None` where only the messages can tell.
+    /// Messages that are `\Recent` from a UID on; `None` if only the messages can tell.
     pub fn recent_from(&self, from: u32) -> Option<u32> {
         match from {
             from if from == self.recent_from => Some(self.status.recent),
@@ -39,7 +39,7 @@ impl MailboxNumbers {
         }
     }
 
-    /// True if they are those of a snapshot.
+    /// True if they match a snapshot.
     pub fn are_of<F>(&self, snapshot: &Snapshot<F>) -> bool {
         let MailboxStatus { exists, uid_next, highest_modseq, .. } = self.status;
         let last_uid = snapshot.messages.last().map(|message| message.uid);
@@ -49,26 +49,26 @@ impl MailboxNumbers {
     }
 }
 
-/// A mailbox whose messages are being read.
+/// A mailbox being loaded.
 #[derive(Debug, Clone)]
 pub(crate) struct OpeningMailbox<F> {
     pub numbers: Arc<MailboxNumbers>,
-    /// Messages at the same moment as the counters. Closed without a value if they cannot be read.
+    /// Messages of the same moment as the counters. Closed without a value if loading fails.
     pub messages: watch::Receiver<Option<Arc<Snapshot<F>>>>,
 }
 
-/// A view that has numbers from the beginning, and messages once they are read.
+/// A view with counters from the beginning, and messages after loading.
 pub(crate) struct OpeningView<S: Source> {
     source: Arc<S>,
     mode: SelectMode,
     opening: OpeningMailbox<S::File>,
-    /// UIDs that are `\Recent` here, and how many messages have these.
+    /// UIDs that are `\Recent` here, and the number of such messages.
     recent: (Option<NumberRange>, u32),
     view: OnceCell<SnapshotView<S>>,
 }
 
 impl<S: Source> OpeningView<S> {
-    /// `None` if the counters are not enough, and the session must wait for the messages.
+    /// `None` if the counters are insufficient, and the session must wait for the messages.
     pub fn select(source: Arc<S>, mode: SelectMode, opening: OpeningMailbox<S::File>) -> Option<Self> {
         let (from, next) = (source.recent_from(), opening.numbers.status.uid_next.get());
         let count = opening.numbers.recent_from(from.load(Ordering::Relaxed))?;
@@ -82,7 +82,7 @@ impl<S: Source> OpeningView<S> {
         Some(Self { source, mode, opening, recent, view: OnceCell::new() })
     }
 
-    /// The view, once the messages are there.
+    /// The view, once the messages are loaded.
     async fn view(&self) -> Result<&SnapshotView<S>, MailstoreError> {
         let make = || async {
             let mut messages = self.opening.messages.clone();
@@ -246,7 +246,7 @@ struct OpeningRows<'a, S: Source> {
     view: &'a OpeningView<S>,
     set: MessageSet,
     options: RowOptions,
-    /// `None` until the messages are there.
+    /// `None` until the messages are loaded.
     rows: Option<Box<dyn MessageRows + 'a>>,
 }
 

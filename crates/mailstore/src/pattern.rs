@@ -27,12 +27,12 @@ impl NamePattern {
         self.matches_text(name.as_str()) || (name.is_inbox() && self.matches_inbox())
     }
 
-    /// INBOX has no case, whatever letters and wildcards the pattern has.
+    /// INBOX is case-insensitive, also with wildcards in the pattern.
     fn matches_inbox(&self) -> bool {
         Self(self.0.iter().map(char::to_ascii_uppercase).collect()).matches_text("INBOX")
     }
 
-    /// Without backtracking: all positions of the pattern that a prefix of the name can lead to, one character after the other.
+    /// Matches without backtracking: follows all possible pattern positions, one character at a time.
     fn matches_text(&self, name: &str) -> bool {
         let pattern = &self.0;
         let mut reached = vec![false; pattern.len() + 1];
@@ -53,7 +53,7 @@ impl NamePattern {
         reached[pattern.len()]
     }
 
-    /// A wildcard may stand for nothing.
+    /// Skips wildcards, which may match nothing.
     fn pass_wildcards(&self, reached: &mut [bool]) {
         for (at, wanted) in self.0.iter().enumerate() {
             reached[at + 1] |= reached[at] && matches!(wanted, '*' | '%');

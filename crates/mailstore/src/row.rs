@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use crate::flags::MessageFlags;
 
-/// A mailbox of an account, never another one's. RENAME keeps it.
+/// Identifies a mailbox, uniquely over all accounts. RENAME keeps it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MailboxId(pub u32);
 
@@ -20,7 +20,7 @@ pub struct Uid(pub NonZeroU32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UidValidity(pub NonZeroU32);
 
-/// A modification sequence (RFC 7162), never 0. A store that counts no changes has 1 for everything.
+/// A modification sequence (RFC 7162), never 0. A store without MODSEQ uses 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModSeq(pub u64);
 
@@ -58,7 +58,7 @@ impl fmt::Display for UidValidity {
     }
 }
 
-/// Numbers of a mailbox, as STATUS and SELECT tell them.
+/// Counters of a mailbox for STATUS and SELECT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MailboxStatus {
     /// Messages.
@@ -75,11 +75,12 @@ pub struct MailboxStatus {
     pub uid_validity: UidValidity,
     /// The highest MODSEQ.
     pub highest_modseq: ModSeq,
-    /// The sum of all sizes in bytes on the wire, as they were recorded when the messages came: one that could not be read then counts nothing. `None` where that is not known without reading the mail.
+    /// The sum of all wire sizes in bytes, recorded at arrival; unreadable messages count nothing. `None` if it is
+    /// unknown without reading the mail.
     pub bytes: Option<u64>,
 }
 
-/// A mailbox that was made anew.
+/// A rebuilt mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RebuiltMailbox {
     /// UIDVALIDITY now.
@@ -88,11 +89,11 @@ pub struct RebuiltMailbox {
     pub uid_next: Uid,
     /// Messages.
     pub messages: u32,
-    /// True if messages have the UIDs that they had, under the same UIDVALIDITY.
+    /// True if messages kept their UIDs and UIDVALIDITY.
     pub keeps_uids: bool,
 }
 
-/// A message, as a view shows it.
+/// A message in a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageRow {
     /// Message number in the view, from 1 on.
@@ -105,13 +106,13 @@ pub struct MessageRow {
     pub recent: bool,
     /// MODSEQ of the last change.
     pub modseq: ModSeq,
-    /// RFC822.SIZE: bytes of the body, CRLF counting as two. `None` if it was not asked for, or the message cannot be read.
+    /// RFC822.SIZE: bytes of the body, CRLF counting as two. `None` if not requested, or the message cannot be read.
     pub size: Option<u64>,
     /// INTERNALDATE, in whole seconds from 1970 to 2106.
     pub internal_date: SystemTime,
 }
 
-/// A range of message numbers or UIDs: both ends belong to it, `first <= last`.
+/// An inclusive range of message numbers or UIDs, `first <= last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumberRange {
     /// The lowest.
@@ -137,8 +138,8 @@ impl NumberRange {
     }
 }
 
-/// Messages of a view. The caller has replaced `*`. Ranges may overlap and be in any order; what the view lacks is
-/// passed over.
+/// Messages of a view. The caller has replaced `*`. Ranges may overlap and be in any order; missing messages are
+/// skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MessageSet {
     /// Message numbers of the view.
@@ -167,7 +168,7 @@ impl MessageSet {
         merged
     }
 
-    /// Positions (from 0) in a view of `len` messages in order of UIDs, of which `below` are below a UID: sorted ranges.
+    /// Sorted ranges of positions (from 0) in a view of `len` messages in UID order, of which `below` are below a UID.
     pub(crate) fn positions(&self, len: usize, below: impl Fn(u64) -> usize) -> Vec<Range<usize>> {
         let position = |range: NumberRange| match self {
             Self::Numbers(_) => (range.first.max(1) as usize - 1).min(len)..(range.last as usize).min(len),

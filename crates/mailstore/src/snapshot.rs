@@ -1,4 +1,4 @@
-//! The messages of a mailbox at one moment, and the view of a session over it.
+//! The messages of a mailbox at one moment, and a session's view of them.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use crate::store::{
     SelectMode, StoredFlags, ViewChanges,
 };
 
-/// The most rows of one step.
+/// Maximum rows of one step.
 const ROWS_AT_ONCE: usize = 256;
 
 /// A mailbox whose messages can be changed. UIDs ascend and are those of a view; messages gone since are skipped.
@@ -45,7 +45,7 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn folder(&self) -> Option<String> {
         None
     }
-    /// The name of a message's file, once it is known.
+    /// The name of a message's file, if known.
     fn file_name(_file: &Self::File) -> Option<&str> {
         None
     }
@@ -56,17 +56,17 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn known(&self) -> Asked<'_, Arc<Snapshot<Self::File>>> {
         self.look()
     }
-    /// UIDs that went with a higher MODSEQ than this, in no order; `None`: not all of them are known.
+    /// UIDs that left with a higher MODSEQ, unordered; `None` if some are unknown.
     fn gone_since(&self, modseq: ModSeq) -> Asked<'_, Option<Vec<NumberRange>>>;
-    /// Waits until there may be another snapshot than this.
+    /// Waits until there may be a newer snapshot.
     fn changed<'a>(&'a self, known: &'a Arc<Snapshot<Self::File>>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
     /// See [`MailboxView::unique_ids`].
     fn unique_ids(&self) -> Asked<'_, Arc<UniqueIds>> {
         Box::pin(std::future::ready(Ok(Arc::default())))
     }
-    /// The size of a message, if it is known without reading it. One that could not be read has none.
+    /// The size of a message, if known without reading it; `None` for unreadable ones.
     fn known_size(&self, message: &Message<Self::File>) -> Option<u64>;
-    /// The size of a message, known already or found now.
+    /// The size of a message, read if necessary.
     fn size<'a>(&'a self, message: &'a Message<Self::File>) -> Asked<'a, u64>;
     /// See [`MailboxView::headers`].
     fn headers(&self, messages: Vec<Message<Self::File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>>;
@@ -91,7 +91,7 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot<F> {
     pub messages: MessageList<F>,
-    /// Above all UIDs given so far.
+    /// Above all UIDs used so far.
     pub uid_next: u32,
     pub highest_modseq: u64,
     pub keywords: KeywordTable,
@@ -103,7 +103,7 @@ impl<F> Snapshot<F> {
     }
 }
 
-/// Takes the numbers from counters: none of the messages is looked at.
+/// Takes the values from counters, without reading messages.
 pub(crate) fn status<S: Source>(source: &S, snapshot: &Snapshot<S::File>) -> MailboxStatus {
     let recent_from = source.recent_from().load(Ordering::Relaxed);
     let old = snapshot.messages.below(recent_from.into());
@@ -120,7 +120,7 @@ pub(crate) fn status<S: Source>(source: &S, snapshot: &Snapshot<S::File>) -> Mai
     }
 }
 
-/// No UID given is 0.
+/// No assigned UID is 0.
 fn uid(uid: u32) -> Uid {
     Uid::new(uid).expect("UIDs begin at 1")
 }
@@ -129,9 +129,9 @@ fn uid(uid: u32) -> Uid {
 pub(crate) struct SnapshotView<S: Source> {
     source: Arc<S>,
     mode: SelectMode,
-    /// The client's view: the mailbox's own snapshot, or one with messages in it that are gone.
+    /// The client's view: the mailbox's snapshot, or one that still contains vanished messages.
     seen: Arc<Snapshot<S::File>>,
-    /// The mailbox's snapshot that `seen` was made of.
+    /// The mailbox's snapshot from which `seen` was made.
     of: Arc<Snapshot<S::File>>,
     /// UIDs that are `\Recent` here, ascending.
     recent: Vec<NumberRange>,
@@ -197,12 +197,12 @@ impl<S: Source> SnapshotView<S> {
         self.seen.find(uid).ok_or(MailstoreError::Gone)
     }
 
-    /// The messages of these UIDs, as far as the view has them.
+    /// The messages with these UIDs that are in the view.
     fn messages(&self, uids: &[Uid]) -> Vec<Message<S::File>> {
         uids.iter().filter_map(|uid| self.message(*uid).ok().cloned()).collect()
     }
 
-    /// Answers about the first of [`messages`](Self::messages), with those that the view lacks in their places.
+    /// Answers about the first of [`messages`](Self::messages), with errors for missing ones.
     fn in_order<T>(&self, uids: &[Uid], found: Vec<Result<T, MailstoreError>>) -> Vec<Result<T, MailstoreError>> {
         let mut found = found.into_iter();
         let of = |uid: &Uid| match self.message(*uid) {
@@ -245,7 +245,7 @@ impl<S: Source> SnapshotView<S> {
     }
 }
 
-/// All that was seen, as it is now or was last, and what is new.
+/// All messages seen so far, in their present or last state, and the new ones.
 fn with_ghosts<F: Clone>(old: &Snapshot<F>, now: &Snapshot<F>) -> Snapshot<F> {
     let mut messages = old.messages.clone();
     let first_new = old.messages.compare(&now.messages, |at, _, found| {
@@ -441,7 +441,7 @@ impl<S: Source> MailboxFiles for SnapshotFiles<S> {
     }
 }
 
-/// UIDs that were given or left out, and have no message.
+/// UIDs that were assigned or skipped, and have no message.
 fn absent<F>(snapshot: &Snapshot<F>) -> Vec<NumberRange> {
     let mut next = 1;
     let uids = snapshot.messages.iter().map(|message| message.uid).chain([snapshot.uid_next]);
@@ -456,7 +456,7 @@ fn absent<F>(snapshot: &Snapshot<F>) -> Vec<NumberRange> {
 struct SnapshotRows<'a, S: Source> {
     view: &'a SnapshotView<S>,
     options: RowOptions,
-    /// Positions to come.
+    /// Remaining positions.
     left: std::iter::Flatten<std::vec::IntoIter<Range<usize>>>,
 }
 

@@ -15,31 +15,32 @@ use crate::row::{
     MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, RebuiltMailbox, Uid, UidValidity, UniqueIds,
 };
 
-/// The answer to come. Dropping it is safe at any time.
+/// A pending answer. Dropping it is safe at any time.
 pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, MailstoreError>> + Send + 'a>>;
 
-/// Octets after which [`MailboxView::fields`] gives no more messages.
+/// Octets after which [`MailboxView::fields`] returns no more messages.
 pub const FIELDS_BYTES_MAX: usize = 256 * 1024;
 
 /// A store of mail.
 pub trait Mailstore: Send + Sync + 'static {
-    /// The mailboxes of a login, whose password has been checked by the caller.
+    /// The mailboxes of a login. The caller has checked the password.
     ///
     /// # Errors
     /// [`MailstoreError::NoMailbox`]: this login has no mailboxes here. [`MailstoreError::Unavailable`].
     fn account<'a>(&'a self, login: &'a str) -> Asked<'a, Arc<dyn MailAccount>>;
 }
 
-/// One login's mailboxes. A client's mailbox ids never reach this trait from outside: names are looked up with [`find`](Self::find).
+/// One login's mailboxes. Clients cannot pass mailbox ids: names are looked up with [`find`](Self::find).
 pub trait MailAccount: Send + Sync {
-    /// Mailboxes whose names match one of the patterns, INBOX first, then by bytes. A name above a mailbox that is none itself is listed without an id.
+    /// Mailboxes whose names match one of the patterns, INBOX first, then by bytes. A name above a mailbox, but without
+    /// its own, is listed without an id.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`].
     fn list<'a>(&'a self, patterns: &'a [NamePattern], options: ListOptions)
     -> Asked<'a, Box<dyn MailboxListing + 'a>>;
 
-    /// The mailbox of a name; `None` if there is none.
+    /// The mailbox with this name, if any.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`].
@@ -57,7 +58,7 @@ pub trait MailAccount: Send + Sync {
     /// [`MailstoreError::NoMailbox`], [`MailstoreError::NoPermission`], [`MailstoreError::Unavailable`].
     fn select(&self, mailbox: MailboxId, mode: SelectMode) -> Asked<'_, Box<dyn MailboxView>>;
 
-    /// Makes a mailbox, and those above it that are missing. Durable.
+    /// Creates a mailbox, and missing ones above it. Durable.
     ///
     /// # Errors
     /// [`MailstoreError::Exists`]; [`MailstoreError::UseTaken`]: another mailbox has the special use; [`MailstoreError::Cannot`],
@@ -70,31 +71,33 @@ pub trait MailAccount: Send + Sync {
     /// [`MailstoreError::NoMailbox`]; [`MailstoreError::Cannot`], for INBOX too; [`MailstoreError::Unavailable`].
     fn delete(&self, mailbox: MailboxId) -> Asked<'_, ()>;
 
-    /// Gives a mailbox another name, and those below it names below the new one, in one batch. INBOX stays: its mail moves to a new mailbox of that
-    /// name (RFC 9051 section 6.3.6). Missing mailboxes above the new name are made. Durable.
+    /// Renames a mailbox and those below it, in one batch. INBOX stays: its mail moves to a new mailbox of that name
+    /// (RFC 9051 section 6.3.6). Missing mailboxes above the new name are made. Durable.
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`delete`](Self::delete).
     fn rename<'a>(&'a self, mailbox: MailboxId, to: &'a MailboxName) -> Asked<'a, ()>;
 
-    /// Subscribes to a name, or ends that. A name needs no mailbox for either. Durable.
+    /// Subscribes or unsubscribes a name, with or without a mailbox. Durable.
     ///
     /// # Errors
     /// [`MailstoreError::NoSpace`], [`MailstoreError::Limit`], [`MailstoreError::Unavailable`].
     fn subscribe<'a>(&'a self, name: &'a MailboxName, on: bool) -> Asked<'a, ()>;
 
-    /// The amount of mail, and its bound; `None` if there is no bound.
+    /// The amount of mail, and its limit; `None` if unlimited.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`].
     fn quota(&self) -> Asked<'_, Option<QuotaUse>>;
 
-    /// Makes what is kept about a mailbox anew from its files. UIDs stay if all that were given are known, unless `renews`: else UIDVALIDITY is a new one. Sessions that
-    /// have it selected end. Durable: after a crash the mailbox is as before, or as after.
+    /// Rebuilds the data of a mailbox from its files. UIDs stay if all assigned ones are known, unless `renews`:
+    /// otherwise UIDVALIDITY changes. Sessions that have selected it end. Durable: a crash leaves the old state or the
+    /// new one.
     ///
     /// # Errors
-    /// [`MailstoreError::NoMailbox`], [`MailstoreError::NoPermission`], [`MailstoreError::NoSpace`], [`MailstoreError::Limit`],
-    /// [`MailstoreError::Unavailable`]: mail is on its way to it, or its directory changes all the time.
+    /// [`MailstoreError::NoMailbox`], [`MailstoreError::NoPermission`], [`MailstoreError::NoSpace`],
+    /// [`MailstoreError::Limit`], [`MailstoreError::Unavailable`]: mail is being delivered to it, or its directory
+    /// keeps changing.
     fn rebuild(&self, mailbox: MailboxId, renews: bool) -> Asked<'_, RebuiltMailbox>;
 
     /// Begins to put a message into a mailbox.
@@ -105,12 +108,12 @@ pub trait MailAccount: Send + Sync {
     fn append(&self, mailbox: MailboxId, message: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>>;
 }
 
-/// The files of a view's messages, as they were when it was made.
+/// The files of a view's messages, when the view was made.
 pub trait MailboxFiles: Send + Sync {
     /// The mailbox's directory, below the directory of all mail.
     fn folder(&self) -> String;
 
-    /// Calls `each` with UIDs, ascending, and names of files. A message whose file was not made yet is left out.
+    /// Calls `each` with ascending UIDs and file names. Messages without a file yet are left out.
     fn for_each(&self, each: &mut dyn FnMut(Uid, &str));
 }
 
@@ -119,36 +122,36 @@ pub trait MailboxFiles: Send + Sync {
 pub enum SelectMode {
     /// Read-only (EXAMINE).
     ReadOnly,
-    /// Flags and messages may be changed, and what is `\Recent` is taken for this session (SELECT).
+    /// Flags and messages may be changed, and this session takes `\Recent` (SELECT).
     Writable,
-    /// Flags and messages may be changed, and what is `\Recent` stays for another session (POP3).
+    /// Flags and messages may be changed, and `\Recent` is left to another session (POP3).
     KeepsRecent,
 }
 
 /// Bounds of the mail of an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QuotaLimits {
-    /// RFC822.SIZE of all messages; `None`: any.
+    /// RFC822.SIZE of all messages; `None`: unlimited.
     pub bytes: Option<u64>,
-    /// Messages; `None`: any number.
+    /// Messages; `None`: unlimited.
     pub messages: Option<u64>,
 }
 
 impl QuotaLimits {
-    /// True if there may be any amount.
+    /// True if unlimited.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The mail of an account beside its limits.
+/// An account's usage with its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QuotaUse {
     /// RFC822.SIZE of all messages.
     pub bytes: u64,
     /// Messages.
     pub messages: u64,
-    /// Limits, of which at least one is set.
+    /// Limits, at least one of which is set.
     pub limits: QuotaLimits,
 }
 
@@ -161,25 +164,26 @@ pub struct AppendRequest {
     pub keywords: Vec<String>,
     /// INTERNALDATE; `None`: now.
     pub internal_date: Option<SystemTime>,
-    /// Octets that the client has announced. A few more may come: a bare LF becomes CRLF before it is written.
+    /// Octets announced by the client. A few more may come: a bare LF becomes CRLF before it is written.
     pub octets: u64,
 }
 
-/// Takes messages in CRLF octets, one after the other. Dropping it stores nothing.
+/// Takes messages with CRLF line ends, one after the other. Dropping it stores nothing.
 pub trait MessageWriter: Send {
-    /// The message so far is whole, and another one begins (RFC 3502). Either all are stored or none.
+    /// Ends the message and begins another one (RFC 3502). Either all are stored or none.
     ///
     /// # Errors
-    /// Errors of [`append`](MailAccount::append) and [`write`](Self::write); nothing can be finished then.
+    /// Errors of [`append`](MailAccount::append) and [`write`](Self::write); then nothing can be finished.
     fn next(&mut self, message: AppendRequest) -> Asked<'_, ()>;
 
-    /// Takes octets; waits while there is no room for more.
+    /// Takes octets; waits for room.
     ///
     /// # Errors
     /// [`MailstoreError::NoSpace`], [`MailstoreError::TooBig`], [`MailstoreError::Unavailable`]; the message cannot be finished then.
     fn write(&mut self, octets: Bytes) -> Asked<'_, ()>;
 
-    /// Takes a file of the mailbox's owner in `tmp/` of its directory as the message, instead of octets. Errors of the file are told later.
+    /// Takes a file in `tmp/` of the mailbox, owned by the mailbox's owner, as the message, instead of octets. Errors
+    /// of the file are reported later.
     ///
     /// # Errors
     /// [`MailstoreError::Cannot`]: messages of this store are no files.
@@ -201,7 +205,7 @@ pub struct AppendedMessage {
     pub uid_validity: UidValidity,
     /// The first message's UID there.
     pub uid: Uid,
-    /// Messages, at least one: their UIDs follow each other.
+    /// Messages, at least one, with consecutive UIDs.
     pub count: u32,
 }
 
@@ -216,7 +220,7 @@ pub struct ListOptions {
     pub recursive: bool,
 }
 
-/// Mailboxes one after the other.
+/// Mailboxes, one after the other.
 pub trait MailboxListing: Send {
     /// The next one; `None` at the end.
     ///
@@ -234,34 +238,36 @@ pub struct ListedMailbox {
     pub id: Option<MailboxId>,
     /// `\Drafts` and the like.
     pub special_use: Option<SpecialUse>,
-    /// True if there are mailboxes below it.
+    /// True if it has mailboxes below it.
     pub has_children: bool,
     /// True if the user has subscribed to it.
     pub subscribed: bool,
-    /// True if there are subscribed names below it.
+    /// True if it has subscribed names below it.
     pub subscribed_below: bool,
-    /// If it was asked for; `None` also if it cannot be had.
+    /// If requested; `None` also on failure.
     pub status: Option<MailboxStatus>,
 }
 
-/// Things that a protocol makes of a message once and keeps.
+/// Data that a protocol derives from a message, for caching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum KeptKind {
-    /// Structure of its parts. Each time the file is looked at: places of parts in another file would be wrong.
+    /// Structure of its parts. The file is checked each time: positions in another file would be wrong.
     Structure,
-    /// Values of its header that searches compare. A file that was looked at since the start is not looked at again: a message never changes.
+    /// Header values for searches. A file that was examined since the start is not checked again: a message never
+    /// changes.
     Keys,
 }
 
-/// A selected mailbox as one session sees it. Only [`advance`](Self::advance) changes it: until then numbers mean the same messages.
+/// A selected mailbox as seen by one session. Only [`advance`](Self::advance) changes it: until then numbers denote the
+/// same messages.
 pub trait MailboxView: Send + Sync {
     /// The mailbox.
     fn id(&self) -> MailboxId;
 
-    /// True if it may not be changed, because the session or the store says so.
+    /// True if it is read-only for the session or in the store.
     fn read_only(&self) -> bool;
 
-    /// UIDVALIDITY; it stays the same as long as the view lives.
+    /// UIDVALIDITY, constant during the view's life.
     fn uid_validity(&self) -> UidValidity;
 
     /// The next UID as of the last [`advance`](Self::advance).
@@ -276,46 +282,47 @@ pub trait MailboxView: Send + Sync {
     /// The number of the first message without `\Seen`.
     fn first_unseen(&self) -> Option<u32>;
 
-    /// The highest UID in the view, which `*` stands for in a set of UIDs.
+    /// The highest UID in the view, the value of `*` in UID sets.
     fn last_uid(&self) -> Option<Uid>;
 
-    /// The highest MODSEQ that the session has been told.
+    /// The highest MODSEQ reported to the session.
     fn highest_modseq(&self) -> ModSeq;
 
     /// Keywords of the mailbox.
     fn keywords(&self) -> KeywordTable;
 
-    /// Takes in what has changed, looking for changes by other programs too, and says what the session must tell its client.
+    /// Applies changes, including those of other programs, and returns the updates for the client.
     ///
-    /// Without `may_expunge`, messages that are gone stay in the view until a later call.
+    /// Without `may_expunge`, vanished messages stay in the view until a later call.
     ///
     /// # Errors
-    /// [`MailstoreError::NoMailbox`]: the mailbox was removed. [`MailstoreError::Unavailable`]: the view is as it was.
+    /// [`MailstoreError::NoMailbox`]: the mailbox was removed. [`MailstoreError::Unavailable`]: the view is unchanged.
     fn advance(&mut self, may_expunge: bool) -> Asked<'_, ViewChanges>;
 
-    /// Like [`advance`](Self::advance), and looks for no changes by other programs: after a change by a session, which is taken in without a listing of the
-    /// directories.
+    /// Like [`advance`](Self::advance), but without a look for changes by other programs. For a session's own change,
+    /// which needs no listing.
     ///
     /// # Errors
     /// As [`advance`](Self::advance).
     fn catch_up(&mut self, may_expunge: bool) -> Asked<'_, ViewChanges>;
 
-    /// Waits until [`advance`](Self::advance) may have something to say, for IDLE. Dropping it loses nothing.
+    /// Waits until [`advance`](Self::advance) may return changes, for IDLE. Dropping it loses nothing.
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 
-    /// UIDs outside the view whose messages went with a higher MODSEQ than this, ascending (RFC 7162 section 3.2.10.1); all outside it if that is not known.
+    /// UIDs outside the view that left with a higher MODSEQ, ascending (RFC 7162 section 3.2.10.1); all UIDs outside it
+    /// if unknown.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`].
     fn vanished(&self, since: ModSeq) -> Asked<'_, Vec<NumberRange>>;
 
-    /// The files that the messages lie in, for those who know files; `None` if there are none.
+    /// The messages' files; `None` if the store has none.
     ///
     /// # Errors
     /// [`MailstoreError::NoMailbox`], [`MailstoreError::Unavailable`]: the messages cannot be read.
     fn files(&self) -> Asked<'_, Option<Arc<dyn MailboxFiles>>>;
 
-    /// Unique-ids of POP3 (RFC 1939 section 7) that a server before this one gave, by UID. Those of other messages follow from the UID.
+    /// POP3 unique-ids (RFC 1939 section 7) of an earlier server, by UID. Those of other messages follow from the UID.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`].
@@ -324,7 +331,8 @@ pub trait MailboxView: Send + Sync {
     /// The messages of a set, in order of their numbers.
     fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a>;
 
-    /// The [headers](MailBody::header) of messages. In the order of the UIDs; of the first of them, up to the one with which they have [`FIELDS_BYTES_MAX`] octets.
+    /// The [headers](MailBody::header) of messages. In UID order, for the first ones until they have
+    /// [`FIELDS_BYTES_MAX`] octets.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`]; of each message [`MailstoreError::Gone`], [`MailstoreError::NoPermission`], [`MailstoreError::Damaged`],
@@ -342,20 +350,22 @@ pub trait MailboxView: Send + Sync {
         })
     }
 
-    /// Like [`headers`](Self::headers), where the [listed fields](posthaste_message::mime::is_listed_field) alone are needed; other fields may be missing.
+    /// Like [`headers`](Self::headers), if only the [listed fields](posthaste_message::mime::is_listed_field) are
+    /// needed; others may be missing.
     ///
     /// # Errors
     /// As [`headers`](Self::headers).
     fn fields<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>>;
 
-    /// Octets that [`keep`](Self::keep) was given, of messages that are unchanged. They may be forgotten at any time. In the order of the UIDs; of the first of them, up
-    /// to the one with which they have [`FIELDS_BYTES_MAX`] octets.
+    /// Data given to [`keep`](Self::keep) for messages that are unchanged. They may be dropped at any time. In UID
+    /// order, for the first ones until they have [`FIELDS_BYTES_MAX`] octets.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`]; of each message [`MailstoreError::Gone`].
     fn kept<'a>(&'a self, kind: KeptKind, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Option<Bytes>, MailstoreError>>>;
 
-    /// Keeps something that was made of a message, in a form of the caller's own, while there is room. It is of the octets that were read last. Waits for nothing.
+    /// Caches data derived from a message, in the caller's encoding, while there is room. They belong to the octets
+    /// read last. Does not wait.
     fn keep(&self, kind: KeptKind, uid: Uid, made: &[u8]);
 
     /// The message itself.
@@ -364,14 +374,15 @@ pub trait MailboxView: Send + Sync {
     /// [`MailstoreError::Gone`], [`MailstoreError::NoPermission`], [`MailstoreError::Damaged`], [`MailstoreError::Unavailable`].
     fn body(&self, uid: Uid) -> Asked<'_, Arc<dyn MailBody>>;
 
-    /// Messages in the order of the UIDs; the first of them, up to the one with which they have [`BODIES_BYTES_MAX`](crate::BODIES_BYTES_MAX) octets. For who reads many: each of several
-    /// short ones costs less than one by itself.
+    /// Messages in UID order: the first ones until they have [`BODIES_BYTES_MAX`](crate::BODIES_BYTES_MAX) octets.
+    /// Reading several short ones together is cheaper than one by one.
     ///
     /// # Errors
     /// As [`headers`](Self::headers).
     fn bodies<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Arc<dyn MailBody>, MailstoreError>>>;
 
-    /// Changes flags of a set, in one batch. With `unchanged_since`, messages with a higher MODSEQ stay as they are (RFC 7162 section 3.1.3). Durable.
+    /// Changes flags of a set, in one batch. With `unchanged_since`, messages with a higher MODSEQ are not changed (RFC
+    /// 7162 section 3.1.3). Durable.
     ///
     /// # Errors
     /// [`MailstoreError::ReadOnly`], [`MailstoreError::NoMailbox`], [`MailstoreError::Limit`]: too many keywords, or too many messages at once;
@@ -389,7 +400,7 @@ pub trait MailboxView: Send + Sync {
     /// [`MailstoreError::ReadOnly`], [`MailstoreError::NoMailbox`], [`MailstoreError::Unavailable`]. Nothing is changed then.
     fn expunge(&self, uids: Option<Vec<NumberRange>>) -> Asked<'_, ()>;
 
-    /// Removes messages of a set, whatever their flags are (POP3). Durable.
+    /// Removes messages of a set, whatever their flags (POP3). Durable.
     ///
     /// # Errors
     /// As [`expunge`](Self::expunge).
@@ -412,13 +423,14 @@ pub trait MailboxView: Send + Sync {
 /// Result of a change of flags.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoredFlags {
-    /// Messages that stay as they are because of `unchanged_since`, ascending.
+    /// Messages left unchanged because of `unchanged_since`, ascending.
     pub modified: Vec<Uid>,
-    /// True if messages of the set are gone.
+    /// True if some messages of the set are gone.
     pub gone: bool,
 }
 
-/// Messages that were copied or moved (RFC 4315 section 3, COPYUID). Both lists are ascending, have the same length and are never empty.
+/// Copied or moved messages (RFC 4315 section 3, COPYUID). Both lists are ascending, have the same length and are never
+/// empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopiedMessages {
     /// UIDVALIDITY of the mailbox that they are in now.
@@ -438,29 +450,29 @@ pub struct RowOptions {
 
 /// Rows, some at a time.
 pub trait MessageRows: Send {
-    /// The next rows, at most 256; none at the end.
+    /// The next rows, at most 256; empty at the end.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`].
     fn next(&mut self) -> Asked<'_, Vec<MessageRow>>;
 }
 
-/// Changes that a session must tell, in this order. With nothing in it, nothing has changed.
+/// Changes that a session must report, in this order. Empty: no change.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ViewChanges {
-    /// Messages that are gone, the highest number first: each number is right when it is told in this order.
+    /// Vanished messages, the highest number first, so that each number is right when reported in this order.
     pub expunged: Vec<ExpungedMessage>,
     /// The number of messages, if there are new ones.
     pub exists: Option<u32>,
-    /// The number of `\Recent` messages, if that is another one.
+    /// The number of `\Recent` messages, if it has changed.
     pub recent: Option<u32>,
-    /// Messages that were in the view before and whose flags or MODSEQ changed, by their numbers after `expunged`.
+    /// Earlier messages of the view with changed flags or MODSEQ, by their numbers after `expunged`.
     pub flags: Vec<ChangedFlags>,
     /// The keywords of the mailbox, if there are new ones (untagged FLAGS and PERMANENTFLAGS).
     pub keywords: Option<KeywordTable>,
 }
 
-/// A message with other flags, or with the same and a later MODSEQ: they changed twice.
+/// A message with changed flags, or with the same flags and a later MODSEQ after two changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChangedFlags {
     /// The message now, without its size.
@@ -479,7 +491,7 @@ pub struct ExpungedMessage {
 }
 
 impl ViewChanges {
-    /// True if there is nothing to tell.
+    /// True if there is nothing to report.
     pub fn is_empty(&self) -> bool {
         self.expunged.is_empty()
             && self.exists.is_none()

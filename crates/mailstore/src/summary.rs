@@ -1,4 +1,4 @@
-//! Accounts in numbers, read from the table beside a server that has it open.
+//! Counters of accounts, read from the table beside a running server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +35,8 @@ pub struct MailboxSummary {
 }
 
 impl AccountSummary {
-    /// Reads the account of an INBOX (its path below the mail directory) from the table in `dir`. `None`: there is none, or nobody has read its mail yet.
+    /// Reads the account of an INBOX (its path below the mail directory) from the table in `dir`. `None`: no such
+    /// account, or its mail was never read.
     ///
     /// # Errors
     /// [`MetaError::Open`] if there is no table; [`MetaError::Damaged`].

@@ -46,7 +46,7 @@ const _: () = {
 };
 
 impl FileReader {
-    /// Files of one batch at most.
+    /// Maximum files of one batch.
     pub const BATCH: usize = 32;
 
     /// A reader with a given method, if it is available.

@@ -63,8 +63,8 @@ pub fn stat_files_with(
     Ok(facts)
 }
 
-/// Files looked at by single calls, to learn if their inodes are cached: then no disk read occurs. Single calls are
-/// faster on a warm cache; io_uring is faster on a cold one, where many waits can overlap.
+/// Files looked at by single calls, to detect cached inodes: then no disk read occurs. Single calls are faster on a
+/// warm cache; io_uring is faster on a cold one, where many waits can overlap.
 const SAMPLE: usize = 64;
 
 /// Bytes read from disks for this thread. Unlike time, the count does not depend on the load of the processor.

@@ -16,7 +16,7 @@ use io_uring::{IoUring, opcode, types};
 
 use super::{Contents, DISABLE_IO_URING, FileFacts};
 
-/// Files looked at in one batch. More gained nothing.
+/// Files of one batch. Larger ones gained nothing.
 const STAT_BATCH: usize = 16_384;
 /// Largest file read through the ring. Most messages are smaller; larger ones are read by ordinary calls.
 const READ_BYTES: usize = 32 << 10;
@@ -36,8 +36,8 @@ struct Memory {
     buffers: Shared<u8>,
 }
 
-/// Values reached through one pointer that is taken once. A reference to all of them, even for a moment, would claim
-/// that nobody else writes to any, but the kernel does.
+/// Values reached through one pointer that is taken once. A reference to all of them, even briefly, would claim that
+/// nobody else writes to any, but the kernel does.
 struct Shared<T> {
     // Keeps the memory. Not used otherwise.
     _owner: Vec<T>,
@@ -91,7 +91,7 @@ impl Memory {
         }
     }
 
-    /// Asks for size and time of the file at `place`.
+    /// Requests size and time of the file at `place`.
     fn stat_entry(&self, dir: i32, place: usize) -> Entry {
         let mask = libc::STATX_INO | libc::STATX_SIZE | libc::STATX_MTIME;
         opcode::Statx::new(types::Fd(dir), self.names[place].as_ptr(), self.facts.at(place).cast())
@@ -142,7 +142,7 @@ pub(super) fn stat(dir: &OwnedFd, files: &[(String, u64)]) -> io::Result<Option<
     trouble.map_or(Ok(Some(found)), Err)
 }
 
-/// A ring, what it works on, and how many answers are outstanding.
+/// A ring, its buffers, and the number of outstanding answers.
 struct Flight {
     ring: IoUring,
     in_flight: usize,
@@ -200,7 +200,8 @@ impl Drop for Flight {
     }
 }
 
-/// Reads batches of files: open, read and close of each file are one chain, and the next batch is on its way while one is worked on.
+/// Reads batches of files: open, read and close of each file are one chain, and the next batch is in flight while one
+/// is processed.
 pub(super) struct ReadRing {
     now: Half,
     next: Half,
@@ -209,7 +210,7 @@ pub(super) struct ReadRing {
 /// One batch. Two rings, so that waiting for one batch does not wait for the other.
 struct Half {
     flight: Flight,
-    /// Bytes that were read of each file, `None` if that failed.
+    /// Bytes read of each file, `None` after a failure.
     read: Vec<Option<usize>>,
     known: Vec<bool>,
 }
@@ -221,7 +222,7 @@ impl ReadRing {
         Some(Self { now: Half::new(batch)?, next: Half::new(batch)? })
     }
 
-    /// Begins to read `paths` and hands out the batch before: `None` for files that have to be read in another way.
+    /// Starts reading `paths` and returns the previous batch: `None` for files to be read in another way.
     pub fn turn(&mut self, paths: &[PathBuf], mut each: impl FnMut(usize, Option<Contents<'_>>)) {
         self.next.begin(paths);
         self.now.finish();

@@ -18,7 +18,7 @@ const BUFFER_BYTES: usize = 256 * 1024;
 /// Directories nested deeper than this are skipped as broken.
 const DEPTH_MAX: usize = 64;
 /// Minimum age of a change before its mtime can be trusted. Within one tick of the file system's clock, up to two
-/// seconds, a directory may change again without a new mtime.
+/// seconds, a directory may change again with the same mtime.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Directories to enter.
@@ -83,7 +83,7 @@ impl Stamp {
         Self { inode: stat.st_ino, mtime_ns: stat.st_mtime.saturating_mul(1_000_000_000).saturating_add(nanos) }
     }
 
-    /// True if the directory was at rest when looked at: only then does the same stamp later mean the same content.
+    /// True if the directory was at rest when examined: only then does the same stamp later mean the same content.
     ///
     /// `looked_at` is a time before the directory was opened.
     pub fn is_settled(self, looked_at: SystemTime) -> bool {
@@ -198,7 +198,7 @@ impl Inside {
     }
 }
 
-/// True for files and directories that mail programs keep among folders, and that are no folders.
+/// True for files and directories of mail programs that are no folders.
 fn is_furniture(name: &str) -> bool {
     name.starts_with("dovecot")
         || name.starts_with('#')

@@ -1,4 +1,4 @@
-//! Entries to bytes and back.
+//! Encoding of entries.
 
 use bytes::{BufMut, Bytes};
 use posthaste_spool::Fields;
@@ -13,7 +13,7 @@ impl MailEntry {
     /// The entry as bytes.
     ///
     /// # Panics
-    /// If a name has more than 65,535 octets, or a list more than `u32::MAX` parts. Both are checked where they come in.
+    /// If a name has more than 65,535 octets, or a list more than `u32::MAX` parts. Both are checked on input.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(64);
         out.put_u8(VERSION);
@@ -259,7 +259,7 @@ pub(crate) fn put_octets(out: &mut Vec<u8>, octets: &[u8]) {
     out.put_slice(octets);
 }
 
-/// Fields of a payload, whose octets are shared and not copied.
+/// Fields of a payload, with shared octets.
 struct Reader<'a> {
     fields: Fields<'a>,
     payload: &'a Bytes,

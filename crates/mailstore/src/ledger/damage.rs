@@ -15,7 +15,7 @@ pub(crate) struct MailboxDamage {
 }
 
 impl MailLedger {
-    /// Damage of a mailbox's rows, as they are now.
+    /// Present damage of a mailbox's rows.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].

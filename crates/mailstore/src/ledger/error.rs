@@ -21,13 +21,13 @@ pub enum MailLedgerError {
     /// decides.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The table cannot be written for long, and no more changes are kept in memory.
+    /// The table has not been writable for long, and memory takes no more changes.
     #[error("too many changes wait for the table of mailboxes")]
     TooMuchWaits,
-    /// The mailbox has given all its UIDs.
+    /// The mailbox has used all its UIDs.
     #[error("the mailbox has no UIDs left")]
     OutOfUids,
-    /// The file beside the table that counts losses.
+    /// The loss counter in the file beside the table.
     #[error("the file of skipped UIDs: {0}")]
     SkipFile(std::io::Error),
     /// The thread that commits could not be started.
@@ -36,7 +36,7 @@ pub enum MailLedgerError {
 }
 
 impl MailLedgerError {
-    /// True if the batch may be durable all the same: a write or sync failed, or the spool was closed meanwhile. The
+    /// True if the batch may be durable nevertheless: a write or sync failed, or the spool was closed meanwhile. The
     /// next opening decides.
     pub(crate) fn is_in_doubt(&self) -> bool {
         match self {

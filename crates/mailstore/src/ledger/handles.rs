@@ -1,11 +1,11 @@
-//! Handles of a ledger for callers that give UIDs, or wait.
+//! Handles of a ledger for callers that assign UIDs, or wait.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 
 use super::waiting::Waiting;
 
-/// The UID lock, held.
+/// A guard of the UID lock.
 #[derive(Debug)]
 pub struct UidLock<'a>(pub(super) MutexGuard<'a, HashMap<u32, u32>>);
 
@@ -21,12 +21,12 @@ impl UidLock<'_> {
     }
 }
 
-/// Tells which followed mailboxes have entries.
+/// Reports followed mailboxes with new entries.
 #[derive(Debug)]
 pub struct GrownMailboxes(pub(super) Arc<Waiting>);
 
 impl GrownMailboxes {
-    /// Waits until some have; `None` once the ledger has ended.
+    /// Waits for new entries; `None` once the ledger has ended.
     pub async fn next(&self) -> Option<Vec<u32>> {
         self.0.grown().await
     }

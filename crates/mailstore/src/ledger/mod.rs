@@ -38,17 +38,19 @@ use crate::table::{FileNote, MailboxHead, MetaTable, TableName, rows_of};
 /// A mailbox with fewer free UIDs needs a new UIDVALIDITY.
 pub(crate) const UIDS_KEPT_MIN: u32 = 1 << 16;
 
-/// The mailboxes of a server: the table, and the stream that it is the snapshot of.
+/// The mailboxes of a server: a table, which is the snapshot of a stream.
 ///
-/// Entries that [`append`](Self::append) has acknowledged survive a power cut. The table follows: entries that it lacks are kept in memory, and in the spool.
+/// Entries that [`append`](Self::append) has acknowledged survive a power cut. The table lags: entries that it lacks
+/// are in memory and in the spool.
 #[derive(Debug)]
 pub struct MailLedger {
     shared: Arc<Shared>,
     attached: AttachedStream,
     thread: Mutex<Option<StreamThread>>,
-    /// The UID lock: the next UID to give, by mailbox, of those that were followed in this opening. Held until the append returns, so UIDs are in the order of LSNs.
+    /// The UID lock: the next UID of each mailbox followed in this opening. Held until the append returns, so UIDs are
+    /// in the order of LSNs.
     uids: Mutex<HashMap<u32, u32>>,
-    /// The entry *opening*, until it is durable. It comes before all others of this opening.
+    /// The entry *opening*, until it is durable. It precedes all others of this opening.
     opening: Mutex<Option<MailEntry>>,
     openings: Openings,
     /// The table lacks entries that were replayed.
@@ -60,10 +62,10 @@ pub struct MailLedger {
 }
 
 impl MailLedger {
-    /// Opens the table in `dir`, and reads what it lacks from the spool. `damage`: of the spool, as its opening reported it. UIDs that damage or a lost commit may have
-    /// taken are left out from now on.
+    /// Opens the table in `dir`, and reads missing entries from the spool. `damage`: reported by the spool's opening.
+    /// UIDs that damage or a lost commit may have taken are left out from now on.
     ///
-    /// A spool that takes nothing now is no error: the entry *opening* becomes durable before the first change.
+    /// A spool that accepts nothing now is no error: the entry *opening* becomes durable before the first change.
     ///
     /// # Errors
     /// See [`MailLedgerError`].
@@ -127,7 +129,7 @@ impl MailLedger {
         Ok((ledger, report))
     }
 
-    /// Makes the entry *opening* durable, if it is not yet.
+    /// Makes the entry *opening* durable, unless it is.
     fn begin(&self) -> Result<(), MailLedgerError> {
         let mut opening = lock(&self.opening);
         if let Some(entry @ MailEntry::Opening { nonce, .. }) = &*opening {
@@ -138,7 +140,7 @@ impl MailLedger {
         Ok(())
     }
 
-    /// Refuses changes before the entry *opening* is durable, and while too much waits for the table.
+    /// Refuses changes until the entry *opening* is durable, and while too much waits for the table.
     pub(crate) fn check_open(&self) -> Result<(), MailLedgerError> {
         if self.shared.waiting.is_full() {
             return Err(MailLedgerError::TooMuchWaits);
@@ -151,7 +153,8 @@ impl MailLedger {
         self.shared.waiting.is_full()
     }
 
-    /// Times that UIDs were left out since the table was made. A mailbox whose UIDs another server gave, or an earlier table, leaves out as many.
+    /// How often UIDs were skipped since the table was made. A mailbox with UIDs of another server, or of an earlier
+    /// table, skips the same number.
     pub(crate) fn skip(&self) -> u32 {
         self.skip
     }
@@ -166,11 +169,11 @@ impl MailLedger {
         self.finish_append(&outcome)
     }
 
-    /// As [`append`](Self::append), of entries that give a mailbox's next UIDs, `count` of them, from the one that `entries` gets.
+    /// Like [`append`](Self::append), for entries that assign a mailbox's next `count` UIDs; `entries` gets the first.
     ///
     /// # Errors
-    /// [`MailLedgerError::Append`], [`MailLedgerError::TooMuchWaits`], [`MailLedgerError::OutOfUids`]: nothing is appended. A mailbox that nobody has followed or pinned has no
-    /// UIDs to give.
+    /// [`MailLedgerError::Append`], [`MailLedgerError::TooMuchWaits`], [`MailLedgerError::OutOfUids`]: nothing is
+    /// appended. A mailbox must have been followed or pinned before.
     pub fn append_uids(
         &self,
         mailbox: u32,
@@ -195,7 +198,7 @@ impl MailLedger {
         self.finish_append(&outcome)
     }
 
-    /// Takes notes about files for the next commit. After a kill before it the files are looked at again.
+    /// Takes notes about files for the next commit. If a kill precedes it, the files are examined again.
     pub(crate) fn note(&self, notes: &[FileNote]) {
         self.shared.waiting.lock().notes.extend_from_slice(notes);
     }
@@ -210,17 +213,18 @@ impl MailLedger {
         self.shared.stream.spool()
     }
 
-    /// Takes the UID lock, which is not held for longer than an append. UIDs that are taken meanwhile belong to batches that are appended before it is dropped.
+    /// Takes the UID lock, to be held only during an append. UIDs taken under it belong to batches appended before its
+    /// drop.
     pub fn lock_uids(&self) -> UidLock<'_> {
         UidLock(lock(&self.uids))
     }
 
-    /// The nonce in the names of files whose mail was accepted in this batch.
+    /// The nonce in the file names of mail accepted in this batch.
     pub fn nonce_of(&self, lsn: u64) -> Option<u32> {
         self.openings.nonce_of(lsn)
     }
 
-    /// A handle that waits until followed mailboxes have entries. It does not keep the ledger open.
+    /// A handle that waits for new entries of followed mailboxes. It does not keep the ledger open.
     pub fn grown(&self) -> GrownMailboxes {
         GrownMailboxes(Arc::clone(&self.shared.waiting))
     }
@@ -236,7 +240,7 @@ impl MailLedger {
         Ok(self.appended(outcome.recv().expect("`then` is called exactly once")?))
     }
 
-    /// The consumer has seen all entries of a batch before its outcome is told.
+    /// Callers learn a batch's outcome only after the consumer has seen all its entries.
     fn appended(&self, lsn: Lsn) -> u64 {
         let mut state = self.shared.waiting.lock();
         state.complete = state.complete.max(lsn.get());
@@ -253,7 +257,7 @@ impl MailLedger {
         self.next_mailbox.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Brings the table up to what is durable now.
+    /// Commits all durable entries to the table.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`]: entries wait in memory and in the spool.
@@ -261,7 +265,8 @@ impl MailLedger {
         Ok(self.shared.commit()?)
     }
 
-    /// A mailbox as it is now, whose later entries [`take_tail`](Self::take_tail) gives from here on, in their order; `None` if there is none of that id.
+    /// The present state of a mailbox. [`take_tail`](Self::take_tail) returns its later entries in order. `None` if
+    /// there is no mailbox with that id.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -269,8 +274,8 @@ impl MailLedger {
         self.follow_counted(mailbox, &|_| false, None, |_| ())
     }
 
-    /// As [`follow`](Self::follow). Its numbers, if they are wanted, are shown before its messages are read, and are those of these messages. See
-    /// [`counted`](Self::counted).
+    /// As [`follow`](Self::follow). If its numbers are wanted, they are shown before its messages are read, and match
+    /// them. See [`counted`](Self::counted).
     pub(crate) fn follow_counted(
         &self,
         mailbox: u32,
@@ -298,7 +303,8 @@ impl MailLedger {
         found
     }
 
-    /// From now on a mailbox may be given UIDs; false if there is none of that id. Cheap, and needs no [`follow`](Self::follow).
+    /// Enables UIDs of a mailbox; false if there is no mailbox with that id. Cheap, and needs no
+    /// [`follow`](Self::follow).
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -315,43 +321,43 @@ impl MailLedger {
         Ok(head.is_some())
     }
 
-    /// Like [`pin`](Self::pin), of a mailbox whose next UID is known. If somebody has given UIDs since, they count.
+    /// Like [`pin`](Self::pin), for a mailbox with a known next UID. UIDs assigned since then count.
     pub(crate) fn pin_at(&self, mailbox: u32, next_uid: u32) {
         lock(&self.uids).entry(mailbox).or_insert(next_uid);
     }
 
-    /// True if a mailbox that was pinned has few UIDs left, or none.
+    /// True if a pinned mailbox has few UIDs left, or none.
     pub(crate) fn are_uids_used_up(&self, mailbox: u32) -> bool {
         lock(&self.uids).get(&mailbox).is_some_and(|next| u32::MAX - next < UIDS_KEPT_MIN)
     }
 
-    /// Stops giving UIDs to a mailbox. Returns its next UID, if it had one.
+    /// Stops assigning UIDs of a mailbox. Returns its next UID, if any.
     pub(crate) fn withhold_uids(&self, mailbox: u32) -> Option<u32> {
         // Not removed: whoever pins it again would read one that was given meanwhile.
         lock(&self.uids).insert(mailbox, u32::MAX)
     }
 
-    /// Gives UIDs to a mailbox again, from `next_uid` on.
+    /// Assigns UIDs of a mailbox again, from `next_uid` on.
     pub(crate) fn give_uids_from(&self, mailbox: u32, next_uid: u32) {
         lock(&self.uids).insert(mailbox, next_uid);
     }
 
-    /// Entries of a mailbox since the last call; `None` if there were too many: follow the mailbox again.
+    /// Entries of a mailbox since the last call; `None` after an overflow: follow the mailbox again.
     pub fn take_tail(&self, mailbox: u32) -> Option<Vec<(u64, Bytes)>> {
         self.shared.waiting.lock().take_tail(mailbox)
     }
 
-    /// True if a mailbox that is followed has later entries than were taken, or too many.
+    /// True if a followed mailbox has new entries, or overflowed.
     pub(crate) fn has_tail(&self, mailbox: u32) -> bool {
         self.shared.waiting.lock().has_tail(mailbox)
     }
 
-    /// Keeps no entries of a mailbox any more.
+    /// Stops keeping entries of a mailbox.
     pub fn unfollow(&self, mailbox: u32) {
         self.shared.waiting.lock().unfollow(mailbox);
     }
 
-    /// Commits, and shows the stream nothing more. What comes later is in the spool, and the next opening finds it there.
+    /// Commits, and detaches from the stream. Later entries stay in the spool for the next opening.
     pub fn end(&self) {
         let waiting = &self.shared.waiting;
         if waiting.end() {

@@ -1,4 +1,4 @@
-//! Opening a ledger: losses are found, and UIDs that they may have taken are left out.
+//! Opening a ledger: detects losses, and skips UIDs that they may have used.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,19 +16,20 @@ use crate::table::{FILE, MetaError, MetaTable, RowChanges, StoreNumbers, TableNa
 pub struct LedgerReport {
     /// Entries that the table lacked.
     pub replayed: usize,
-    /// Batches that cannot be read any more.
+    /// Unreadable batches.
     pub damaged: Vec<Lsn>,
-    /// The last LSN of the table and the stream's position beyond it: a commit of the table was lost, and with it all that lies between.
+    /// The last LSN of the table and the stream's higher position: a commit of the table was lost, and with it all
+    /// entries in between.
     pub lost: Option<(u64, u64)>,
-    /// The last LSN of the table and that of the spool below it: this is another spool than the one that the table was written with.
+    /// The last LSN of the table and the lower one of the spool: the table belongs to another spool.
     pub other_spool: Option<(u64, u64)>,
-    /// True if UIDs were left out, because a loss that was not known before may have taken some.
+    /// True if UIDs were skipped because of a newly found loss.
     pub has_skipped: bool,
     /// Batches that a later version has written.
     pub unknown: Vec<u64>,
 }
 
-/// The last LSN that the table in `dir` has, for the opening of its spool: LSNs of another one that took its place begin above. Zero without a table.
+/// The last LSN in the table in `dir`. A new spool in the old one's place must begin above it. Zero without a table.
 ///
 /// # Errors
 /// [`MetaError`], if the table cannot be read.
@@ -36,22 +37,22 @@ pub fn applied_in(dir: &Path) -> Result<u64, MetaError> {
     if dir.join(FILE).exists() { peek(dir, |reader| Ok(StoreNumbers::read(reader)?.applied)) } else { Ok(0) }
 }
 
-/// Present in the table while its stream is being registered: until then the stream has no entry, so a table without any has lost nothing. Its value is [`ALL_LOST`]
-/// if an earlier table and its spool were lost together.
+/// Present in the table while its stream is being registered: until then the stream has no entry, so an empty table has
+/// lost nothing. Its value is [`ALL_LOST`] if an earlier table and its spool were lost together.
 const BEGINS: &[u8] = b"begins";
 const ALL_LOST: &[u8] = b"all lost";
-/// Checksums of damage to the spool for which UIDs were left out already.
+/// Checksums of spool damage for which UIDs were skipped already.
 const DAMAGE: &[u8] = b"damage";
-/// Damage that is remembered; more is told as new at each opening.
+/// Maximum remembered damage; more is reported as new at each opening.
 const DAMAGE_MAX: usize = 10_000;
 
-/// The stream of a table, and what the table knew of it.
+/// The start of a table's stream, as recorded in the table.
 pub(super) struct Beginning {
     pub stream: StreamHandle,
     pub applied: u64,
     /// The stream is new, and so is the table.
     begins: bool,
-    /// The table and the spool were lost together: both are new, and the file beside the table is not.
+    /// True if the table and the spool were lost together: both are new, but the file beside the table is not.
     all_lost: bool,
     other_spool: bool,
     /// Damage that the table remembers.
@@ -88,7 +89,7 @@ fn known_damage(reader: &TableReader) -> Result<BTreeSet<u32>, MetaError> {
     Ok(value.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().expect("4 octets"))).collect())
 }
 
-/// Identifies a damage at each opening. Its text would not: a gap names its end, which moves.
+/// Identifies a damage across openings. Its text would not: a gap names its end, which moves.
 fn checksum(damage: &Damage) -> u32 {
     let text = match damage.lsn {
         Some(lsn) => format!("{} {lsn}", damage.place),
@@ -144,7 +145,7 @@ impl Shared {
         Ok(replayed)
     }
 
-    /// The next value of `skip`, durable beside the table. A table that is new had none itself.
+    /// The next value of `skip`, durable beside the table. A new table had none.
     fn next_skip(&self, dir: &Path) -> Result<u32, MailLedgerError> {
         let known = StoreNumbers::read(&self.table.reader()?)?.skip;
         let skip = known.max(skip_file::read(dir).map_err(MailLedgerError::SkipFile)?.unwrap_or(0)).saturating_add(1);
@@ -153,7 +154,7 @@ impl Shared {
     }
 }
 
-/// Takes the entries above `applied`. More than `bytes_max` of them are committed on the way, whole batches only.
+/// Takes the entries above `applied`. Commits whole batches whenever they exceed `bytes_max` bytes.
 struct MissingEntries<'a> {
     shared: &'a Shared,
     applied: u64,

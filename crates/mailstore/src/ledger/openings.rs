@@ -18,7 +18,7 @@ impl Openings {
         self.0.write().unwrap_or_else(PoisonError::into_inner).push((lsn, nonce));
     }
 
-    /// The nonce of the opening in which a batch came.
+    /// The nonce of the opening that wrote a batch.
     pub fn nonce_of(&self, lsn: u64) -> Option<u32> {
         let openings = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let at = openings.partition_point(|(first, _)| *first <= lsn);

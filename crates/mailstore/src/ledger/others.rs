@@ -1,4 +1,4 @@
-//! Entries that make accounts and mailboxes and that the table lacks: applied once, and not at each question about a name.
+//! Entries about accounts and mailboxes that the table lacks: applied once, not at each look-up of a name.
 
 use std::sync::{Arc, PoisonError};
 
@@ -7,7 +7,7 @@ use super::shared::Shared;
 use crate::entry::MailEntry;
 use crate::table::{Applier, MetaError, ParkedApplier, RowChanges, StoreNumbers, TableReader};
 
-/// Rows as they are with these entries.
+/// Rows with these entries applied.
 #[derive(Debug)]
 pub(super) struct AppliedOthers {
     /// Commits of the table before.

@@ -1,4 +1,4 @@
-//! Accounts and mailboxes as they are now: the table with the entries that it lacks.
+//! The present accounts and mailboxes: the table with the entries that it lacks.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -28,7 +28,7 @@ impl MailLedger {
         })
     }
 
-    /// The highest UIDVALIDITY that an account has given, and its names with what each stands for.
+    /// An account's highest UIDVALIDITY, and its names with their mailboxes.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -44,7 +44,7 @@ impl MailLedger {
         })
     }
 
-    /// UIDs of a mailbox's messages that went with a higher MODSEQ than this, in no order; `None`: not all of them are known.
+    /// UIDs of messages that left a mailbox with a higher MODSEQ, unordered; `None` if some are unknown.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -71,7 +71,7 @@ impl MailLedger {
         )
     }
 
-    /// Unique-ids of POP3 that a server before this one gave, by UID. Damaged ones are missing.
+    /// POP3 unique-ids of an earlier server, by UID. Damaged ones are missing.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -108,7 +108,7 @@ impl MailLedger {
         })
     }
 
-    /// The numbers of a mailbox; `None` if there is none of that id.
+    /// The numbers of a mailbox; `None` if there is no mailbox with that id.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -119,8 +119,8 @@ impl MailLedger {
         )
     }
 
-    /// A mailbox as it was made, renamed or changed last. Its counters may lack what waits for the table: to ask about each of many
-    /// mailboxes looks at no entry about messages, and at the others once.
+    /// The last definition of a mailbox. Its counters may lack entries that wait for the table: a query of many
+    /// mailboxes reads no entries about messages, and all others once.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -128,8 +128,8 @@ impl MailLedger {
         self.shared.read_others(|reader, changes, numbers| head_of(reader, changes, numbers, mailbox))
     }
 
-    /// A mailbox in numbers, if `is_wanted` says so of its head: its messages are not made. They are `\Recent` from this UID on; `None`: from the first that lies in
-    /// `new/`.
+    /// Counters of a mailbox without loading its messages, if `is_wanted` accepts its head. Messages are `\Recent` from
+    /// this UID on; `None`: from the first in `new/`.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -145,7 +145,7 @@ impl MailLedger {
         )
     }
 
-    /// Directories that are yet to be renamed or removed.
+    /// Pending renames and removals of directories.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -153,7 +153,8 @@ impl MailLedger {
         self.read(|state| state.others(), pending)
     }
 
-    /// Delivered messages, by batch and number, that were expunged and whose files may still be in their mailboxes. For the opening: looks at all that waits.
+    /// Delivered messages, by batch and number, that were expunged and whose files may still be in their mailboxes. For
+    /// the opening: reads all waiting entries.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -169,7 +170,7 @@ impl MailLedger {
         )
     }
 
-    /// The mailbox of a name; `None` if there is none.
+    /// The mailbox with this name, if any.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -184,7 +185,7 @@ impl MailLedger {
         })
     }
 
-    /// A mailbox with all its messages; `None` if there is none of that id.
+    /// A mailbox with all its messages; `None` if there is no mailbox with that id.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].

@@ -23,7 +23,7 @@ pub(super) struct Shared {
     pub stream: StreamHandle,
     pub table: MetaTable,
     pub waiting: Arc<Waiting>,
-    /// Held by the one commit at work.
+    /// Locked by the running commit.
     pub committing: Mutex<()>,
     pub others: Mutex<Option<AppliedOthers>>,
     /// Entries that were applied to answer questions.
@@ -77,7 +77,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Commits what waits of batches up to `complete`, which must be whole, and what `also` changes. Returns the last batch, if there was one.
+    /// Commits waiting batches up to `complete`, which must be whole, and the changes of `also`. Returns the last
+    /// batch, if any.
     pub fn commit_rows(
         &self,
         complete: u64,
@@ -103,7 +104,7 @@ impl Shared {
         Ok(last)
     }
 
-    /// Reads the table with those of the entries that it lacks which `entries` takes.
+    /// Reads the table, with the missing entries that `entries` accepts.
     pub fn read<T>(
         &self,
         entries: impl FnOnce(&mut WaitingState) -> Vec<(u64, Bytes)>,
@@ -123,7 +124,7 @@ impl Shared {
     }
 }
 
-/// The changes that entries make.
+/// The changes made by entries.
 fn applied(
     reader: &TableReader,
     entries: &[(u64, Bytes)],

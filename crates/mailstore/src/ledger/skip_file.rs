@@ -1,4 +1,4 @@
-//! The number of times that UIDs were left out. Its file is beside the table's directory, so that a lost table does not take it along.
+//! Counts how often UIDs were skipped. Its file is beside the table's directory, so that it survives a lost table.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ fn path_of(dir: &Path) -> PathBuf {
     dir.with_extension("skipped")
 }
 
-/// The number that is kept for the table in `dir`; `None` without a file.
+/// The number stored for the table in `dir`; `None` without a file.
 ///
 /// # Errors
 /// Errors of reading; [`InvalidData`](io::ErrorKind::InvalidData) if it is damaged.

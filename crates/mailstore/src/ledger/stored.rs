@@ -1,4 +1,4 @@
-//! A mailbox as the table has it.
+//! A mailbox in the table.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -11,27 +11,27 @@ use crate::table::{
     TableName, TableReader, fixed_row, flag_bits, for_each_row, key_of, rows_of, second_of, state_row, stored_head,
 };
 
-/// A mailbox as it is stored.
+/// A stored mailbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredMailbox {
     /// UIDVALIDITY, next UID and counters.
     pub head: MailboxHead,
-    /// Messages by UID, with the names of their files. One whose row is damaged is missing.
+    /// Messages by UID, with their file names. Messages with damaged rows are missing.
     pub messages: BTreeMap<u32, StoredMessage>,
     /// Keywords by bit.
     pub keywords: BTreeMap<u8, Bytes>,
-    /// Files of expunged messages that may still be there, by UID.
+    /// Files of expunged messages that may still exist, by UID.
     pub leaving: BTreeMap<u32, LeavingRow>,
 }
 
-/// A message as it is stored.
+/// A stored message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredMessage {
-    /// Facts that never change.
+    /// Constant facts.
     pub fixed: FixedMessage,
-    /// Flags and MODSEQ, which change.
+    /// Changing flags and MODSEQ.
     pub state: StateMessage,
-    /// File name, where it does not follow from the row.
+    /// File name, if it does not follow from the row.
     pub name: Option<Bytes>,
 }
 
@@ -40,7 +40,7 @@ pub struct StoredMessage {
 pub struct CountedMailbox {
     /// UIDVALIDITY, next UID and counters.
     pub head: MailboxHead,
-    /// Messages whose flags can be read: as many as the head says, unless a row is damaged.
+    /// Messages with readable flags: as many as in the head, unless a row is damaged.
     pub messages: u32,
     /// The UID from which on messages are `\Recent`.
     pub recent_from: u32,
@@ -48,18 +48,18 @@ pub struct CountedMailbox {
     pub recent: u32,
     /// The number of the first message without `\Seen`.
     pub first_unseen: Option<u32>,
-    /// The highest UID of a message; 0: there is none.
+    /// The highest UID of a message; 0 without any.
     pub last_uid: u32,
     /// Keywords by bit.
     pub keywords: BTreeMap<u8, Bytes>,
 }
 
-/// A directory that the ledger has renamed or given up, until that is done.
+/// A pending rename or removal of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingDirectory {
     /// The mailbox.
     pub mailbox: u32,
-    /// The batch that says so.
+    /// The batch that decided it.
     pub lsn: u64,
     /// The directory below the mail directory.
     pub from: Bytes,
@@ -67,7 +67,7 @@ pub struct PendingDirectory {
     pub to: Option<Bytes>,
 }
 
-/// All of them.
+/// All pending ones.
 pub(super) fn pending(
     reader: &TableReader,
     changes: &RowChanges,
@@ -83,7 +83,7 @@ pub(super) fn pending(
     Ok(pending)
 }
 
-/// The head of a mailbox; `None` if there is none, or none yet.
+/// The head of a mailbox; `None` if there is none.
 pub(super) fn head_of(
     reader: &TableReader,
     changes: &RowChanges,
@@ -98,7 +98,8 @@ pub(super) fn head_of(
     Ok(head.filter(|head| head.account != 0))
 }
 
-/// Counts messages by the columns of their flags, if `is_wanted` says so of the head. They are `\Recent` from this UID on; `None`: from the first that lies in `new/`.
+/// Counts messages by the flag columns, if `is_wanted` accepts the head. Messages are `\Recent` from this UID on;
+/// `None`: from the first in `new/`.
 pub(super) fn counted(
     (reader, changes): (&TableReader, &RowChanges),
     numbers: StoreNumbers,
@@ -167,7 +168,7 @@ pub(super) fn stored(
     Ok(Some(StoredMailbox { head, messages, keywords, leaving }))
 }
 
-/// The item of a UID. Those of lower ones are passed over: another row of theirs is damaged.
+/// The item of a UID. Lower ones are skipped: another row of theirs is damaged.
 fn at_uid<T>(items: &mut Peekable<impl Iterator<Item = T>>, uid: u32, of: impl Fn(&T) -> u32) -> Option<T> {
     while items.next_if(|item| of(item) < uid).is_some() {}
     items.next_if(|item| of(item) == uid)

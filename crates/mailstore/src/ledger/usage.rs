@@ -7,7 +7,7 @@ use crate::entry::MailEntry;
 use crate::table::{AccountRow, NameRow, TableName, key_of, rows_of};
 
 impl MailLedger {
-    /// Bytes and messages of all mail of an account now. The table counts them, so no message is looked at.
+    /// Present bytes and messages of an account. The table has counters, so no message is read.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].

@@ -1,4 +1,4 @@
-//! Entries that the table may lack, and the tails of mailboxes that somebody follows.
+//! Entries that the table may lack, and the tails of followed mailboxes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,19 +20,19 @@ pub(super) const WAITING_BYTES_MAX: usize = 32 << 20;
 const OTHERS_MAX: usize = 512;
 /// Bytes of waiting entries beyond which changes are refused: the table cannot be written for a long time.
 pub(super) const REFUSED_BYTES: usize = 128 << 20;
-/// Memory of an entry beside its payload.
+/// Memory of an entry besides its payload.
 const ENTRY_BYTES: usize = 128;
-/// Entries of a tail. A longer one is dropped: who follows the mailbox reads it from the table again.
+/// Maximum entries of a tail. A longer one is dropped: followers read the mailbox from the table again.
 const TAIL_ENTRIES_MAX: usize = 16_384;
 
-/// Entries in the order of their LSNs. It holds no spool, which holds it.
+/// Entries in the order of their LSNs. It does not keep the spool open, which refers to it.
 #[derive(Default)]
 pub(super) struct Waiting {
     state: Mutex<WaitingState>,
     changed: Condvar,
     /// True while [`REFUSED_BYTES`] wait.
     is_full: AtomicBool,
-    /// A tail has grown, or the end has come.
+    /// Notified when a tail grows, and at the end.
     grown: Notify,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct WaitingState {
     pub bytes: usize,
     /// Changes of files since the last commit.
     pub notes: Vec<FileNote>,
-    /// All entries of batches up to this LSN are there.
+    /// All entries of batches up to this LSN are present.
     pub complete: u64,
     pub is_advance_wanted: bool,
     pub is_ending: bool,
@@ -52,7 +52,7 @@ pub(super) struct WaitingState {
     others: Vec<(u64, Bytes)>,
     /// Entries kept for followers, by mailbox.
     tails: HashMap<u32, Vec<(u64, Bytes)>>,
-    /// Mailboxes whose tails have grown since somebody asked.
+    /// Mailboxes whose tails have grown since the last query.
     grown: Vec<u32>,
 }
 
@@ -81,7 +81,7 @@ impl Waiting {
         self.is_full.store(state.bytes >= REFUSED_BYTES, Ordering::Relaxed);
     }
 
-    /// Ends all waits. True if they had ended before.
+    /// Ends all waits. True if they had ended already.
     pub fn end(&self) -> bool {
         let had_ended = std::mem::replace(&mut self.lock().is_ending, true);
         self.changed.notify_all();
@@ -89,7 +89,7 @@ impl Waiting {
         had_ended
     }
 
-    /// Waits until tails have grown, and says which; `None` at the end.
+    /// Waits for grown tails and returns their mailboxes; `None` at the end.
     pub async fn grown(&self) -> Option<Vec<u32>> {
         loop {
             {
@@ -105,7 +105,7 @@ impl Waiting {
         }
     }
 
-    /// Waits until there is a reason for a commit, or for all of `back_off` after one that failed; `false` at the end.
+    /// Waits for a reason to commit, or for `back_off` after a failed commit; `false` at the end.
     pub fn wait(&self, back_off: Option<Duration>) -> bool {
         let due = Instant::now() + back_off.unwrap_or(COMMIT_EVERY);
         let mut state = self.lock();
@@ -156,7 +156,7 @@ impl WaitingState {
         self.others.retain(|(lsn, _)| *lsn > last);
     }
 
-    /// Entries that wait and concern a mailbox. Looks at all of them.
+    /// Waiting entries of a mailbox. Reads all of them.
     pub fn of_mailbox(&self, mailbox: u32) -> Vec<(u64, Bytes)> {
         let is_wanted = |payload: &[u8]| MailEntry::kind(payload).and_then(EntryKind::mailbox) == Some(mailbox);
         self.entries.iter().filter(|(_, payload)| is_wanted(payload)).cloned().collect()
@@ -172,7 +172,7 @@ impl WaitingState {
         self.others[from..].to_vec()
     }
 
-    /// Starts keeping the entries of a mailbox for [`take_tail`](Self::take_tail).
+    /// True if [`take_tail`](Self::take_tail) would return entries or `None`.
     pub fn follow(&mut self, mailbox: u32) {
         self.tails.insert(mailbox, Vec::new());
     }
@@ -181,7 +181,7 @@ impl WaitingState {
         self.tails.remove(&mailbox);
     }
 
-    /// True if [`take_tail`](Self::take_tail) gives something, or `None`.
+    /// `None` if the tail was dropped for its length.
     pub fn has_tail(&self, mailbox: u32) -> bool {
         self.tails.get(&mailbox).is_none_or(|tail| !tail.is_empty())
     }

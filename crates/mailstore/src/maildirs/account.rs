@@ -36,13 +36,13 @@ pub(super) struct MaildirAccount {
     pub inbox: MailboxPath,
     pub owner: OnceLock<Arc<Owner>>,
     pub mailboxes: Mutex<KnownMailboxes>,
-    /// Held by who changes names of mailboxes, or the directories of pending changes.
+    /// Locked while names of mailboxes, or pending directories, change.
     pub folders: Mutex<()>,
-    /// The first login has left nothing to do.
+    /// True if the first login has nothing left to do.
     pub is_set_up: AtomicBool,
 }
 
-/// All mailboxes that the ledger has, and those seen since: one that is removed and comes back goes on with its UIDs.
+/// All mailboxes of the ledger, and those seen since: a removed one that returns continues with its UIDs.
 #[derive(Default)]
 pub(super) struct KnownMailboxes {
     pub ids: HashMap<MailboxName, MailboxId>,
@@ -82,14 +82,15 @@ impl MaildirAccount {
         Ok(self.owner.get_or_init(|| Arc::new(Owner::new(id, self.inbox.clone(), known.is_some()))))
     }
 
-    /// True if nobody else has the account or a mailbox of it. Two objects of one mailbox would give its files UIDs twice.
+    /// True if nobody else refers to the account or a mailbox of it. Two objects of one mailbox would assign UIDs
+    /// twice.
     pub fn is_unused(self: &Arc<Self>) -> bool {
         // Whoever has its mailboxes locked uses it, and may wait for a disk: no other account does.
         let Ok(known) = self.mailboxes.try_lock() else { return false };
         Arc::strong_count(self) == 1 && known.by_id.values().all(MaildirMailbox::is_unused)
     }
 
-    /// The id of its INBOX, if that may be given UIDs now. Blocks.
+    /// The id of its INBOX, if UIDs can be assigned there now. Blocks.
     pub fn make_inbox(&self) -> Option<u32> {
         let owner = self.load().ok()?;
         let (name, path) = (MailboxName::inbox(), self.inbox.clone());
@@ -97,7 +98,7 @@ impl MaildirAccount {
         self.mailbox(id).ok()?.make().then_some(id.0)
     }
 
-    /// A folder that is there, if it may be given UIDs now. Blocks.
+    /// An existing folder, if UIDs can be assigned there now. Blocks.
     pub fn open_folder(&self, path: &MailboxPath) -> Option<Arc<MailboxCore>> {
         self.load().ok()?;
         let ids = self.names_now().ok()?.into_values();
@@ -106,7 +107,7 @@ impl MaildirAccount {
         found.make().then(|| Arc::clone(found.core()))
     }
 
-    /// A look at a mailbox that the ledger has places what is in `tmp/`. Blocks.
+    /// Looks at a mailbox, which places copies left in `tmp/`, if the ledger has the mailbox. Blocks.
     pub fn place_copies(&self, path: &MailboxPath) -> Result<(), MailstoreError> {
         self.load()?;
         self.names_now()?;
@@ -124,7 +125,7 @@ impl MaildirAccount {
         }
     }
 
-    /// Runs `work` where it may block.
+    /// Runs blocking `work` on a suitable thread.
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, MailstoreError> + Send + 'static,
@@ -133,7 +134,7 @@ impl MaildirAccount {
         spawn_blocking(move || work(&me)).await.map_err(ended)?
     }
 
-    /// Runs `change` while nobody else changes names.
+    /// Runs `change` while names are locked.
     pub async fn change_names<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut FolderChanges<'_>) -> Result<T, MailstoreError> + Send + 'static,
@@ -145,7 +146,7 @@ impl MaildirAccount {
         self.blocking(work).await
     }
 
-    /// All names: of mailboxes, and those that are subscribed to. Blocks.
+    /// All names of mailboxes and subscriptions. Blocks.
     pub fn all_names(&self) -> Result<BTreeMap<MailboxName, NamedMailbox>, MailstoreError> {
         let mut all: BTreeMap<MailboxName, NamedMailbox> = BTreeMap::new();
         let found = self.names_now()?;
@@ -168,7 +169,7 @@ impl MaildirAccount {
         Ok(all)
     }
 
-    /// Special uses: those with which mailboxes were made and, of others, those of their names. Blocks.
+    /// Special uses: those given at creation, else those implied by names. Blocks.
     pub fn special_uses(
         &self,
         found: &BTreeMap<MailboxName, MailboxId>,
@@ -185,7 +186,7 @@ impl MaildirAccount {
         Ok(uses)
     }
 
-    /// Subscribes to a name, or ends that. Blocks.
+    /// Subscribes or unsubscribes a name. Blocks.
     pub fn set_subscribed(&self, name: &MailboxName, is_on: bool) -> Result<(), MailstoreError> {
         let (owner, ledger) = (self.load()?, &self.shared.ledger);
         if !owner.is_durable() && self.make_inbox().is_none() {
@@ -200,7 +201,7 @@ impl MaildirAccount {
         ledger.append(&[entry]).map(drop).map_err(|error| refusal(&error))
     }
 
-    /// Lists the folders that are there now.
+    /// Lists the present folders.
     pub async fn names(&self) -> Result<BTreeMap<MailboxName, MailboxId>, MailstoreError> {
         self.blocking(Self::names_now).await
     }
@@ -243,7 +244,7 @@ impl MaildirAccount {
         Ok(named.map(|(name, path)| (name.clone(), self.id_of(&mut known, owner, name, path))).collect())
     }
 
-    /// The id of a mailbox. One that the ledger does not know is made by its first look.
+    /// The id of a mailbox. The first look makes one that the ledger lacks.
     pub fn id_of(
         &self,
         known: &mut KnownMailboxes,
@@ -271,7 +272,7 @@ impl MaildirAccount {
         id
     }
 
-    /// A mailbox whose UIDs are nearly used up is made anew, under a new UIDVALIDITY, before somebody selects it.
+    /// Rebuilds a mailbox with few UIDs left, under a new UIDVALIDITY, before it is selected.
     pub async fn renewed(&self, name: &MailboxName, found: Option<MailboxId>) -> Option<MailboxId> {
         let used_up = found.filter(|id| self.shared.ledger.are_uids_used_up(id.0));
         let Some(id) = used_up else { return found };

@@ -1,4 +1,5 @@
-//! APPEND: a message goes through intake as mail does, without stages and front fields, and is in its mailbox with the batch that makes it durable.
+//! APPEND: a message passes intake like arriving mail, without stages and front fields, and becomes visible with its
+//! durable batch.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -30,20 +31,20 @@ use crate::row::{Uid, UidValidity};
 use crate::store::{AppendRequest, AppendedMessage, Asked, MessageWriter};
 use crate::table::flag_bits;
 
-/// A longer message goes to a file of the spool while it comes, as one that finds no memory.
+/// A longer message is written to a file of the spool while it arrives, and so is one without memory.
 const MEMORY_BYTES_MAX: u64 = 256 << 10;
 /// RFC822.SIZE has 32 bits.
 const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
-/// So many messages of one command are written by a thread at once, or as many as have the memory of one.
+/// Messages of one command that a thread writes together, unless they exceed the memory of one.
 const WRITTEN_AT_ONCE: usize = 64;
 
-/// Cancels the pending deliveries to a mailbox. Durable on return; nobody writes there any more.
+/// Cancels pending deliveries to a mailbox. Durable on return; nobody writes there any more.
 pub type ForgetMail = dyn Fn(&MailboxPath) -> io::Result<()> + Send + Sync;
 
 /// Waits until delivery has written the files in flight, and syncs them.
 pub type SettleFiles = dyn Fn() -> io::Result<()> + Send + Sync;
 
-/// Delivery, as it makes files of messages that are added.
+/// Delivery's function for making files of added messages.
 pub struct FileWriter {
     /// Makes them.
     pub files: Arc<dyn Destination>,
@@ -59,7 +60,7 @@ impl std::fmt::Debug for FileWriter {
     }
 }
 
-/// The way of messages into mailboxes.
+/// Adds messages to mailboxes.
 #[derive(Default)]
 pub(super) struct MailAppender(OnceLock<OpenAppender>);
 
@@ -78,7 +79,7 @@ impl MailAppender {
         self.0.get().ok_or_else(|| MailstoreError::Unavailable("nothing can be added now".to_owned()))
     }
 
-    /// Files that are under way become durable. Blocks.
+    /// Makes files in progress durable. Blocks.
     pub fn settle(&self) -> io::Result<()> {
         self.0.get().map_or(Ok(()), |open| (open.writer.settle)())
     }
@@ -102,7 +103,7 @@ pub(super) async fn begin(
     Ok(Box::new(AppendWriter { core, earlier, request, intake, memory, parts, room, large, file, place, octets: 0 }))
 }
 
-/// Refuses a message that may not come. `bytes`: of those before it in the command; `messages`: with those.
+/// Refuses a message over a limit. `bytes`: those of earlier messages of the command; `messages`: including them.
 async fn check(
     core: &Arc<MailboxCore>,
     (request, bytes): (&AppendRequest, u64),
@@ -126,15 +127,15 @@ async fn check(
 struct EarlierMail {
     bytes: u64,
     messages: u64,
-    /// To be written into files together: a thread for each would cost more than the file.
+    /// Messages to be written together: a thread for each would cost more than the file.
     waiting: Vec<(AppendRequest, MessageSource)>,
-    /// Memory of these.
+    /// Memory of the waiting messages.
     waiting_octets: usize,
     /// Earlier messages, being written by a thread.
     written: Option<JoinHandle<Result<GatheredMail, MailstoreError>>>,
 }
 
-/// A message as it comes.
+/// An arriving message.
 struct AppendWriter {
     core: Arc<MailboxCore>,
     earlier: EarlierMail,
@@ -147,7 +148,7 @@ struct AppendWriter {
     large: Option<BodyWriter>,
     /// The file that is the message, in `tmp/`.
     file: Option<String>,
-    /// Permit to write a file. Released while the client sends nothing, if others wait for permits.
+    /// Permit to write a file. Released during pauses of the client if others wait for permits.
     place: Option<OwnedSemaphorePermit>,
     octets: u64,
 }
@@ -199,7 +200,7 @@ impl AppendWriter {
         Ok(body)
     }
 
-    /// Puts the whole message beside those before it, into a file: so few of them are in memory.
+    /// Writes the complete message to a file beside earlier ones, so that few of them are in memory.
     async fn gather(&mut self, next: AppendRequest) -> Result<(), MailstoreError> {
         let source = match self.file.take() {
             Some(name) => MessageSource::File(name),
@@ -217,7 +218,7 @@ impl AppendWriter {
         if is_large || has_many { self.write_waiting().await } else { Ok(()) }
     }
 
-    /// Has a thread write those that wait, once it has written those before them.
+    /// Starts a thread that writes waiting messages, after the previous thread has ended.
     async fn write_waiting(&mut self) -> Result<(), MailstoreError> {
         let mut gathered = match self.earlier.written.take() {
             Some(written) => written.await.map_err(ended)??,
@@ -307,7 +308,7 @@ impl MessageWriter for AppendWriter {
 }
 
 impl MailboxCore {
-    /// Loads the mailbox, so that it may be given UIDs, and returns the facts of a message but for its size. Blocks.
+    /// Loads the mailbox, so that UIDs can be assigned, and returns the facts of a message except its size. Blocks.
     fn prepare(&self, request: &AppendRequest) -> Result<MessageFacts, MailstoreError> {
         let _one = lock(&self.changing);
         self.load(self.reader().ok().as_ref(), &mut Oddities::default())?;
@@ -330,7 +331,7 @@ pub(super) fn secs(time: SystemTime) -> u32 {
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// One message for one mailbox, as a destination.
+/// One message for one mailbox, as an intake destination.
 struct AppendArrival {
     core: Arc<MailboxCore>,
     facts: MessageFacts,

@@ -1,7 +1,8 @@
 //! Maildirs as a destination of mail: each message gets its UID in the batch that makes it durable.
 //!
-//! It says nothing about the files, which delivery makes from an entry of its own in the same batch. Mail for a mailbox that cannot be made in time, such as on a mount
-//! that hangs, is accepted without a UID: its file gets one when it is found. A folder has to be there.
+//! `stamp` assigns the UID. Delivery makes the files, from its own entry in the same batch. Mail for a mailbox that
+//! cannot be made in time, such as on a hanging mount, is accepted without a UID: its file gets one when it is found. A
+//! folder must exist.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,25 +30,25 @@ use crate::ledger::MailLedger;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Pause after a mailbox could not be made; its mail does not wait for the next attempt.
 const CLOSED_FOR: Duration = Duration::from_secs(10);
-/// Mailboxes that are made at a time: a mount that hangs holds no more threads.
+/// Mailboxes being made at a time, so that a hanging mount blocks no more threads.
 const MAKERS: usize = 8;
-/// Folders that are kept open. With more, all are looked up again.
+/// Folders that stay open. Beyond it, all are looked up again.
 const FOLDERS_MAX: usize = 10_000;
 
-/// The mailboxes of a store, as a destination of [intake](posthaste_intake). Clones are the same.
+/// The mailboxes of a store, as a destination of [intake](posthaste_intake). Clones share state.
 #[derive(Clone)]
 pub struct MailArrivals(Arc<Inner>);
 
 struct Inner {
     store: Arc<MaildirStore>,
     known: RwLock<KnownPlaces>,
-    /// Mailboxes that had been made anew when `known` was last right.
+    /// Number of rebuilt mailboxes when `known` was last valid.
     replaced: AtomicU64,
     making: Mutex<HashMap<Arc<str>, watch::Receiver<bool>>>,
     makers: Arc<Semaphore>,
 }
 
-/// Mailboxes that mail has come to.
+/// Mailboxes that have received mail.
 #[derive(Default)]
 struct KnownPlaces {
     /// Mailboxes by path of the Maildir.
@@ -72,14 +73,14 @@ impl KnownPlaces {
     }
 }
 
-/// True of the path of a folder. Others are those of INBOXes.
+/// True for the path of a folder, false for an INBOX.
 fn is_folder(path: &str) -> bool {
     path.rsplit('/').next().is_some_and(|last| last.starts_with('.'))
 }
 
 impl Inner {
-    /// The mailbox of a path. Usually the ledger has it. A new INBOX, or a folder whose directory must be checked,
-    /// waits in a queue that a hung mount may hold up.
+    /// Looks up the mailbox of a path, usually in the ledger. A new INBOX, or a folder whose directory must be checked,
+    /// waits in a queue that a hanging mount may block.
     async fn open(&self, path: &str) -> Option<Place> {
         let path = MailboxPath::parse(path).ok()?;
         if is_folder(path.as_str()) {
@@ -121,9 +122,9 @@ impl std::fmt::Debug for MailArrivals {
 /// A mailbox as mail finds it.
 #[derive(Debug, Clone)]
 enum Place {
-    /// An INBOX that may be given UIDs.
+    /// An INBOX with UIDs enabled.
     Open(u32),
-    /// A folder, which may be given UIDs as long as it has this path.
+    /// A folder; UIDs may be assigned while it has this path.
     Folder(Arc<MailboxCore>),
     /// A mailbox that could not be made; not retried before this time.
     Closed(Instant),
@@ -135,7 +136,7 @@ impl Place {
     }
 }
 
-/// A folder of this path keeps it as long as the guard lives.
+/// Prevents the folder of this path from moving while the guard lives.
 fn held(core: &MailboxCore, path: &str, adding: OwnedRwLockReadGuard<()>) -> Option<Arc<dyn Held>> {
     let is_same = !core.is_deleted.load(Ordering::Relaxed) && lock(&core.path).as_str() == path;
     is_same.then(|| Arc::new(adding) as Arc<dyn Held>)
@@ -146,7 +147,7 @@ fn closed() -> Place {
     Place::Closed(Instant::now() + CLOSED_FOR)
 }
 
-/// The Maildirs of a message with their numbers, which are those that delivery gives them: parts of the names of files.
+/// The Maildirs of a message, with delivery's target numbers, which are parts of file names.
 fn targets<'a>(mail: &'a Mail<'a>) -> impl Iterator<Item = (u16, &'a Arc<str>, &'a MailRecipient)> {
     let places = mail.recipients.iter().filter_map(|recipient| match &recipient.place {
         MailPlace::Maildir(path) => Some((path, recipient)),
@@ -186,7 +187,7 @@ impl MailArrivals {
         ask().await.unwrap_or(true) || self.0.store.look_at_account(path).await && ask().await.unwrap_or(true)
     }
 
-    /// True if the mailbox of a path must be looked up or made, or is held by RENAME or DELETE.
+    /// True if the mailbox of a path must be looked up or made, or is locked by RENAME or DELETE.
     fn is_to_make(&self, path: &str) -> bool {
         match self.known(path) {
             None => true,
@@ -199,7 +200,7 @@ impl MailArrivals {
         }
     }
 
-    /// Forgets a folder that has another path now, or is gone, once nobody renames it any more.
+    /// Forgets a moved or removed folder, once its RENAME has ended.
     async fn forget_moved(&self, path: &str) {
         if let Some(Place::Folder(core)) = self.known(path) {
             let adding = Arc::clone(&core.adding).read_owned().await;
@@ -212,7 +213,7 @@ impl MailArrivals {
         }
     }
 
-    /// Finds or makes the mailboxes of a message, and waits a little for all of them.
+    /// Finds or makes the mailboxes of a message, and waits briefly for all of them.
     async fn make(&self, mail: &Mail<'_>) {
         let to_make: Vec<_> = targets(mail).map(|(_, path, _)| path).filter(|path| self.is_to_make(path)).collect();
         let mut making = Vec::new();
@@ -258,7 +259,7 @@ impl MailArrivals {
         made
     }
 
-    /// The mailbox of a path, if it can be given UIDs. Until the batch is published a folder keeps its path.
+    /// The mailbox of a path, if UIDs can be assigned. Until the batch is published a folder keeps its path.
     fn take(&self, path: &str, pins: &mut Vec<Arc<dyn Held>>) -> Option<u32> {
         match self.known(path)? {
             Place::Open(mailbox) => Some(mailbox),
@@ -271,7 +272,7 @@ impl MailArrivals {
         }
     }
 
-    /// Adds the entries of all mailboxes that can be given UIDs.
+    /// Adds the entries of all mailboxes that can assign UIDs.
     fn add_entries(&self, mail: &Mail<'_>, body: BodyFacts, reserved: &mut Reserved) {
         let stream = self.0.store.ledger().stream();
         let (now, is_alone) = (now_secs(), targets(mail).nth(1).is_none());
@@ -339,7 +340,7 @@ pub(super) fn stamp<'a>(ledger: &'a MailLedger, entries: &mut [Entry]) -> Option
     uids.map(|uids| Box::new(uids) as Box<dyn Guard>)
 }
 
-/// The entry of kind *new* with another first UID. Mostly nobody else holds its octets, and they are not copied.
+/// The entry of kind *new* with another first UID. Usually its octets are unshared, and are not copied.
 fn with_first_uid(payload: Bytes, uid: u32) -> Bytes {
     let mut octets = payload.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
     (&mut octets[MailEntry::FIRST_UID_AT..]).put_u32_le(uid);

@@ -1,10 +1,10 @@
-//! Lets the first session after a start skip the listing, if the directories are unchanged since an earlier one.
+//! Skips the listing for the first session after a start, if the directories are unchanged.
 //!
 //! The head of a mailbox has its directories' stamps from the last complete listing. They hold for one boot: after a
-//! power cut a directory may have other content with the same time. The listing still runs, after the answer: it
-//! finds names and inodes of files, for which reading a message waits.
+//! power cut a directory may have other content with the same time. The listing still runs, after the answer: it finds
+//! names and inodes of files, which reading a message needs.
 //!
-//! STATUS needs no names: the numbers of a mailbox that is not in memory are those of its head, and none of its messages is loaded.
+//! STATUS needs no names: the counters of an unloaded mailbox are in its head, and no message is loaded.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,7 +32,7 @@ pub(super) fn sealed(stamps: [Stamp; 2]) -> Option<SealedStamps> {
 }
 
 impl MailboxCore {
-    /// Shows the messages that were read from the ledger just now, if the directories need no listing for that.
+    /// Shows the messages just read from the ledger, if the directories need no listing first.
     pub fn show_before_listing(&self, reader: &MaildirReader) {
         let Some(now) = reader.stamps().ok().and_then(sealed) else { return };
         let recent_from = match &*lock(&self.state) {
@@ -43,12 +43,12 @@ impl MailboxCore {
         self.looked.send_modify(|looked| looked.is_ahead = true);
     }
 
-    /// True if its messages are in memory, or nobody has them.
+    /// True if its messages are in memory, or the mailbox is unused.
     pub fn is_loaded(&self) -> bool {
         self.is_deleted.load(Ordering::Relaxed) || lock(&self.state).is_some()
     }
 
-    /// True if a look alone can tell its numbers.
+    /// True if its counters require a look.
     pub fn needs_look(&self) -> bool {
         self.is_loaded() && !self.looked.borrow().is_ahead
     }
@@ -58,12 +58,12 @@ impl MailboxCore {
         self.reader().ok()?.stamps().ok().and_then(sealed)
     }
 
-    /// The UID from which on messages are `\Recent`, once that is known.
+    /// The UID from which on messages are `\Recent`, once known.
     pub fn known_recent_from(&self) -> Option<u32> {
         self.is_recent_known.load(Ordering::Relaxed).then(|| self.recent_from.load(Ordering::Relaxed))
     }
 
-    /// The numbers of a mailbox that is not in memory, if the directories need no listing for that. Blocks.
+    /// The counters of an unloaded mailbox, if the directories need no listing first. Blocks.
     pub fn stored_status(&self) -> Option<MailboxStatus> {
         if self.is_loaded() {
             return None;
@@ -77,7 +77,7 @@ impl MailboxCore {
             .map(|numbers| numbers.status)
     }
 
-    /// The counters shown while messages are being read, if no mail came since.
+    /// The counters shown while messages are loaded, if no mail has arrived since.
     fn opening_status(&self, stamps: SealedStamps) -> Option<MailboxStatus> {
         let (numbers, of) = {
             let looked = self.looked.borrow();
@@ -88,7 +88,7 @@ impl MailboxCore {
         (of == stamps && !self.shared.ledger.has_tail(self.id)).then_some(MailboxStatus { recent, ..numbers.status })
     }
 
-    /// The messages of a mailbox whose first listing goes on, if it can find no change. Blocks.
+    /// The messages of a mailbox whose first listing is running, if it can find no change. Blocks.
     pub fn before_listing(&self) -> Option<Arc<Messages>> {
         let now = self.stamps_now()?;
         let is_gone = self.is_deleted.load(Ordering::Relaxed);
@@ -98,14 +98,14 @@ impl MailboxCore {
         lock(&self.state).as_ref().filter(|state| state.stamps == now).map(|state| Arc::clone(&state.now))
     }
 
-    /// Messages from this UID on are `\Recent`. The first who says so is right: sessions have taken some since.
+    /// Sets the UID from which on messages are `\Recent`. The first call counts: sessions have taken some since.
     pub fn found_recent(&self, from: u32) {
         if !self.is_recent_known.swap(true, Ordering::Relaxed) {
             self.recent_from.store(from, Ordering::Relaxed);
         }
     }
 
-    /// Waits for the listing that the mailbox was shown without.
+    /// Waits for the pending first listing.
     pub async fn listed(&self) {
         // It cannot fail: the sender is in `self`.
         let _ = self.looked.subscribe().wait_for(|looked| !looked.is_ahead).await;
@@ -135,7 +135,7 @@ impl MailboxCore {
 }
 
 impl Shared {
-    /// Notes for the next commit how directories were listed.
+    /// Notes the stamps of listings for the next commit.
     pub fn note_listings(&self) {
         let notes = self.loaded.all().into_iter().filter_map(|mailbox| mailbox.core().listing_note());
         self.ledger.note(&notes.collect::<Vec<FileNote>>());
@@ -143,8 +143,8 @@ impl Shared {
 }
 
 impl MaildirStore {
-    /// Records the last listing of each mailbox's directories, so that the first sessions after the next start wait for
-    /// none. Call it before the ledger ends.
+    /// Records the last listing of each mailbox's directories, so that first sessions after the next start need not
+    /// wait. Call it before the ledger ends.
     pub fn note_listings(&self) {
         self.shared.note_listings();
     }

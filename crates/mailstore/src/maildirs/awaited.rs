@@ -1,4 +1,4 @@
-//! Messages whose files are not made yet: their octets are in the spool.
+//! Messages without a file yet: their octets are in the spool.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::store::Asked;
 /// The header of a message in the spool. Blocks.
 ///
 /// # Errors
-/// [`ReadError::NotFound`] once the file is there: then it is read instead.
+/// [`ReadError::NotFound`] once the file exists: then read the file.
 pub(super) fn header_of(in_spool: &MessageReader) -> Result<Bytes, ReadError> {
     let (mut out, mut searched) = (Vec::new(), 0);
     while out.len() < HEADER_BYTES_MAX {
@@ -33,7 +33,7 @@ pub(super) fn header_of(in_spool: &MessageReader) -> Result<Bytes, ReadError> {
     Ok(out.into())
 }
 
-/// A message that may get its file while it is read: the octets are the same.
+/// A message that may get its file during the read, with the same octets.
 pub(super) struct AwaitedBody {
     pub in_spool: MessageReader,
     /// Opens the file.
@@ -74,7 +74,7 @@ pub(super) fn unreadable(error: &ReadError) -> MailstoreError {
     }
 }
 
-/// A message whose file was not listed yet, if the spool has it. Blocks.
+/// An unlisted message, if it is in the spool. Blocks.
 pub(super) fn in_spool(ledger: &MailLedger, id: u32, message: &MailFile) -> Option<MessageReader> {
     let (lsn, number) = message.awaited()?;
     let entries = ledger.spool().entries(ledger.stream(), Lsn::new(lsn)).ok()?;

@@ -15,7 +15,7 @@ use crate::line_ends::FileForm;
 use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, copied, cut_header};
 use crate::store::Asked;
 
-/// Octets of a file that are read at once. Converted they are at most twice as many, which is what one read may give.
+/// Octets of one read of a file. Conversion at most doubles them, up to the limit of one read.
 pub(super) const CHUNK: usize = BODY_READ_MAX / 2;
 /// Octets of a file that are read first for its header.
 const HEADER_READ: usize = 8 << 10;
@@ -25,7 +25,7 @@ const HEADER_READ: usize = 8 << 10;
 pub(super) struct Layout {
     /// Octets in all.
     len: u64,
-    /// Of each chunk: the offset of its first octet, times two, plus one if the octet before it is a CR.
+    /// For each chunk: the offset of its first octet times two, plus one if the octet before it is a CR.
     chunks: Vec<u64>,
 }
 
@@ -55,14 +55,14 @@ impl Layout {
         self.len
     }
 
-    /// The chunk that has this octet, with its first octet's offset and whether it stands after a CR.
+    /// The chunk that contains this octet, with its first octet's offset and true if a CR precedes it.
     fn chunk(&self, offset: u64) -> (u64, u64, bool) {
         let at = self.chunks.partition_point(|start| start / 2 <= offset).max(1) - 1;
         (at as u64, self.chunks[at] / 2, self.chunks[at] % 2 == 1)
     }
 }
 
-/// One chunk of a file that had `size` octets when it was opened.
+/// One chunk of a file that had `size` octets when opened.
 fn read_chunk<'a>(file: &File, size: u64, chunk: u64, buffer: &'a mut [u8]) -> Result<&'a [u8], MailstoreError> {
     let from = chunk * CHUNK as u64;
     let len = usize::try_from(size.saturating_sub(from)).unwrap_or(CHUNK).min(CHUNK);
@@ -78,7 +78,7 @@ fn read_at(file: &File, from: u64, piece: &mut [u8]) -> Result<(), MailstoreErro
     })
 }
 
-/// The octets of a message that are sent. Blocks: a long file is read once, if that was not done before.
+/// The wire size of a message. Blocks: a long file is read once, unless it was before.
 pub(super) fn wire_len(file: &File, size: u64, message: &MailFile) -> Result<u64, MailstoreError> {
     Ok(layout_of(file, size, message.form(size), message)?.len())
 }
@@ -98,7 +98,7 @@ fn layout_of(file: &File, size: u64, form: FileForm, message: &MailFile) -> Resu
 
 /// An open message.
 pub(super) enum FileBody {
-    /// All octets of a short one.
+    /// All octets of a short message.
     Short(Bytes),
     /// A file that is read chunk by chunk.
     Long { file: Arc<File>, size: u64, form: FileForm, layout: Arc<Layout>, turns: ReadTurns },
@@ -221,7 +221,7 @@ pub(super) fn header(file: &File, size: u64, message: &MailFile) -> Result<Bytes
     Ok(out.into())
 }
 
-/// A blocking call that did not come back: the runtime ends, or a bug.
+/// A blocking call that never returned: the runtime ends, or a bug.
 pub(super) fn ended(error: tokio::task::JoinError) -> MailstoreError {
     MailstoreError::Unavailable(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! One boot of the machine. Without a power cut a file system shows all that was done, synced or not.
+//! One boot of the machine. Without a power cut a file system shows all changes, synced or not.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ pub(super) fn boot_id() -> &'static str {
     ID.get_or_init(|| std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default())
 }
 
-/// Like [`boot_id`], as a number; `None` if it cannot be known.
+/// Like [`boot_id`], as a number; `None` if unknown.
 pub(super) fn boot_number() -> Option<u64> {
     let digits: String = boot_id().chars().filter(char::is_ascii_hexdigit).collect();
     let number = u128::from_str_radix(&digits, 16).ok()?;

@@ -1,4 +1,4 @@
-//! The change queue of a mailbox: changes that wait are computed by one leader, one after the other, and become durable in one batch.
+//! The change queue of a mailbox: one leader computes waiting changes one by one, and makes them durable in one batch.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::error::MailstoreError;
 use crate::ledger::MailLedgerError;
 use crate::store::StoredFlags;
 
-/// The most changes of one batch.
+/// Maximum changes of one batch.
 const CHANGES_MAX: usize = 256;
 /// A change that is not in a batch by then is withdrawn. The spool has such a limit for the batch.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -41,7 +41,7 @@ struct WaitingChange {
 }
 
 impl ChangeQueue {
-    /// Makes a change, durably. If the future is dropped, the change is made all the same.
+    /// Makes a change, durably. If the future is dropped, the change is made nevertheless.
     ///
     /// # Errors
     /// See [`MailstoreError`]. Nothing was changed, unless the spool has failed.
@@ -107,7 +107,7 @@ fn ended() -> MailstoreError {
     MailstoreError::Unavailable("the server ends".to_owned())
 }
 
-/// Ends the lead of a task that panics: the changes that wait are refused, and the next one leads itself.
+/// Ends the lead of a panicking task: waiting changes are refused, and the next one leads itself.
 struct Leading<'a>(&'a ChangeQueue);
 
 impl Drop for Leading<'_> {
@@ -120,7 +120,7 @@ impl Drop for Leading<'_> {
     }
 }
 
-/// Makes all changes that wait, and those that come meanwhile.
+/// Makes all waiting changes, and those that arrive meanwhile.
 fn lead(core: &Arc<MailboxCore>) {
     let _leading = Leading(&core.changes);
     while let Some((operations, last)) = core.changes.next() {

@@ -34,9 +34,10 @@ use crate::row::{Uid, UidValidity};
 use crate::store::CopiedMessages;
 use crate::table::flag_bits;
 
-/// Octets that are copied at once from one file system to another.
+/// Octets copied at once between file systems.
 const COPY_BYTES: usize = 256 << 10;
-/// Copies whose files are open at once. A journal that has written the first fsync has written the links of all others before it.
+/// Copies with open files at a time. A journal that has written the first fsync has written the links of all earlier
+/// ones.
 const SYNCED_AT_ONCE: usize = 128;
 /// Octets of all entries of a COPY or MOVE. Tests reach it.
 const ENTRY_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 32 << 20 };
@@ -59,14 +60,14 @@ impl CopyNames {
         Self { host: Host::of_this_machine(), nonce, count: AtomicU64::new(0) }
     }
 
-    /// A new unique name with the copied file's mark of its line ends.
+    /// A new unique name with the copied file's mark for line ends.
     pub fn next(&self, secs: u32, lsn: u64, is_own: bool, (disk_size, wire_size): (u64, u64)) -> UniqueName {
         let (count, nonce) = (self.count.fetch_add(1, Ordering::Relaxed), self.nonce);
         let unique = if is_own { format!("J{lsn:x}R{nonce:08x}T{count}") } else { format!("C{count}R{nonce:08x}") };
         UniqueName::new(secs.into(), &unique, &self.host, disk_size, wire_size)
     }
 
-    /// True if an entry of `copies` would be too long.
+    /// True if an entry for `copies` would be too long.
     fn are_too_many(&self, copies: usize) -> bool {
         copies.saturating_mul(MESSAGE_BYTES + NAME_BYTES + self.host.as_str().len()) > ENTRY_BYTES_MAX
     }
@@ -74,22 +75,23 @@ impl CopyNames {
 
 /// A copy in `tmp/`.
 pub(super) struct CopiedFile {
-    /// UID of the copied message; 0 if there is none.
+    /// UID of the copied message; 0 without one.
     pub uid: u32,
     pub name: UniqueName,
     pub facts: FileFacts,
     /// Flags, with the keyword bits of the target mailbox.
     pub flags: MessageFlags,
     pub internal_date: u32,
-    /// Batch and number of the body; zeros if no batch has it.
+    /// Batch and number of the body; zeros without a batch.
     pub email_id: (u64, u16),
-    /// The name says how it is sent.
+    /// True if the name tells the wire form.
     pub is_own: bool,
 }
 
-/// Copies messages from one mailbox to another, or moves them; those whose files are gone are passed over. Blocks.
+/// Copies or moves messages to another mailbox; messages without files are skipped. Blocks.
 ///
-/// No lock of a mailbox is held while files of the other are read or made. So a directory that hangs holds up this copy, and no change of the other mailbox.
+/// No lock of a mailbox is held while files of the other are read or made. So a hanging directory delays this copy, but
+/// no change of the other mailbox.
 ///
 /// # Errors
 /// See [`MailstoreError`]; nothing is copied.
@@ -134,7 +136,7 @@ pub(super) struct Copying<'a> {
 }
 
 impl<'a> Copying<'a> {
-    /// Reads both mailboxes from the ledger, if need be: each while its own changes wait.
+    /// Loads both mailboxes from the ledger if necessary, each in its own change queue.
     pub fn open(from: &'a Arc<MailboxCore>, to: &'a Arc<MailboxCore>) -> Result<Self, MailstoreError> {
         let reader = from.reader().ok();
         {
@@ -147,7 +149,7 @@ impl<'a> Copying<'a> {
         Ok(Self { from, to, reader, maildir })
     }
 
-    /// Begins to add messages that are no copies. `changing` is held.
+    /// Begins to add messages that are no copies. `changing` is locked.
     pub fn begin(to: &'a Arc<MailboxCore>) -> Result<Self, MailstoreError> {
         let maildir = open_maildir(to)?;
         to.load(to.reader().ok().as_ref(), &mut Oddities::default())?;
@@ -167,7 +169,7 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
-    /// Makes the copies durable as messages, with the flags that theirs have now. Messages that have gone meanwhile are passed over.
+    /// Makes the copies durable as messages, with the present flags of their originals. Vanished messages are skipped.
     pub fn finish(&self, mut copies: Vec<CopiedFile>, moves: bool) -> Result<Option<CopiedMessages>, MailstoreError> {
         let (from, to) = (self.from, self.to);
         let is_same = from.id == to.id;
@@ -201,7 +203,8 @@ impl<'a> Copying<'a> {
         }))
     }
 
-    /// Flags of the copies as their messages have them now, in the bits of the other mailbox. `changing` of both is held, and no file is looked at.
+    /// The present flags of the originals, as bits of the other mailbox. `changing` of both is locked, and no file is
+    /// accessed.
     fn settle(&self, copies: &mut Vec<CopiedFile>) -> Result<NewKeywords, MailstoreError> {
         self.from.load(None, &mut Oddities::default())?;
         self.to.load(None, &mut Oddities::default())?;
@@ -236,7 +239,8 @@ impl<'a> Copying<'a> {
         if names.iter().all(|name| keywords.flag(name).is_some()) { Ok(keywords) } else { Err(MailstoreError::Limit) }
     }
 
-    /// Makes copies in `tmp/`; their octets are durable, their names are not. After an error `copies` has those that were made.
+    /// Makes copies in `tmp/`; their octets are durable, their names are not. After an error `copies` has the finished
+    /// ones.
     pub fn make_some(
         &self,
         messages: &[&Message<Arc<MailFile>>],
@@ -300,7 +304,7 @@ impl<'a> Copying<'a> {
         Ok((name, file, is_own))
     }
 
-    /// Delivery has yet to make the file.
+    /// Delivery has not made the file yet.
     fn of_spool(
         &self,
         message: &Message<Arc<MailFile>>,
@@ -318,7 +322,7 @@ impl<'a> Copying<'a> {
         not_written(self.to, &error)
     }
 
-    /// A second name of the file, or a copy of its octets where that cannot be.
+    /// A second name of the file, or a copy of its octets if linking is impossible.
     fn link(&self, message: &Message<Arc<MailFile>>, opened: File, name: &str) -> io::Result<File> {
         let file = &message.file;
         let linked = match &self.reader {
@@ -433,7 +437,7 @@ impl CopiedFile {
     }
 }
 
-/// The Maildir that files are put into; that of an INBOX is made.
+/// Opens the Maildir for the new files; makes that of an INBOX.
 pub(super) fn open_maildir(to: &MailboxCore) -> Result<Maildir, MailstoreError> {
     let (root, path) = (&to.shared.root, lock(&to.path).clone());
     let maildir = match root.existing_mailbox(&path) {
@@ -461,7 +465,7 @@ pub(super) fn write_tmp(
     Ok(file)
 }
 
-/// The answer if a file cannot be made.
+/// The error for a file that cannot be made.
 pub(super) fn not_written(to: &MailboxCore, error: &io::Error) -> MailstoreError {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => MailstoreError::NoSpace,

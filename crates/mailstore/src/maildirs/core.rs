@@ -1,4 +1,4 @@
-//! One Maildir at work, on threads that may block: looks for changes, and opens messages.
+//! An active Maildir, on blocking threads: looks for changes, and opens messages.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -36,17 +36,17 @@ use crate::name::{MailboxName, SpecialUse};
 use crate::row::{Uid, UniqueIds};
 use crate::table::MailboxHead;
 
-/// Attempts to change the table of letters while another program has it locked.
+/// Attempts to change the letter table while another program has locked it.
 const LOCK_TRIES: usize = 5;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-/// Rounds in which files are given other keys in one look.
+/// Rounds of giving files other keys in one look.
 const RENAMES_MAX: usize = 3;
 
 pub(super) struct MailboxCore {
     pub shared: Arc<Shared>,
     pub owner: Arc<Owner>,
     pub id: u32,
-    /// Set once entries name the id.
+    /// True once entries use the id.
     pub is_spent: AtomicBool,
     /// A takeover that had spent the id has failed.
     pub is_broken: AtomicBool,
@@ -59,24 +59,24 @@ pub(super) struct MailboxCore {
     pub uid_validity: AtomicU32,
     pub recent_from: AtomicU32,
     pub is_recent_known: AtomicBool,
-    /// `None` until it is read from the ledger. Not held while anything blocks.
+    /// `None` until it is read from the ledger. Never locked during blocking calls.
     pub state: Mutex<Option<MailboxState>>,
     pub looks: Mutex<Looks>,
     /// Events in its directories, while they are watched.
     pub dir_events: Arc<DirEvents>,
     pub looked: watch::Sender<Looked>,
-    /// UIDs whose file turned out to have another content.
+    /// UIDs whose file has another content.
     pub suspects: Mutex<HashSet<u32>>,
     /// Sizes of messages on the disk and on the wire, where they are not those that were recorded. By UID.
     pub sizes: Mutex<BTreeMap<u32, (u64, u64)>>,
     pub told: Told,
-    /// Held while flags change, messages are removed or files are renamed, until that is durable. A listing holds it
+    /// Locked while flags change, messages are removed or files are renamed, until that is durable. A listing locks it
     /// too, so that it shows no name from before a rename. Lock order: the lower mailbox id first.
     pub changing: Mutex<()>,
     pub changes: ChangeQueue,
     /// A task is writing flags into file names.
     pub is_writing_names: AtomicBool,
-    /// Names of files could not be made durable: until the next opening none counts as durable.
+    /// File names could not be made durable: until the next opening none counts as durable.
     pub has_lost_names: AtomicBool,
     /// The state was read from the ledger, and its files were not listed since.
     pub is_unlisted: AtomicBool,
@@ -85,7 +85,7 @@ pub(super) struct MailboxCore {
     /// Held while a message is added, and exclusively by RENAME and DELETE.
     pub adding: Arc<RwLock<()>>,
     pub is_deleted: AtomicBool,
-    /// `None` until a session of POP3 asks. They come with the takeover alone.
+    /// `None` until a POP3 session asks. They are made only at the takeover.
     pub unique_ids: Mutex<Option<Arc<UniqueIds>>>,
     pub uid_list: Mutex<UidListState>,
 }
@@ -138,7 +138,7 @@ impl MailboxCore {
         (known, outcome)
     }
 
-    /// A look beside those of sessions. Blocks.
+    /// A look in addition to those of sessions. Blocks.
     pub fn look_once(&self) -> Result<(), MailstoreError> {
         let outcome = self.look(Known::default()).1;
         // Of this listing the memory of the others has nothing.
@@ -193,7 +193,7 @@ impl MailboxCore {
         Ok(())
     }
 
-    /// Dovecot's list of UIDs changes only where another server runs.
+    /// Checks Dovecot's UID list, which changes only if another server runs.
     fn check_alone(&self, known: &mut Known, reader: Option<&MaildirReader>) -> Result<(), MailstoreError> {
         let Some(reader) = reader else { return Ok(()) };
         let stamp = reader.uid_list_stamp().map_err(|error| self.failed(&error))?;
@@ -207,7 +207,8 @@ impl MailboxCore {
         Err(MailstoreError::Unavailable("another server keeps this mailbox".to_owned()))
     }
 
-    /// Takes in what has been published. A mailbox that is not in memory is read from the ledger, and made if there is none. `changing` is held.
+    /// Applies published entries. An unloaded mailbox is read from the ledger, and created if missing. `changing` is
+    /// locked.
     pub fn load(&self, reader: Option<&MaildirReader>, odd: &mut Oddities) -> Result<(), MailstoreError> {
         if self.is_deleted.load(Ordering::Relaxed) {
             return Err(MailstoreError::NoMailbox);
@@ -232,7 +233,7 @@ impl MailboxCore {
         Ok(())
     }
 
-    /// Makes the mailbox, if the ledger does not have it. Without a special use it has that of its name, if that is free.
+    /// Creates the mailbox if the ledger lacks it. Without a special use it gets that of its name, if free.
     pub fn make(
         &self,
         reader: Option<&MaildirReader>,
@@ -266,7 +267,7 @@ impl MailboxCore {
         true
     }
 
-    /// Shows the state to sessions. Its lock is held, so that they see states in their order.
+    /// Publishes the state to sessions. Its lock is held, so that they see states in order.
     pub fn show(&self, state: &MailboxState) {
         self.looked.send_if_modified(|looked| {
             let is_same = looked.messages.as_ref().is_some_and(|shown| Arc::ptr_eq(shown, &state.now));
@@ -350,8 +351,8 @@ impl MailboxCore {
         MailstoreError::Unavailable(error.to_string())
     }
 
-    /// The bit of a keyword with a letter in file names, which it may get now. `None` if no letter is left, or the
-    /// table of letters cannot be changed. Blocks.
+    /// The bit of a keyword with a letter in file names, assigned now if necessary. `None` without a free letter, or if
+    /// the letter table cannot be changed. Blocks.
     pub fn letter_of(&self, keyword: &str) -> Option<u8> {
         let path = lock(&self.path).clone();
         let maildir = self.shared.root.existing_mailbox(&path).ok()?;
@@ -366,7 +367,7 @@ impl MailboxCore {
         None
     }
 
-    /// The mailbox, for who opens messages.
+    /// The mailbox, for opening messages.
     pub fn reader_of_mail(&self) -> Result<MaildirReader, MailstoreError> {
         self.reader().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => MailstoreError::Gone,
@@ -374,7 +375,7 @@ impl MailboxCore {
         })
     }
 
-    /// Opens the file with the content that the UID belongs to, and gives its size. Blocks.
+    /// Opens the file with the UID's content, and returns its size. Blocks.
     pub fn open(&self, uid: u32, file: &MailFile) -> Result<(File, u64), MailstoreError> {
         self.open_by(&self.reader_of_mail()?, uid, file)
     }
@@ -402,7 +403,7 @@ impl MailboxCore {
         self.opened(uid, file, opened.ok_or(MailstoreError::Gone)?)
     }
 
-    /// The file is that of the message.
+    /// Verifies that the file is that of the message.
     fn opened(
         &self,
         uid: u32,

@@ -10,16 +10,16 @@ use posthaste_maildir::{MaildirReader, Subdir, UniqueName};
 use super::body::Layout;
 use crate::line_ends::FileForm;
 
-/// A mailbox that is open has one for each message: it is small.
+/// Stored for each message of an open mailbox, so it is small.
 #[derive(Debug)]
 pub(super) struct MailFile {
-    /// Name of the last listing. Before the first listing its letters are those that follow from the flags.
+    /// Name at the last listing. Before the first listing, its letters follow from the flags.
     pub name: Box<str>,
     /// Inode from the directory; 0 before the first listing.
     inode: AtomicU64,
-    /// Bytes of the content that the UID belongs to, plus one; 0: not known.
+    /// Bytes of the UID's content on disk, plus one; 0: unknown.
     disk_size: u64,
-    /// The size that is sent, plus one; 0: not known.
+    /// The wire size plus one; 0: unknown.
     wire_size: AtomicU64,
     /// See [`Self::body`]: batch, and number there. Each is 0 where `has_body` is false.
     body: u64,
@@ -30,22 +30,22 @@ pub(super) struct MailFile {
     inspected: OnceLock<Box<InspectedFile>>,
 }
 
-/// Facts of a file's content, found by looking at it.
+/// Facts of a file's content, found by reading it.
 #[derive(Debug, Clone)]
 struct InspectedFile {
     /// Facts of the content that the UID belongs to.
     facts: FileFacts,
-    /// Chunks of a file that is longer than one.
+    /// Chunks of a file longer than one chunk.
     layout: OnceLock<Arc<Layout>>,
 }
 
-/// A size as it is kept: 0 means that it is not known.
+/// A stored size: 0 means unknown.
 fn kept_size(size: Option<u64>) -> u64 {
     size.map_or(0, |size| size.saturating_add(1))
 }
 
 impl MailFile {
-    /// A file that was listed and looked at.
+    /// A file that was listed and examined.
     pub fn new(subdir: Subdir, name: Box<str>, inode: u64, facts: FileFacts) -> Self {
         let sizes = sizes_of_name(&name).filter(|(disk_size, _)| *disk_size == facts.size);
         let file = Self::unseen(subdir, name, Some(facts.size), sizes.map(|(_, wire_size)| wire_size));
@@ -54,7 +54,7 @@ impl MailFile {
         file
     }
 
-    /// A file that was not looked at since the start.
+    /// A file that was not examined since the start.
     pub fn unseen(subdir: Subdir, name: Box<str>, disk_size: Option<u64>, wire_size: Option<u64>) -> Self {
         Self {
             name,
@@ -69,7 +69,8 @@ impl MailFile {
         }
     }
 
-    /// The file that delivery makes for a message. Until it is listed, its name here is the part that is known: see [`own_part`].
+    /// The file that delivery makes for a message. Until it is listed, its name here is the known part: see
+    /// [`own_part`].
     pub fn of_delivery(body: (u64, u16), nonce: u32, wire_size: Option<u64>) -> Self {
         let name = format!("J{:x}R{nonce:08x}T{}", body.0, body.1).into();
         Self::unseen(Subdir::New, name, None, wire_size).with_body(body)
@@ -79,19 +80,19 @@ impl MailFile {
         Self { body, target, has_body: true, ..self }
     }
 
-    /// The batch and number of the body, of mail that was accepted here.
+    /// The batch and number of the body of locally accepted mail.
     pub fn body(&self) -> Option<(u64, u16)> {
         self.has_body.then_some((self.body, self.target))
     }
 
-    /// The file as delivery makes it, of a message whose body it has: nothing of a listing is known any more.
+    /// Resets a locally accepted message to delivery's file: the listing is forgotten.
     pub fn not_listed(&self) -> Option<Self> {
         let body = self.body()?;
         let unique = own_part(&self.name).unwrap_or(&self.name).into();
         Some(Self::unseen(Subdir::New, unique, None, self.wire_size()).with_body(body))
     }
 
-    /// The batch and number of the body, of a message whose file was not listed since the start.
+    /// The batch and number of the body of a message whose file was not listed since the start.
     pub fn awaited(&self) -> Option<(u64, u16)> {
         self.body().filter(|_| self.inode().is_none())
     }
@@ -146,12 +147,12 @@ impl MailFile {
         self.facts().unwrap_or_default()
     }
 
-    /// Facts of the file with the content that the UID belongs to, if it was looked at since the start.
+    /// Facts of the file with the UID's content, if it was examined since the start.
     pub fn content_facts(&self) -> Option<FileFacts> {
         self.facts().filter(|_| self.awaited().is_none())
     }
 
-    /// The order in which files that were found together get their UIDs: time and name.
+    /// Order in which files that were found together get UIDs: time and name.
     pub fn age_order(&self) -> (i64, &str) {
         (self.known_facts().mtime_ns, &self.name)
     }
@@ -163,7 +164,7 @@ impl MailFile {
         }
     }
 
-    /// Chunks of a file that is longer than one, once it was read.
+    /// Chunks of a file longer than one chunk, once it was read.
     pub fn layout(&self) -> Option<&Arc<Layout>> {
         self.inspected.get()?.layout.get()
     }
@@ -183,7 +184,7 @@ impl MailFile {
         self.wire_size.store(kept_size(Some(size)), Ordering::Relaxed);
     }
 
-    /// How it is sent. A name of ours says whether it was stored verbatim; where it does not fit the file, the file counts as foreign.
+    /// Its wire form. Our names tell if it was stored verbatim; a name that does not match its file counts as foreign.
     pub fn form(&self, size: u64) -> FileForm {
         match self.is_own(size).then(|| UniqueName::parse(&self.name)?.is_verbatim()).flatten() {
             Some(true) => FileForm::Verbatim,
@@ -192,7 +193,7 @@ impl MailFile {
         }
     }
 
-    /// True if delivery has made it, and it has the size that its name says.
+    /// True if delivery has made it, and its size is that of its name.
     pub fn is_own(&self, size: u64) -> bool {
         let name = UniqueName::parse(&self.name).filter(|name| name.unique().is_some_and(is_ours));
         name.is_some_and(|name| name.disk_size() == Some(size))
@@ -203,7 +204,7 @@ impl MailFile {
     }
 }
 
-/// Sizes on the disk and on the wire, as a name says them. A name can say anything.
+/// Sizes on disk and on the wire according to a name. They are unverified.
 fn sizes_of_name(name: &str) -> Option<(u64, u64)> {
     let name = UniqueName::parse(name)?;
     let (disk_size, wire_size) = (name.disk_size()?, name.wire_size()?);
@@ -227,7 +228,7 @@ fn without_letters(name: &str) -> &str {
     base.filter(|base| !base.is_empty()).unwrap_or(name)
 }
 
-/// The part of a name that delivery has given which says whose it is: batch, opening and number of the recipient.
+/// The identifying part of a name given by delivery: batch, opening and number of the recipient.
 pub(super) fn own_part(name: &str) -> Option<&str> {
     let key = key_of_name(name);
     key.split('.').nth(1).filter(|unique| is_ours(unique))
@@ -251,7 +252,7 @@ pub(super) fn find_again(reader: &MaildirReader, file: &MailFile) -> io::Result<
     Ok(found)
 }
 
-/// The middle part of names that delivery gives: `J`, hexadecimal, `R`, hexadecimal, `T`, a number.
+/// The middle part of delivery's names: `J`, hexadecimal, `R`, hexadecimal, `T`, a number.
 fn is_ours(unique: &str) -> bool {
     let parts = || {
         let (id, rest) = unique.strip_prefix('J')?.split_once('R')?;

@@ -1,4 +1,4 @@
-//! The first login of an account: its usual folders, and the subscriptions that it begins with.
+//! The first login of an account: its usual folders and initial subscriptions.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,8 @@ use crate::name::{MailboxName, SpecialUse};
 use crate::table::NameRow;
 
 impl MaildirAccount {
-    /// Makes what a first login finds missing. If that fails, the session has the folders that there are, and the next login tries again. Blocks.
+    /// Makes missing folders and subscriptions at a first login. After a failure the session has the existing folders,
+    /// and the next login tries again. Blocks.
     pub(super) fn set_up(&self, makes_folders: bool) {
         if self.is_set_up.load(Ordering::Relaxed) {
             return;
@@ -31,7 +32,7 @@ impl MaildirAccount {
         }
     }
 
-    /// Subscriptions come first, in one batch. So a cut leaves names that wait for their folders, and the next login makes these.
+    /// Subscriptions first, in one batch. So a cut leaves names without folders, which the next login makes.
     fn set_up_now(&self, makes_folders: bool) -> Result<(), MailstoreError> {
         let mut known = self.known_names()?;
         let is_new = known.keys().all(MailboxName::is_inbox);
@@ -67,7 +68,7 @@ impl MaildirAccount {
         Ok(names.filter_map(|(octets, row)| Some((name(&octets)?, row))).collect())
     }
 
-    /// First subscriptions: the usual folders if there are none, else Dovecot's list, else all folders, so that
+    /// Initial subscriptions: the usual folders if there are none, else Dovecot's list, else all folders, so that
     /// clients show them.
     fn first_subscriptions(
         &self,
@@ -100,7 +101,7 @@ impl MaildirAccount {
     }
 }
 
-/// True if a name is subscribed to and never had a mailbox.
+/// True if a name is subscribed and never had a mailbox.
 fn awaits_folder(row: &NameRow) -> bool {
     row.is_subscribed && row.mailbox == 0 && row.last_validity == 0
 }

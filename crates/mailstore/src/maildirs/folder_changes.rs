@@ -30,14 +30,14 @@ pub(super) const MAILBOXES_MAX: usize = 10_000;
 const DELIVERY_PATIENCE: Duration = Duration::from_secs(10);
 const DELIVERY_PAUSE: Duration = Duration::from_millis(20);
 
-/// The mailboxes of an account, while nobody else changes their names. All calls block.
+/// The mailboxes of an account, while their names are locked. All calls block.
 pub(super) struct FolderChanges<'a> {
     pub account: &'a MaildirAccount,
     found: BTreeMap<MailboxName, MailboxId>,
 }
 
 impl<'a> FolderChanges<'a> {
-    /// `folders` is held. Nothing is changed while an earlier RENAME is half done.
+    /// `folders` is locked. Fails while an earlier RENAME is half done.
     pub fn new(account: &'a MaildirAccount) -> Result<Self, MailstoreError> {
         finish_folders(account);
         if lock(&account.mailboxes).pending.has_moving() {
@@ -46,12 +46,12 @@ impl<'a> FolderChanges<'a> {
         Ok(Self { account, found: account.listed_now()? })
     }
 
-    /// Names of the mailboxes that there are.
+    /// Names of the existing mailboxes.
     pub fn names(&self) -> impl Iterator<Item = &MailboxName> {
         self.found.keys()
     }
 
-    /// Makes a mailbox, and those above it.
+    /// Makes a mailbox, and missing ones above it.
     pub fn create(
         &mut self,
         wanted: &MailboxName,
@@ -91,7 +91,7 @@ impl<'a> FolderChanges<'a> {
         folder_of(name, is_utf7).ok_or(MailstoreError::Cannot("This cannot be the name of a folder here"))
     }
 
-    /// A free path for a new folder. A directory waiting for its removal would take new mail along.
+    /// A free path for a new folder. A directory awaiting removal would take new mail along.
     fn free_path(&self, folder: &FolderName) -> Result<MailboxPath, MailstoreError> {
         let path = folder.path_in(&self.account.inbox);
         let path = path.map_err(|_| MailstoreError::Cannot("The name is too long"))?;
@@ -102,7 +102,7 @@ impl<'a> FolderChanges<'a> {
         }
     }
 
-    /// The directory first: what a crash leaves is an empty mailbox.
+    /// The directory first: a crash leaves an empty mailbox.
     fn make(
         &mut self,
         name: &MailboxName,
@@ -167,14 +167,14 @@ impl<'a> FolderChanges<'a> {
         copy(inbox, &to, &uids, true).map(drop)
     }
 
-    /// The mailbox of a name and those below it.
+    /// The mailbox with this name and those below it.
     fn tree(&self, of: &MailboxName) -> Vec<(MailboxName, Arc<MailboxCore>)> {
         let names = self.found.iter().filter(|(name, _)| *name == of || is_below(name, of));
         let core = |id: &MailboxId| Some(Arc::clone(self.account.mailbox(*id).ok()?.core()));
         names.filter_map(|(name, id)| Some((name.clone(), core(id)?))).collect()
     }
 
-    /// Gives a mailbox and those below it other names.
+    /// Renames a mailbox and those below it.
     pub fn rename(&mut self, core: &MailboxCore, to: &MailboxName) -> Result<(), MailstoreError> {
         let from = lock(&core.name).clone();
         if self.found.contains_key(to) {
@@ -198,7 +198,7 @@ impl<'a> FolderChanges<'a> {
         self.carry_out(&moves)
     }
 
-    /// A mailbox and those below it, with their names to be.
+    /// A mailbox and those below it, with their new names.
     fn moves(&self, old: &MailboxName, new: &MailboxName) -> Result<Vec<Move>, MailstoreError> {
         let moves = self.tree(old).into_iter().map(|(before, core)| {
             let name = format!("{new}{}", &before.as_str()[old.as_str().len()..]);
@@ -211,7 +211,7 @@ impl<'a> FolderChanges<'a> {
         moves.collect()
     }
 
-    /// The entry first: from then on the directories follow, if need be at the next opening.
+    /// The entry first: from then on the directories follow, if necessary at the next opening.
     fn carry_out(&self, moves: &[Move]) -> Result<(), MailstoreError> {
         let account = self.account;
         let renewed = self.renewed_validities(moves)?;
@@ -253,9 +253,9 @@ impl<'a> FolderChanges<'a> {
         Err(refused)
     }
 
-    /// New UIDVALIDITYs by mailbox, where the last mailbox of the new name had the same or a higher one: a rename
-    /// has to raise the UIDVALIDITY of a name (RFC 9051 section 2.3.1.1). Dovecot gives one to all mailboxes that it makes in a second,
-    /// and a client would take messages of one for those of the other.
+    /// New UIDVALIDITYs by mailbox, if the last mailbox with the new name had the same or a higher one: a rename must
+    /// raise the UIDVALIDITY of a name (RFC 9051 section 2.3.1.1). Dovecot gives the same to all mailboxes made in one
+    /// second, and a client would confuse their messages.
     fn renewed_validities(&self, moves: &[Move]) -> Result<HashMap<u32, u32>, MailstoreError> {
         let (ledger, mut renewed) = (&self.account.shared.ledger, HashMap::new());
         let Some(owner) = self.account.owner.get() else { return Ok(renewed) };
@@ -271,7 +271,7 @@ impl<'a> FolderChanges<'a> {
         Ok(renewed)
     }
 
-    /// Appends names and directories of mailboxes, in one batch. `renewed`: UIDVALIDITYs of those that get another.
+    /// Appends names and directories of mailboxes, in one batch. `renewed`: new UIDVALIDITYs.
     fn append<'b>(
         &self,
         named: impl Iterator<Item = (&'b MailboxCore, &'b MailboxName, &'b MailboxPath)>,
@@ -287,7 +287,7 @@ impl<'a> FolderChanges<'a> {
         self.account.shared.ledger.append(&entries).map_err(|error| refusal(&error))
     }
 
-    /// `None`: the ledger does not have it yet.
+    /// `None` if the ledger does not have it yet.
     fn entry(
         &self,
         core: &MailboxCore,
@@ -365,7 +365,8 @@ impl Move {
 /// Renames all directories or none. Look-ups of their paths wait meanwhile. Not synced.
 ///
 /// # Errors
-/// Errors of `rename`, and whether all have their old names again: otherwise the next change looks for them.
+/// Errors of `rename`, and a flag that is true if all have their old names again: otherwise the next change finishes
+/// it.
 fn move_all(account: &MaildirAccount, moves: &[Move]) -> Result<(), (io::Error, bool)> {
     let mut in_order: Vec<&Move> = moves.iter().collect();
     in_order.sort_by_key(|step| step.core.id);

@@ -1,6 +1,8 @@
-//! Several messages of one APPEND (RFC 3502): each becomes a file in `tmp/` once it is whole, and one batch makes all of them visible.
+//! Several messages of one APPEND (RFC 3502): each complete one becomes a file in `tmp/`, and one batch makes all of
+//! them visible.
 //!
-//! Their files take the way of COPY's. A file that a crash leaves before the batch is removed when it is old. After the batch, the next listing places it.
+//! Their files are handled like those of COPY. A file left by a crash before the batch is removed when it is old. After
+//! the batch, the next listing places it.
 
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +30,7 @@ use crate::line_ends::FileForm;
 use crate::row::{Uid, UidValidity};
 use crate::store::{AppendRequest, AppendedMessage};
 
-/// Octets that are copied at once.
+/// Octets copied at once.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// A message that is whole.
@@ -39,7 +41,7 @@ pub(super) enum MessageSource {
     File(String),
 }
 
-/// Messages that are whole and not in their mailbox yet. Dropping it removes the files of those without a batch.
+/// Complete messages that are not in their mailbox yet. Dropping it removes files without a batch.
 pub(super) struct GatheredMail {
     core: Arc<MailboxCore>,
     /// `None` before the first message.
@@ -57,7 +59,7 @@ impl GatheredMail {
         Self { core, maildir: None, mount: None, files: Vec::new(), keywords: Vec::new() }
     }
 
-    /// Writes a message into its file, or takes that which it has. Blocks.
+    /// Writes a message into a file, or takes its existing file. Blocks.
     pub fn add(&mut self, request: AppendRequest, source: &MessageSource) -> Result<(), MailstoreError> {
         if self.maildir.is_none() {
             let maildir = open_maildir(&self.core)?;
@@ -129,7 +131,8 @@ impl GatheredMail {
         Ok((name, facts))
     }
 
-    /// Makes all messages durable and visible in one batch. `adding` is held, so that the mailbox keeps its name. Blocks.
+    /// Makes all messages durable and visible in one batch. `adding` is locked, so that the mailbox keeps its name.
+    /// Blocks.
     pub fn store(mut self) -> Result<AppendedMessage, MailstoreError> {
         let core = Arc::clone(&self.core);
         // One sync for all of them, and before anybody waits for the mailbox.
@@ -177,7 +180,7 @@ impl Drop for GatheredMail {
     }
 }
 
-/// The CRs that a file with LF line ends does without; `None` for a message that would not come back as it was.
+/// The number of CRs to drop for LF line ends; `None` if the conversion could not be reversed.
 fn crs_to_drop(body: &GatheredBody) -> Option<u64> {
     match body {
         GatheredBody::Memory(parts) => {

@@ -1,4 +1,4 @@
-//! Directories of files that have left their mailboxes, one for each file system with mail, swept from time to time.
+//! Directories of expunged files, one for each file system with mail, swept regularly.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
@@ -14,7 +14,7 @@ use super::mailbox::lock;
 const KEEP_TIME: Duration = Duration::from_secs(35 * 60);
 const SWEEP_EVERY: Duration = Duration::from_secs(5 * 60);
 
-/// The directories, with a note of those used in this opening.
+/// The directories, with those used in this opening.
 #[derive(Debug)]
 pub(super) struct GoneDirs {
     root: Arc<MailRoot>,
@@ -45,7 +45,7 @@ impl GoneDirs {
         Some(dir)
     }
 
-    /// Removes files whose time is over. Blocks.
+    /// Removes expired files. Blocks.
     pub fn sweep(&self, now: SystemTime) {
         for dir in self.all() {
             if let Err(error) = dir.sweep(now, KEEP_TIME) {
@@ -54,7 +54,7 @@ impl GoneDirs {
         }
     }
 
-    /// The used ones, and those that an earlier opening has left on a file system that is mounted now.
+    /// The used ones, and those of earlier openings on mounted file systems.
     fn all(&self) -> Vec<Arc<GoneDir>> {
         let mut all = lock(&self.used).clone();
         let mounts = mounts_below(&self.root_path).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Directories that tell when another program puts a file there or takes one away (inotify(7)). They are of mailboxes that sessions wait for, or that were
-//! looked at twice without a change.
+//! Detects files that other programs add or remove (inotify(7)). Watches mailboxes with waiting sessions, and those
+//! found unchanged twice.
 //!
-//! A mailbox stays watched until others need its room. One without a watch is looked at once a second all the same. The kernel queues an event before
-//! the program that caused it goes on: a queue that was [read to its end](HotDirs::read_events_now) lacks none.
+//! A mailbox stays watched until others need its slot. Without a watch it is checked once a second. The kernel queues
+//! an event before the causing call returns: a queue that was [read to its end](HotDirs::read_events_now) is complete.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -21,16 +21,16 @@ use tokio::task::AbortHandle;
 
 use super::mailbox::lock;
 
-/// Counts events in the directories of a mailbox. Events that need no quick look wake no waiter.
+/// Counts events in the directories of a mailbox. Events that are not urgent wake no waiter.
 pub(super) type DirEvents = watch::Sender<u64>;
 
-/// Octets of events that are read at once.
+/// Octets of events in one read.
 const BUFFER_BYTES: usize = 16 << 10;
-/// Mailboxes with a watch, where the system does not say how many it has.
+/// Maximum watched mailboxes if the system's limit is unknown.
 const MAILBOXES_MAX: usize = 2_000;
 /// Watches of a mailbox: `new/`, `cur/`, and the directory above them.
 const WATCHES_EACH: usize = 3;
-/// Events of `new/` and `cur/` after which sessions look. A program that writes in place is done when it closes the file.
+/// Events of `new/` and `cur/` that wake sessions. A program that writes in place is finished when it closes the file.
 const LOUD: WatchFlags = WatchFlags::MOVED_TO
     .union(WatchFlags::MOVED_FROM)
     .union(WatchFlags::DELETE)
@@ -38,9 +38,9 @@ const LOUD: WatchFlags = WatchFlags::MOVED_TO
     .union(ITSELF);
 /// Events of a directory itself.
 const ITSELF: WatchFlags = WatchFlags::DELETE_SELF.union(WatchFlags::MOVE_SELF);
-/// A new link, or a file that is yet to be written: the next look finds it.
+/// A new link, or a file still to be written: the next look finds it.
 const QUIET: WatchFlags = WatchFlags::CREATE;
-/// Events of the directory above: lists of UIDs and of keywords are written there, and permissions may be taken away.
+/// Events of the directory above: UID lists and keywords are written there, and permissions may be revoked.
 const ABOVE: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::ATTRIB)
@@ -52,7 +52,7 @@ const ABOVE: WatchFlags = WatchFlags::CREATE
 /// The watches of a store.
 pub(super) struct HotDirs {
     root: PathBuf,
-    /// `None`: the kernel has no inotify left for us.
+    /// `None` if inotify is unavailable.
     kernel: Option<Kernel>,
     state: Mutex<HotState>,
     mailboxes_max: usize,
@@ -67,9 +67,9 @@ struct Kernel {
 #[derive(Default)]
 struct HotState {
     by_mailbox: HashMap<u32, HotMailbox>,
-    /// Mailboxes whose watch is being made, which may take long on a mount that hangs.
+    /// Mailboxes whose watch is being added, which may take long on a hanging mount.
     begun: HashSet<u32>,
-    /// Mailboxes by the kernel's number of a watch. True: events of it wake sessions.
+    /// Mailboxes by the kernel's watch number. True if its events wake sessions.
     by_number: HashMap<i32, (u32, bool)>,
     /// Mailboxes by their last use.
     order: BTreeMap<u64, u32>,
@@ -84,7 +84,7 @@ struct HotMailbox {
 }
 
 impl HotDirs {
-    /// For mailboxes below `root`. They have half of the watches that the system gives to one user. Needs a tokio runtime.
+    /// For mailboxes below `root`. They use half of the user's watches. Needs a tokio runtime.
     pub fn new(root: &Path) -> Arc<Self> {
         let watches = std::fs::read_to_string("/proc/sys/fs/inotify/max_user_watches").ok();
         let watches = watches.and_then(|watches| watches.trim().parse::<usize>().ok());
@@ -107,13 +107,13 @@ impl HotDirs {
         })
     }
 
-    /// A mailbox is waited for. True: the caller is to [watch](Self::watch) it, where that may block.
+    /// Notes a waiting session. True if the caller shall [watch](Self::watch) the mailbox, on a blocking thread.
     pub fn begin(&self, mailbox: u32) -> bool {
         self.kernel.is_some() && lock(&self.state).begin(mailbox)
     }
 
-    /// Watches a mailbox in place of the one that nobody waited for the longest, if there are too many. Counts an event: what changed before was not seen. One without
-    /// directories is tried again with the next wait. Blocks.
+    /// Watches a mailbox, replacing the one unused for longest if there are too many. Counts an event, as earlier
+    /// changes were unseen. A mailbox without directories is retried with the next wait. Blocks.
     pub fn watch(&self, mailbox: u32, path: &MailboxPath, events: &Arc<DirEvents>) {
         let watched = self.add(path);
         let left = {
@@ -136,7 +136,7 @@ impl HotDirs {
             && lock(&self.state).by_mailbox.get(&mailbox).is_some_and(|hot| hot.numbers.len() == WATCHES_EACH)
     }
 
-    /// Numbers of a mailbox's watches. `None`: it has no directories now.
+    /// Watch numbers of a mailbox. `None` without directories.
     fn add(&self, path: &MailboxPath) -> Option<Vec<(i32, bool)>> {
         let Kernel { fd, .. } = self.kernel.as_ref()?;
         let dir = self.root.join(path.as_str());
@@ -162,7 +162,7 @@ impl HotDirs {
         Some(numbers)
     }
 
-    /// A mailbox is not in memory any more.
+    /// Forgets an unloaded mailbox.
     pub fn forget(&self, mailbox: u32) {
         let left = lock(&self.state).remove(mailbox);
         self.unwatch(left);
@@ -174,8 +174,8 @@ impl HotDirs {
         numbers.into_iter().for_each(|(number, _)| _ = inotify::remove_watch(fd.get_ref(), number));
     }
 
-    /// Counts the events that the kernel has queued. Holds the lock from the first read on: a caller that finds the
-    /// queue empty finds all of them counted.
+    /// Counts queued events. Locked from the first read on: a caller that finds the queue empty finds all of them
+    /// counted.
     fn drain(&self, fd: &OwnedFd) -> io::Result<()> {
         let mut buffer = [MaybeUninit::uninit(); BUFFER_BYTES];
         let (mut reader, mut left) = (Reader::new(fd, &mut buffer), Vec::new());

@@ -1,4 +1,4 @@
-//! Keywords of one mailbox: as its table has them, and as `dovecot-keywords` says.
+//! Keywords of one mailbox: those of its table, and those of `dovecot-keywords`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use posthaste_maildir::tree::flag_letters_of;
 
 use crate::flags::{KeywordTable, MessageFlags};
 
-/// The bit of `$Forwarded`, whose letter is P, where it has none of `a` to `z`.
+/// The bit of `$Forwarded`, with the letter P, unless it has one of `a` to `z`.
 const FORWARDED_BIT: u8 = 34;
 const FORWARDED: &str = "$Forwarded";
 /// The bit of the letter `a`.
 pub(super) const FIRST_BIT: u8 = 8;
-/// Keywords with a letter, and bits without one.
+/// Maximum keywords with a letter, and bits without one.
 const KEYWORDS_MAX: usize = 26 + (63 - FORWARDED_BIT as usize);
 /// Letters of system flags.
 const SYSTEM: [(char, MessageFlags); 5] = [
@@ -42,19 +42,19 @@ impl MailboxKeywords {
         }
     }
 
-    /// Bits that have another name in the file, or none here. A name that the file has lost stays: messages may have it.
+    /// Bits with another name in the file, or with none here. A name missing in the file stays: messages may have it.
     pub fn missing(&self, file: &Keywords) -> Vec<(u8, Arc<str>)> {
         let in_file = file.all().map(|(letter, name)| (FIRST_BIT + (letter as u8 - b'a'), Arc::from(name)));
         in_file.filter(|(bit, name)| self.0.get(bit) != Some(name)).collect()
     }
 
-    /// Keywords that clients see: all of them, and `$Forwarded`, which needs no entry.
+    /// Keywords visible to clients: all, and `$Forwarded`, which needs no entry.
     pub fn table(&self) -> KeywordTable {
         let forwarded = (self.forwarded() == FORWARDED_BIT).then(|| (FORWARDED_BIT, FORWARDED.into()));
         KeywordTable::new(self.0.iter().map(|(bit, name)| (*bit, Arc::clone(name))).chain(forwarded).collect())
     }
 
-    /// The flag of a keyword, upper and lower case being the same.
+    /// The flag of a keyword, case-insensitive.
     pub fn flag(&self, name: &str) -> Option<MessageFlags> {
         let named = self.0.iter().find(|(_, known)| known.eq_ignore_ascii_case(name));
         let forwarded = || name.eq_ignore_ascii_case(FORWARDED).then_some(FORWARDED_BIT);
@@ -76,7 +76,7 @@ impl MailboxKeywords {
         self.0.get(&bit).is_none_or(|known| known.eq_ignore_ascii_case(name))
     }
 
-    /// The flags that a name's letters stand for; letters without a keyword are passed over.
+    /// The flags of a name's letters; letters without a keyword are skipped.
     pub fn flags_of(&self, name: &str) -> MessageFlags {
         self.flags_of_letters(letters_in(name))
     }
@@ -96,7 +96,7 @@ impl MailboxKeywords {
         self.flags_of_letters(u32::MAX)
     }
 
-    /// The letters for a file of this name: those of the flags, and its letters that stand for no flag.
+    /// The letters of a file name: those of the flags, and its letters that stand for no flag.
     pub fn letters_for(&self, flags: MessageFlags, name: &str) -> String {
         let known = letters_in(&format!(":2,{}", self.letters_of(self.lettered())));
         let is_kept = |letter: &char| letter_bit(*letter).is_none_or(|bit| known & bit == 0);
@@ -107,7 +107,7 @@ impl MailboxKeywords {
         letters.into_iter().collect()
     }
 
-    /// True if a name shows all flags that have letters, and no others.
+    /// True if a name shows exactly the flags with letters.
     pub fn shows(&self, name: &str, flags: MessageFlags) -> bool {
         self.flags_of(name).0 == flags.0 & self.lettered().0
     }
@@ -129,10 +129,10 @@ impl MailboxKeywords {
     }
 }
 
-/// The letters of the table beside `a` to `z`, from bit 26 on.
+/// The table's letters besides `a` to `z`, from bit 26 on.
 const UPPER: [char; 6] = ['D', 'F', 'P', 'R', 'S', 'T'];
 
-/// The bit of a letter in the table's column of letters, if it has one.
+/// The bit of a letter in the table's letter column, if any.
 fn letter_bit(letter: char) -> Option<u32> {
     match letter {
         'a'..='z' => Some(1 << (letter as u32 - 'a' as u32)),
@@ -154,7 +154,7 @@ pub(super) fn letters_text(letters: u32) -> String {
         .collect()
 }
 
-/// The letter that a keyword's bit has in names, if it has one.
+/// The letter of a keyword's bit in file names, if any.
 fn letter_of(bit: u8) -> Option<char> {
     let at = bit.checked_sub(FIRST_BIT).filter(|at| *at < 26)?;
     Some(char::from(b'a' + at))

@@ -1,4 +1,4 @@
-//! Files of a Maildir as they are listed.
+//! Listed files of a Maildir.
 
 use std::io;
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use posthaste_maildir::{MaildirReader, Subdir};
 
 use super::scan::Oddities;
 
-/// A name as it was listed.
+/// A listed name.
 #[derive(Debug, Clone)]
 pub(super) struct Listed {
     pub subdir: Subdir,
@@ -16,7 +16,7 @@ pub(super) struct Listed {
     pub inode: u64,
 }
 
-/// All names of a Maildir, and whether none of them can have been missed.
+/// All names of a Maildir, and true if none can be missing.
 pub(super) struct Listing {
     pub listed: Vec<Listed>,
     pub stamps: [Stamp; 2],
@@ -45,7 +45,7 @@ impl Listing {
         Ok(Self { listed, stamps, looked_at })
     }
 
-    /// True if the directories stood still while they were listed: else `getdents` may have missed a name or doubled one.
+    /// True if the directories did not change during the listing: else `getdents` may have missed or doubled a name.
     pub fn is_quiet(&self, reader: &MaildirReader) -> io::Result<bool> {
         let settle = reader.settle_time()?;
         let is_old = self.stamps.iter().all(|stamp| stamp.is_older_than(settle, self.looked_at));
@@ -58,7 +58,8 @@ impl Listing {
 pub(super) struct Others {
     /// Further files of a key.
     pub seconds: Vec<Listed>,
-    /// Two names of one file, the one to keep first: a listing has seen a rename, or a kill came between the `link` and the `unlink` of one.
+    /// Two names of one file, the one to keep first: the listing raced with a rename, or a kill interrupted `link` and
+    /// `unlink`.
     pub twins: Vec<(Listed, Listed)>,
 }
 
@@ -68,7 +69,7 @@ impl Others {
     }
 }
 
-/// The file that counts among those of one key.
+/// The file that counts among those with the same key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Candidate {
     pub listed: Option<Listed>,
@@ -76,7 +77,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Of two names of one file one counts. Of two files that one counts which is known, else the first in the order of bytes.
+    /// Of two names of one file one counts. Of two files the known one counts, else the first in byte order.
     pub fn add(&mut self, next: Listed, known: Option<u64>, others: &mut Others) {
         let Some(current) = self.listed.take() else { return self.listed = Some(next) };
         let takes_next = match (current.inode == next.inode, known) {

@@ -1,4 +1,4 @@
-//! Mailboxes whose messages are in memory, and which of them goes when they become too many.
+//! Mailboxes with messages in memory, and their eviction.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, Weak};
@@ -29,7 +29,7 @@ struct Entry {
 }
 
 impl LoadedMailboxes {
-    /// A mailbox that tells its sessions of new entries from now on. It is not kept.
+    /// Adds a mailbox, whose sessions are notified of new entries from now on. Holds a weak reference.
     pub fn add(&self, id: u32, mailbox: &Arc<MaildirMailbox>) {
         lock(&self.0).put(id, Arc::downgrade(mailbox), 0);
     }
@@ -38,12 +38,12 @@ impl LoadedMailboxes {
         lock(&self.0).by_id.get(&id)?.mailbox.upgrade()
     }
 
-    /// The mailboxes that somebody holds.
+    /// The mailboxes in use.
     pub fn all(&self) -> Vec<Arc<MaildirMailbox>> {
         lock(&self.0).by_id.values().filter_map(|entry| entry.mailbox.upgrade()).collect()
     }
 
-    /// True if somebody has it beside its account and the caller.
+    /// True if it is used by others than its account and the caller.
     pub fn has_session(mailbox: &Arc<MaildirMailbox>) -> bool {
         Arc::strong_count(mailbox) > 2
     }

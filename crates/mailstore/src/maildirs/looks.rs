@@ -1,4 +1,4 @@
-//! Looks at a mailbox: those that are wanted, and the outcome of the last.
+//! Looks at a mailbox: pending ones, and the outcome of the last.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,27 +12,28 @@ use super::state::Messages;
 use crate::error::MailstoreError;
 use crate::opening_view::OpeningMailbox;
 
-/// The time between two looks for an idle session, without an event in the directories.
+/// Interval of looks for an idle session without events in the directories.
 const POLL_EVERY: Duration = Duration::from_secs(1);
-/// Looks because of events are apart by this, and by 19 times what the last one took: they need one in twenty parts of a core.
+/// Minimum interval of looks because of events, and 19 times the duration of the last one: they use a twentieth of a
+/// core.
 const EVENT_PAUSE_MIN: Duration = Duration::from_millis(50);
 const EVENT_PAUSE: u32 = 19;
 
-/// The look that is wanted, and the one that has begun. Sessions that ask while one runs share the next.
+/// The requested look, and the started one. Sessions that ask during a look share the next one.
 #[derive(Debug)]
 pub(super) struct Looks {
     pub wanted: u64,
     pub begun: u64,
     pub is_running: bool,
-    /// The end of the last one.
+    /// End of the last one.
     pub last: Instant,
-    /// The time that it took.
+    /// Its duration.
     pub took: Duration,
-    /// Events in the directories before the last one began.
+    /// Event count when the last one began.
     pub events: u64,
     /// [`POLL_EVERY`], but for tests.
     pub poll_every: Duration,
-    /// `None` while a look has it.
+    /// `None` while a look uses it.
     pub known: Option<Known>,
 }
 
@@ -61,10 +62,10 @@ impl Looks {
     }
 }
 
-/// Memory of looks.
+/// Knowledge kept between looks.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Stamps at the last listing, if nothing can have changed unseen since.
+    /// Stamps at the last listing, if all later changes would be noticed.
     pub settled: Option<[Stamp; 2]>,
     /// True if inotify reports each change of the listed directories while they are watched.
     pub tells_of_changes: bool,
@@ -82,7 +83,7 @@ pub(super) struct Looked {
     /// Messages of the last successful look.
     pub messages: Option<Arc<Messages>>,
     pub error: Option<MailstoreError>,
-    /// The messages are those of the ledger, and the directories are being listed for the first time.
+    /// The messages are from the ledger, and the first listing of the directories is running.
     pub is_ahead: bool,
     /// Its numbers, while its messages are being read from the ledger, and the stamps of its directories.
     pub opening: Option<(SealedStamps, OpeningMailbox<Arc<MailFile>>)>,

@@ -36,7 +36,7 @@ use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity, UniqueIds};
 use crate::snapshot::Source;
 use crate::store::{Asked, KeptKind};
 
-/// Time that a session waits for a look once it knows the mailbox; a slow disk is reported later.
+/// Time that a session waits for a look at a known mailbox; changes on a slow disk are reported later.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 /// Minimum messages of a request for fields that two threads share.
 const HALVED_MIN: usize = 32;
@@ -95,14 +95,14 @@ impl MaildirMailbox {
         lock(&self.0.path).clone()
     }
 
-    /// Another program has changed how it writes the name. Not while the directory is being renamed, which may take long.
+    /// Another program has changed the encoding of its name. Not during a rename of the directory, which may take long.
     pub fn set_path(&self, path: MailboxPath) {
         if let Ok(mut current) = self.0.path.try_lock() {
             *current = path;
         }
     }
 
-    /// True if the directory of a folder is there; an INBOX may have none. Blocks.
+    /// True if the directory of a folder exists; an INBOX may have none. Blocks.
     pub fn is_there(&self) -> bool {
         self.0.reader().is_ok()
     }
@@ -112,12 +112,12 @@ impl MaildirMailbox {
         self.0.catch_up()
     }
 
-    /// True if its account alone has it, and no look is running.
+    /// True if only its account refers to it, and no look is running.
     pub fn is_unused(self: &Arc<Self>) -> bool {
         Arc::strong_count(self) == 1 && Arc::strong_count(&self.0) == 1
     }
 
-    /// Forgets its messages; the next look reads them from the ledger.
+    /// Unloads its messages; the next look reads them from the ledger.
     pub fn unload(&self) {
         let mut state = lock(&self.0.state);
         *state = None;
@@ -126,12 +126,12 @@ impl MaildirMailbox {
         self.0.looked.send_modify(|looked| looked.messages = None);
     }
 
-    /// True after a takeover that began and failed: the mailbox needs another id, and this one is of no more use.
+    /// True after a failed takeover: the mailbox needs another id, and this object is unusable.
     pub fn is_broken(&self) -> bool {
         self.0.is_broken.load(Ordering::Relaxed)
     }
 
-    /// Makes it, if the ledger does not have it; true if it may be given UIDs then. Blocks.
+    /// Makes it, if the ledger lacks it; true if UIDs can be assigned then. Blocks.
     pub fn make(&self) -> bool {
         let mut odd = Oddities::default();
         let reader = match self.0.reader() {
@@ -147,7 +147,7 @@ impl MaildirMailbox {
         made.is_ok() && self.0.shared.ledger.pin(self.0.id).unwrap_or(false)
     }
 
-    /// Asks for a look that begins after now, and gives its number.
+    /// Requests a look that begins after now, and returns its number.
     fn want_look(&self) -> u64 {
         let mut looks = lock(&self.0.looks);
         looks.wanted = looks.begun + 1;
@@ -175,7 +175,7 @@ impl MaildirMailbox {
         }
     }
 
-    /// The counters of a mailbox whose messages are still being read. `None`: wait for a look.
+    /// The counters of a mailbox whose messages are being loaded. `None`: wait for a look.
     pub async fn opening(&self) -> Option<OpeningMailbox<Arc<MailFile>>> {
         if self.0.is_loaded() {
             return None;
@@ -235,8 +235,8 @@ impl MaildirMailbox {
     }
 }
 
-/// Looks until nobody wants another look. It belongs to no session, so that one that ends takes nothing with it. Blocks: each change of threads would cost
-/// more than a look at a mailbox that has not changed.
+/// Looks until no look is requested. It belongs to no session, so that an ended session cancels nothing. Blocks: a
+/// thread switch would cost more than a look at an unchanged mailbox.
 fn look_as_wanted(core: &Arc<MailboxCore>) {
     loop {
         let (number, known) = {

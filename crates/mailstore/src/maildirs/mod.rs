@@ -1,7 +1,7 @@
 //! Mailboxes over Maildirs: their UIDs and flags are kept by the ledger.
 //!
-//! A file's UID stays the same while its key (the part of its name before flags and sizes) does, whatever happens to its flags. A UID is never given twice.
-//! Files that other programs put there get their UIDs when a session looks, durable before any client sees them.
+//! A file keeps its UID as long as its key (the part of its name before flags and sizes). A UID is never reused. Files
+//! of other programs get UIDs at the next look, durable before any client sees them.
 
 mod account;
 mod append;
@@ -98,7 +98,7 @@ use crate::store::{Asked, MailAccount, Mailstore};
 /// Finds the Maildir of a login: its path below the root of all mail.
 pub type FindMaildir = dyn Fn(&str) -> Option<MailboxPath> + Send + Sync;
 
-/// True while delivery has yet to make files of a batch's mail.
+/// True while delivery has not made all files of a batch.
 pub type IsPending = dyn Fn(u64) -> bool + Send + Sync;
 
 /// Mailboxes over the Maildirs below one directory.
@@ -123,7 +123,7 @@ struct Shared {
     appender: MailAppender,
     copy_names: CopyNames,
     quotas: Quotas,
-    /// Mailboxes that were made anew: paths stand for other ids since.
+    /// Number of rebuilt mailboxes: since then paths stand for other ids.
     replaced: AtomicU64,
     header_cache: HeaderCache,
     hot_dirs: Arc<HotDirs>,
@@ -134,7 +134,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// The account of an INBOX, if the ledger has it. Blocks.
+    /// The account of an INBOX, if it is in the ledger. Blocks.
     fn owner(&self, inbox: &MailboxPath) -> Result<Option<u32>, MailLedgerError> {
         let mut ids = lock(&self.account_ids);
         if ids.is_none() {
@@ -161,7 +161,8 @@ impl MaildirStore {
         Self::open_with(root, ledger, is_pending, HeaderCache::none())
     }
 
-    /// Like [`open`](Self::open), with a cache of header fields in the directory `cache`. It holds nothing that the mail does not have.
+    /// Like [`open`](Self::open), with a cache of header fields in the directory `cache`, which can be rebuilt from the
+    /// mail.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -209,13 +210,13 @@ impl MaildirStore {
         Ok(Self { shared, accounts: Mutex::default() })
     }
 
-    /// From now on messages can be added: `intake` makes them durable, and `writer` makes their files in the Maildirs. Their memory is that of all mail on its
-    /// way in.
+    /// Enables APPEND: `intake` makes messages durable, and `writer` makes their files in the Maildirs. They share the
+    /// memory of arriving mail.
     pub fn open_for_append(&self, intake: Intake, writer: FileWriter, memory: MemoryBudget) {
         self.shared.appender.open(intake, writer, memory);
     }
 
-    /// The ledger that it keeps UIDs and flags in.
+    /// The ledger of its UIDs and flags.
     pub fn ledger(&self) -> &Arc<MailLedger> {
         &self.shared.ledger
     }
@@ -231,7 +232,8 @@ impl MaildirStore {
         Arc::clone(account)
     }
 
-    /// Places copies that a kill left in `tmp/` of a mailbox, where they would be taken for unfinished files. A Maildir without UIDs has none. Blocks.
+    /// Places copies that a kill left in `tmp/` of a mailbox, before a cleanup mistakes them for unfinished files. A
+    /// Maildir without UIDs has none. Blocks.
     ///
     /// # Errors
     /// The mailbox cannot be read now.
@@ -245,7 +247,7 @@ impl MaildirStore {
         placed
     }
 
-    /// Forgets one of a hundred thousand accounts whose mail nobody reads.
+    /// Drops one unused account when there are a hundred thousand.
     fn forget_unused(&self, inbox: &MailboxPath) {
         let mut accounts = lock(&self.accounts);
         if accounts.get(inbox).is_some_and(MaildirAccount::is_unused) {
@@ -253,8 +255,8 @@ impl MaildirStore {
         }
     }
 
-    /// The id of an INBOX in the ledger, which may be given UIDs from then on. `None` if it must be made. Blocks,
-    /// without access to the mount.
+    /// The id of an INBOX in the ledger, with UIDs enabled. `None` if it must be made. Blocks, without access to the
+    /// mount.
     fn find_inbox(&self, inbox: &MailboxPath) -> Result<Option<u32>, MailLedgerError> {
         let ledger = &self.shared.ledger;
         // No mail of this opening has a UID before its entry *opening* is there.
@@ -266,7 +268,7 @@ impl MaildirStore {
         Ok(ledger.pin(id)?.then_some(id))
     }
 
-    /// The folder of a path, if its directory is there: then it may be given UIDs. Blocks.
+    /// The folder of a path, if its directory exists; UIDs are enabled then. Blocks.
     fn open_folder(&self, path: &MailboxPath) -> Option<Arc<MailboxCore>> {
         self.shared.ledger.check_open().ok()?;
         let inbox = MailboxPath::parse(path.as_str().rsplit_once("/.")?.0).ok()?;
@@ -275,7 +277,7 @@ impl MaildirStore {
         opened
     }
 
-    /// Makes an INBOX, and returns its id: then it may be given UIDs. Blocks.
+    /// Makes an INBOX, and returns its id, with UIDs enabled. Blocks.
     fn make_inbox(&self, inbox: &MailboxPath) -> Option<u32> {
         let made = self.account(inbox).make_inbox();
         self.forget_unused(inbox);
@@ -301,7 +303,7 @@ async fn tell_sessions(grown: GrownMailboxes, shared: Weak<Shared>) {
 }
 
 impl MaildirLogins {
-    /// `find` knows the Maildir of each login, and must not block.
+    /// `find` maps logins to Maildirs, and must not block.
     pub fn new(store: Arc<MaildirStore>, find: Box<FindMaildir>) -> Self {
         Self { store, find, has_usual_folders: false }
     }

@@ -7,18 +7,18 @@ use posthaste_maildir::{FolderName, MailRoot, MailboxPath};
 use crate::name::{MailboxName, SEPARATOR};
 use posthaste_message::utf7;
 
-/// The folders of an inbox by name, with their paths, and how often a directory was left out, with the last one.
+/// The folders of an inbox by name, with their paths; and the number of skipped directories, with the last one.
 pub(super) struct Folders {
     pub named: Vec<(MailboxName, MailboxPath)>,
     pub left_out: Option<String>,
-    /// New folders are named in modified UTF-7: Dovecot runs here, or some folders have such names.
+    /// New folders are named in modified UTF-7: Dovecot runs here, or some existing names use it.
     pub is_utf7: bool,
 }
 
 /// Lists the folders of an inbox. Of two directories with one name the first in the order of bytes counts.
 ///
 /// # Errors
-/// Errors of `open` and `getdents`; no inbox has no folders.
+/// Errors of `open` and `getdents`. A missing inbox has no folders.
 pub(super) fn folders(root: &MailRoot, inbox: &MailboxPath) -> io::Result<Folders> {
     let mut found = Folders { named: vec![(MailboxName::inbox(), inbox.clone())], left_out: None, is_utf7: false };
     let listed = match root.list_folders(inbox) {
@@ -37,12 +37,13 @@ pub(super) fn folders(root: &MailRoot, inbox: &MailboxPath) -> io::Result<Folder
     Ok(found)
 }
 
-/// A level of a name that is modified UTF-7, as most servers write it, or as it is. Each name has one encoding, and text that nobody has encoded is hardly ever one.
+/// A level of a name, decoded from modified UTF-7, as most servers write it, or unchanged. Each name has one encoding,
+/// and plain text is hardly ever valid modified UTF-7.
 fn decoded(level: &str) -> String {
     utf7::decode(level.as_bytes()).unwrap_or_else(|_| level.to_owned())
 }
 
-/// The folder of a mailbox's name; `None` if no directory can have it.
+/// The folder of a mailbox name; `None` if no directory can have it.
 pub(super) fn folder_of(name: &MailboxName, is_utf7: bool) -> Option<FolderName> {
     // `%2E` within a level stands for a dot.
     if name.is_inbox() || name.as_str().contains(['*', '%']) {
@@ -57,7 +58,8 @@ pub(super) fn folder_of(name: &MailboxName, is_utf7: bool) -> Option<FolderName>
     FolderName::from_levels(levels.iter().map(String::as_str)).ok()
 }
 
-/// Names of Dovecot's file `subscriptions`: one a line, with the separator of directories or, in version 2, with tabs between its levels. Others are passed over.
+/// Names in Dovecot's file `subscriptions`: one a line, with directory separators or, in version 2, tabs between
+/// levels. Invalid ones are skipped.
 pub(super) fn subscribed_names(list: &[u8]) -> Vec<MailboxName> {
     let text = String::from_utf8_lossy(list);
     let has_tabs = text.starts_with("V\t2");
@@ -74,7 +76,7 @@ pub(super) fn subscribed_names(list: &[u8]) -> Vec<MailboxName> {
     names
 }
 
-/// The mailbox of a folder's directory; `None` if its name can be none. A dot within a level is `%2E`.
+/// The mailbox of a folder's directory; `None` if the name is invalid. A dot within a level is `%2E`.
 pub fn mailbox_of_folder(folder: &FolderName) -> Option<MailboxName> {
     let levels = folder.levels().map(|level| {
         let level = decoded(level).replace("%2E", ".").replace("%2e", ".");

@@ -1,4 +1,4 @@
-//! Names of files follow the flags of their messages, and files of expunged messages leave.
+//! Writes flags into file names, and moves files of expunged messages away.
 //!
 //! Renames follow the durable entry and can be repeated: after a power cut the next opening does them.
 
@@ -17,9 +17,9 @@ use super::state::MailboxState;
 use crate::row::Uid;
 use crate::table::FileNote;
 
-/// Files that are renamed before one sync. Meanwhile the mailbox is not changed.
+/// Files renamed before one sync. Meanwhile the mailbox is locked.
 const FILES_AT_ONCE: usize = 64;
-/// Names that only need the sync, for each one that is to be changed.
+/// Names that only need the sync, for each one that is renamed.
 const SHOWN_FOR_ONE: usize = 64;
 
 /// The name of a file that has left its mailbox.
@@ -50,7 +50,7 @@ pub(super) fn begin_writing_names(core: &Arc<MailboxCore>) {
     }));
 }
 
-/// Brings all names up to the flags, unless somebody is at it. `changing` is held.
+/// Writes all flags into file names, unless that is running. `changing` is locked.
 pub(super) fn write_names(core: &MailboxCore, reader: &MaildirReader) {
     if core.is_writing_names.swap(true, Ordering::AcqRel) {
         return;
@@ -59,7 +59,7 @@ pub(super) fn write_names(core: &MailboxCore, reader: &MaildirReader) {
     core.is_writing_names.store(false, Ordering::Release);
 }
 
-/// Brings all names up to the flags, as far as that can be done. `changing` is held.
+/// Writes all flags into file names, as far as possible. `changing` is locked.
 pub(super) fn write_names_now(core: &MailboxCore, reader: &MaildirReader) {
     let mut writer = NamesWriter::new(core);
     while writer.round(reader) {}
@@ -70,7 +70,7 @@ pub(super) fn has_work(core: &MailboxCore) -> bool {
     lock(&core.state).as_ref().is_some_and(|state| !Work::of(state, &HashSet::new(), 1, has_lost).is_empty())
 }
 
-/// Files whose names are known, for one round.
+/// Files with known names, for one round.
 struct Work {
     /// UID, MODSEQ, file, and name to be.
     names: Vec<(u32, u64, Arc<MailFile>, Box<str>)>,
@@ -79,7 +79,7 @@ struct Work {
 }
 
 impl Work {
-    /// `has_lost`: names that show the flags are no work, as they do not become durable.
+    /// `has_lost`: names that already show the flags need no work, as they cannot become durable.
     fn of(state: &MailboxState, skipped: &HashSet<u32>, count: usize, has_lost: bool) -> Self {
         let is_open = |uid: &u32| !skipped.contains(uid);
         let behind = state.behind.keys().filter(|uid| is_open(uid));
@@ -112,7 +112,7 @@ impl Work {
 struct NamesWriter<'a> {
     core: &'a MailboxCore,
     gone_dir: Option<Arc<GoneDir>>,
-    /// UIDs whose files are not where they were, or cannot be renamed.
+    /// UIDs whose files have moved, or cannot be renamed.
     skipped: HashSet<u32>,
 }
 
@@ -121,7 +121,7 @@ impl<'a> NamesWriter<'a> {
         Self { core, gone_dir: None, skipped: HashSet::new() }
     }
 
-    /// Renames some files and makes that durable. False if there was nothing to do.
+    /// Renames some files and makes that durable. False if there was no work.
     fn round(&mut self, reader: &MaildirReader) -> bool {
         let core = self.core;
         let work = match &*lock(&core.state) {
@@ -193,7 +193,7 @@ impl<'a> NamesWriter<'a> {
         }
     }
 
-    /// True if an expunged message's file is not in the mailbox any more.
+    /// True if an expunged message's file is no longer in the mailbox.
     fn take_away(&mut self, reader: &MaildirReader, uid: u32, file: &MailFile) -> bool {
         let path = lock(&self.core.path).clone();
         let dir = match &self.gone_dir {

@@ -1,6 +1,6 @@
-//! A mailbox that is being read from the ledger: its numbers are shown to sessions before its messages are made.
+//! A mailbox being loaded from the ledger: sessions see its counters before its messages.
 //!
-//! Numbers and messages are of one state of the ledger; changes that come meanwhile are told like all later ones.
+//! Counters and messages are from one state of the ledger; changes meanwhile are reported like later ones.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,10 +17,10 @@ use crate::opening_view::{MailboxNumbers, OpeningMailbox};
 use crate::row::{MailboxStatus, ModSeq, Uid, UidValidity};
 use crate::table::MailboxHead;
 
-/// Shows the counters while messages are read. Dropping it ends that, however the reading ends.
+/// Shows the counters while messages are loaded. Dropping it ends that, after success or failure.
 pub(super) struct Opening<'c> {
     core: &'c MailboxCore,
-    /// Stamps of the directories before the reading; `None`: sessions wait for the messages.
+    /// Stamps of the directories before the loading; `None`: sessions wait for the messages.
     stamps: Option<SealedStamps>,
     messages: watch::Sender<Option<Arc<Messages>>>,
 }
@@ -32,7 +32,7 @@ impl<'c> Opening<'c> {
         Self { core, stamps, messages: watch::Sender::new(None) }
     }
 
-    /// True if the directories are as they were listed last.
+    /// True if the directories are unchanged since the last listing.
     pub fn is_wanted(&self, head: &MailboxHead) -> bool {
         self.stamps == Some(head.stamps)
     }
@@ -62,7 +62,7 @@ impl Drop for Opening<'_> {
     }
 }
 
-/// `None` if a row is damaged: those who look leave its messages out.
+/// `None` if a row is damaged: a look leaves out such messages.
 pub(super) fn numbers_of(counted: CountedMailbox) -> Option<MailboxNumbers> {
     let CountedMailbox { head, messages, recent_from, recent, first_unseen, last_uid, keywords } = counted;
     let status = MailboxStatus {

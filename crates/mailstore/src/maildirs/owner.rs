@@ -12,7 +12,7 @@ pub(super) struct Owner {
     /// Path of its INBOX.
     pub path: MailboxPath,
     is_durable: AtomicBool,
-    /// Held while a mailbox of it is made.
+    /// Locked while one of its mailboxes is made.
     pub making: Mutex<()>,
 }
 
@@ -21,7 +21,7 @@ impl Owner {
         Self { id, path, is_durable: AtomicBool::new(is_durable), making: Mutex::default() }
     }
 
-    /// True if the ledger has it.
+    /// True if it is in the ledger.
     pub fn is_durable(&self) -> bool {
         self.is_durable.load(Ordering::Relaxed)
     }

@@ -1,6 +1,6 @@
-//! Directories follow the ledger: renamed or removed once the batch that says so is durable, as often as needed.
+//! Directories follow the ledger: renamed or removed after the batch is durable, with retries.
 //!
-//! Until that is done nobody uses the names that are concerned. A later entry that names a directory shows that all before it was done.
+//! Until then nobody uses the names. A later entry for a directory implies that earlier ones are done.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -21,13 +21,13 @@ use crate::ledger::PendingDirectory;
 use crate::row::MailboxId;
 use crate::table::FileNote;
 
-/// LIST tries again this often to remove a directory.
+/// Number of LISTs between attempts to remove a directory.
 const TRY_EVERY: Duration = Duration::from_secs(60);
 
-/// A directory that the ledger has renamed or given up, until that is done.
+/// A pending rename or removal of a directory.
 #[derive(Debug, Clone)]
 pub(super) struct PendingFolder {
-    /// The batch that says so.
+    /// The batch that decided it.
     pub lsn: u64,
     pub from: MailboxPath,
     /// New path; `None`: remove it.
@@ -41,7 +41,7 @@ pub(super) struct PendingFolder {
 pub(super) struct PendingFolders {
     by_id: BTreeMap<u32, PendingFolder>,
     tried: Option<Instant>,
-    /// Rises with each change: a listing that was begun before it may show what is hidden no more.
+    /// Changes with each update: a listing begun earlier may show names that are not hidden any more.
     pub changes: u64,
 }
 
@@ -50,7 +50,7 @@ impl PendingFolder {
         Self { lsn, from, to, is_forgotten: false }
     }
 
-    /// `None`: not of this account.
+    /// `None` if it is of another account.
     fn of(stored: &PendingDirectory, inbox: &MailboxPath) -> Option<Self> {
         let path = |path: &[u8]| MailboxPath::parse(std::str::from_utf8(path).ok()?).ok();
         let from = path(&stored.from)?;
@@ -80,18 +80,18 @@ impl PendingFolders {
         !self.by_id.is_empty() && self.tried.is_none_or(|tried| tried.elapsed() >= TRY_EVERY)
     }
 
-    /// True for a path whose directory is being removed, or is not there yet.
+    /// True for a path whose directory is being removed, or does not exist yet.
     pub fn hides(&self, path: &MailboxPath) -> bool {
         self.by_id.values().any(|folder| folder.from == *path || folder.to.as_ref() == Some(path))
     }
 
-    /// True while a mailbox is not where the ledger has it.
+    /// True while a mailbox is not at its path in the ledger.
     pub fn has_moving(&self) -> bool {
         self.by_id.values().any(|folder| folder.to.is_some())
     }
 }
 
-/// Renames and removes what is pending, and hides what could not be. `folders` is held. Blocks.
+/// Carries out pending renames and removals, and hides the failed ones. `folders` is locked. Blocks.
 pub(super) fn finish_folders(account: &MaildirAccount) {
     let pending = {
         let mut known = lock(&account.mailboxes);
@@ -146,7 +146,7 @@ fn redo_move(account: &MaildirAccount, id: u32, from: &MailboxPath, to: &Mailbox
     account.shared.root.sync_dir(&account.inbox)
 }
 
-/// True unless the mailbox's files are under the old name alone. An empty mailbox goes on under the new one.
+/// True unless the mailbox's files exist only under the old name. An empty mailbox continues under the new one.
 fn is_moved(account: &MaildirAccount, id: u32, from: &MailboxPath, to: &MailboxPath) -> io::Result<bool> {
     let ledger = &account.shared.ledger;
     let Some(stored) = ledger.mailbox(id).map_err(io::Error::other)? else { return Ok(true) };
@@ -171,7 +171,7 @@ fn is_moved(account: &MaildirAccount, id: u32, from: &MailboxPath, to: &MailboxP
     Ok(!has_some(from)? || has_some(to)?)
 }
 
-/// The mailbox has its old name again: the directory of the new one is another program's.
+/// Restores the old name: the directory of the new one belongs to another program.
 fn take_back(account: &MaildirAccount, id: u32, from: &MailboxPath, to: &MailboxPath) -> io::Result<()> {
     let ledger = &account.shared.ledger;
     let old = mailbox_of_folder(&folder_at(from)?).ok_or(io::ErrorKind::InvalidInput)?;

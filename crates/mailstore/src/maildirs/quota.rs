@@ -1,4 +1,4 @@
-//! Quotas: how much mail an account may have (RFC 9208).
+//! Quotas: limits on an account's mail (RFC 9208).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -31,7 +31,7 @@ struct KnownUse {
     at: Instant,
 }
 
-/// Lifetime of cached usage: mail that comes meanwhile may take the account over its quota.
+/// Lifetime of cached usage: mail that arrives meanwhile may exceed the quota.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 /// Minimum interval of looks at a full account's directories, before mail is refused: another program may have
 /// removed mail.
@@ -40,7 +40,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum accounts in the cache.
 const KNOWN_MAX: usize = 10_000;
-/// Percentage of its quota at which an account is reported to the operator.
+/// Percentage of its quota at which an account is logged.
 const WARNED_PERCENT: u8 = 90;
 
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ pub(super) struct Quotas {
     known: Mutex<HashMap<u32, KnownUse>>,
     /// Times of the last look at full accounts.
     looked: Mutex<HashMap<u32, Instant>>,
-    /// Accounts that were told to be nearly full.
+    /// Accounts that were logged as nearly full.
     warned: Mutex<HashSet<u32>>,
 }
 
@@ -67,7 +67,7 @@ impl QuotaLimits {
 }
 
 impl Quotas {
-    /// True if an account may be looked at now.
+    /// True if an account may be examined now.
     fn begin_look(&self, account: u32) -> bool {
         let (mut looked, now) = (lock(&self.looked), Instant::now());
         if looked.len() >= KNOWN_MAX {
@@ -174,7 +174,7 @@ impl Shared {
         Ok(used)
     }
 
-    /// Tells the operator once, and again after there was room.
+    /// Logs a warning once, and again after there was room.
     fn warn(&self, account: u32, limits: &QuotaLimits, (bytes, messages): (u64, u64), inbox: &str) {
         let mut warned = lock(&self.quotas.warned);
         if !limits.is_nearly_used((bytes, messages)) {
@@ -199,7 +199,7 @@ impl Shared {
         }
     }
 
-    /// An account's mail beside its limits; `None` without limits. Blocks.
+    /// An account's usage with its limits; `None` without limits. Blocks.
     pub fn quota(&self, owner: &Owner) -> Result<Option<QuotaUse>, MailstoreError> {
         let limits = self.quotas.limits_of(owner.path.as_str());
         if limits.is_none() {

@@ -26,7 +26,7 @@ use crate::store::KeptKind;
 const SIZES_MAX: usize = 10_000;
 
 impl MailboxCore {
-    /// The facts of a message's file, unless it is another one or yet to be made.
+    /// The facts of a message's file, unless it was replaced or is not made yet.
     pub fn looked_at<'r>(
         &self,
         reader: Option<&'r MaildirReader>,
@@ -41,7 +41,7 @@ impl MailboxCore {
         Some((reader, facts))
     }
 
-    /// Octets that are kept of messages: of the first, as many as fit.
+    /// Cached octets of messages: of as many as fit, in order.
     pub fn kept(
         &self,
         kind: KeptKind,
@@ -110,7 +110,7 @@ impl MailboxCore {
         Ok(if is_same { self.shared.header_cache.put(*email_id, &facts, header) } else { header })
     }
 
-    /// A message: in the spool as long as its file is not known, else in its file.
+    /// A message: from the spool until its file is known, then from the file.
     pub fn body(
         self: &Arc<Self>,
         reader: &Result<MaildirReader, MailstoreError>,
@@ -161,7 +161,7 @@ impl MailboxCore {
     }
 }
 
-/// Commits what waits for the cache, if that is due. The client does not wait for it.
+/// Commits the cache if due. The client does not wait for it.
 pub(super) fn commit_cache(core: &Arc<MailboxCore>) {
     if core.shared.header_cache.takes_commit() {
         let core = Arc::clone(core);

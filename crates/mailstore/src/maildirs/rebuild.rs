@@ -1,6 +1,7 @@
-//! A mailbox is made anew from its files, when its rows are damaged or its UIDs are used up.
+//! Rebuilds a mailbox from its files, if its rows are damaged or its UIDs are used up.
 //!
-//! The new one has an id of its own. Its last batch gives up the old one and gives it the name, so a kill leaves the old mailbox or the new one.
+//! The new one has its own id. Its last batch removes the old one and takes its name, so a kill leaves the old mailbox
+//! or the new one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -29,7 +30,8 @@ use crate::row::{MailboxId, NumberRange, RebuiltMailbox, Uid, UidValidity};
 use crate::table::{SKIPPED_UIDS, flag_bits};
 
 impl FolderChanges<'_> {
-    /// Makes a mailbox anew from its files. UIDs stay if they are known, unless `renews`; flags stay as far as rows or names have them. Sessions that have selected it end. Blocks.
+    /// Rebuilds a mailbox from its files. UIDs stay if they are known, unless `renews`; flags stay if rows or names
+    /// have them. Sessions that have selected it end. Blocks.
     pub fn rebuild(&mut self, core: &Arc<MailboxCore>, renews: bool) -> Result<RebuiltMailbox, MailstoreError> {
         // Flags go into names, and files of expunged messages leave. New files may find no UIDs any more.
         let _ = core.look_once();
@@ -53,7 +55,7 @@ impl FolderChanges<'_> {
         Ok(rebuilt)
     }
 
-    /// The old mailbox is gone for all who have it, and the next who asks for its name gets the new one.
+    /// Ends the old mailbox for its users; the next look-up of its name returns the new one.
     fn replace(&self, core: &MailboxCore, id: u32) {
         core.is_spent.store(true, Ordering::Relaxed);
         core.is_deleted.store(true, Ordering::Relaxed);
@@ -71,7 +73,7 @@ impl FolderChanges<'_> {
     }
 }
 
-/// Withholds UIDs from a mailbox. Dropped after an error, it gives them again from where they stopped.
+/// Stops UIDs of a mailbox. Dropped after an error, it continues them.
 struct WithheldUids<'a> {
     ledger: &'a MailLedger,
     mailbox: u32,
@@ -101,7 +103,7 @@ impl Drop for WithheldUids<'_> {
 struct Numbering {
     keeps_uids: bool,
     next_uid: u32,
-    /// UIDs by key, or by the known part of a file's name.
+    /// UIDs by key, or by the known part of a file name.
     uids: HashMap<String, u32>,
     /// Files of expunged messages.
     leaving: HashSet<String>,
@@ -194,7 +196,7 @@ impl Numbering {
         Ok((id, RebuiltMailbox { uid_validity, uid_next, messages, keeps_uids: self.keeps_uids }))
     }
 
-    /// Messages in the order of their UIDs, and flags that names do not show yet.
+    /// Messages in UID order, and flags that their names do not show yet.
     fn numbered(
         &self,
         reader: &MaildirReader,
@@ -255,13 +257,13 @@ impl Numbering {
     }
 }
 
-/// True if a file has the size that a message of the rows has, as far as that is known.
+/// True if a file has the size of a message in the rows, as far as known.
 fn is_of(stored: Option<&StoredMessage>, file: &MailFile) -> bool {
     let Some(StoredMessage { fixed, name: Some(_), .. }) = stored else { return true };
     fixed.wire_size == 0 || file.disk_size() == Some(u64::from(fixed.wire_size.saturating_sub(fixed.line_feeds)))
 }
 
-/// Flags and dates of the rows, sizes and place of the file.
+/// Flags and dates from the rows, sizes and place of the file.
 fn kept_facts(stored: &StoredMessage, found: MessageFacts) -> MessageFacts {
     let own = flag_bits::BEHIND | flag_bits::IN_NEW | flag_bits::NAMED;
     MessageFacts {
@@ -280,7 +282,7 @@ fn behind_of(uid: u32, stored: &StoredMessage, found: u64) -> Option<StateGroup>
     (flags & flag_bits::BEHIND != 0).then_some(StateGroup { set, flags, letters: stored.state.letters })
 }
 
-/// Keywords of the old mailbox with those of its file, and the entries that give them to the new one.
+/// Keywords of the old mailbox and of its file, and the entries that add them to the new one.
 fn keywords_of(id: u32, reader: &MaildirReader, stored: &StoredMailbox) -> (MailboxKeywords, Vec<MailEntry>) {
     let mut keywords = MailboxKeywords::stored(&stored.keywords);
     let mut named: BTreeMap<u8, Bytes> = stored.keywords.clone();

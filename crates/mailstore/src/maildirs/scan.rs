@@ -22,21 +22,21 @@ use crate::message_list::Message;
 use crate::row::NumberRange;
 use crate::table::flag_bits;
 
-/// Bytes of file names in one batch. Tests have takeovers of several.
+/// Bytes of file names in one batch. Smaller in tests, for takeovers with several batches.
 const NAME_BYTES_MAX: usize = if cfg!(test) { 4 << 10 } else { 2 << 20 };
 
 /// Findings of a scan for the operator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Oddities {
-    /// A name that is no regular file, or could not be looked at.
+    /// A name that is no regular file, or could not be examined.
     pub no_file: Option<String>,
     /// Names that are not UTF-8.
     pub not_utf8: usize,
     /// The table of keywords cannot be read.
     pub keywords: Option<String>,
-    /// All UIDs have been given.
+    /// True if all UIDs are used.
     pub out_of_uids: bool,
-    /// Changes could not be made durable, so they are not shown.
+    /// Changes could not be made durable, so they stay invisible.
     pub not_durable: Option<String>,
     /// A second file with the key of another, and why it could not get a key of its own.
     pub same_key: Option<String>,
@@ -49,21 +49,21 @@ pub(super) struct KnownFiles<'a> {
     pub leaving: &'a BTreeMap<u32, Arc<MailFile>>,
     /// Messages whose names do not show their flags yet.
     pub behind: &'a BTreeMap<u32, u32>,
-    /// UIDs whose file turned out to have another content.
+    /// UIDs whose file has another content.
     pub suspects: &'a HashSet<u32>,
-    /// True while delivery has yet to make files of a batch's mail, or to make them durable.
+    /// True while delivery has not made all files of a batch durable.
     pub is_pending: &'a dyn Fn(u64) -> bool,
     /// See [`Known::listed_at`](super::looks::Known::listed_at).
     pub listed_at: Option<SystemTime>,
 }
 
 impl KnownFiles<'_> {
-    /// Keys of files to remove. Of an unlisted file, only the unique part is known.
+    /// Keys of files to remove. For an unlisted file, only the unique part is known.
     fn leaving_keys(&self) -> HashMap<&str, u32> {
         self.leaving.iter().map(|(uid, file)| (key_of_name(&file.name), *uid)).collect()
     }
 
-    /// True of a copy that may be in `tmp/` still.
+    /// True for a copy that may still be in `tmp/`.
     fn is_to_place(&self, message: &Message<Arc<MailFile>>) -> bool {
         let file = &message.file;
         file.is_new() && file.inode().is_none() && file.body().is_none() && self.behind.contains_key(&message.uid)
@@ -74,18 +74,18 @@ impl KnownFiles<'_> {
     }
 }
 
-/// Differences between a listing and what was known.
+/// Differences between a listing and the previous state.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
-    /// Files of expunged messages, as they were listed.
+    /// Listed files of expunged messages.
     leaving: Vec<(u32, Arc<MailFile>)>,
-    /// Expunged messages whose files are not there.
+    /// Expunged messages without files.
     absent: Vec<u32>,
     /// Copies were found in `tmp/`, and are in `new/` now.
     has_placed: bool,
     /// Messages that are missing, by position.
     missing: Vec<usize>,
-    /// Messages are missing whose files delivery has yet to make.
+    /// True if messages are missing whose files delivery has not made yet.
     has_awaited: bool,
     /// Messages whose file has another content now.
     replaced: Vec<usize>,
@@ -96,12 +96,12 @@ pub(super) struct Difference {
     /// New files, in the order of their future UIDs.
     found: Vec<Arc<MailFile>>,
     others: Others,
-    /// A file could not be looked at.
+    /// True if a file could not be examined.
     has_unclear: bool,
 }
 
 impl Difference {
-    /// Compares a listing with what was known.
+    /// Compares a listing with the previous state.
     pub fn new(known: &KnownFiles<'_>, reader: &MaildirReader, listed: Vec<Listed>, odd: &mut Oddities) -> Self {
         let messages = &known.now.messages;
         let mut difference = Self::default();
@@ -191,7 +191,7 @@ impl Difference {
         }
     }
 
-    /// A file under the key of a known message.
+    /// Notes a file under the key of a known message.
     fn note(
         &mut self,
         at: usize,
@@ -289,7 +289,7 @@ pub(super) struct Plan {
     keywords: MailboxKeywords,
     found: Vec<Arc<MailFile>>,
     others: Others,
-    /// All keys, if there are further files of one.
+    /// All keys, if several files share one.
     keys: HashSet<String>,
     is_quiet: bool,
     has_awaited: bool,
@@ -357,15 +357,15 @@ impl Plan {
 /// The outcome of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// While the stamps stay the same, nothing has changed.
+    /// Nothing has changed as long as the stamps are the same.
     Yes,
-    /// A change could have been missed, or could not be made durable.
+    /// A change could have been missed, or was not made durable.
     No,
-    /// Files were given names of their own.
+    /// Files were renamed to unique keys: look again.
     LookAgain,
 }
 
-/// Number of files that fit into one batch.
+/// Number of files in one batch.
 pub(super) fn batch_len(name_bytes: impl Iterator<Item = usize>) -> usize {
     let mut sum = 0;
     let fits = |bytes: &usize| {
@@ -411,7 +411,7 @@ fn entry_of_gone(state: &MailboxState, mailbox: u32, positions: &[usize]) -> Opt
     (!set.is_empty()).then(|| MailEntry::Gone { mailbox, set, reason: GoneReason::Missing, when: now_secs() })
 }
 
-/// Messages whose flags another program has changed in their names. A change made here that is not in the name yet wins.
+/// Messages whose flags another program has changed in their names. A local change that is not in the name yet wins.
 fn entry_of_states(
     state: &MailboxState,
     mailbox: u32,
@@ -466,7 +466,8 @@ pub(super) fn ranges(uids: impl Iterator<Item = u32>) -> Vec<NumberRange> {
     ranges
 }
 
-/// Files that share their key with another get one of their own, so that each key is one message, and each file keeps one name. False if nothing was changed.
+/// Gives files with a shared key their own keys, so that each key is one message with one file name. False if nothing
+/// was changed.
 fn set_apart(reader: &MaildirReader, others: &Others, keys: &mut HashSet<String>, odd: &mut Oddities) -> bool {
     let mut has_changed = false;
     for Listed { subdir, name, .. } in &others.seconds {

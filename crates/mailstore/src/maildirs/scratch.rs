@@ -1,4 +1,4 @@
-//! Changes of flags and messages, computed from the visible state: what each comes to, and the entries that say so.
+//! Changes of flags and messages, computed from the visible state: each outcome, and the entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::row::{MessageSet, NumberRange, Uid};
 use crate::store::StoredFlags;
 use crate::table::flag_bits;
 
-/// Bits of the system flags: those above are the table's own, then keywords.
+/// Bits of the system flags; the table's own bits, then keywords are above.
 pub(super) const SYSTEM_BITS: u64 = 0b1_1111;
 
 /// A change that a client asks for.
@@ -28,19 +28,19 @@ pub(super) enum Operation {
         /// Ascending.
         uids: Vec<Uid>,
         update: FlagUpdate,
-        /// Messages with a higher MODSEQ stay as they are.
+        /// Messages with a higher MODSEQ are not changed.
         unchanged_since: Option<u64>,
     },
-    /// Messages with `\Deleted` go: all, or those among some UIDs.
+    /// Removes messages with `\Deleted`: all, or those among some UIDs.
     Expunge(Option<Vec<NumberRange>>),
-    /// Messages go, whatever their flags.
+    /// Removes messages, whatever their flags.
     Remove(Vec<Uid>),
     /// Keywords get bits.
     Name(Vec<String>),
 }
 
 impl Operation {
-    /// Keywords that the mailbox has to have.
+    /// Keywords that the mailbox must have.
     fn keywords(&self) -> &[String] {
         match self {
             Self::Store { update, .. } if update.mode != FlagUpdateMode::Remove => &update.keywords,
@@ -50,7 +50,7 @@ impl Operation {
     }
 }
 
-/// Keywords of a mailbox with those that it gets now.
+/// Keywords of a mailbox including new ones.
 pub(super) struct NewKeywords {
     keywords: MailboxKeywords,
     named: Vec<(u8, Arc<str>)>,
@@ -75,7 +75,7 @@ impl NewKeywords {
         new
     }
 
-    /// Gives bits to these names, as far as there are any.
+    /// Assigns bits to these names, as long as there are free ones.
     pub fn with<'a>(
         names: impl Iterator<Item = &'a str>,
         known: MailboxKeywords,
@@ -86,7 +86,7 @@ impl NewKeywords {
         new
     }
 
-    /// The flag of a keyword; `None`: there was no bit for it.
+    /// The flag of a keyword; `None` if it got no bit.
     pub fn flag(&self, name: &str) -> Option<MessageFlags> {
         self.keywords.flag(name)
     }
@@ -239,7 +239,7 @@ impl<'a> Scratch<'a> {
     }
 }
 
-/// Flags with the table's own bits, and letters last seen. `base`: those of a name that is behind already.
+/// Flags with the table's own bits, and letters last seen. `base`: letters of a name that already lags.
 fn stored(keywords: &MailboxKeywords, file: &MailFile, base: Option<u32>, flags: MessageFlags) -> (u64, u32) {
     let place = if file.is_new() { flag_bits::IN_NEW } else { 0 };
     if keywords.shows(&file.name, flags) {

@@ -1,4 +1,4 @@
-//! The visible state of a mailbox: what the ledger had, and each entry since.
+//! The visible state of a mailbox: the ledger's rows and each entry since.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::snapshot::Snapshot;
 use crate::table::{FixedMessage, LeavingRow, MailboxHead, flag_bits};
 
 pub(super) type Messages = Snapshot<Arc<MailFile>>;
-/// Files that were looked at and whose entries are on their way, by name.
+/// Examined files whose entries are in flight, by name.
 pub(super) type LookedAt = HashMap<Box<str>, Arc<MailFile>>;
 
 /// A mailbox as its sessions see it.
@@ -26,13 +26,13 @@ pub(super) struct MailboxState {
     pub uid_validity: UidValidity,
     pub keywords: MailboxKeywords,
     pub now: Arc<Messages>,
-    /// Files whose entries are being appended, so that applying an entry finds the file that a look has seen.
+    /// Files whose entries are being appended, so that applying an entry finds the examined file.
     pub looked_at: LookedAt,
-    /// Messages with flags that the names of their files do not show yet, and the letters that these names had last.
+    /// Messages with flags that their file names do not show yet, with the letters last seen there.
     pub behind: BTreeMap<u32, u32>,
-    /// Files of expunged messages that may still be there, by UID.
+    /// Files of expunged messages that may still exist, by UID.
     pub leaving: BTreeMap<u32, Arc<MailFile>>,
-    /// Members of it that are gone, as far as the page cache tells.
+    /// Members of it that are gone, according to the page cache.
     pub absent: BTreeSet<u32>,
     /// The last batch with found files, and their number so far.
     found: (u64, u16),
@@ -170,7 +170,7 @@ impl MailboxState {
         (lsn, position)
     }
 
-    /// Forgets the file of an expunged message, which is gone in this opening.
+    /// Forgets the file of an expunged message that is gone in this opening.
     pub fn forget_leaving(&mut self, uid: u32) {
         self.absent.remove(&uid);
         self.leaving.remove(&uid);
@@ -214,7 +214,7 @@ fn subdir(flags: u64) -> Subdir {
     if flags & flag_bits::IN_NEW != 0 { Subdir::New } else { Subdir::Cur }
 }
 
-/// Sizes on the disk and on the wire; 0 octets on the wire: they were not known.
+/// Sizes on disk and on the wire; 0 octets on the wire: unknown.
 fn sizes(wire_size: u32, line_feeds: u32) -> Option<(u64, u64)> {
     (wire_size > 0).then(|| (u64::from(wire_size.saturating_sub(line_feeds)), u64::from(wire_size)))
 }
@@ -228,13 +228,13 @@ fn found_file(facts: &MessageFacts, name: &Bytes, looked_at: &LookedAt) -> Optio
     Some(Arc::new(MailFile::unseen(subdir(facts.flags), name.into(), disk_size, wire_size)))
 }
 
-/// `None`: mail of an opening that is not known.
+/// `None`: mail of an unknown opening.
 fn own_file(body: (u64, u16), wire_size: u32, ledger: &MailLedger) -> Option<Arc<MailFile>> {
     let wire_size = Some(u64::from(wire_size)).filter(|size| *size > 0);
     Some(Arc::new(MailFile::of_delivery(body, ledger.nonce_of(body.0)?, wire_size)))
 }
 
-/// `None`: as with [`loaded`].
+/// `None`: like [`loaded`].
 fn leaving_file(row: LeavingRow, ledger: &MailLedger) -> Option<Arc<MailFile>> {
     let LeavingRow { body, wire_size, line_feeds, name } = row;
     let Some(name) = name else { return own_file(body, wire_size, ledger) };
@@ -242,7 +242,7 @@ fn leaving_file(row: LeavingRow, ledger: &MailLedger) -> Option<Arc<MailFile>> {
     Some(Arc::new(MailFile::unseen(Subdir::Cur, std::str::from_utf8(&name).ok()?.into(), disk_size, wire_size)))
 }
 
-/// `letters`: those of its flags. `None`: its file cannot be named.
+/// `letters`: those of its flags. `None` if its file cannot be named.
 fn loaded(
     message: StoredMessage,
     letters: &str,

@@ -1,4 +1,4 @@
-//! A Maildir that the ledger does not know gets its ids, with the UIDs that Dovecot gave it.
+//! Takes over a Maildir that is not in the ledger, with Dovecot's UIDs.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,18 +24,18 @@ use crate::table::SKIPPED_UIDS;
 pub(super) const LISTED_MAX: usize = 4_000_000;
 /// RFC 1939 section 7.
 const UNIQUE_ID_BYTES_MAX: usize = 70;
-/// Listings of a directory until it stands still, at most.
+/// Maximum listings of a directory until it is unchanged.
 const LISTINGS_MAX: usize = 20;
 const LISTING_PAUSE: Duration = Duration::from_millis(100);
-/// The most entries of one batch: a list of UIDs with gaps has an entry for each run of UIDs.
+/// Maximum entries of one batch: a UID list with gaps has an entry for each run.
 const ENTRIES_MAX: usize = 32_768;
-/// UIDVALIDITY of an account begins above this (2026), and goes at most 30 years beyond the last one, whatever the clock says.
+/// UIDVALIDITY of an account begins above this (2026), and at most 30 years beyond the last one, whatever the clock.
 const VALIDITY_FROM: u32 = 1_767_225_600;
 const VALIDITY_STEP_MAX: u32 = 30 * 366 * 86_400;
 /// Offset of UIDVALIDITY ahead of the clock after a loss that may have taken mailboxes: mailboxes made in a burst
 /// have values ahead of it.
 const VALIDITY_SKIPPED: u32 = 1 << 16;
-/// A list of UIDs that leaves fewer is used up.
+/// A UID list with fewer UIDs left is used up.
 pub(super) const UIDS_LEFT_MIN: u32 = SKIPPED_UIDS;
 
 /// A mailbox to create from an existing Maildir.
@@ -52,7 +52,7 @@ pub(super) struct Takeover<'a> {
 /// A message with the UID that it gets.
 pub(super) type Numbered = (u32, MessageFacts, Bytes);
 
-/// A directory as it was read.
+/// A directory after reading it.
 #[derive(Default)]
 struct Readings {
     list: Option<UidList>,
@@ -60,19 +60,20 @@ struct Readings {
     messages: Vec<Numbered>,
     /// Unique-ids of POP3 by UID.
     unique_ids: Vec<(u32, Bytes)>,
-    /// UIDVALIDITY of a list whose UIDs are used up.
+    /// UIDVALIDITY of a used-up list.
     last_validity: u32,
     /// Entries of the keywords.
     entries: Vec<MailEntry>,
 }
 
 impl Takeover<'_> {
-    /// Makes the mailbox durable with all its messages, unless it is there already; without a directory it has none. A kill before the end leaves nothing that anybody sees. Blocks.
+    /// Makes the mailbox durable with all its messages, unless it exists; without a directory it is empty. A kill
+    /// before the end leaves nothing visible. Blocks.
     ///
     /// `is_spent` becomes true once the id is in an entry: after an error then, another attempt needs a new one.
     ///
     /// # Errors
-    /// [`MailstoreError::Unavailable`]: a list of UIDs that is not understood, a directory that changes all the time, a disk that fails.
+    /// [`MailstoreError::Unavailable`]: an unknown UID list, a directory that keeps changing, a failing disk.
     pub fn run(
         &self,
         reader: Option<&MaildirReader>,
@@ -156,7 +157,8 @@ impl Takeover<'_> {
         Ok(found)
     }
 
-    /// The UID that the first new message gets. This server may have given UIDs above those of the list, if it lost its own table since.
+    /// The UID of the first new message. This server may have given UIDs above those of the list, if it lost its own
+    /// table since.
     fn next_uid(&self, list: Option<&UidList>) -> u32 {
         let skipped = self.ledger.skip().saturating_mul(SKIPPED_UIDS);
         list.map_or(1, |list| list.next.get().saturating_add(skipped))
@@ -170,7 +172,7 @@ impl Takeover<'_> {
         Ok(())
     }
 
-    /// Appends `entries` and `left` in batches; the last one has the mailbox itself, after `also`.
+    /// Appends `entries` and `left` in batches; the last one contains the mailbox itself, after `also`.
     pub fn append(
         &self,
         mut entries: Vec<MailEntry>,
@@ -206,7 +208,7 @@ impl Takeover<'_> {
         self.ledger.append(&entries).map(drop)
     }
 
-    /// Entries of messages, one for each run of UIDs, and how many messages they have.
+    /// Entries of messages, one for each run of UIDs, and the number of messages.
     fn found(&self, messages: &[Numbered]) -> (Vec<MailEntry>, usize) {
         let (mut entries, mut taken) = (Vec::new(), 0);
         for run in messages.chunk_by(|one, next| one.0 + 1 == next.0).take(ENTRIES_MAX) {
@@ -230,15 +232,14 @@ impl Takeover<'_> {
     }
 }
 
-/// A UIDVALIDITY above `above` and the last that the account has given (RFC 9051 section 2.3.1.1), whatever the clock
-/// says.
+/// A UIDVALIDITY above `above` and above the account's last one (RFC 9051 section 2.3.1.1), whatever the clock.
 pub(super) fn new_validity(ledger: &MailLedger, last: u32, above: u32) -> u32 {
     let last = last.max(VALIDITY_FROM).max(above);
     let now = now_secs().saturating_add(ledger.skip().saturating_mul(VALIDITY_SKIPPED));
     now.min(last.saturating_add(VALIDITY_STEP_MAX)).max(last.saturating_add(1))
 }
 
-/// All files of a Maildir. With a list of UIDs, a name that a listing misses would get another UID, so the directory has to stand still.
+/// All files of a Maildir. With a UID list, a missed name would get another UID, so the directory must be unchanged.
 pub(super) fn files(reader: &MaildirReader, has_list: bool, odd: &mut Oddities) -> Result<Vec<Listed>, MailstoreError> {
     let failed = |error: std::io::Error| MailstoreError::Unavailable(error.to_string());
     for _ in 0..LISTINGS_MAX {
@@ -251,8 +252,8 @@ pub(super) fn files(reader: &MaildirReader, has_list: bool, odd: &mut Oddities) 
     Err(MailstoreError::Unavailable("the Maildir changes all the time".to_owned()))
 }
 
-/// Unique-ids that the list has for these messages, ascending. One that RFC 1939 section 7 does not allow, or that comes again, is left out: its message has the
-/// default.
+/// The list's unique-ids of these messages, ascending. Invalid (RFC 1939 section 7) and repeated ones are left out:
+/// their messages have the default.
 fn unique_ids(list: &UidList, messages: &[Numbered]) -> Vec<(u32, Bytes)> {
     let mut listed = list.messages.iter().peekable();
     let mut taken = HashSet::new();

@@ -1,4 +1,4 @@
-//! Troubles of a mailbox that the log has, each kind once.
+//! Logged problems of a mailbox, each kind once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,7 +27,7 @@ impl Told {
         }
     }
 
-    /// A file that cannot be renamed, or taken away: flags stay in the table alone.
+    /// A file that cannot be renamed or moved away: flags are only in the table.
     pub fn no_rename(&self, name: &str, error: &std::io::Error) {
         if first(&self.no_rename) {
             let error = error.to_string();
@@ -39,7 +39,7 @@ impl Told {
         }
     }
 
-    /// Tells the operator of a look's oddities, each once.
+    /// Logs a look's problems, each once.
     pub fn tell(&self, mailbox: &str, odd: &Oddities) {
         if let Some(name) = odd.no_file.as_ref().filter(|_| first(&self.no_file)) {
             tracing::warn!(mailbox, name, "this file is not a message; further ones of this mailbox are not logged");

@@ -1,4 +1,5 @@
-//! `posthaste-uids` in each mailbox that is used: its UIDs for people, and for a mailbox that is made anew. Never trusted over the table, and not durable.
+//! `posthaste-uids` in each used mailbox: its UIDs for people, and for rebuilding the mailbox. The table takes
+//! precedence, and the file is not durable.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::{MaildirStore, Shared};
 /// Idle time without added or removed messages after which the list is written.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Next UID and number of messages: a list that was written with the same has the same UIDs.
+/// Next UID and number of messages: a list written with the same values has the same UIDs.
 type Extent = (u32, usize);
 
 /// The list of a mailbox.
@@ -27,7 +28,7 @@ pub(super) struct UidListState {
 }
 
 impl MailboxCore {
-    /// Writes the list, if the mailbox is idle or the server ends, and it has changed. Blocks.
+    /// Writes the list if it has changed, when the mailbox is idle or the server ends. Blocks.
     fn write_uid_list(&self, is_ending: bool) {
         let Some(now) = self.now() else { return };
         let extent = (now.uid_next, now.messages.len());
@@ -58,7 +59,7 @@ impl Shared {
 }
 
 impl MaildirStore {
-    /// Writes lists of UIDs of mailboxes that have changed: for the end of the server. Blocks.
+    /// Writes changed UID lists at the end of the server. Blocks.
     pub fn write_uid_lists(&self) {
         self.shared.write_uid_lists(true);
     }

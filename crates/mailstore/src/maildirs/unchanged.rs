@@ -1,7 +1,7 @@
-//! A mailbox that nobody can have changed since its last look is shown without another one, on the task that asks.
+//! Shows a provably unchanged mailbox without another look, on the asking task.
 //!
-//! The kernel queues an event of a [watched](super::hot_dirs) directory before the program that changed it goes on. So on a local file system an empty
-//! queue proves that names are as they were listed, and no call goes to a disk, which may hang.
+//! The kernel queues an event of a [watched](super::hot_dirs) directory before the changing call returns. So on a local
+//! file system an empty queue proves that the listing is current, without access to a disk that may hang.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,11 +14,11 @@ use super::mailbox::lock;
 use super::names_out::has_work;
 use super::state::Messages;
 
-/// A look is made after this time at the latest: no event tells that a directory further up was replaced.
+/// Maximum time without a look: no event tells that a directory further up was replaced.
 const LOOK_AFTER: Duration = Duration::from_secs(60);
 
 impl MailboxCore {
-    /// The messages, if no look can find a change. What was published was taken in. Does not block.
+    /// The messages, if a look would find no change. Published entries are applied. Does not block.
     pub fn unchanged(&self) -> Option<Arc<Messages>> {
         if !self.is_as_listed() || self.is_deleted.load(Ordering::Relaxed) || has_work(self) {
             return None;
@@ -49,7 +49,7 @@ impl MailboxCore {
         is_settled && looks.events == events && looks.last.elapsed() < LOOK_AFTER
     }
 
-    /// True if the last look found the directories as they were before it.
+    /// True if the last look found the directories unchanged.
     pub fn is_settled_as(&self, before: Option<[Stamp; 2]>) -> bool {
         let looks = lock(&self.looks);
         let Some(known) = &looks.known else { return false };

@@ -1,7 +1,7 @@
-//! A mailbox's rows compared with its files. Reads only, also beside a server that serves it.
+//! Compares a mailbox's rows with its files. Read-only, also beside a running server.
 //!
-//! The table and the directories are read one after the other while others may change them. So they are read again as long as something is found, and what is found
-//! each time counts.
+//! The table and the directories are read one after the other while others may change them. So they are read again
+//! while there are findings, and only repeated findings count.
 
 mod mailbox_rows;
 
@@ -19,7 +19,7 @@ use crate::table::{
     peek, rows_of,
 };
 
-/// Passes over everything. What another program changes meanwhile is not found twice.
+/// Maximum passes. Concurrent changes are not found twice.
 const PASSES_MAX: usize = 5;
 
 /// Directories of the table and the mail of a server.
@@ -28,7 +28,7 @@ pub struct VerifiedPlaces<'a> {
     pub table: &'a Path,
     /// The directory that all Maildirs are below.
     pub mail: &'a Path,
-    /// Reads what the spool has and the table may lack. Called before the table is read.
+    /// Reads entries of the spool that the table may lack. Called before the table is read.
     pub look: &'a dyn Fn() -> io::Result<SpoolLook>,
 }
 
@@ -37,33 +37,33 @@ pub struct VerifiedPlaces<'a> {
 pub struct SpoolLook {
     /// Entries of the stream of mailboxes, with their LSNs and in their order.
     pub entries: Vec<(u64, Bytes)>,
-    /// Batch and Maildir of mail whose file delivery has yet to make.
+    /// Batch and Maildir of mail whose file delivery has not made yet.
     pub undelivered: HashSet<(u64, String)>,
 }
 
 /// The kind of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FindingKind {
-    /// A value of the table has a wrong checksum, or is none.
+    /// A value of the table with a wrong checksum, or a malformed one.
     Checksum,
-    /// UIDs do not ascend, come twice, or are not below the next UID.
+    /// UIDs are not ascending, repeated, or not below the next UID.
     Uids,
     /// Counters differ from the rows that they count.
     Counters,
-    /// The file of a message is not there.
+    /// The file of a message is missing.
     Missing,
-    /// A file has another size than its row or its name says.
+    /// A file's size differs from its row or its name.
     Size,
     /// A directory or file cannot be read.
     Unreadable,
-    /// A file without a UID. It gets one when a session looks.
+    /// A file without a UID. It gets one at a session's next look.
     New,
-    /// A name shows other flags than the table has. A session that looks takes them in.
+    /// A name's flags differ from the table. A session's next look applies them.
     Flags,
 }
 
 impl FindingKind {
-    /// False of changes by other programs, which the next look of a session takes in.
+    /// False for changes by other programs, which a session's next look applies.
     pub fn is_damage(self) -> bool {
         !matches!(self, Self::New | Self::Flags)
     }
@@ -92,9 +92,9 @@ pub struct Finding {
     pub account: String,
     /// The mailbox; empty: of the account.
     pub mailbox: String,
-    /// The message, if it is about one.
+    /// The message, if the finding is about one.
     pub uid: Option<u32>,
-    /// The file, if it is about one.
+    /// The file, if the finding is about one.
     pub file: Option<String>,
     /// Explanation for people.
     pub detail: String,
@@ -111,7 +111,7 @@ pub struct Verified {
     pub findings: Vec<Finding>,
 }
 
-/// Why nothing can be verified.
+/// Why the verification failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
@@ -123,8 +123,8 @@ pub enum VerifyError {
     Io(#[from] io::Error),
 }
 
-/// Verifies an account, given by the path of its INBOX, or one of its mailboxes. Without an account all of them, and the checksums of the whole table. `None`: there is no
-/// such account or mailbox.
+/// Verifies an account, given by the path of its INBOX, or one of its mailboxes. Without an account: all of them, and
+/// the checksums of the whole table. `None`: no such account or mailbox.
 ///
 /// # Errors
 /// [`VerifyError`].
@@ -177,7 +177,7 @@ fn pass(
     Ok(has_any.then_some(verified))
 }
 
-/// The table as it is with the entries that it lacks.
+/// The table with the entries that it lacks.
 #[derive(Default)]
 struct TableRows {
     has_account: bool,
@@ -201,7 +201,7 @@ impl RowReader<'_> {
         self.findings.push(Finding { kind, account, mailbox, uid, file: None, detail });
     }
 
-    /// Rows whose keys begin with `prefix`. One that an entry of the spool changes is not read from the table.
+    /// Rows whose keys begin with `prefix`. Rows changed by an entry of the spool are not read from the table.
     fn rows(&mut self, table: TableName, prefix: &[u8]) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, MetaError> {
         let mut damaged = Vec::new();
         self.reader.for_each(table, prefix, &mut |key, value| {

@@ -19,7 +19,8 @@ use crate::entry::{
 use crate::name::MailboxName;
 use crate::row::NumberRange;
 
-/// Applies entries to what a reader has. An entry may be applied twice: all it says is absolute, and UIDs that were given are not given again.
+/// Applies entries to a reader's rows. An entry may be applied twice: its values are absolute, and assigned UIDs are
+/// not assigned again.
 #[derive(Debug)]
 pub struct Applier<'a> {
     pub(super) reader: &'a TableReader,
@@ -30,7 +31,7 @@ pub struct Applier<'a> {
     accounts: BTreeMap<u32, AccountRow>,
     fixed: HashMap<u32, RowSet<FixedMessage>>,
     state: HashMap<u32, RowSet<StateMessage>>,
-    /// The batch of the last entry, and how many messages it has put somewhere.
+    /// The batch of the last entry, and the number of messages that it has placed.
     batch: (u64, u32),
     lookups: Lookups,
 }

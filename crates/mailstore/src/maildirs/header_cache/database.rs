@@ -19,12 +19,13 @@ use redb::{
 use super::entry::{CachedKind, Key, value_of};
 use crate::maildirs::boot::boot_id;
 
-/// Octets of pages that the database keeps in memory.
+/// Octets of database pages in memory.
 const PAGES_BYTES: usize = 16 << 20;
 
-/// A kind, batch and number of a body (big-endian) → facts of the file, what is cached, CRC-32C over key and value.
+/// Key: a kind, batch and number of a body (big-endian). Value: facts of the file, the cached data, CRC-32C over key
+/// and value.
 const HEADERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("headers");
-/// The boot for which the entries count, and octets of all of them.
+/// The boot in which the entries are valid, and the octets of all of them.
 pub(super) const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
 
 /// Entries of one commit.
@@ -33,9 +34,9 @@ pub(super) type Entries = HashMap<Key, Vec<u8>>;
 /// An open file. Reads see the last commit and wait for no other.
 pub(super) struct CacheDatabase(Option<Database>);
 
-/// A read transaction, for many reads.
+/// A read transaction for many reads.
 pub(super) struct CacheRead {
-    /// Where the last entry stood. Outlived by the table, as that is by the database.
+    /// Position of the last entry. It must be dropped before the table, and that before the database.
     cursor: Option<Cursor>,
     table: CacheTable,
     /// Outlives the table.
@@ -43,7 +44,7 @@ pub(super) struct CacheRead {
 }
 
 impl CacheDatabase {
-    /// Opens the file, and says how many octets its entries have.
+    /// Opens the file, and returns the octets of its entries.
     pub fn open(path: &Path) -> Result<(Self, u64), CacheError> {
         guarded(|| {
             let database = Self::over(File::options().read(true).write(true).open(path)?)?;
@@ -57,7 +58,7 @@ impl CacheDatabase {
         })
     }
 
-    /// Makes an empty file in the place of any other.
+    /// Creates an empty file, replacing any other.
     pub fn create(path: &Path) -> Result<(Self, u64), CacheError> {
         guarded(|| {
             match std::fs::remove_file(path) {
@@ -82,8 +83,8 @@ impl CacheDatabase {
         self.0.as_ref().expect("it is open until it is dropped")
     }
 
-    /// Adds entries. Says how many octets all of them have. The oldest mail goes first: clients list the newest, and a list of all of
-    /// a mailbox that does not fit in keeps what is there.
+    /// Adds entries. Returns the octets of all. The oldest mail is removed first: clients list the newest. A listing of
+    /// a whole mailbox that does not fit keeps the existing entries.
     pub fn write(&self, entries: &Entries, bytes: u64, bytes_max: impl FnOnce(u64) -> u64) -> Result<u64, CacheError> {
         guarded(|| {
             let mut bytes = bytes;
@@ -131,7 +132,7 @@ impl Drop for CacheDatabase {
 type CacheTable = ReadOnlyTable<&'static [u8], &'static [u8]>;
 type CacheOctets = AccessGuard<'static, &'static [u8]>;
 
-/// Entries from one on. The next message's entry is near in most cases: to go on costs less than to begin at the root.
+/// Entries from one on. The next message's entry is usually near, so continuing is cheaper than starting at the root.
 struct Cursor {
     entries: Range<'static, &'static [u8], &'static [u8]>,
     next: Option<(CacheOctets, CacheOctets)>,
@@ -139,7 +140,7 @@ struct Cursor {
     from: Key,
 }
 
-/// Entries that are passed over before the cursor is set anew.
+/// Entries skipped before the cursor is repositioned.
 const PASSED_MAX: usize = 8;
 
 impl Cursor {
@@ -190,7 +191,7 @@ impl CacheRead {
     }
 }
 
-/// Removes an entry of the oldest mail, and says how many octets it had; `None`: there is none.
+/// Removes an entry of the oldest mail, and returns its octets; `None` if there is none.
 fn remove_oldest(table: &mut Table<'_, &'static [u8], &'static [u8]>) -> Result<Option<u64>, CacheError> {
     let mut oldest: Option<Key> = None;
     for kind in CachedKind::ALL {
@@ -215,7 +216,7 @@ impl<E: std::fmt::Display> From<E> for CacheError {
     }
 }
 
-/// A database that is damaged may panic: that ends with the cache.
+/// Catches panics of a damaged database: the cache ends.
 fn guarded<T>(work: impl FnOnce() -> Result<T, CacheError>) -> Result<T, CacheError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(CacheError::from("the database panicked")))
 }

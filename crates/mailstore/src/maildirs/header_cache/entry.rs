@@ -1,4 +1,4 @@
-//! One entry of the cache: fields or structure of a message, and the file that they are of.
+//! One entry of the cache: fields or structure of a message, and its file.
 
 use bytes::Bytes;
 use posthaste_maildir::tree::FileFacts;
@@ -6,7 +6,7 @@ use posthaste_message::mime::{Header, is_listed_field};
 
 use crate::store::KeptKind;
 
-/// A [`CachedKind`], then batch and number of a body, big-endian: entries of a kind stand together, in the order of mail.
+/// A [`CachedKind`], then batch and number of a body, big-endian: entries of a kind are adjacent, in the order of mail.
 pub(super) type Key = [u8; 11];
 
 /// Kinds of entries.
@@ -14,7 +14,7 @@ pub(super) type Key = [u8; 11];
 pub(super) enum CachedKind {
     /// The listed fields of its header.
     Fields = 0,
-    /// Structure of the message, in the form of the protocol that has made it.
+    /// Structure of the message, encoded by the protocol.
     Structure = 1,
     /// Values of its header that searches compare, likewise.
     Keys = 2,
@@ -63,7 +63,7 @@ pub(super) fn entry_of(key: &Key, facts: &FileFacts, value: &[u8]) -> Vec<u8> {
     entry
 }
 
-/// `None`: the entry is damaged, or of another file.
+/// `None` if the entry is damaged, or of another file.
 pub(super) fn value_of(key: &Key, entry: &[u8], facts: &FileFacts) -> Option<Bytes> {
     let (entry, crc) = entry.split_last_chunk::<4>()?;
     let is_sound = crc32c::crc32c_append(crc32c::crc32c(key), entry) == u32::from_le_bytes(*crc);
@@ -71,7 +71,8 @@ pub(super) fn value_of(key: &Key, entry: &[u8], facts: &FileFacts) -> Option<Byt
     (is_sound && *known == facts_of(facts)).then(|| Bytes::copy_from_slice(value))
 }
 
-/// The listed fields as they stand, and the empty line. `None` unless the header is fields from its first octet to its empty line.
+/// The listed fields unchanged, and the empty line. `None` unless the header is fields from its first octet to its
+/// empty line.
 pub(super) fn listed_fields(header: &Bytes) -> Option<Bytes> {
     let (mut fields, mut end) = (Vec::new(), 0);
     for field in Header::new(header).fields() {

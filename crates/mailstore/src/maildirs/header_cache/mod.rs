@@ -1,8 +1,9 @@
 //! The header fields that clients list, the structure of messages, and values that searches compare, in a file of their own: ENVELOPE, SORT, THREAD, SEARCH of
 //! common fields and BODYSTRUCTURE open no message.
 //!
-//! The mail has all that is in it. The file is written without a sync and holds for one boot of the machine: the next boot and any error begin with an empty file.
-//! An entry counts for the very file that it was made of (inode, size, time of change).
+//! All content can be rebuilt from the mail. The file is written without a sync and is valid for one boot: the next
+//! boot and any error start with an empty file. An entry is valid for the file that it was made of (inode, size, time
+//! of change).
 
 mod database;
 mod entry;
@@ -22,15 +23,15 @@ use crate::store::KeptKind;
 /// The cache's file beside the table.
 pub const HEADER_CACHE_FILE: &str = "cache.redb";
 
-/// Octets of one entry; a longer header is read from its message.
+/// Maximum octets of one entry; a longer header is read from its message.
 const ENTRY_BYTES_MAX: usize = 64 << 10;
-/// Octets with which a commit is due.
+/// Octets that trigger a commit.
 const COMMIT_BYTES: usize = 1 << 20;
-/// Octets that may wait, also while a commit runs. Entries beyond are not kept.
+/// Maximum waiting octets, also during a commit. Further entries are dropped.
 const WAITING_BYTES_MAX: usize = 4 * COMMIT_BYTES;
-/// Octets that all entries may have, however little mail there is.
+/// Minimum size of the cache, even with little mail.
 const CACHE_BYTES_MIN: u64 = 256 << 20;
-/// With more mail the cache may use one octet in this many octets of mail.
+/// The cache may use one octet for this many octets of mail.
 const MAIL_BYTES_FOR_ONE: u64 = 20;
 
 /// Returns the octets of all mail.
@@ -52,14 +53,14 @@ struct CacheFile {
     mail_bytes: Box<MailBytes>,
 }
 
-/// Locked for moments: no call into the database is made meanwhile, so that no reader waits for a commit.
+/// Locked briefly: never during a call into the database, so that readers do not wait for a commit.
 #[derive(Default)]
 struct CacheState {
     database: Option<Arc<CacheDatabase>>,
     /// Entries of the next commit.
     waiting: Entries,
     waiting_bytes: usize,
-    /// Entries of the commit that is being made.
+    /// Entries of the running commit.
     committing: Option<Arc<Entries>>,
     /// A caller of [`HeaderCache::takes_commit`] is about to commit.
     is_commit_taken: bool,
@@ -67,7 +68,8 @@ struct CacheState {
     bytes: u64,
 }
 
-/// Looks up headers in one state of the cache. For one batch of messages: the file keeps that state's pages until it ends.
+/// Reads headers from one state of the cache, for one batch of messages: the file keeps that state's pages until it is
+/// dropped.
 pub(super) struct HeaderReader<'c> {
     cache: &'c HeaderCache,
     /// Begun by the first message that needs it.
@@ -75,12 +77,12 @@ pub(super) struct HeaderReader<'c> {
 }
 
 impl HeaderCache {
-    /// Remembers nothing.
+    /// A cache that stores nothing.
     pub fn none() -> Self {
         Self::with(None, CacheState::default())
     }
 
-    /// Opens the file, or makes it anew if it cannot be used.
+    /// Opens the file, or creates it if it is unusable.
     pub fn open(path: PathBuf, mail_bytes: Box<MailBytes>) -> Self {
         Self::open_with(CacheFile { path, bytes_min: CACHE_BYTES_MIN, mail_bytes })
     }
@@ -118,7 +120,7 @@ impl HeaderCache {
         fields
     }
 
-    /// Remembers something made of a message, in the form of the protocol that has made it. As with [`put`](Self::put), it may have to be committed.
+    /// Stores data that a protocol has made of a message. Like [`put`](Self::put), it may require a commit.
     pub fn keep(&self, kind: KeptKind, body: (u64, u16), facts: &FileFacts, made: &[u8]) {
         if self.file.is_some() {
             self.add(key_of(body, kind.into()), facts, made);
@@ -139,7 +141,7 @@ impl HeaderCache {
         is_due && !std::mem::replace(&mut state.is_commit_taken, true)
     }
 
-    /// Commits what waits, unless a commit runs.
+    /// Commits waiting entries, unless a commit runs.
     pub fn commit(&self) {
         let (database, entries, before) = {
             let mut state = self.lock();
@@ -165,7 +167,7 @@ impl HeaderCache {
         }
     }
 
-    /// Replaces a failed file by an empty one; the first caller to find the failure does it.
+    /// Replaces a failed file by an empty one; the first caller to see the failure does it.
     fn begin_anew(&self, failed: &Arc<CacheDatabase>, error: &CacheError) {
         let Some(file) = &self.file else { return };
         {
@@ -194,7 +196,7 @@ impl HeaderReader<'_> {
         self.find(&key_of(body, CachedKind::Fields), facts)
     }
 
-    /// Octets that are kept of a message, if they were made of this very file.
+    /// Cached data of a message, if they were made of the same file.
     pub fn kept(&mut self, kind: KeptKind, body: (u64, u16), facts: &FileFacts) -> Option<Bytes> {
         self.find(&key_of(body, kind.into()), facts)
     }

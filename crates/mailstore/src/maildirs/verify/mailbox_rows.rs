@@ -1,4 +1,4 @@
-//! The rows of one mailbox, in themselves and beside its files.
+//! The rows of one mailbox: consistency, and comparison with its files.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -31,7 +31,7 @@ pub(super) struct MailboxRows {
 }
 
 impl MailboxRows {
-    /// `None`: it has no head.
+    /// `None` without a head.
     pub fn read(rows: &mut RowReader<'_>, id: u32, openings: &[(u64, u32)]) -> Result<Option<Self>, MetaError> {
         let key = key_of(id);
         let heads = rows.rows(TableName::Mailboxes, &key)?;
@@ -71,7 +71,8 @@ impl MailboxRows {
         Ok(Some(Self { account, name, head, fixed, state, names, keywords, leaving, openings, findings }))
     }
 
-    /// UIDs are unique and ascending, each message has both kinds of rows, and the counters are those of the rows.
+    /// Checks that UIDs are unique and ascending, that each message has both kinds of rows, and that the counters
+    /// match.
     fn check_uids(rows: &mut RowReader<'_>, head: &MailboxHead, fixed: &[FixedMessage], state: &[StateMessage]) {
         for two in fixed.windows(2).filter(|two| two[0].uid >= two[1].uid) {
             let detail = format!("UID {} comes after {}", two[1].uid, two[0].uid);
@@ -113,7 +114,7 @@ impl MailboxRows {
         self.openings.get(at.checked_sub(1)?).map(|(_, nonce)| *nonce)
     }
 
-    /// The key of a file, or the part of its name that is known of it.
+    /// The key of a file, or the known part of its name.
     fn key(&self, (lsn, target): (u64, u16), name: Option<&[u8]>) -> Option<String> {
         match name {
             Some(name) => Some(key_of_name(std::str::from_utf8(name).ok()?).to_owned()),
@@ -121,7 +122,7 @@ impl MailboxRows {
         }
     }
 
-    /// Findings of the rows, and of the rows beside the files.
+    /// Findings in the rows, and in their comparison with the files.
     pub fn verified(mut self, root: &MailRoot, undelivered: &HashSet<(u64, String)>) -> Vec<Finding> {
         let directory = String::from_utf8_lossy(&self.head.directory).into_owned();
         let reader = match MailboxPath::parse(&directory).map_err(io::Error::other).and_then(|path| root.reader(&path))
@@ -210,7 +211,7 @@ impl MailboxRows {
         }
     }
 
-    /// The file of a message was not listed: delivery has yet to make it, or a copy is still in `tmp/`.
+    /// Checks a message without a listed file: delivery has not made it yet, or a copy is still in `tmp/`.
     fn check_missing(
         &mut self,
         message: &FixedMessage,
