@@ -37,7 +37,7 @@ pub fn author_domains(value: &[u8]) -> Vec<String> {
     if simply_read(value).is_some_and(|simple| simple == domains) { domains } else { Vec::new() }
 }
 
-/// Adds a domain that is new. False: there are too many. To cut the list would hide a difference between two readings.
+/// Adds a new domain. False if there are too many: a truncated list would hide a difference between two readings.
 fn add(domains: &mut Vec<String>, domain: String) -> bool {
     if !domains.contains(&domain) {
         domains.push(domain);

@@ -29,7 +29,7 @@ pub struct Fetcher {
     port: u16,
     /// [`is_public`], but for a host of ours and in tests.
     is_allowed: fn(IpAddr) -> bool,
-    /// Time for all addresses together.
+    /// Timeout for all addresses together.
     time: Duration,
 }
 
@@ -62,10 +62,10 @@ impl Fetcher {
         Self { port, is_allowed: |address| address.is_loopback(), ..self }
     }
 
-    /// The text of the policy of a domain, from the first of the addresses of `mta-sts.DOMAIN` that has it. Blocks, for a minute at most.
+    /// Fetches a domain's policy text from the first working address of `mta-sts.DOMAIN`. Blocks for a minute at most.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason of the failure.
     pub fn fetch(&self, domain: &str, addresses: &[IpAddr]) -> Result<String, String> {
         let until = Instant::now() + self.time;
         let mut problem = format!("mta-sts.{domain} has no public address");
@@ -109,7 +109,7 @@ impl Fetcher {
     }
 }
 
-/// A name has the address that was judged, so that no second answer of DNS leads elsewhere.
+/// Connects the name only to the checked address, so that a second DNS answer cannot redirect it.
 #[derive(Debug)]
 struct Pinned(SocketAddr);
 
@@ -129,7 +129,7 @@ const OWN_DEADLINE: Duration = Duration::from_secs(10);
 /// Timeout of one address, so that a silent one leaves time for others.
 const PATIENCE: Duration = Duration::from_secs(20);
 const ADDRESSES_MAX: usize = 8;
-/// A sender may stop there (section 3.3).
+/// Maximum length of a policy (section 3.3).
 const POLICY_BYTES_MAX: u64 = 64 << 10;
 
 #[cfg(test)]
@@ -143,7 +143,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A web server on loopback that answers each connection with the same octets.
+    /// A web server on loopback that answers each connection with fixed octets.
     pub struct WebServer {
         pub port: u16,
         /// Its own certificate, as an authority.

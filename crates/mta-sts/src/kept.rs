@@ -11,7 +11,7 @@ use rustix::fs::Mode as FileMode;
 
 use crate::policy::StsPolicy;
 
-/// A policy as it was fetched.
+/// A fetched policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptPolicy {
     /// The id of the record that led to it.
@@ -22,7 +22,7 @@ pub struct KeptPolicy {
 }
 
 impl KeptPolicy {
-    /// Reports whether its `max_age` has not passed. A clock that was set back does not end it.
+    /// True if its `max_age` has not passed. A clock set back does not end it.
     pub fn is_valid(&self, now: u64) -> bool {
         now.saturating_sub(self.fetched) < self.policy.max_age_secs
     }
@@ -34,16 +34,17 @@ impl KeptPolicy {
     }
 }
 
-/// The directory of the files. `None`: nothing is kept.
+/// The directory of the files. `None`: nothing is stored.
 #[derive(Debug, Default)]
 pub struct KeptPolicies {
     dir: Option<PathBuf>,
-    /// The domains that have a file: most domains are asked for in vain, and cost no look at the disk.
+    /// Domains with a file: most domains have no policy, and need no disk access.
     domains: Mutex<HashSet<String>>,
 }
 
 impl KeptPolicies {
-    /// Opens the directory, or makes it. What is no policy goes, and a policy a month after its end: a clock may be wrong at a start.
+    /// Opens or creates the directory. Removes invalid files, and policies a month after their expiry, as the clock may
+    /// be wrong at a start.
     ///
     /// # Errors
     /// The directory cannot be made or listed.
@@ -64,21 +65,21 @@ impl KeptPolicies {
         Ok(Self { dir: Some(dir.to_owned()), domains: Mutex::new(domains) })
     }
 
-    /// Reports whether a domain may have a policy that is kept. No call of the file system.
+    /// True if a policy of the domain may be stored. No system call.
     pub fn has(&self, domain: &str) -> bool {
         self.domains().contains(domain)
     }
 
-    /// The policy of a domain, if it holds. Reads its file.
+    /// The valid policy of a domain, read from its file.
     pub fn get(&self, domain: &str, now: u64) -> Option<KeptPolicy> {
         let path = self.dir.as_ref()?.join(is_file_name(domain).then_some(domain)?);
         read(&path).filter(|kept| kept.is_valid(now))
     }
 
-    /// Keeps a policy durably. Beyond [`FILES_MAX`] domains a new one is not kept.
+    /// Stores a policy durably. Beyond [`FILES_MAX`] domains a new one is not stored.
     ///
     /// # Errors
-    /// The file cannot be written; one that was there stays.
+    /// The file cannot be written; an existing one stays.
     pub fn put(&self, domain: &str, id: &str, fetched: u64, policy: &StsPolicy) -> io::Result<()> {
         let has_room = |domains: &HashSet<String>| domains.len() < FILES_MAX || domains.contains(domain);
         let Some(dir) = self.dir.as_ref().filter(|_| is_file_name(domain) && has_room(&self.domains())) else {
@@ -104,7 +105,8 @@ fn read(path: &Path) -> Option<KeptPolicy> {
     KeptPolicy::parse(&fs::read(path).ok()?)
 }
 
-/// A domain in A-labels, as files are named after: none has a separator, begins with a dot, or ends as an unfinished file does.
+/// True for a domain in A-labels, the form of file names: without separators, a leading dot, or the suffix of
+/// unfinished files.
 fn is_file_name(domain: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_".contains(&byte);
     domain.len() <= 253
@@ -114,7 +116,7 @@ fn is_file_name(domain: &str) -> bool {
         && !domain.ends_with(".new")
 }
 
-/// Domains with a file: their names take about 4 MB.
+/// Maximum domains with a file: their names take about 4 MB.
 const FILES_MAX: usize = 50_000;
 const MONTH_SECS: u64 = 30 * 86_400;
 

@@ -1,6 +1,6 @@
 //! MTA-STS policies of other domains (RFC 8461): found by DNS, fetched by HTTPS, kept on disk.
 //!
-//! [`Policies::of`] is all that a sender asks; [`own_policy_id`] looks at a policy of ours from outside.
+//! A sender needs only [`Policies::of`]; [`own_policy_id`] checks our own policy from outside.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

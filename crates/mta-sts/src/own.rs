@@ -10,8 +10,9 @@ use tokio::task::spawn_blocking;
 use crate::StsPolicy;
 use crate::fetch::Fetcher;
 
-/// The id for the record of the domain's policy (section 3.1): at most 32 letters and digits, others with each change of the policy. `None`: the policy is not served
-/// at its name with a certificate of the authorities in this file, and must not be announced. `port` is 443 outside of tests.
+/// The id for the record of our domain's policy (section 3.1): at most 32 letters and digits, new with each change of
+/// the policy. `None`: the policy is not served at its name with a certificate of the authorities in this file, and
+/// must not be announced. `port` is 443 outside of tests.
 pub async fn own_policy_id(own: &OwnDomain, source: RecordSource<'_>, port: u16, ca_file: &Path) -> Option<String> {
     let addresses = source.addresses(&format!("mta-sts.{}", own.domain)).await.unwrap_or_default();
     let domain = own.domain.clone();

@@ -1,4 +1,4 @@
-//! The policy in force for a domain: by its record, what is kept of it, and its web server.
+//! The policy in force for a domain: from its record, the stored policy, and its web server.
 
 use std::io;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub struct Policies(Arc<Inner>);
 struct Inner {
     fetcher: Fetcher,
     kept: KeptPolicies,
-    /// Policies by domain and id; of concurrent callers one fetches.
+    /// Policies by domain and id; concurrent callers share one fetch.
     found: Cache<FoundPolicy>,
     turns: Semaphore,
     fetched: AtomicU64,
@@ -34,9 +34,9 @@ struct Inner {
 /// The policy of a domain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FoundPolicy {
-    /// In the mode `enforce` or `testing`. `None`: mail goes as without MTA-STS.
+    /// The policy in mode `enforce` or `testing`. `None`: mail is sent as without MTA-STS.
     pub policy: Option<Arc<StsPolicy>>,
-    /// The domain has a record, and the policy that it names cannot be had. One that was fetched before is in force then.
+    /// The domain has a record, but its policy is unavailable. An earlier policy stays in force.
     pub problem: Option<Arc<str>>,
 }
 
@@ -57,7 +57,8 @@ pub enum PolicyOpenError {
 }
 
 impl Policies {
-    /// Keeps policies in the directory `dir`, which is made if it is not there, and trusts the authorities of a PEM file. Blocks.
+    /// Stores policies in the directory `dir`, which is created if missing, and trusts the authorities of a PEM file.
+    /// Blocks.
     ///
     /// # Errors
     /// [`PolicyOpenError`].
@@ -65,7 +66,7 @@ impl Policies {
         Self::with(dir, Fetcher::new(ca_file)?)
     }
 
-    /// Keeps policies in memory alone, for a program that asks for a few. Blocks.
+    /// Stores policies in memory only, for a program with few queries. Blocks.
     ///
     /// # Errors
     /// [`PolicyOpenError::Authorities`].
@@ -84,7 +85,8 @@ impl Policies {
         Self(Arc::new(Inner { fetcher, kept, found, turns, fetched: AtomicU64::new(0), failed: AtomicU64::new(0) }))
     }
 
-    /// The policy of a domain in lower case and A-labels. Asks DNS, and fetches the policy if it is not known: that can take a minute and a half.
+    /// The policy of a domain in lower case and A-labels. Queries DNS, and fetches an unknown policy, which can take a
+    /// minute and a half.
     pub async fn of(&self, resolver: &Resolver, domain: &str) -> FoundPolicy {
         let texts = resolver.plain().texts(&format!("_mta-sts.{domain}")).await;
         let id = texts.as_ref().ok().and_then(|texts| policy_id(texts));
@@ -100,7 +102,7 @@ impl Policies {
         found
     }
 
-    /// Fetches since the start: good ones, and others.
+    /// Successful and failed fetches since the start.
     pub fn counts(&self) -> (u64, u64) {
         (self.0.fetched.load(Ordering::Relaxed), self.0.failed.load(Ordering::Relaxed))
     }
@@ -114,7 +116,7 @@ impl Policies {
         spawn_blocking(move || inner.kept.get(&domain, unix_secs())).await.ok()?
     }
 
-    /// The policy with this id, and the time from which it is looked for again.
+    /// The policy with this id, and its refresh time.
     async fn look_up(&self, resolver: &Resolver, domain: &str, id: &str) -> (FoundPolicy, Instant) {
         let kept = self.kept(domain).await;
         let of_id = kept.as_ref().filter(|kept| kept.id == id);
@@ -158,7 +160,8 @@ impl Policies {
     }
 }
 
-/// A policy is fetched again each day, or sooner if it holds for less than two (RFC 8461 section 3.3): so it is in force without a gap.
+/// A policy is fetched again daily, or earlier if it is valid for less than two days (RFC 8461 section 3.3), so that
+/// there is no gap.
 fn fresh_secs(policy: &StsPolicy) -> u64 {
     (policy.max_age_secs / 2).clamp(60, 86_400)
 }

@@ -5,7 +5,7 @@
 pub struct StsPolicy {
     /// The demand on senders.
     pub mode: Mode,
-    /// Host names, and patterns such as `*.example.net`, in lower case. In the mode `none` there are none.
+    /// Host names, and patterns such as `*.example.net`, in lower case. Empty in the mode `none`.
     pub hosts: Vec<String>,
     /// Validity in seconds from the fetch, at most a year.
     pub max_age_secs: u64,
@@ -14,9 +14,9 @@ pub struct StsPolicy {
 /// The demand of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Mail goes to permitted hosts with verified certificates, or not at all.
+    /// Mail is sent to permitted hosts with verified certificates, or not at all.
     Enforce,
-    /// Failures may be reported. Mail goes as without a policy.
+    /// Failures may be reported. Mail is sent as without a policy.
     Testing,
     /// `none`: no policy.
     None,
@@ -34,7 +34,7 @@ pub enum PolicyError {
 }
 
 impl StsPolicy {
-    /// Reads a policy. Unknown fields are ignored. Of a field that may occur once, the first is used.
+    /// Parses a policy. Unknown fields are ignored. The first of duplicate fields counts.
     ///
     /// # Errors
     /// [`PolicyError`].
@@ -77,7 +77,8 @@ impl StsPolicy {
         format!("version: STSv1\nmode: {mode}\n{hosts}max_age: {}\n", self.max_age_secs)
     }
 
-    /// Reports whether a mail host, in lower case and without a final dot, is one of the policy's (section 4.1). A `*` stands for one label.
+    /// True if the policy permits a mail host, given in lower case and without a final dot (section 4.1). A `*` matches
+    /// one label.
     pub fn permits(&self, host: &str) -> bool {
         self.hosts.iter().any(|pattern| match pattern.strip_prefix("*.") {
             Some(above) => host.split_once('.').is_some_and(|(label, rest)| !label.is_empty() && rest == above),

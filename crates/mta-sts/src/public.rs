@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Reports whether an address is one of the public Internet: global unicast (the registries of RFC 6890), and no form that carries another address.
+/// True if an address belongs to the public Internet: global unicast (the registries of RFC 6890), and no form that
+/// embeds another address.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),

@@ -1,6 +1,7 @@
 //! The record at `_mta-sts` (RFC 8461 section 3.1).
 
-/// The id of a domain's policy by the TXT records at `_mta-sts.DOMAIN`: 1 to 32 letters and digits. `None` unless just one record is of MTA-STS, and has an id.
+/// The id of a domain's policy in the TXT records at `_mta-sts.DOMAIN`: 1 to 32 letters and digits. `None` unless
+/// exactly one MTA-STS record exists and has an id.
 pub fn policy_id(texts: &[String]) -> Option<&str> {
     let is_sts = |text: &&String| {
         text.strip_prefix("v=STSv1").is_some_and(|rest| rest.trim_start_matches([' ', '\t']).starts_with(';'))

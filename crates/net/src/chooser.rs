@@ -7,7 +7,7 @@ use rustls::pki_types::ServerName;
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-/// Certificates with their keys, in order. They can be replaced while in use; later handshakes see the new ones.
+/// Certificates with their keys, in order. They can be replaced during use; later handshakes use the new ones.
 #[derive(Debug, Default)]
 pub struct CertificateList(RwLock<Arc<[Arc<CertifiedKey>]>>);
 

@@ -25,7 +25,7 @@ pub enum Stream {
     /// A TCP or UNIX stream, encrypted.
     #[cfg(feature = "tls")]
     Tls(Box<tokio_rustls::TlsStream<Stream>>),
-    /// Taken for a handshake, or lost in a failed one.
+    /// During a handshake, or after a failed one.
     Gone,
 }
 

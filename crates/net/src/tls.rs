@@ -46,7 +46,7 @@ pub enum TlsError {
     Library(#[from] rustls::Error),
 }
 
-/// The client's side of TLS 1.2 and 1.3.
+/// A client configuration for TLS 1.2 and 1.3.
 ///
 /// # Errors
 /// When the file of authorities cannot be read, or contains none.

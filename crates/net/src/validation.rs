@@ -12,7 +12,7 @@ use crate::tls::{TlsError, server_config_with};
 /// The protocol of an authority's handshake (RFC 8737 section 6.2).
 pub const ACME_TLS: &[u8] = b"acme-tls/1";
 
-/// Certificates of validations under way, by name. Clones share them.
+/// Certificates of pending validations, by name. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct ValidationCertificates(Arc<RwLock<HashMap<String, Arc<CertifiedKey>>>>);
 
@@ -27,7 +27,7 @@ impl ValidationCertificates {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&name.to_ascii_lowercase());
     }
 
-    /// True if no validation is under way.
+    /// True without a pending validation.
     pub fn is_empty(&self) -> bool {
         self.0.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }

@@ -59,7 +59,7 @@ pub fn names(certificate: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((issuer, subject))
 }
 
-/// The text of a name that [`names`] gives: its organisation, or else its common name (RFC 5280 section 4.1.2.4).
+/// The text of a name returned by [`names`]: its organisation, else its common name (RFC 5280 section 4.1.2.4).
 pub fn text_of_name(name: &[u8]) -> Option<String> {
     const ORGANISATION: &[u8] = &[0x55, 0x04, 0x0a];
     const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];

@@ -49,7 +49,7 @@ pub struct Originals {
 const TABLE: TableDefinition<'_, &[u8; 10], &[u8]> = TableDefinition::new("originals");
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 5;
-/// Entries that may wait for a flush; further ones are dropped.
+/// Maximum entries that wait for a flush; further ones are dropped.
 const FED_MAX: usize = 100_000;
 const DAY_SECS: u64 = 86_400;
 
@@ -57,7 +57,7 @@ impl Originals {
     /// Opens the file; the first [flush](Self::flush) makes it. Blocks.
     ///
     /// # Errors
-    /// [`OriginalsError`], also if it was made before and is gone.
+    /// [`OriginalsError`], also if an existing file was lost.
     pub fn open(path: &Path) -> Result<Self, OriginalsError> {
         let file = DatabaseFile::open(path);
         let file = file.map_err(|error| OriginalsError { path: path.to_owned(), why: error.to_string() })?;

@@ -4,7 +4,7 @@ use posthaste_message::address::{AddressError, quoted};
 use posthaste_message::mime::{AddressList, DecodedAddress};
 use posthaste_smtp::{ForwardPath, ReversePath};
 
-/// Reads a recipient with or without brackets; one without a domain belongs to `origin`.
+/// Parses a recipient with or without brackets. Without a domain it gets `origin`.
 ///
 /// # Errors
 /// It is not an address.
@@ -17,10 +17,11 @@ pub(crate) fn recipient(text: &str, origin: &str) -> Result<ForwardPath, Address
     }
 }
 
-/// Reads the recipients of a word of the command line: an address, or a list as in a header, such as `ann,bob` or `Ann <ann@example.org>`.
+/// Parses a command-line argument with recipients: an address, or a list as in a header, such as `ann,bob` or `Ann
+/// <ann@example.org>`.
 ///
 /// # Errors
-/// It is neither.
+/// Neither of them.
 pub(crate) fn listed(text: &str, origin: &str) -> Result<Vec<ForwardPath>, AddressError> {
     let why = match recipient(text, origin) {
         Ok(path) => return Ok(vec![path]),
@@ -45,7 +46,7 @@ pub(crate) fn listed(text: &str, origin: &str) -> Result<Vec<ForwardPath>, Addre
     if found.is_empty() { Err(why) } else { Ok(found) }
 }
 
-/// Reads a sender with or without brackets; nothing, and `<>`, mean nobody. One without a domain belongs to `origin`.
+/// Parses a sender with or without brackets; empty and `<>` are the null sender. Without a domain it gets `origin`.
 ///
 /// # Errors
 /// It is not an address.

@@ -1,4 +1,4 @@
-//! The header of a message that a program has written: its recipients, what must not be in it, what is missing.
+//! Completes the header of a program's message: finds recipients, removes private fields, adds missing ones.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ pub(crate) struct Missing<'a> {
     pub message_id: &'a str,
 }
 
-/// Fields that a message does not leave the machine with: blind copies, and what only a delivery may say.
+/// Fields that must not leave the machine: blind copies, and fields of final delivery.
 const REMOVED: [&str; 4] = ["Bcc", "Resent-Bcc", "Content-Length", "Return-Path"];
 
 /// True if `line`, without its end, begins a field (RFC 5322 section 2.2).
@@ -48,7 +48,7 @@ pub(crate) fn recipients(header: &[u8]) -> Result<Vec<String>, String> {
     Ok(found)
 }
 
-/// The header without what must not be in it and with what is missing, without the empty line.
+/// The completed header: without private fields, with the missing ones added, and without the empty line.
 pub(crate) fn completed(header: &[u8], missing: &Missing<'_>) -> Vec<u8> {
     let parsed = Header::new(header);
     let mut out = Vec::with_capacity(header.len() + 200);
@@ -93,7 +93,7 @@ fn from(missing: &Missing<'_>) -> String {
     }
 }
 
-/// A name as a phrase of one line: as it is, in quotes, or encoded (RFC 2047).
+/// A name as a phrase on one line: plain, quoted, or encoded (RFC 2047).
 fn phrase(name: &str) -> String {
     let name: String = name.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect();
     let name = name.trim();

@@ -11,11 +11,11 @@ use crate::directory::PickupDirectory;
 use crate::entry::{EntryError, PickupEntry};
 use crate::head::PickupHead;
 
-/// Speaks SMTP until the client says QUIT or its output ends. `check` is asked about each recipient. A message is answered with 250 once it is durable in the
-/// directory.
+/// Speaks SMTP until QUIT or the end of input. `check` is called for each recipient. A message gets 250 once it is
+/// durable in the directory.
 ///
 /// # Errors
-/// Input or output fail. A message that was not answered is not there.
+/// Input or output failed. Unanswered messages were not stored.
 pub fn serve(
     mut input: impl Read,
     mut output: impl Write,

@@ -1,4 +1,4 @@
-//! The directory: its names, who may read what is put there, and what makes a change of names durable.
+//! The directory: its file names, access rights, and durability of names.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirEntry, Metadata};
@@ -13,17 +13,17 @@ use posthaste_fsops as fsops;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
 use rustix::io::Errno;
 
-/// An unfinished file that nobody has written to for so long is removed, as in a Maildir's `tmp/`.
+/// Age without a write after which an unfinished file is removed, as in a Maildir's `tmp/`.
 pub const UNFINISHED_AGE_MAX: Duration = Duration::from_secs(36 * 3600);
 
 /// A directory that is open.
 ///
-/// A name that begins with a dot is a file that is being written; any other file is a message. Directories are passed over.
+/// A name with a leading dot is an unfinished file; any other file is a message. Directories are ignored.
 #[derive(Debug)]
 pub struct PickupDirectory {
     path: PathBuf,
     fd: OwnedFd,
-    /// True if we may list it, which an fsync of it needs.
+    /// True if we may list it, which its fsync needs.
     is_readable: bool,
     uid: u32,
     gid: u32,
@@ -31,10 +31,10 @@ pub struct PickupDirectory {
 }
 
 impl PickupDirectory {
-    /// Opens a directory. One that may be written to and not listed (mode 3733) is open for new files only.
+    /// Opens a directory. A write-only one (mode 3733) is usable for new files only.
     ///
     /// # Errors
-    /// There is none, or it is not for us.
+    /// It is missing, or access is denied.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let (fd, is_readable) = match fsops::open(path, flags | OFlags::RDONLY, Mode::empty()) {
@@ -50,7 +50,7 @@ impl PickupDirectory {
         Ok(Self { path: path.to_owned(), fd, is_readable, uid: stat.st_uid, gid: stat.st_gid, hands_on_group })
     }
 
-    /// Makes the directory (mode 0700: for its owner and root, until its owner opens it to others), if it is not there, and those above it.
+    /// Creates the directory and missing ones above it, with mode 0700: its owner may open it to others later.
     ///
     /// # Errors
     /// As for [`open`](Self::open), and those of making it.
@@ -61,7 +61,8 @@ impl PickupDirectory {
         Self::open(path)
     }
 
-    /// Opens a directory below this one, and makes it (mode 0700) if it is not there. A link is not followed: others may have put it there.
+    /// Opens a directory below this one, and creates it (mode 0700) if it is missing. Follows no link: others may have
+    /// placed it there.
     ///
     /// # Errors
     /// An error of making or opening it.
@@ -89,7 +90,7 @@ impl PickupDirectory {
         self.uid
     }
 
-    /// Applies `choose` to messages, in no order, and returns at most `max` results; true if there may be more.
+    /// Applies `choose` to messages, unordered, and returns at most `max` results; true if there may be more.
     ///
     /// # Errors
     /// An error of reading it.
@@ -109,7 +110,7 @@ impl PickupDirectory {
         Ok((chosen, false))
     }
 
-    /// Owner of the message of that name; `None` if there is none.
+    /// Owner of the message with that name, if it exists.
     pub fn owner(&self, name: &OsStr) -> Option<u32> {
         let found = rustix::fs::statat(&self.fd, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let is_dir = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
@@ -124,7 +125,7 @@ impl PickupDirectory {
         Ok(self.files(usize::MAX, |file| Some(file.file_name()))?.0)
     }
 
-    /// Removes unfinished files that nobody has written to for [`UNFINISHED_AGE_MAX`] before `now`. Returns how many.
+    /// Removes unfinished files without a write for [`UNFINISHED_AGE_MAX`] before `now`. Returns their number.
     ///
     /// # Errors
     /// An error of reading it. A file that cannot be removed stays.
@@ -144,10 +145,10 @@ impl PickupDirectory {
         Ok(removed)
     }
 
-    /// Removes a message that is kept elsewhere by now; durable with [`sync`](Self::sync).
+    /// Removes a message that is safe elsewhere; durable with [`sync`](Self::sync).
     ///
     /// # Errors
-    /// An error of unlinking it; none if it is gone.
+    /// Errors of `unlink`. A missing file is no error.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         match fsops::unlinkat(&self.fd, name.as_bytes(), AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
@@ -155,7 +156,7 @@ impl PickupDirectory {
         }
     }
 
-    /// `name` if no file has it, else the name with a number appended.
+    /// `name` if it is free, else the name with a number appended.
     pub fn free_name(&self, name: &OsStr) -> OsString {
         let is_free =
             |name: &OsString| rustix::fs::statat(&self.fd, name.as_bytes(), AtFlags::SYMLINK_NOFOLLOW).is_err();
@@ -164,10 +165,11 @@ impl PickupDirectory {
         Some(name.to_owned()).filter(is_free).or_else(|| names.find(is_free)).unwrap_or_else(|| name.to_owned())
     }
 
-    /// Moves a message to another directory of the same file system; durable with [`sync`](Self::sync) of both. What has the new name is replaced.
+    /// Moves a message to another directory of the same file system; durable with [`sync`](Self::sync) of both. A file
+    /// with the new name is replaced.
     ///
     /// # Errors
-    /// An error of renaming it; none if it is gone.
+    /// Errors of `rename`. A missing file is no error.
     pub fn move_to(&self, name: &OsStr, to: &Self, new_name: &OsStr) -> io::Result<()> {
         match fsops::renameat(&self.fd, name.as_bytes(), &to.fd, new_name.as_bytes()) {
             Err(Errno::NOENT) => Ok(()),
@@ -175,7 +177,8 @@ impl PickupDirectory {
         }
     }
 
-    /// Makes the names as they are now durable. `within` is a file on the same file system, for directories that we may not open.
+    /// Makes the present names durable. `within` is a file on the same file system, for directories that we may not
+    /// open.
     ///
     /// # Errors
     /// An error of the sync: the names may be lost by a power cut.
@@ -186,18 +189,18 @@ impl PickupDirectory {
         Ok(fsops::syncfs(within)?)
     }
 
-    /// Makes the names as they are now durable.
+    /// Makes the present names durable.
     ///
     /// # Errors
-    /// An error of the sync; a directory that we may not list is refused.
+    /// An error of the sync; fails for a directory that we may not list.
     pub fn sync(&self) -> io::Result<()> {
         Ok(fsops::fsync(&self.fd)?)
     }
 
-    /// Gives a new file the mode, and if need be the group, with which the server can read it and nobody else.
+    /// Sets mode and, if necessary, group of a new file, so that only the server can read it.
     ///
     /// # Errors
-    /// `PermissionDenied`: the server could not read it.
+    /// `PermissionDenied`: the server would not be able to read it.
     pub(crate) fn let_server_read(&self, file: impl AsFd) -> io::Result<()> {
         let own = rustix::process::geteuid();
         if own.as_raw() == self.uid {
@@ -219,12 +222,13 @@ impl AsFd for PickupDirectory {
     }
 }
 
-/// True if a file of that name is still being written.
+/// True for the name of an unfinished file.
 pub(crate) fn is_unfinished(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".")
 }
 
-/// True if a message can be taken from such a file. A second name would let a user have the server read, and remove, what belongs to somebody else.
+/// True if a message may be taken from such a file. Through a second name a user could have the server read, and
+/// remove, another user's file.
 pub(crate) fn is_sound(found: &Metadata) -> bool {
     found.is_file() && found.nlink() == 1
 }

@@ -1,4 +1,4 @@
-//! A message on its way into the directory.
+//! A message being written into the directory.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -30,11 +30,11 @@ pub struct PickupEntry<'a> {
     bytes_max: Option<u64>,
     crc: u32,
     is_8bit: bool,
-    /// Not written yet.
+    /// Buffered octets.
     buffer: Vec<u8>,
 }
 
-/// Why a message was not put into the directory. Nothing of it is left there, and the program still has it.
+/// Why a message was not stored. No part of it is left, and the program still has it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
@@ -59,7 +59,7 @@ impl From<Errno> for EntryError {
 }
 
 impl<'a> PickupEntry<'a> {
-    /// Begins a file under a name that nobody can guess.
+    /// Begins a file under an unpredictable name.
     ///
     /// # Errors
     /// See [`EntryError`].
@@ -88,7 +88,7 @@ impl<'a> PickupEntry<'a> {
         Ok(entry)
     }
 
-    /// Adds a piece of the message. Lines end in CRLF; nothing is changed here.
+    /// Adds a piece of the message, unchanged. Lines must end in CRLF.
     ///
     /// # Errors
     /// See [`EntryError`].
@@ -111,17 +111,18 @@ impl<'a> PickupEntry<'a> {
         Ok(())
     }
 
-    /// Gives the file its name, and returns that once file and name are on stable storage: from then on a power cut does not lose the message.
+    /// Renames the file, and returns its name once both are on stable storage: from then on no power cut loses the
+    /// message.
     ///
     /// # Errors
-    /// See [`EntryError`]. After a sync of the directory that failed the server may have the message all the same.
+    /// See [`EntryError`]. After a failed sync of the directory the server may have the message nevertheless.
     pub fn finish(mut self) -> Result<String, EntryError> {
         let name = self.name.clone();
         self.put(self.directory, name.as_ref())?;
         Ok(name)
     }
 
-    /// Finishes it in another directory of the file system, under a name that may be taken: a file there is replaced, in one step.
+    /// Like `finish`, but in another directory of the file system, atomically replacing a file with that name.
     ///
     /// # Errors
     /// See [`EntryError`].
@@ -174,5 +175,5 @@ fn new_name() -> io::Result<String> {
     Ok(format!("{:014x}.{:032x}", since.as_micros(), u128::from_le_bytes(random)))
 }
 
-/// Octets that are written at a time.
+/// Octets of one write.
 const BUFFER_BYTES: usize = 64 << 10;

@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use posthaste_smtp::command::{Command, parse};
 use posthaste_smtp::{BodyType, MailFrom, RcptTo};
 
-/// Sender and recipients of a message, and who has handed it over.
+/// Sender and recipients of a message, and the user who submitted it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PickupHead {
     /// The sender.
     pub mail: MailFrom,
-    /// The recipients; at least one.
+    /// The recipients, at least one.
     pub recipients: Vec<RcptTo>,
-    /// Whose message it is, if that is not the owner of the file: the server says so where it writes a file anew.
+    /// The submitting user, if it is not the owner of the file: set when the server rewrites a file.
     pub uid: Option<u32>,
 }
 
@@ -20,7 +20,7 @@ pub struct PickupHead {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeadError {
-    /// The first line is not the one of this format.
+    /// The first line has another format.
     #[error("the first line is not `{MAGIC} LENGTH CRC`")]
     Magic,
     /// The file ends, or 4 MiB are reached, before the empty line.
@@ -44,17 +44,17 @@ pub enum HeadError {
 pub(crate) struct Promise {
     /// Octets after the first line.
     pub bytes: u64,
-    /// Their checksum, if there is one.
+    /// Their checksum, if given.
     pub crc: Option<u32>,
 }
 
 /// The beginning of every file.
 pub(crate) const MAGIC: &str = "POSTHASTE-PICKUP/1";
-/// The first line with its end, as [`PickupEntry`](crate::PickupEntry) writes it.
+/// The first line with its end, as written by [`PickupEntry`](crate::PickupEntry).
 pub(crate) const FIRST_LINE_BYTES: usize = MAGIC.len() + 1 + 20 + 1 + 8 + 1;
 /// A head is not larger: about 60,000 recipients of ordinary length.
 pub(crate) const HEAD_BYTES_MAX: usize = 4 << 20;
-/// The end of a MAIL line if the message has octets above 127.
+/// End of a MAIL line for a message with octets above 127.
 const EIGHT_BIT: &str = " BODY=8BITMIME";
 
 impl PickupHead {
@@ -63,8 +63,8 @@ impl PickupHead {
         Self { mail, recipients, uid: None }
     }
 
-    /// The lines after the first, with the empty one. The length does not depend on `mail.body`, so that it may be
-    /// known later.
+    /// The lines after the first, including the empty one. The length does not depend on `mail.body`, which may be
+    /// determined later.
     pub(crate) fn lines(&self) -> String {
         let mut text = self.mail.to_string();
         if self.mail.body == BodyType::SevenBit {
@@ -118,7 +118,7 @@ impl Promise {
         format!("{MAGIC} {:020} {crc}\n", self.bytes)
     }
 
-    /// Reads a first line, without its end.
+    /// Parses a first line, without its end.
     pub fn parse(line: &[u8]) -> Result<Self, HeadError> {
         let text = std::str::from_utf8(line).map_err(|_| HeadError::Magic)?;
         let rest = text.strip_prefix(MAGIC).and_then(|rest| rest.strip_prefix(' ')).ok_or(HeadError::Magic)?;

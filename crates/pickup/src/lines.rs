@@ -1,8 +1,8 @@
-//! Line ends of what a program writes: each becomes CRLF, and a line of a single dot may end the message.
+//! Line ends of a program's output: each becomes CRLF, and a line with a single dot may end the message.
 
 use memchr::memchr3;
 
-/// Makes lines of octets, however they are cut.
+/// Normalises line ends of octets, in pieces of any size.
 ///
 /// | input | header | body |
 /// | --- | --- | --- |
@@ -15,7 +15,7 @@ pub(crate) struct Lines {
     dot_ends: bool,
     in_body: bool,
     at_start: bool,
-    /// CRs that may be a part of a line end.
+    /// CRs that may belong to a line end.
     crs: usize,
     /// The line is a dot so far.
     dot: bool,
@@ -27,17 +27,17 @@ impl Lines {
         Self { dot_ends, in_body: false, at_start: true, crs: 0, dot: false, is_over: false }
     }
 
-    /// From here on a CR alone ends a line.
+    /// Notes the start of the body, where a lone CR ends a line.
     pub fn enter_body(&mut self) {
         self.in_body = true;
     }
 
-    /// True if the dot was there.
+    /// True after the final dot.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Takes octets up to the end of a line, or all. Returns how many, and whether a line has ended.
+    /// Takes octets up to the end of a line, or all. Returns their number, and true at the end of a line.
     pub fn take(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, bool) {
         let mut at = 0;
         while let Some(&octet) = input.get(at) {
@@ -76,7 +76,7 @@ impl Lines {
         (input.len(), false)
     }
 
-    /// The input is over: ends the last line. Whether there was one.
+    /// Ends the last line at the end of input. True if there was one.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> bool {
         if self.is_over {
             return false;
@@ -90,7 +90,7 @@ impl Lines {
         has_line && !was_dot
     }
 
-    /// CRs that were not a part of a line end.
+    /// CRs that did not belong to a line end.
     fn loose_crs(&mut self, out: &mut Vec<u8>) {
         for _ in 0..std::mem::take(&mut self.crs) {
             if self.in_body {

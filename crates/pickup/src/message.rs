@@ -14,16 +14,17 @@ use rustix::io::Errno;
 use crate::directory::{PickupDirectory, is_sound};
 use crate::head::{HEAD_BYTES_MAX, HeadError, MAGIC, PickupHead, Promise};
 
-/// A file that is being read. Its author may still write to it, so what was read counts only once [`read`](Self::read) has said `None`.
+/// A file being read. Its author may still change it, so the octets count only once [`read`](Self::read) has returned
+/// `None`.
 #[derive(Debug)]
 pub struct PickupMessage {
     file: File,
     head: PickupHead,
-    /// The user who handed it over.
+    /// The submitting user.
     uid: u32,
     /// Octets of the message.
     bytes: u64,
-    /// Octets of the message not read yet.
+    /// Remaining octets of the message.
     left: u64,
     expected: Option<u32>,
     crc: u32,
@@ -129,10 +130,10 @@ impl PickupMessage {
         self.bytes
     }
 
-    /// The next piece of the message; `None` after the last, if length and checksum are right.
+    /// The next piece of the message; `None` at the end, if length and checksum are correct.
     ///
     /// # Errors
-    /// See [`PickupReadError`]; what was read before must be thrown away.
+    /// See [`PickupReadError`]; discard all earlier pieces.
     pub fn read(&mut self) -> Result<Option<Bytes>, PickupReadError> {
         if self.left == 0 {
             let is_right = self.expected.is_none_or(|expected| expected == self.crc);
@@ -160,7 +161,7 @@ struct Begin<'a> {
 }
 
 impl Begin<'_> {
-    /// Reads until `find` finds something in all that was read, or nothing more comes, or `max` octets have.
+    /// Reads until `find` returns a result, the input ends, or `max` octets were read.
     fn until(&mut self, find: impl Fn(&[u8]) -> Option<usize>, max: usize) -> io::Result<Option<usize>> {
         loop {
             if let Some(found) = find(&self.buffer) {
@@ -180,5 +181,5 @@ impl Begin<'_> {
 const LINE_BYTES_MAX: usize = MAGIC.len() + 64;
 /// Octets that are read first: all of most messages of cron.
 const FIRST_BYTES: usize = 8 << 10;
-/// Octets of a message that are read at a time.
+/// Octets of one read.
 const PIECE_BYTES: usize = 256 << 10;

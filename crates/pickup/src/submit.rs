@@ -1,4 +1,4 @@
-//! From what a program writes to `sendmail` to a message in the directory.
+//! Turns `sendmail`'s input into a message in the directory.
 
 use std::collections::HashSet;
 use std::io::{self, BufRead};
@@ -24,11 +24,11 @@ pub struct Submission {
     pub full_name: Option<String>,
     /// Recipients, as given.
     pub recipients: Vec<String>,
-    /// True if the addresses of the header are recipients too.
+    /// True if addresses in the header are recipients, too.
     pub from_header: bool,
-    /// True if a line of a single dot is text, and not the end.
+    /// True if a line with a single dot is text, not the end.
     pub dot_is_text: bool,
-    /// True if octets above 127 are announced, even if there are none.
+    /// True if octets above 127 were announced, even if there are none.
     pub is_8bit: bool,
     /// Notices that the sender asks for, for all recipients.
     pub notify: Option<Notify>,
@@ -36,7 +36,7 @@ pub struct Submission {
     pub ret: Option<Ret>,
     /// The message's name in notifications: xtext.
     pub envid: Option<String>,
-    /// It leaves for other hosts at this time at the earliest, in seconds since 1970.
+    /// Earliest time at which it may leave for other hosts, in seconds since 1970.
     pub not_before: Option<i64>,
     /// Time of expiry, in seconds since 1970.
     pub expires: Option<i64>,
@@ -45,11 +45,11 @@ pub struct Submission {
 /// Facts for all messages.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// The domain of addresses without one, and of a new Message-ID.
+    /// Default domain of addresses, and of a new Message-ID.
     pub origin: String,
     /// Octets of a header.
     pub header_bytes_max: u64,
-    /// Octets of a message; `None` for no limit.
+    /// Maximum octets of a message; `None`: unlimited.
     pub message_bytes_max: Option<u64>,
     /// Seconds since 1970, for a missing Date.
     pub unix_secs: i64,
@@ -57,23 +57,23 @@ pub struct Facts {
     pub unique: String,
 }
 
-/// A message whose header was read and completed.
+/// A message with a parsed and completed header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Completed {
     /// Sender and recipients.
     pub head: PickupHead,
-    /// The header as it goes out, with the empty line.
+    /// The outgoing header, with the empty line.
     pub header: Vec<u8>,
 }
 
-/// Why a message is not taken.
+/// Why a message is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
     /// The message has no recipients.
     #[error("no recipient: name one on the command line, or use -t and a field To")]
     NoRecipients,
-    /// An address cannot be one.
+    /// An invalid address.
     #[error("`{address}` is not an address: {why}")]
     Address {
         /// The address, as given.
@@ -81,10 +81,10 @@ pub enum SubmitError {
         /// The mistake.
         why: AddressError,
     },
-    /// Something else stands in To, Cc or Bcc.
+    /// Text other than an address in To, Cc or Bcc.
     #[error("`{0}` in the header is not an address")]
     NotAnAddress(String),
-    /// The header is larger than the server takes.
+    /// The header exceeds the server's limit.
     #[error("the header is larger than {limit} bytes")]
     HeaderTooLarge {
         /// The server's limit, in octets.
@@ -93,7 +93,7 @@ pub enum SubmitError {
     /// The input cannot be read.
     #[error("cannot read the message: {0}")]
     Input(io::Error),
-    /// The message cannot be kept.
+    /// The message cannot be stored.
     #[error(transparent)]
     Entry(#[from] EntryError),
 }
@@ -145,7 +145,7 @@ impl Submission {
     }
 }
 
-/// The header with its empty line as it goes out: blind copies are out, and Date, From and Message-ID are there.
+/// The outgoing header with its empty line: without blind copies, with Date, From and Message-ID.
 pub fn complete_header(header: &[u8], sender: &ReversePath, full_name: Option<&str>, facts: &Facts) -> Vec<u8> {
     let from = match sender.address() {
         Some(address) => address.to_string(),
@@ -164,7 +164,7 @@ pub fn complete_header(header: &[u8], sender: &ReversePath, full_name: Option<&s
 }
 
 impl<R: BufRead> Reading<R> {
-    /// Reads the header of a message. `dot_ends`: a line of a single dot is its end.
+    /// Reads the header of a message. `dot_ends`: a line with a single dot ends the input.
     ///
     /// # Errors
     /// [`SubmitError::HeaderTooLarge`] and [`SubmitError::Input`].

@@ -36,7 +36,7 @@ pub struct Applier<'a> {
     lookups: Lookups,
 }
 
-/// An [`Applier`] without its reader, to go on with later.
+/// A suspended [`Applier`] without its reader.
 #[derive(Debug, Clone)]
 pub(crate) struct ParkedApplier {
     changes: RowChanges,
@@ -50,7 +50,7 @@ pub(crate) struct ParkedApplier {
 }
 
 impl ParkedApplier {
-    /// Goes on with a reader of the same commit.
+    /// Continues with a reader of the same commit.
     pub fn resume(self, reader: &TableReader) -> Applier<'_> {
         let Self { changes, numbers, heads, accounts, fixed, state, batch, lookups } = self;
         Applier { reader, changes, numbers, heads, accounts, fixed, state, batch, lookups }
@@ -58,13 +58,13 @@ impl ParkedApplier {
 }
 
 impl<'a> Applier<'a> {
-    /// Lets the reader go.
+    /// Releases the reader.
     pub(crate) fn park(self) -> ParkedApplier {
         let Self { changes, numbers, heads, accounts, fixed, state, batch, lookups, .. } = self;
         ParkedApplier { changes, numbers, heads, accounts, fixed, state, batch, lookups }
     }
 
-    /// Begins with what the reader has.
+    /// Starts from the reader's rows.
     ///
     /// # Errors
     /// Errors of reading the table.
@@ -238,7 +238,7 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// A directory is that of a mailbox now: an earlier change that concerned it had been done.
+    /// Notes that a directory belongs to a mailbox now: earlier pending changes of it are done.
     fn directory_used(&mut self, directory: &[u8]) -> Result<(), MetaError> {
         let all = || rows_of(self.reader, &self.changes, TableName::Pending, &[]);
         for key in self.lookups.take_pending(directory, all)? {
@@ -254,7 +254,7 @@ impl<'a> Applier<'a> {
         Ok(self.row(TableName::Names, key)?.and_then(|row| NameRow::decode(&row)))
     }
 
-    /// A row as it has become; a damaged one is as good as none.
+    /// The new state of a row; a damaged one counts as missing.
     fn row(&self, table: TableName, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
         match self.changes.of(table, key).find(|(found, _)| *found == key) {
             Some((_, row)) => Ok(row.map(<[u8]>::to_vec)),
@@ -304,7 +304,7 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    /// A mailbox has one name.
+    /// Removes the old name: a mailbox has one name.
     fn forget_name_of(&mut self, account: u32, mailbox: u32) -> Result<(), MetaError> {
         let all = || rows_of(self.reader, &self.changes, TableName::Names, &key_of(account));
         for key in self.lookups.take_names(account, mailbox, all)? {
@@ -408,7 +408,7 @@ impl<'a> Applier<'a> {
         Ok(name.map(Bytes::from))
     }
 
-    /// Counts a message of an account, or counts it no longer.
+    /// Adds a message to an account's counters, or removes it.
     fn counted(&mut self, account: u32, bytes: u64, is_there: bool) -> Result<(), MetaError> {
         if account == 0 {
             return Ok(());

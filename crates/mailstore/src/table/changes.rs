@@ -1,10 +1,10 @@
-//! Rows that a commit changes, and those of the table as they are after it.
+//! Rows that a commit changes, and the table's rows with these changes.
 
 use std::collections::BTreeMap;
 
 use super::{MetaError, TableName, TableReader};
 
-/// Rows that a commit puts and removes, by table and key. The last one counts.
+/// Rows that a commit writes and removes, by table and key. The last change counts.
 #[derive(Debug, Clone, Default)]
 pub struct RowChanges(pub(super) BTreeMap<(TableName, Vec<u8>), Option<Vec<u8>>>);
 
@@ -14,12 +14,12 @@ impl RowChanges {
         self.0.insert((table, key.to_vec()), Some(value));
     }
 
-    /// Removes a value, if there is one.
+    /// Removes a value, if it exists.
     pub fn remove(&mut self, table: TableName, key: &[u8]) {
         self.0.insert((table, key.to_vec()), None);
     }
 
-    /// All whose keys begin with `prefix`; `None`: it is removed.
+    /// All changes with the key prefix `prefix`; `None` for a removed row.
     pub fn of<'a>(&'a self, table: TableName, prefix: &'a [u8]) -> impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)> {
         let from = self.0.range((table, prefix.to_vec())..);
         let taken = from.take_while(move |((of, key), _)| *of == table && key.starts_with(prefix));
@@ -27,7 +27,7 @@ impl RowChanges {
     }
 }
 
-/// All whole values whose keys begin with `prefix`, as they are after `changes`.
+/// All undamaged values with the key prefix `prefix`, with `changes` applied.
 ///
 /// # Errors
 /// Errors of reading the table.
@@ -42,7 +42,7 @@ pub fn rows_of(
     Ok(rows.into_iter().collect())
 }
 
-/// Calls `each` for all whole values whose keys begin with `prefix`, in the order of the keys, as they are after changes.
+/// Calls `each` for all undamaged values with the key prefix `prefix`, in key order, with changes applied.
 ///
 /// # Errors
 /// Errors of reading the table.

@@ -23,11 +23,11 @@ pub(crate) trait RowMessage: Sized + Clone {
     fn uid(&self) -> u32;
     /// The value of a column; `first` is the key of the row.
     fn value(&self, column: usize, first: u32) -> u64;
-    /// A message of its values; `None` if one of them is impossible.
+    /// A message from its column values; `None` if one is impossible.
     fn of(values: &[u64], first: u32) -> Option<Self>;
 }
 
-/// Facts of a message that never change: table `fixed`.
+/// Constant facts of a message: table `fixed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FixedMessage {
     /// UID.
@@ -57,11 +57,11 @@ pub struct StateMessage {
     pub flags: u64,
     /// The batch of the last change.
     pub modseq: u64,
-    /// Letters last seen in the file's name while that does not show the flags.
+    /// Letters last seen in the file's name, while it does not show the flags.
     pub letters: u32,
 }
 
-/// Bits of the column `flags` beside the flags of IMAP.
+/// Bits of the column `flags` besides the IMAP flags.
 pub mod flag_bits {
     /// The file's name does not show the flags yet.
     pub const BEHIND: u64 = 1 << 5;
@@ -130,7 +130,7 @@ impl RowMessage for StateMessage {
     }
 }
 
-/// The range of a column's values so far: its base, and how many octets a value takes.
+/// The range of a column's values so far: its base, and the octets of one value.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     min: i64,
@@ -206,7 +206,7 @@ pub(crate) fn encode<M: RowMessage>(messages: &[M], first: u32) -> Vec<u8> {
     out
 }
 
-/// A column as it is stored.
+/// A stored column.
 #[derive(Debug, Clone, Copy)]
 struct Column<'r> {
     base: u64,
@@ -235,7 +235,7 @@ impl<'r> Column<'r> {
     }
 }
 
-/// UIDs and flags of a row of the table `state`, where they lie: to count messages costs a hundredth of making them.
+/// UIDs and flags of an encoded row of the table `state`: counting them costs a hundredth of decoding the messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StateColumns<'r> {
     first: u32,
@@ -245,7 +245,7 @@ pub(crate) struct StateColumns<'r> {
 }
 
 impl<'r> StateColumns<'r> {
-    /// `None` if it is no row, or an empty one.
+    /// `None` if the row is malformed or empty.
     pub fn of(bytes: &'r [u8], first: u32) -> Option<Self> {
         let mut fields = Fields::of(bytes);
         let count = usize::from(fields.u16()?);
@@ -283,7 +283,7 @@ impl<'r> StateColumns<'r> {
     }
 }
 
-/// Reads a row; `None` if it is none: its UIDs do not ascend, or a value is impossible.
+/// Decodes a row; `None` if it is malformed: its UIDs do not ascend, or a value is impossible.
 pub(crate) fn decode<M: RowMessage>(bytes: &[u8], first: u32) -> Option<Vec<M>> {
     let mut fields = Fields::of(bytes);
     let count = usize::from(fields.u16()?);

@@ -1,4 +1,4 @@
-//! The table's file as the database sees it: through the door of `fsops`, so that simulated power cuts see each write.
+//! The table's file as used by the database: through `fsops`, so that simulated power cuts see each write.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,15 +11,15 @@ use redb::StorageBackend;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// The first error of a file that the disk gave: it says what may be done next.
+/// The first disk error of a file, which decides the next step.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FileError(Arc<Mutex<Option<(FileErrorKind, String)>>>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileErrorKind {
-    /// No room. What was synced is as it was.
+    /// The disk is full. Synced data are unchanged.
     NoRoom,
-    /// The disk failed: what was written since the last sync may be lost, though it reads well.
+    /// The disk failed: writes since the last sync may be lost, even if they read well.
     Disk,
 }
 
@@ -43,7 +43,7 @@ impl FileError {
     }
 }
 
-/// One process writes it: the spool's lock sees to that.
+/// Written by one process only, as the spool's lock ensures.
 #[derive(Debug)]
 pub(super) struct TableFile {
     file: File,
@@ -63,7 +63,7 @@ impl TableFile {
         Ok(Self { file: file.into(), error: FileError::default() })
     }
 
-    /// An empty file in place of what is there.
+    /// An empty file, replacing an existing one.
     pub fn create(path: &Path) -> io::Result<Self> {
         match posthaste_fsops::unlink(path) {
             Err(Errno::NOENT) => {}
@@ -117,7 +117,7 @@ fn read_exact_at(file: &File, mut offset: u64, mut out: &mut [u8]) -> io::Result
     Ok(())
 }
 
-/// A file that stays as it is: what the database writes to repair it is kept in memory.
+/// A read-only file: repairs of the database stay in memory.
 #[derive(Debug)]
 pub(super) struct OverlayFile {
     file: File,
@@ -139,7 +139,7 @@ impl OverlayFile {
         Ok(Self { file, changes: Mutex::new(Overlay { len, blocks: BTreeMap::new() }) })
     }
 
-    /// Calls `each` with the number of each block of a range, the octets of it in the range, and where these are in the buffer.
+    /// Calls `each` with the number of each block of a range, the part of it in the range, and its place in the buffer.
     fn blocks(offset: u64, len: usize) -> impl Iterator<Item = (u64, std::ops::Range<usize>, std::ops::Range<usize>)> {
         let mut at = 0;
         std::iter::from_fn(move || {

@@ -6,10 +6,10 @@ use super::values::{PendingRow, key_of, key_of_two};
 use super::{Applier, MetaError, TableName, rows_of};
 use crate::row::NumberRange;
 
-/// A change of a message's file that is durable. No entry says so: a commit that is lost has it done once more.
+/// A durable change of a message's file. It has no entry: after a lost commit it is done once more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileNote {
-    /// The file is in `cur/`, and its name shows the flags that the message had at a MODSEQ.
+    /// The file is in `cur/`, and its name shows the message's flags at a MODSEQ.
     Shown {
         /// The mailbox.
         mailbox: u32,
@@ -25,14 +25,15 @@ pub enum FileNote {
         /// The message.
         uid: u32,
     },
-    /// The directory of a mailbox was renamed or removed, as a batch says it.
+    /// A batch's rename or removal of a mailbox's directory is done.
     DirectoryDone {
         /// The mailbox.
         mailbox: u32,
         /// A later batch is not done.
         lsn: u64,
     },
-    /// A listing of a mailbox has found its directories as the rows say. They are so as long as the directories have these stamps.
+    /// A listing has confirmed that a mailbox's directories match the rows. They do as long as the directories have
+    /// these stamps.
     Listed {
         /// The mailbox.
         mailbox: u32,
@@ -42,7 +43,7 @@ pub enum FileNote {
 }
 
 impl Applier<'_> {
-    /// Applies what was done to a file, after the entries that were durable before that.
+    /// Applies a change of a file, after the entries that were durable before it.
     ///
     /// # Errors
     /// Errors of reading the table.

@@ -1,4 +1,4 @@
-//! Heads of mailboxes as they are stored. A damaged one is made again from the rows of its mailbox.
+//! Stored heads of mailboxes. A damaged one is rebuilt from the rows of its mailbox.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ use super::{MetaError, TableName, TableReader, fixed_row, state_row};
 use crate::flags::MessageFlags;
 use crate::name::{MailboxName, SpecialUse};
 
-/// The head of a mailbox; `None` if there is none.
+/// The head of a mailbox, if it exists.
 ///
 /// # Errors
 /// Errors of reading the table.
@@ -31,7 +31,7 @@ pub(crate) fn stored_head(
     rebuilt(reader, mailbox, numbers).map(Some)
 }
 
-/// UIDs that were given are in rows, or in those of what is gone. Where one of these is damaged as well, UIDs are left out.
+/// Assigned UIDs are in rows of present or expunged messages. If one of these is damaged as well, UIDs are skipped.
 fn rebuilt(reader: &TableReader, mailbox: u32, numbers: &StoreNumbers) -> Result<MailboxHead, MetaError> {
     let floor = numbers.applied + 1;
     let mut head = MailboxHead {
@@ -110,7 +110,7 @@ pub(super) fn is_deleted(flags: u64) -> bool {
     flags & MessageFlags::DELETED.0 != 0
 }
 
-/// Counts a message's flags in the head: of a new one, or instead of those that it had before.
+/// Counts a message's flags in the head: those of a new message, or changed ones.
 pub(super) fn count(head: &mut MailboxHead, before: u64, now: u64, is_new: bool) {
     if !is_new {
         head.unseen = head.unseen.saturating_sub(u32::from(is_unseen(before)));

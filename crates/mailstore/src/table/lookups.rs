@@ -1,4 +1,4 @@
-//! Rows by something else than their keys, so that an entry costs the same however many mailboxes there are.
+//! Secondary indexes of rows, so that an entry costs the same with any number of mailboxes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -47,14 +47,14 @@ impl Lookups {
         Ok(self.names.as_mut().and_then(|names| names.by_mailbox.remove(&mailbox)).unwrap_or_default())
     }
 
-    /// Notes that a name stands for a mailbox.
+    /// Notes the mailbox of a name.
     pub fn note_name(&mut self, account: u32, mailbox: u32, key: &[u8]) {
         if let Some(names) = self.names.as_mut().filter(|names| names.account == account) {
             names.by_mailbox.entry(mailbox).or_default().push(key.to_vec());
         }
     }
 
-    /// Takes the keys of pending rows about a directory, and of those that cannot be read. `read`: all pending rows.
+    /// Takes the keys of pending rows about a directory, and of unreadable ones. `read`: all pending rows.
     pub fn take_pending(
         &mut self,
         directory: &[u8],

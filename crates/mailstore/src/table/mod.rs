@@ -1,7 +1,8 @@
 //! The table: rows of all mailboxes on the disk, as of the last commit.
 //!
-//! Keys are octets in their order, each value ends in a CRC-32C over key and value: the database verifies its own checksums only when it repairs.
-//! [`MetaTable::commit`] is atomic and durable. It is the snapshot of the stream `mailstore`: what it lacks is in the spool.
+//! Keys are octets in their order, each value ends in a CRC-32C over key and value: the database verifies its own
+//! checksums only when it repairs. [`MetaTable::commit`] is atomic and durable. It is the snapshot of the stream
+//! `mailstore`: newer entries are in the spool.
 
 mod apply;
 mod changes;
@@ -43,17 +44,17 @@ use reader::{peek_file, sealed};
 pub use values::{AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow, PendingRow};
 pub(crate) use values::{SKIPPED_UIDS, key_of, modseq_and_uid, second_of};
 
-/// Reads a row of the table `fixed` without its checksum; `first` is its key. `None` if it is none.
+/// Checks a row of the table `fixed` and strips its checksum; `first` is its key. `None` if it is malformed.
 pub fn fixed_row(bytes: &[u8], first: u32) -> Option<Vec<FixedMessage>> {
     columns::decode(bytes, first)
 }
 
-/// Reads a row of the table `state` without its checksum; `first` is its key. `None` if it is none.
+/// Checks a row of the table `state` and strips its checksum; `first` is its key. `None` if it is malformed.
 pub fn state_row(bytes: &[u8], first: u32) -> Option<Vec<StateMessage>> {
     columns::decode(bytes, first)
 }
 
-/// The tables of the database, which [`RowChanges`] and [`TableReader`] address.
+/// The tables of the database, used by [`RowChanges`] and [`TableReader`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TableName {
     /// Numbers of the store, by name.
@@ -124,16 +125,17 @@ impl TableName {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetaError {
-    /// No room. Nothing was committed, and reading works; a later commit may find room.
+    /// The disk is full. Nothing was committed, and reading works; a later commit may succeed.
     #[error("no room for the table: {0}")]
     NoRoom(String),
-    /// The disk failed. Nothing more is committed to this file; the next commit copies the rows of the last one into a new file first.
+    /// The disk failed. Nothing more is committed to this file; the next commit first copies the rows of the last one
+    /// into a new file.
     #[error("the disk of the table failed: {0}")]
     Disk(String),
-    /// The database found damage, or a bug of it was met. It is read as far as it goes, and not written.
+    /// The database found damage, or one of its bugs. It is readable as far as possible, but not writable.
     #[error("the table is damaged: {0}")]
     Damaged(String),
-    /// One value is damaged, or of a later version.
+    /// A value is damaged, or of a later version.
     #[error("a value of the table is damaged: {0}")]
     Value(String),
     /// The table cannot be opened.
@@ -141,7 +143,7 @@ pub enum MetaError {
     Open(String),
 }
 
-/// The open table; one process at a time, the one that has the spool.
+/// The open table, used by one process at a time: the owner of the spool.
 #[derive(Debug)]
 pub struct MetaTable {
     dir: PathBuf,
@@ -150,9 +152,9 @@ pub struct MetaTable {
 
 #[derive(Debug)]
 struct State {
-    /// `None` after a failure, until the file was opened again or replaced.
+    /// `None` after a failure, until the file was reopened or replaced.
     open: Option<OpenTable>,
-    /// Why nothing can be committed before that.
+    /// Why commits are impossible until then.
     failed: Option<MetaError>,
 }
 
@@ -170,14 +172,14 @@ const NEW_FILE: &str = "meta.redb.new";
 /// Marks a file whose sync has failed. Pages that read well may not be on the disk, nor its length, so the next opening
 /// copies its rows. A power cut may lose the mark; then it has lost the unwritten pages, too.
 const SUSPECT_FILE: &str = "meta.redb.suspect";
-/// A page of the database; a longer one counts as several.
+/// A page of the database; longer ones count as several.
 const PAGE_BYTES: u64 = 4096;
 const CACHE_BYTES: usize = 16 << 20;
 const FORMAT_KEY: &[u8] = b"format";
 const FORMAT: [u8; 4] = 1u32.to_le_bytes();
-/// A shorter file is not compacted: the look at its pages would delay the start for little.
+/// Shorter files are not compacted: examining their pages would delay the start for little gain.
 const COMPACTED_BYTES_MIN: u64 = if cfg!(test) { 4 << 20 } else { 64 << 20 };
-/// A file with this many times the bytes of its live pages is compacted.
+/// A file is compacted if it has this many times the bytes of its live pages.
 const SPARSE_RATIO: u64 = 3;
 /// Rows at each end of a table by which its size is estimated.
 const ROWS_SAMPLED: usize = 64;
@@ -185,7 +187,7 @@ const ROWS_SAMPLED: usize = 64;
 const COPIED_AT_ONCE: usize = 4096;
 
 impl MetaTable {
-    /// Opens the table in `dir`, or makes an empty one. A long file with few live pages is compacted.
+    /// Opens the table in `dir`, or creates an empty one. Compacts a long file with few live pages.
     ///
     /// # Errors
     /// [`MetaError::Open`], [`MetaError::Damaged`]; another format is [`MetaError::Value`].
@@ -239,7 +241,8 @@ impl MetaTable {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state that the last commit left. A reader sees no later commit, and keeps pages of the file: it is not kept for long.
+    /// The state of the last commit. A reader sees no later commit, and keeps pages of the file, so it must be dropped
+    /// soon.
     ///
     /// # Errors
     /// Errors of reading.
@@ -283,7 +286,7 @@ fn suspect_after(error: &MetaError, dir: &Path) {
 }
 
 impl State {
-    /// Opens the file again after a failure.
+    /// Reopens the file after a failure.
     fn revive(&mut self, dir: &Path) -> Result<(), MetaError> {
         match &self.failed {
             None => return Ok(()),
@@ -321,8 +324,8 @@ impl OpenTable {
         Ok(Self { database, error, bytes })
     }
 
-    /// Moves live pages to the front of a file that is long and nearly empty, and cuts it off. A kill meanwhile leaves
-    /// the same rows; the next opening then looks at all pages, once.
+    /// Moves live pages to the front of a sparse file, and truncates it. After a kill the rows are unchanged; the next
+    /// opening then checks all pages, once.
     fn compact_if_sparse(&mut self) -> Result<(), MetaError> {
         let Self { database, error, bytes } = self;
         if *bytes < COMPACTED_BYTES_MIN {
@@ -373,7 +376,7 @@ fn open_database(backend: impl StorageBackend) -> Result<Database, redb::Error> 
     Ok(Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend)?)
 }
 
-/// Under another name until it is whole: a file that a kill left half made could not be opened again.
+/// Created under a temporary name: a half-made file could not be opened again.
 fn create(dir: &Path, fill: impl FnOnce(&Database) -> Result<(), MetaError>) -> Result<(), MetaError> {
     let new = dir.join(NEW_FILE);
     let failed = |error: io::Error| MetaError::Open(format!("{}: {error}", new.display()));
@@ -433,7 +436,7 @@ fn check_format(reader: &TableReader) -> Result<(), MetaError> {
     }
 }
 
-/// Calls the database. A panic in it is damage; else the first error of the file says what has happened.
+/// Calls the database. A panic in it counts as damage; otherwise the file's first error is the cause.
 fn guarded<T>(file: &FileError, call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, MetaError> {
     let error = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(done)) => return Ok(done),

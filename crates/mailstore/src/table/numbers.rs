@@ -7,13 +7,13 @@ use super::{MetaError, RowChanges, TableName, TableReader};
 pub struct StoreNumbers {
     /// Rows contain all entries up to this LSN.
     pub applied: u64,
-    /// Raised by each damage that may have taken UIDs.
+    /// Raised for each damage that may have hidden UIDs.
     pub skip: u32,
-    /// The MODSEQ floor of heads that skip UIDs: above all LSNs that were given before `skip` was raised.
+    /// The MODSEQ floor of heads that skip UIDs: above all LSNs assigned before `skip` was raised.
     pub floor: u64,
-    /// Ids of accounts begin at 1.
+    /// Account ids begin at 1.
     pub next_account: u32,
-    /// Ids of mailboxes begin at 1.
+    /// Mailbox ids begin at 1.
     pub next_mailbox: u32,
 }
 
@@ -44,7 +44,7 @@ impl StoreNumbers {
         })
     }
 
-    /// Puts the numbers into a commit, instead of those that it had.
+    /// Adds the numbers to a commit, replacing the earlier ones.
     pub fn put(&self, changes: &mut RowChanges) {
         let numbers = [
             (APPLIED, self.applied),

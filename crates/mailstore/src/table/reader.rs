@@ -1,4 +1,4 @@
-//! Reading the table: as of one commit, beside the process that has it open as well.
+//! Reads the table as of one commit, even while another process has it open.
 
 use std::fs::File;
 use std::io;
@@ -9,10 +9,10 @@ use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 use super::file::{FileError, OverlayFile};
 use super::{MetaError, PAGE_BYTES, TableName, guarded, open_database, open_file};
 
-/// Takes keys and values; `None` is a value whose checksum is wrong.
+/// Takes keys and values; `None` for a value with a wrong checksum.
 pub type EachValue<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Result<(), MetaError> + 'a;
 
-/// A commit as it was when the reader was made.
+/// A commit, as of the reader's creation.
 #[derive(Debug)]
 pub struct TableReader {
     // Before the database that it is of.
@@ -37,7 +37,7 @@ impl TableReader {
         found.map(|value| unsealed(table, key, &value)).transpose()
     }
 
-    /// The greatest key from `first` to `last`, both included, that `is_wanted` takes.
+    /// The greatest key from `first` to `last`, inclusive, that `is_wanted` accepts.
     ///
     /// # Errors
     /// [`MetaError::Damaged`].
@@ -58,7 +58,7 @@ impl TableReader {
         })
     }
 
-    /// Calls `each` for all keys that begin with `prefix`, in their order; `None` is a value whose checksum is wrong.
+    /// Calls `each` for all keys with this prefix, in order; `None` for a value with a wrong checksum.
     ///
     /// # Errors
     /// [`MetaError::Damaged`], and those of `each`.
@@ -81,7 +81,7 @@ impl TableReader {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Bytes of the pages that a table takes.
+    /// Bytes of a table's pages.
     ///
     /// # Errors
     /// [`MetaError::Damaged`].
@@ -115,10 +115,10 @@ fn crc(key: &[u8], value: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(key), value)
 }
 
-/// Reads a table that another process may have open: as of one of its commits, without a lock and without a change.
+/// Reads one commit of a table that another process may have open, without a lock or a change.
 ///
 /// # Errors
-/// [`MetaError::Open`] if there is none; [`MetaError::Damaged`], also if commits follow each other too quickly.
+/// [`MetaError::Open`] if it does not exist; [`MetaError::Damaged`], also if commits follow each other too quickly.
 pub fn peek<T>(dir: &Path, read: impl Fn(&TableReader) -> Result<T, MetaError>) -> Result<T, MetaError> {
     let failed = |error: io::Error| MetaError::Disk(error.to_string());
     let mut outcome = Err(MetaError::Damaged("it changes all the time".to_owned()));

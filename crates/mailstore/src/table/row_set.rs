@@ -1,4 +1,4 @@
-//! The rows of one mailbox that a commit touches.
+//! The rows of one mailbox touched by a commit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::values::{key_of_two, second_of};
 use super::{MetaError, RowChanges, TableName, TableReader};
 use crate::row::NumberRange;
 
-/// Rows as they were read, and as they have become.
+/// Rows as read, and with changes.
 #[derive(Debug, Clone)]
 pub(crate) struct RowSet<M> {
     table: TableName,
@@ -34,7 +34,7 @@ impl<M: RowMessage> RowSet<M> {
         Self { table, mailbox, rows, dirty, shrunk, last: None }
     }
 
-    /// The row that a UID is in, if any: the one with the greatest key that is not above it. Reads it if need be.
+    /// The row with the greatest key that is not above a UID, if any. Reads it if necessary.
     fn find(&mut self, reader: &TableReader, uid: u32) -> Result<Option<u32>, MetaError> {
         let known = self.rows.range(..=uid).rev().find(|(_, slot)| !matches!(slot, Slot::Removed)).map(|(key, _)| *key);
         let (first, last) = (key_of_two(self.mailbox, 0), key_of_two(self.mailbox, uid));
@@ -60,7 +60,7 @@ impl<M: RowMessage> RowSet<M> {
         }
     }
 
-    /// Adds a message whose UID is above all others.
+    /// Adds a message with the highest UID.
     pub fn push(&mut self, reader: &TableReader, message: M) -> Result<(), MetaError> {
         if self.last.is_none()
             && let Some(key) = self.find(reader, u32::MAX)?
@@ -82,7 +82,7 @@ impl<M: RowMessage> RowSet<M> {
         Ok(())
     }
 
-    /// Calls `change` for each message of a range; those of which it says `false` are removed.
+    /// Calls `change` for each message of a range; removes those for which it returns `false`.
     pub fn change(
         &mut self,
         reader: &TableReader,
@@ -112,7 +112,8 @@ impl<M: RowMessage> RowSet<M> {
         Ok(())
     }
 
-    /// Rows that a commit has to put and remove. A row that has become too long is cut in two; one below a quarter joins the one before it.
+    /// Rows that a commit must write and remove. A row that is too long is split; one below a quarter joins its
+    /// predecessor.
     pub fn flush(mut self, reader: &TableReader, changes: &mut RowChanges) -> Result<(), MetaError> {
         for key in std::mem::take(&mut self.shrunk) {
             self.join(reader, key)?;

@@ -6,7 +6,8 @@ use posthaste_spool::Fields;
 use super::numbers::StoreNumbers;
 use crate::entry::{GoneReason, put_octets};
 
-/// UIDs that a mailbox leaves out for each damage that may have taken some: more than are given between two commits of the table.
+/// UIDs that a mailbox skips for each damage that may have hidden some: more than are assigned between two commits of
+/// the table.
 pub(crate) const SKIPPED_UIDS: u32 = 1 << 20;
 
 /// The head of a mailbox: its numbers.
@@ -22,7 +23,7 @@ pub struct MailboxHead {
     pub skip: u32,
     /// LSN of the last change.
     pub highest_modseq: u64,
-    /// A lower MODSEQ is told as this.
+    /// Lower MODSEQs are reported as this.
     pub modseq_floor: u64,
     /// MODSEQ from which on all expunged messages are known.
     pub gone_from: u64,
@@ -64,7 +65,8 @@ impl MailboxHead {
         out
     }
 
-    /// Leaves out UIDs and MODSEQs that may have been given and were lost, once for each time that the store's `skip` was raised since this head was written.
+    /// Skips UIDs and MODSEQs that may have been assigned and lost, once for each time that the store's `skip` was
+    /// raised since this head was written.
     pub fn skip_to(&mut self, numbers: &StoreNumbers) {
         let steps = numbers.skip.saturating_sub(self.skip);
         if steps > 0 {
@@ -75,7 +77,7 @@ impl MailboxHead {
         }
     }
 
-    /// Reads a head; `None` if it is none.
+    /// Decodes a head; `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(bytes);
         let fields = &mut fields;
@@ -138,7 +140,7 @@ impl AccountRow {
         out
     }
 
-    /// Reads an account; `None` if it is none.
+    /// Decodes an account; `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(bytes);
         let account = Self {
@@ -160,7 +162,7 @@ impl AccountRow {
 pub struct NameRow {
     /// The mailbox; 0: none now.
     pub mailbox: u32,
-    /// True if it is subscribed to.
+    /// The mailbox; 0 without one.
     pub is_subscribed: bool,
     /// UIDVALIDITY of the last mailbox of this name.
     pub last_validity: u32,
@@ -175,7 +177,7 @@ impl NameRow {
         out
     }
 
-    /// Reads a row; `None` if it is none.
+    /// Decodes a row; `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(bytes);
         let row = Self {
@@ -188,7 +190,7 @@ impl NameRow {
     }
 }
 
-/// Messages that are gone, by mailbox, MODSEQ and first UID.
+/// Expunged messages, by mailbox, MODSEQ and first UID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GoneRow {
     /// The last UID.
@@ -208,7 +210,7 @@ impl GoneRow {
         out
     }
 
-    /// Reads a row; `None` if it is none.
+    /// Decodes a row; `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(bytes);
         let row = Self { last: fields.u32()?, when: fields.u32()?, reason: GoneReason::of(fields.u8()?)? };
@@ -226,7 +228,7 @@ pub struct LeavingRow {
     pub wire_size: u32,
     /// Line ends without CR in the file.
     pub line_feeds: u32,
-    /// The file's name, where it does not follow from the body.
+    /// The file's name, if it does not follow from the body.
     pub name: Option<Bytes>,
 }
 
@@ -241,7 +243,7 @@ impl LeavingRow {
         out
     }
 
-    /// Reads a row; `None` if it is none.
+    /// Decodes a row; `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(bytes);
         let body = (fields.u64()?, fields.u16()?);
@@ -255,7 +257,7 @@ impl LeavingRow {
 /// A directory to rename to the one in its mailbox's head, or to remove if that mailbox is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingRow {
-    /// The batch that says so.
+    /// The batch that decided it.
     pub lsn: u64,
     /// The directory below the mail directory.
     pub directory: Bytes,
@@ -269,7 +271,7 @@ impl PendingRow {
         out
     }
 
-    /// Reads a row; `None` if it is none.
+    /// Decodes a row; `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(bytes);
         let row = Self { lsn: fields.u64()?, directory: octets(&mut fields)? };
@@ -295,7 +297,7 @@ impl OpeningRow {
         out
     }
 
-    /// Reads a row; `None` if it is none.
+    /// Decodes a row; `None` if it is malformed.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(bytes);
         let row = Self { nonce: fields.u32()?, host: octets(&mut fields)? };
@@ -327,18 +329,18 @@ pub(crate) fn key_of_octets(number: u32, octets: &[u8]) -> Vec<u8> {
     [&number.to_be_bytes(), octets].concat()
 }
 
-/// The key of gone messages.
+/// The key of expunged messages.
 pub(crate) fn key_of_gone(mailbox: u32, modseq: u64, first: u32) -> Vec<u8> {
     [&mailbox.to_be_bytes()[..], &modseq.to_be_bytes(), &first.to_be_bytes()].concat()
 }
 
-/// MODSEQ and first UID of a key that [`key_of_gone`] made.
+/// MODSEQ and first UID of a key made by [`key_of_gone`].
 pub(crate) fn modseq_and_uid(key: &[u8]) -> Option<(u64, u32)> {
     let modseq = u64::from_be_bytes(key.get(4..12)?.try_into().ok()?);
     Some((modseq, u32::from_be_bytes(key.get(12..)?.try_into().ok()?)))
 }
 
-/// The second number of a key that [`key_of_two`] made.
+/// The second number of a key made by [`key_of_two`].
 pub(crate) fn second_of(key: &[u8]) -> Option<u32> {
     key.get(4..8).and_then(|four| four.try_into().ok()).map(u32::from_be_bytes)
 }

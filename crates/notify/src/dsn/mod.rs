@@ -124,8 +124,7 @@ pub struct Notification<'a> {
     pub reporting_host: &'a str,
     /// Sender of the message, without brackets: the notification goes there.
     pub to: &'a str,
-    /// True if it goes to somebody else, as the message's sender cannot be notified. [`is_double_bounce`] recognises
-    /// it.
+    /// True if it goes to a substitute, as the message's sender cannot be notified. [`is_double_bounce`] recognises it.
     pub is_double_bounce: bool,
     /// ENVID as received (xtext); empty for none.
     pub envid: &'a str,

@@ -59,7 +59,7 @@ pub(super) fn code(text: &str) -> Option<(u8, u16, u16)> {
     (parts.next().is_none() && matches!(class, 2 | 4 | 5)).then_some((class as u8, subject, detail))
 }
 
-/// One line without control characters, of bounded length.
+/// One line without control characters, truncated.
 pub(super) fn clean(text: &str) -> String {
     let text = text.get(..text.floor_char_boundary(4 * TEXT_BYTES_MAX)).unwrap_or_default();
     let words: Vec<&str> =

@@ -1,5 +1,4 @@
-//! Keys of fed entries that other machines are to get: they wait in the file until they are sent, so none is lost by a
-//! crash.
+//! Keys of entries for other machines: they stay in the file until they are sent, so a crash loses none.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +6,10 @@ use redb::{ReadTransaction, ReadableTable, TableDefinition, TableError, WriteTra
 
 use super::codec::Suppressed;
 
-/// The key of a fed entry, and the time at which the entry was added.
+/// The key of a fed entry, and the time of its addition.
 pub(super) type Unshared = (String, u64);
 
-/// Keys that are to be shared, with the times at which their entries were added.
+/// Keys to share, with the times of their entries' addition.
 const UNSHARED: TableDefinition<'_, &str, u64> = TableDefinition::new("unshared");
 
 /// Has entries wait to be shared.
