@@ -182,7 +182,7 @@ impl<R: BufRead> Reading<R> {
         if self.pending.is_empty() { Ok(self.input) } else { Err(self) }
     }
 
-    /// Puts the message into the directory, durably, and returns the name of its file.
+    /// Stores the message durably in the directory, and returns its file name.
     ///
     /// # Errors
     /// See [`SubmitError`]; nothing is left in the directory.
@@ -200,7 +200,7 @@ impl<R: BufRead> Reading<R> {
         Ok(entry.finish()?)
     }
 
-    /// The next piece of the body, its lines ended by CRLF: as much as the input has at hand. `None` at the end.
+    /// The next piece of the body with CRLF line ends: as much as is available. `None` at the end.
     ///
     /// # Errors
     /// [`SubmitError::Input`].
@@ -215,7 +215,7 @@ impl<R: BufRead> Reading<R> {
         Ok(Some(piece))
     }
 
-    /// Adds some more of the message to `out`, all that the input has at hand.
+    /// Appends available octets of the message to `out`.
     fn read(&mut self, out: &mut Vec<u8>) -> Result<(), SubmitError> {
         let chunk = filled(&mut self.input)?;
         if chunk.is_empty() {

@@ -18,13 +18,13 @@ pub enum Pop3Command {
     Auth { mechanism: Option<String>, initial: Option<Vec<u8>> },
     /// STAT.
     Stat,
-    /// LIST; `None`: of all messages.
+    /// LIST; `None`: all messages.
     List(Option<u32>),
-    /// UIDL; `None`: of all messages.
+    /// UIDL; `None`: all messages.
     Uidl(Option<u32>),
     /// RETR.
     Retr(u32),
-    /// TOP: the header and so many lines of the body.
+    /// TOP: the header and this many lines of the body.
     Top { message: u32, lines: u64 },
     /// DELE.
     Dele(u32),
@@ -36,7 +36,7 @@ pub enum Pop3Command {
     Quit,
 }
 
-/// The name alone: arguments may be a password.
+/// Only the name: arguments may contain a password.
 impl std::fmt::Debug for Pop3Command {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -65,14 +65,14 @@ pub enum Pop3CommandError {
     /// An unknown command.
     #[error("Unknown command")]
     Unknown,
-    /// The command has other arguments; it says which.
+    /// Invalid arguments; names the right ones.
     #[error("{0}")]
     Arguments(&'static str),
 }
 
 use Pop3CommandError::{Arguments, Unknown};
 
-/// Reads a line without its end. Message numbers beyond 32 bits become the highest one, which no message has.
+/// Parses a line without its end. Message numbers beyond 32 bits become the maximum, which no message has.
 ///
 /// # Errors
 /// [`Pop3CommandError`].
@@ -137,7 +137,7 @@ fn number(word: &[u8]) -> Result<u32, Pop3CommandError> {
     digits(word).map(|number| u32::try_from(number).unwrap_or(u32::MAX)).ok_or(NO_NUMBER)
 }
 
-/// A number that is too large becomes the largest.
+/// A number, saturating.
 fn digits(word: &[u8]) -> Option<u64> {
     let digit = |octet: &u8| octet.is_ascii_digit().then(|| u64::from(octet - b'0'));
     if word.is_empty() {

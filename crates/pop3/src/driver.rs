@@ -14,7 +14,7 @@ use crate::session::{Pop3Config, Pop3Credentials, Pop3LoginRefusal};
 
 /// Checks passwords.
 pub trait Pop3Authenticator: Send + Sync + 'static {
-    /// The login whose INBOX the client gets, as [`Mailstore::account`] knows it.
+    /// The login whose INBOX the client gets, in the form of [`Mailstore::account`].
     ///
     /// # Errors
     /// Why there is none.
@@ -29,9 +29,8 @@ pub trait Pop3Authenticator: Send + Sync + 'static {
         false
     }
 
-    /// The keys for a client that wants to show the password of `user`. For an unknown name, return invented keys
-    /// ([`ScramKeys::of_nobody`]) with the rounds of real ones: a client sees the rounds, and must not learn which
-    /// names exist. `None` if no login has keys.
+    /// The SCRAM keys of `user`. For an unknown name, return invented keys ([`ScramKeys::of_nobody`]) with the rounds
+    /// of real ones: a client sees the rounds, and must not learn which names exist. `None` if no login has keys.
     ///
     /// # Errors
     /// Why there are none.
@@ -44,7 +43,7 @@ pub trait Pop3Authenticator: Send + Sync + 'static {
         async { Err(Pop3LoginRefusal::Wrong) }
     }
 
-    /// Like [`login`](Self::login), for a client that shows its password by SCRAM-SHA-256.
+    /// Like [`login`](Self::login), for a client that proves its password by SCRAM-SHA-256.
     ///
     /// # Errors
     /// Why there is none.
@@ -65,9 +64,9 @@ pub struct Pop3Timeouts {
     pub login: Duration,
     /// Without a command. Default 10 min, the least that RFC 1939 section 3 allows.
     pub idle: Duration,
-    /// Without an octet taken by the client while there is something to send. Default 2 min.
+    /// Timeout of a write during which the client takes no octet. Default 2 min.
     pub write: Duration,
-    /// Time for which the client's octets are read after the last word. Default 1 s.
+    /// Time for which the client's octets are read after the last reply. Default 1 s.
     pub linger: Duration,
 }
 
@@ -80,8 +79,8 @@ impl Default for Pop3Timeouts {
 
 /// Serves POP3: one value for all connections of a listener.
 ///
-/// A session has the list of INBOX as of its login. It takes no exclusive lock (RFC 1939 section 8): other sessions,
-/// also of IMAP, work at the same time.
+/// A session uses the list of INBOX at its login. It takes no exclusive lock (RFC 1939 section 8): other sessions,
+/// including IMAP, work concurrently.
 pub struct Pop3Service<A> {
     store: Arc<dyn Mailstore>,
     authenticator: A,
@@ -111,8 +110,8 @@ impl<A: Pop3Authenticator> Pop3Service<A> {
         self
     }
 
-    /// With a certificate, which may be replaced later. STLS is offered if the configuration says so; with `implicit`, sessions are encrypted from
-    /// their first octet on.
+    /// With a certificate, which may be replaced later. The configuration decides if STLS is offered; with `implicit`,
+    /// sessions are encrypted from their first octet on.
     #[must_use]
     pub fn with_tls(mut self, certificate: CurrentCertificate, implicit: bool) -> Self {
         self.certificate = certificate;

@@ -2,10 +2,10 @@
 
 use bytes::{Bytes, BytesMut};
 
-/// Finds the lines in what was read. It holds places only: a line stays in the caller's buffer until it is whole.
+/// Finds lines in the input. It stores positions only: a line stays in the caller's buffer until it is complete.
 #[derive(Debug, Default)]
 pub(crate) struct LineFramer {
-    /// Octets of the buffer without a line end.
+    /// Octets of the buffer searched without a line end.
     searched: usize,
     /// Octets that were dropped of a line over the limit.
     dropped: Option<u64>,
@@ -24,11 +24,12 @@ pub(crate) enum LineFrame {
     Endless,
 }
 
-/// Octets of one line that are read and dropped; a client that sends more is cut off.
+/// Maximum octets of one line that are read and dropped; a client that sends more is disconnected.
 const DROPPED_BYTES_MAX: u64 = 1 << 20;
 
 impl LineFramer {
-    /// Takes the next line of at most `limit` octets, its end included. Lines end with LF; a CR before it belongs to the end.
+    /// Takes the next line of at most `limit` octets, including its end. Lines end with LF; a preceding CR belongs to
+    /// the end.
     pub fn next(&mut self, input: &mut BytesMut, limit: usize) -> LineFrame {
         if self.dropped.is_some() {
             return self.drop_line(input);

@@ -1,8 +1,8 @@
 //! A session as a state machine: octets in, [`Pop3Event`]s and octets out.
 //!
-//! The owner (a *driver*) calls [`Pop3Machine::step`] with what it has read until the answer is [`Pop3Event::NeedInput`], then writes
-//! [`Pop3Machine::output`] and reads more. Events marked *asks* stand still until they are answered. Message numbers are those of the list that
-//! the driver made at the login; they mean the same messages until the end of the session (RFC 1939 section 5).
+//! The owner (a *driver*) calls [`Pop3Machine::step`] with its input until the answer is [`Pop3Event::NeedInput`], then
+//! writes [`Pop3Machine::output`] and reads more. After an event marked *asks* the machine waits for the answer.
+//! Message numbers refer to the driver's list at the login, until the end of the session (RFC 1939 section 5).
 
 mod auth;
 mod machine;
@@ -21,7 +21,7 @@ pub struct Pop3Config {
     pub host_name: String,
     /// Offer STLS. Set it only if the driver can do the handshake.
     pub stls: bool,
-    /// Logins need TLS from this machine, too.
+    /// Logins need TLS even from this machine.
     pub needs_tls: bool,
     /// All bounds.
     pub limits: Pop3Limits,
@@ -37,9 +37,9 @@ impl Pop3Config {
 /// Bounds of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pop3Limits {
-    /// Octets of a line with its end. RFC 2449 asks for 255; passwords of AUTH may be longer. Default 4 KiB.
+    /// Maximum octets of a line with its end. RFC 2449 requires 255; passwords of AUTH may be longer. Default 4 KiB.
     pub line_bytes: usize,
-    /// Commands in a row that make no sense; then the client is cut off. Default 20.
+    /// Maximum consecutive invalid commands; then the client is disconnected. Default 20.
     pub errors: u32,
 }
 
@@ -49,7 +49,7 @@ impl Default for Pop3Limits {
     }
 }
 
-/// The most messages of a session: of a mailbox with more, a driver gives the oldest ones.
+/// Maximum messages of a session: from a larger mailbox, a driver lists the oldest ones.
 pub const MESSAGES_MAX: u32 = 1_000_000;
 
 /// Requests of the machine to its driver.
@@ -58,23 +58,24 @@ pub const MESSAGES_MAX: u32 = 1_000_000;
 pub enum Pop3Event {
     /// Everything in the buffer is done: write the output, then read more.
     NeedInput,
-    /// The output has grown large: write it, then go on.
+    /// The output is large: write it, then continue.
     Flush,
-    /// Write the output and close. Nothing more will come.
+    /// Write the output and close. There is no further output.
     Close,
     /// *Asks*: write the output, do the handshake, then call [`Pop3Machine::tls_started`]. The input is empty.
     StartTls,
     /// *Asks*: answer with [`Pop3Machine::logged_in`].
     Login(Pop3Credentials),
-    /// *Asks* for the exchange that a client begins, with the keys of its user. Answer with [`Pop3Machine::scram_begun`].
+    /// *Asks* for the user's keys at the start of an exchange. Answer with [`Pop3Machine::scram_begun`].
     ScramKeys(Box<ScramFirst>),
-    /// *Asks* whether this is the proof of a password. Answer with [`Pop3Machine::scram_checked`].
+    /// *Asks* to verify the proof of a password. Answer with [`Pop3Machine::scram_checked`].
     ScramProof(Box<ScramProof>),
-    /// The messages that [`Pop3Event::NextRow`] will ask for: numbers from `first` to `last`, both included. `sizes`: sizes are needed.
+    /// The messages for the following [`Pop3Event::NextRow`]: numbers from `first` to `last`, inclusive. `sizes`: sizes
+    /// are needed.
     Rows { first: u32, last: u32, sizes: bool },
     /// *Asks* for the next of these messages. Answer with [`Pop3Machine::row`].
     NextRow,
-    /// *Asks* for the length of a message, which will be read. Answer with [`Pop3Machine::opened`].
+    /// *Asks* for the length of a message, which will be read next. Answer with [`Pop3Machine::opened`].
     Open { message: u32 },
     /// *Asks* for octets of the open message from `from` on, as many as fit. Answer with [`Pop3Machine::octets`].
     Read { from: u64 },
@@ -90,7 +91,7 @@ pub struct Pop3Credentials {
     pub user: String,
     /// The password.
     pub password: String,
-    /// On whose behalf the client wants to act (PLAIN); `None` for its own.
+    /// The authorization identity (PLAIN); `None`: the login itself.
     pub acts_for: Option<String>,
 }
 
@@ -101,16 +102,16 @@ impl std::fmt::Debug for Pop3Credentials {
     }
 }
 
-/// Why somebody is not logged in.
+/// Why a login failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pop3LoginRefusal {
     /// Wrong name or password: `-ERR [AUTH]` (RFC 3206).
     Wrong,
-    /// Passwords cannot be checked now: `-ERR [SYS/TEMP]`, upon which clients do not ask for another password.
+    /// Passwords cannot be checked now: `-ERR [SYS/TEMP]`. Clients then do not ask for another password.
     Busy,
     /// The password is right, and the mailbox cannot be opened: `-ERR [SYS/TEMP]`.
     Unavailable,
-    /// The client's address has guessed too often: the connection ends.
+    /// Too many wrong guesses from the client's address: the connection ends.
     Blocked,
 }
 
@@ -130,7 +131,7 @@ pub enum Pop3Refusal {
 pub struct Pop3Row {
     /// Its number.
     pub message: u32,
-    /// Size in octets, if asked for and known.
+    /// Size in octets, if requested and known.
     pub size: Option<u64>,
     /// Its unique-id (RFC 1939 section 7): 1 to 70 characters from 0x21 to 0x7E.
     pub unique_id: String,

@@ -3,10 +3,10 @@
 /// Writes a message piece by piece.
 #[derive(Debug)]
 pub(crate) struct Stuffer {
-    /// Lines of the body that are still to come; `None`: all.
+    /// Remaining lines of the body; `None`: all.
     lines_left: Option<u64>,
     in_header: bool,
-    /// The last two octets, as if a line had ended before the first one.
+    /// The last two octets; initially a line end.
     last: [u8; 2],
     /// Octets of the line so far.
     line_octets: u64,
@@ -25,8 +25,8 @@ impl Stuffer {
         self.is_done
     }
 
-    /// Writes the next octets. A dot is doubled at each beginning of a line, also after an LF without CR: many clients end their lines there, and a
-    /// message must not end for them early.
+    /// Writes the next octets. Doubles a dot at each start of a line, also after an LF without CR: many clients end
+    /// lines there, and must not end a message early.
     pub fn write(&mut self, mut octets: &[u8], out: &mut Vec<u8>) {
         while let Some(first) = octets.first().filter(|_| !self.is_done) {
             if self.last[1] == b'\n' && *first == b'.' {
@@ -42,7 +42,7 @@ impl Stuffer {
         }
     }
 
-    /// Takes in a piece of one line.
+    /// Processes a piece of one line.
     fn note(&mut self, piece: &[u8]) {
         let [.., end] = piece else { return };
         self.last = [if let [.., before, _] = piece { *before } else { self.last[1] }, *end];

@@ -224,7 +224,7 @@ impl OfLogin {
         self.say(json!({ "deleted": login, "messages": messages, "mail": kept, "reloaded": is_told }), &text, is_told)
     }
 
-    /// The entry of a login that is gone, with --mail: an interrupt may have left its mail.
+    /// The entry of a deleted login, for `--mail`: an interrupt may have left its mail.
     fn of_mail_alone(&self, logins: &Logins, mail: bool) -> Option<LoginEntry> {
         let login = logins.directory.login_name(&self.name).filter(|_| mail)?;
         logins.directory.maildir_of(&login)?;

@@ -1,4 +1,4 @@
-//! One command's options by themselves: building those of all commands takes as long as a search.
+//! Parses the options of a single command: building those of all commands takes as long as a search.
 
 use std::ffi::{OsStr, OsString};
 
@@ -13,7 +13,7 @@ pub struct Alone {
 }
 
 impl Alone {
-    /// Looks up a command by its name; `None` for all others.
+    /// The command with this name; `None` for all others.
     pub fn named(name: &OsStr) -> Option<Self> {
         macro_rules! of {
             ($args:ty, $command:path) => {

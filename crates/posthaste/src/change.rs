@@ -14,7 +14,7 @@ use posthaste_search::{FoundMessage, Indexer, Searcher, UpdateOptions};
 use crate::search_common::{Failure, IndexDir, waiting};
 use crate::terminal::{complain, harmless, print};
 
-/// Changes to one message.
+/// Changes of one message.
 pub struct Task<'a> {
     pub message: &'a FoundMessage,
     pub add: Flags,
@@ -81,8 +81,8 @@ pub fn change_flags(index: &IndexDir, searcher: &Searcher, changes: &[TagFlags])
     self::change(index, searcher, &tasks, &Change::default())
 }
 
-/// Changes messages durably, and brings the index up to date. Failures are reported, and the other messages are changed
-/// all the same. The index must not be open for writing.
+/// Changes messages durably, and updates the index. Failures are reported, and the other messages are still changed.
+/// The index must not be open for writing.
 pub fn change(index: &IndexDir, searcher: &Searcher, tasks: &[Task], change: &Change) -> Result<Outcome, Failure> {
     let mut open = Open::default();
     let mut outcome = Outcome { changed: 0, failed: 0 };

@@ -194,7 +194,7 @@ fn move_shard(server: &ServerArgs, shard: u16, to: Option<String>) -> Result<Exi
     .into())
 }
 
-/// True if somebody acts for it.
+/// True if a node acts for it.
 pub fn is_well(shard: &ShardStatus) -> bool {
     let cannot_act = shard.role == ShardRole::Owner && shard.queue_error.is_some();
     shard.role != ShardRole::Stopped && shard.owner.is_some() && !cannot_act
@@ -250,7 +250,7 @@ fn row_of_node(of: &NodeStatus) -> [String; 4] {
     [of.node.clone(), state.to_owned(), of.version.clone().unwrap_or_default(), ago]
 }
 
-/// The part of the log's space that is used.
+/// The used part of the log's space.
 pub fn used_percent(shard: &ShardStatus) -> Option<u64> {
     let used = shard.used_bytes?;
     let limit = shard.limit_bytes?;
@@ -282,7 +282,7 @@ fn members(shard: &ShardStatus) -> String {
 }
 
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Transactions that are under way have half a minute.
+/// Time for open transactions: half a minute.
 const MOVE_PATIENCE: Duration = Duration::from_secs(40);
 
 #[cfg(test)]

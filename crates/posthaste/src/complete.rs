@@ -15,7 +15,7 @@ pub struct Complete {
     line: String,
 }
 
-/// Commands whose words are a query, except options.
+/// Commands whose words are a query, apart from options.
 const WITH_QUERY: [&str; 10] =
     ["find", "threads", "view", "extract", "addresses", "tag", "search", "show", "reply", "count"];
 const FIELDS: [&str; 28] = [

@@ -34,7 +34,7 @@ enum Output {
     Files,
 }
 
-/// Exit status 0 even for no match: the number says it.
+/// Exit status 0 even without a match: the number shows it.
 pub fn run(args: Count) -> Result<ExitCode, Failure> {
     let searcher = args.index.open()?;
     if !args.batch {

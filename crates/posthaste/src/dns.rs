@@ -79,7 +79,8 @@ impl RecordsArgs {
     }
 }
 
-/// Complains of a domain that is not ours: a slip of the pen, published, leads mail here that is refused, and its keys sign nothing.
+/// Warns about a foreign domain: records published by mistake direct mail here that is refused, and its keys sign
+/// nothing.
 pub fn tell_if_foreign(loaded: &Loaded, name: &str) {
     if !loaded.directory.is_ours(name) {
         complain(&format!("{name} is not received here: no [[domain]] of the configuration has this name"));
@@ -101,7 +102,7 @@ pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> 
     Ok(OwnDomain { keys: records, ..config.own_domain(directory, &name) })
 }
 
-/// The certificate that senders see. Comes after the keys of DKIM, which may be root's: it is read as the server's user.
+/// The certificate that senders see. Read after the DKIM keys, which may be root's: it is read as the server's user.
 pub fn host_certificate(loaded: &Loaded) -> Result<HostCertificate, AnyError> {
     if loaded.config.storage.data.is_dir() {
         become_owner(&loaded.config.storage.data)?;

@@ -1,4 +1,4 @@
-//! `posthaste doctor cluster`: the state of a cluster as one of its nodes sees it, in red, yellow and green lines.
+//! `posthaste doctor cluster`: the state of a cluster seen from one node, in red, yellow and green lines.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -13,11 +13,11 @@ use crate::cluster::{behind, used_percent};
 use crate::queue::{AnyError, ServerArgs, answer};
 use crate::terminal::{harmless, print, print_json};
 
-/// How bad it is.
+/// Severity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Colour {
-    /// Mail waits, or one more loss costs mail.
+    /// Mail waits, or one more failure would lose mail.
     Red,
     /// It works, with less reserve than it should have.
     Yellow,
@@ -30,7 +30,7 @@ struct ClusterFinding {
     colour: Colour,
     about: String,
     found: String,
-    /// A step that makes nothing worse.
+    /// A safe next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -208,7 +208,7 @@ impl fmt::Display for Colour {
     }
 }
 
-/// Clocks that differ by more are worth a look.
+/// Larger differences between clocks are reported.
 const CLOCK_MS_MAX: u64 = 2000;
 const CONTROL: &str =
     "see that the engine is reached from here: suppressions and suspensions of other nodes are missing until then";

@@ -150,7 +150,7 @@ impl Load {
         Ok(ExitCode::from(u8::from(!report.is_good())))
     }
 
-    /// Title of a report about our own server, whose address means nothing.
+    /// Title of a report about our own server, whose address has no meaning.
     fn own_title(&self, plan: &Plan) -> String {
         let title = PlanSummary::new(plan, self.size_text()).title("Posthaste");
         match self.kill_every {
@@ -307,8 +307,8 @@ impl Load {
     }
 }
 
-/// The first SIGINT, SIGTERM or SIGHUP ends the run in order, the second without waiting; both with the figures so far.
-/// The third ends the process.
+/// The first SIGINT, SIGTERM or SIGHUP ends the run in order, the second at once; both print the figures so far. The
+/// third ends the process.
 fn stop_by_steps(stop: &Stop) -> std::io::Result<()> {
     let mut signals = signal_hook::iterator::Signals::new(ending_signals())?;
     let stop = stop.clone();

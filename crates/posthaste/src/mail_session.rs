@@ -45,7 +45,7 @@ impl MailSession {
         self.answer()
     }
 
-    /// Like [`ask`](Self::ask), with a refusal as an error.
+    /// Like [`ask`](Self::ask), but a refusal is an error.
     ///
     /// # Errors
     /// The session has ended, or refused the command.

@@ -1,4 +1,4 @@
-//! The command line. What it does is in the crates; here it is only named.
+//! The command line. All logic is in the crates.
 #![forbid(unsafe_code)]
 // Many comments here are help texts, in which brackets are no links.
 #![allow(rustdoc::broken_intra_doc_links)]

@@ -1,11 +1,11 @@
-//! New files and directories of mail and secrets: their owner's alone from the beginning, whatever the umask.
+//! Creates files and directories of mail and secrets: accessible to their owner only, whatever the umask.
 
 use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Refuses a new path inside a directory of mail: it would become a part of it, and go with it.
+/// Refuses a new path inside a mail directory: it would be served, and deleted with it.
 ///
 /// # Errors
 /// `InvalidInput`; others of looking for the directories.

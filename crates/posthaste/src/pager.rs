@@ -30,7 +30,7 @@ impl PagerOption {
     }
 }
 
-/// `None` if there is no pager: then output goes to the terminal.
+/// `None` without a pager: output goes to the terminal.
 fn spawn(pager: Option<&str>) -> Option<Child> {
     let mut command = match pager {
         Some("" | "cat") => return None,

@@ -99,5 +99,5 @@ impl Drop for Hidden<'_> {
     }
 }
 
-/// More than any password has, so that a longer line is refused, not truncated.
+/// More than any password, so that a longer line is refused, not truncated.
 const LINE_BYTES_MAX: u64 = 8192;

@@ -92,7 +92,7 @@ fn save(name: &str, query: &[String], index: &IndexDir) -> Result<ExitCode, Fail
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens an existing index only: queries saved in one named by mistake would never be seen again.
+/// Opens an existing index only: a query saved in a misspelled one would never be seen again.
 fn writer(index: &IndexDir) -> Result<Indexer, Failure> {
     index.open()?;
     let dir = index.path()?;

@@ -36,7 +36,7 @@ pub struct RouteArgs {
     json: bool,
 }
 
-/// The fate of one address.
+/// The result for one address.
 struct Explained<'a> {
     address: &'a str,
     /// The replacement address from `relay.maps.canonical`.
@@ -49,7 +49,7 @@ enum End {
     /// Mailboxes, each with its route if it is at another host.
     Local(Vec<(posthaste_directory::Mailbox, Option<OutboundRoute>)>),
     Discard,
-    /// `sender`: the sender who is refused; `None` if all are.
+    /// `sender`: the refused sender; `None` if all are.
     Refused {
         reply: String,
         sender: Option<String>,
@@ -58,7 +58,7 @@ enum End {
 }
 
 impl Explained<'_> {
-    /// True if it is refused, or a next hop of it has no host.
+    /// True if it is refused, or one of its next hops has no host.
     fn is_bad(&self) -> bool {
         let is_stuck = |way: &OutboundRoute| way.hops.usual.problem.is_some();
         match &self.end {

@@ -70,7 +70,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The index, for a command that changes the matches. Fails for a scan, whose numbers mean nothing to an index.
+    /// The index, for a command that changes the matches. Fails for a scan, whose numbers have no meaning in an index.
     pub fn index(&self) -> Result<&IndexDir, Failure> {
         if self.scan.is_empty() && !self.is_missing() {
             return Ok(&self.index);

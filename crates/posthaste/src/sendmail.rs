@@ -74,7 +74,7 @@ const TEMPORARY: u8 = 75;
 const NO_PERMISSION: u8 = 77;
 const CONFIGURATION: u8 = 78;
 
-/// Runs as `sendmail` if the command line calls that. `None` otherwise.
+/// Runs as `sendmail` if the program was called by that name. `None` otherwise.
 pub fn run(line: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(line.first()?).file_name().unwrap_or_default();
     let (name, words) = match name.to_str() {
@@ -163,7 +163,7 @@ fn send(name: Name, words: &[OsString]) -> Result<(), Failure> {
     }
 }
 
-/// Lists mail that programs have handed over and the server has not taken yet, in the form of `mailq`. With `is_short`,
+/// Lists mail that programs have submitted and the server has not taken yet, in the form of `mailq`. With `is_short`,
 /// prints nothing if there is none.
 fn not_taken(directory: &PickupDirectory, is_short: bool) -> String {
     let path = harmless(&directory.path().display().to_string());

@@ -15,7 +15,7 @@ use crate::terminal::harmless;
 
 type AnyError = Box<dyn std::error::Error>;
 
-/// Mail for transports that is to be dropped: a message, for one recipient or for all that have not got it.
+/// Mail for transports to be dropped: a message, for one recipient or for all remaining ones.
 pub struct Doomed {
     message: Lsn,
     targets: Vec<UnreachedTarget>,

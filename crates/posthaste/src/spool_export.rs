@@ -30,12 +30,13 @@ pub struct Exporter {
 #[derive(Default)]
 pub struct Exported {
     pub batches: u64,
-    /// Damage to what was to be exported, with the batch if it is known.
+    /// Damage to the exported data, with the batch if it is known.
     pub damaged: Vec<(Option<Lsn>, String)>,
 }
 
 impl Exporter {
-    /// Makes the directory, or begins anew in one in which an export was cut short. With the name of a stream, writes only its entries.
+    /// Makes the directory, or restarts an interrupted export in it. With the name of a stream, writes only its
+    /// entries.
     ///
     /// # Errors
     /// `AlreadyExists`, as nothing is mixed with other files; `WouldBlock` while another export works there; others of making it.
@@ -74,7 +75,7 @@ impl Exporter {
 
     /// Writes the files that an import needs beside the batches: the streams, their snapshots, the ids of mail mounts.
     ///
-    /// To be called if nothing was damaged: an export without the file of the streams cannot be imported.
+    /// Call it only without damage: an export without the file of the streams cannot be imported.
     ///
     /// # Errors
     /// Errors of reading and writing; a damaged snapshot.
@@ -103,7 +104,7 @@ impl Exporter {
         self.put_file(STREAMS.to_owned(), &mut text.as_bytes())
     }
 
-    /// Notes needed batches that an export has left out, and damage that was found when the spool was opened.
+    /// Records needed batches missing in the export, and damage found when the spool was opened.
     pub fn note_lost(&mut self, closed: &ClosedFileSpool, lost: &[Lsn], found: &[Damage]) {
         let stream = self.stream.clone();
         let is_of_it = |lsn: Lsn| {

@@ -1,4 +1,5 @@
-//! The directory of an export. While `manifest.new` is in it and `manifest` is not, the export is unfinished and may be begun anew.
+//! The directory of an export. While it contains `manifest.new` but not `manifest`, the export is unfinished and may be
+//! restarted.
 
 use std::fs::File;
 use std::io;
@@ -11,8 +12,8 @@ use crate::new_file::new_dir;
 use crate::spool_export::{MOUNTS, SNAPSHOTS, STREAMS};
 use crate::spool_manifest::MANIFEST;
 
-/// Makes the directory of an export, or removes from it everything that an export which was cut short has left. Returns the file
-/// of the future manifest: empty, locked and named as an unfinished one.
+/// Makes the directory of an export, or removes the remains of an interrupted one. Returns the file of the future
+/// manifest: empty, locked and with the name of an unfinished one.
 ///
 /// # Errors
 /// `AlreadyExists` if anything else is there; `WouldBlock` while another export works there; others of making it.
@@ -39,7 +40,7 @@ pub fn begin(dir: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Files that an unfinished export has left.
+/// Files of an unfinished export.
 ///
 /// # Errors
 /// `AlreadyExists` if there is anything else.

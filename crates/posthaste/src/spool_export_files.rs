@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 type AnyError = Box<dyn std::error::Error>;
 
-/// Opens the files with the rights that the command was started with. An export that root has made is root's alone, and the
-/// import itself becomes the owner of the new spool.
+/// Opens files with the rights with which the command was started. An export made by root is readable by root only, and
+/// the import itself becomes the owner of the new spool.
 pub struct ExportFiles {
     dir: PathBuf,
     asked: Sender<PathBuf>,
@@ -18,7 +18,7 @@ pub struct ExportFiles {
 }
 
 impl ExportFiles {
-    /// To be called before the thread changes its user: the other thread keeps the one of now.
+    /// To be called before the thread changes its user: the other thread keeps the present one.
     pub fn new(dir: &Path) -> Self {
         let ((asked, paths), (tell, opened)) = (channel::<PathBuf>(), channel());
         std::thread::spawn(move || paths.iter().try_for_each(|path| tell.send(File::open(path))));

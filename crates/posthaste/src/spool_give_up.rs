@@ -13,19 +13,19 @@ use crate::spool_inspect::{damage_json, damage_text};
 use crate::spool_waiting::{Waiting, all, date};
 use crate::terminal::harmless;
 
-/// Data that was given up: no stream waits for it any more.
+/// Abandoned data: no stream waits for it any more.
 #[derive(Default)]
 pub struct GivenUp {
     /// Missing segments of the log.
     segments: Vec<u64>,
-    /// Batches that are lost with them, or that no checkpoint tells of.
+    /// Batches lost with them, or unknown to every checkpoint.
     lost: Vec<Damage>,
-    /// Batches without a body that streams waited for: what they said of other mail is not known.
+    /// Batches without a body that streams waited for: their content about other mail is unknown.
     entries: Vec<Lsn>,
     bodies: Vec<LostBody>,
 }
 
-/// A body that was given up.
+/// An abandoned body.
 struct LostBody {
     batch: Lsn,
     why: String,
@@ -73,7 +73,7 @@ pub fn give_up(dir: &Path, closed: ClosedFileSpool) -> Result<GivenUp, Box<dyn s
     Ok(given_up)
 }
 
-/// True if batches are damaged or missing, and the next opening says what is lost with them.
+/// True if batches are damaged or missing. The next opening reports the losses.
 pub fn has_lost_batches(closed: &ClosedFileSpool) -> std::io::Result<bool> {
     Ok(closed.inspect()?.damage.iter().any(|damage| damage.lsn.is_some()))
 }

@@ -19,7 +19,7 @@ use crate::terminal::{print, print_json};
 
 type AnyError = Box<dyn std::error::Error>;
 
-/// A batch as `export` writes it. What it shows for people is left aside.
+/// A batch in the format of `export`. Fields for display are ignored.
 #[derive(Deserialize)]
 struct Batch {
     batch: Lsn,
@@ -135,7 +135,7 @@ impl io::Read for Source {
     }
 }
 
-/// An error with the file of the export, if that cannot be read or is wrong; else with the new spool.
+/// Adds the export's file to an error, if that is unreadable or invalid; else the new spool.
 fn blamed(files: &ExportFiles, name: &str, source: Option<&Source>, to: &Path, error: &io::Error) -> AnyError {
     let is_wrong = matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
     if is_wrong || source.is_some_and(|source| source.has_failed) {
@@ -144,7 +144,7 @@ fn blamed(files: &ExportFiles, name: &str, source: Option<&Source>, to: &Path, e
     format!("{}: {error}", to.display()).into()
 }
 
-/// The ids of mail mounts: without them the next start would take those that it finds.
+/// Writes the ids of mail mounts: without them the next start would accept any.
 fn put_mounts(bytes: &[u8], to: &Path) -> io::Result<()> {
     for name in [MOUNTS, "mounts.copy"] {
         let mut file = new_file(&to.join(name))?;

@@ -23,7 +23,7 @@ struct Content {
 /// The manifest's own file.
 pub const MANIFEST: &str = "manifest";
 const FIRST_LINE: &str = "posthaste spool export\n";
-/// Files that an error names; of others it gives the number.
+/// Maximum file names in an error; the others are counted.
 const NAMED_MAX: usize = 10;
 
 impl Manifest {
@@ -42,7 +42,7 @@ impl Manifest {
         self.0.keys().map(String::as_str)
     }
 
-    /// Bytes of a file. `None` if the export does not have it.
+    /// Bytes of a file. `None` if it is not in the export.
     pub fn bytes_of(&self, name: &str) -> Option<u64> {
         self.0.get(name).map(|content| content.bytes)
     }
@@ -84,7 +84,7 @@ impl Manifest {
     /// Reads all files of the export, and compares them. `progress` gets the bytes of each file.
     ///
     /// # Errors
-    /// The names of files that are missing, changed, or none of the export's; errors of reading the directory.
+    /// The names of missing, changed and foreign files; errors of reading the directory.
     pub fn verify(&self, dir: &Path, progress: &mut dyn FnMut(u64)) -> io::Result<()> {
         let found = files(dir)?;
         let mut wrong = Vec::new();
@@ -125,7 +125,7 @@ impl Content {
         }
     }
 
-    /// The difference of a file. `None` if it has this content.
+    /// The difference of a file. `None` if it is unchanged.
     fn compare(&self, path: &Path) -> Option<String> {
         let read = || {
             let mut file = File::open(path)?;

@@ -21,7 +21,7 @@ pub struct Waiting {
     to: Vec<Unreached>,
 }
 
-/// A mailbox or transport that still has to get it.
+/// A mailbox or transport that still lacks it.
 struct Unreached {
     /// Path of the Maildir, or the transport.
     place: Arc<str>,
@@ -57,7 +57,7 @@ struct Trouble {
 }
 
 impl Waiting {
-    /// The mailboxes and transports that still have to get it.
+    /// The mailboxes and transports that still lack it.
     pub fn places(&self) -> Vec<&str> {
         self.to.iter().map(|to| &*to.place).collect()
     }
@@ -162,7 +162,7 @@ pub fn messages(undelivered: &[Waiting]) -> String {
     out
 }
 
-/// Waiting mail for each mailbox. Attempts, next try and error are `null` for mail on its way.
+/// Waiting mail for each mailbox. Attempts, next try and error are `null` for mail in flight.
 pub fn totals_json(undelivered: &[Waiting]) -> Vec<Value> {
     let total = |total: Total<'_>| {
         let mut value = json!({
@@ -206,7 +206,7 @@ struct Total<'a> {
     messages: usize,
     bytes: u64,
     oldest_secs: u64,
-    /// The first one that is not held, if there is one.
+    /// The first one that is not held, if any.
     trouble: Option<&'a Trouble>,
     /// Held ones, each with the time of reception, oldest first.
     held: Vec<(Held, &'a Trouble, u64)>,

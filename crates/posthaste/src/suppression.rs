@@ -231,5 +231,5 @@ fn table(lines: &[Value]) -> String {
     }
 }
 
-/// Maximum octets of a part: a request has to fit into about 64 KiB.
+/// Maximum octets of a part: a request must fit into about 64 KiB.
 const PART_BYTES: usize = 40 << 10;

@@ -130,7 +130,7 @@ pub fn print_json(json: &str) -> io::Result<()> {
     print(&harmless_json(json))
 }
 
-/// Prints a line on standard error, after the program's name. Errors are ignored, since nobody could be told.
+/// Prints a line on standard error, after the program's name. Write errors are ignored.
 pub fn complain(text: &str) {
     let mut out = io::stderr();
     let is_terminal = out.is_terminal();

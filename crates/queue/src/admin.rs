@@ -14,7 +14,7 @@ pub enum QueueAction {
     /// Holds them: no attempts and no expiry until a time, or until they are released. An operator's hold with an end
     /// gets the new end; a hold without an end, or not by an operator, stays.
     Hold(Option<Secs>),
-    /// Releases held ones for an attempt now; those that have expired meanwhile get their whole age once more.
+    /// Releases held ones for an attempt now; those that have expired meanwhile get a new full lifetime.
     Release,
     /// Tries them now; suspended ones once they are resumed; held ones not.
     Flush,
@@ -87,8 +87,8 @@ pub struct RecipientState {
 
 impl Queue {
     /// Decides an action on one recipient; record and apply the returned change. `None`: nothing to record now. On a
-    /// busy recipient the action becomes [pending](Self::pending), unless one of higher rank is. A deletion is above a
-    /// bounce, that above a hold, and that above the others.
+    /// busy recipient the action becomes [pending](Self::pending), unless one of higher rank is pending. A deletion is
+    /// above a bounce, that above a hold, and that above the others.
     pub fn act(&mut self, key: RecipientKey, action: QueueAction) -> Option<Change> {
         let id = self.table.find(key)?;
         if self.table.get(id).is(BUSY) {
@@ -165,8 +165,8 @@ impl Queue {
         Some(Change { key, what })
     }
 
-    /// True if a recipient that is not held is tried earlier with its time set to `next`. One that is due counts if
-    /// only its site's pause holds it up.
+    /// True if setting its time to `next` makes a recipient that is not held be tried earlier. A due one counts only if
+    /// its site's pause delays it.
     fn comes_forward(&self, id: Id, next: Secs) -> bool {
         let recipient = self.table.get(id);
         let message = self.table.message(id).0;

@@ -22,7 +22,7 @@ pub const STOPPED_SECS_MAX: Secs = 86_400;
 
 impl QueueClock {
     /// The clock at an opening. `recorded`: the time [recorded](super::Queue::recorded) by the queue, 0 if none.
-    /// `wall`: time since 1970. `mono`: the monotonic clock now, since any moment.
+    /// `wall`: time since 1970. `mono`: the monotonic clock now.
     pub fn start(recorded: Secs, wall: Duration, mono: Duration) -> Self {
         let secs = Secs::try_from(wall.as_secs()).unwrap_or(Secs::MAX);
         let secs = match recorded {

@@ -46,7 +46,7 @@ pub(super) struct Destination {
     /// One lane per source; before routing, one without a ready queue.
     pub lanes: Vec<Lane>,
     /// `(attempts, first_lane)`: from that attempt on, a recipient uses only the lanes from `first_lane`. `None`: every
-    /// recipient uses all.
+    /// recipient uses all lanes.
     pub late: Option<(u8, usize)>,
 }
 
@@ -105,7 +105,7 @@ impl Destinations {
         self.serial
     }
 
-    /// The queue of these names, with one recipient more.
+    /// The queue with these names, with one recipient added.
     pub fn take(&mut self, names: &mut Names, schedules: &Schedules, name: [&str; 4]) -> u32 {
         let [tenant, campaign, domain, pool] = name;
         let find = |name| names.find(name);
@@ -138,7 +138,7 @@ impl Destinations {
         place
     }
 
-    /// Counts one recipient more.
+    /// Adds one recipient.
     pub fn count(&mut self, place: u32) {
         let destination = self.at_mut(place);
         destination.open += 1;
@@ -149,7 +149,7 @@ impl Destinations {
         self.of_tenants[tenant] += 1;
     }
 
-    /// Counts one recipient less; returns how many are left.
+    /// Removes one recipient; returns the remaining number.
     pub fn uncount(&mut self, place: u32) -> u32 {
         let destination = self.at_mut(place);
         destination.open -= 1;
@@ -180,7 +180,7 @@ impl Queue {
         self.destinations.ids()
     }
 
-    /// The names of a queue and its number of recipients. `None`: it has none any more.
+    /// The names of a queue and its number of recipients. `None` if it is empty.
     pub fn queue(&self, id: QueueId) -> Option<(QueueName, u32)> {
         let destination = self.destinations.get(id)?;
         let [tenant, campaign, domain, pool] = destination.key.map(|name| self.names.get(name).clone());

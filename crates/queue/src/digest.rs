@@ -1,8 +1,8 @@
 //! The digest of the queue: a sum over the open recipients that is equal on all members of a shard that have applied
 //! the same entries.
 //!
-//! It has what entries alone set, and nothing that a member does by itself: no lists, and no attempts that have begun.
-//! A start counts those as crashes, without an entry.
+//! It covers only state set by entries, and not a member's own: lists, and attempts in progress, which a start counts
+//! as crashes without an entry.
 
 use posthaste_random::mix;
 use posthaste_spool::Lsn;
@@ -13,7 +13,7 @@ use super::recipient::{HELD, Recipient, TOLD};
 #[derive(Debug, Default)]
 pub(super) struct DigestSum(u64);
 
-/// The part of a recipient's state that entries set.
+/// The part of a recipient's state set by entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordedState {
     when: u64,

@@ -1,4 +1,4 @@
-//! Limits of tenants and domains: mail at a limit is parked and does not hold up the rest.
+//! Limits of tenants and domains: mail at a limit is parked and does not delay the rest.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::turns::{LaneId, ReadyId};
 
 /// Decides which mail [`Queue::next_within`] may take now. It must not block.
 ///
-/// Mail refused by a gate is parked: it has no turn until [`Queue::unpark`], which the implementation must call later.
+/// Mail refused by a gate is parked: it is skipped until [`Queue::unpark`], which the implementation must call later.
 pub trait Gate {
     /// True if mail of this tenant may go; if not, `parked` is parked.
     fn tenant(&mut self, tenant: &Arc<str>, parked: Parked) -> bool;
@@ -36,7 +36,7 @@ impl Parked {
 }
 
 impl Queue {
-    /// Parks the tenants next in turn that may not send.
+    /// Parks the next tenants that may not send.
     pub(super) fn park_tenants(&mut self, ready: u32, kind: usize, gate: &mut dyn Gate) {
         let id = self.ready_id(ready);
         while let Some(&tenant) = self.ready[ready as usize].turns[kind].tenants.front() {
@@ -47,7 +47,7 @@ impl Queue {
         }
     }
 
-    /// Gives parked mail its turn again. Ignores what is gone meanwhile.
+    /// Unparks mail. Ignores queues that are gone.
     pub fn unpark(&mut self, parked: Parked) {
         match parked.0 {
             What::Tenant { ready, kind, tenant } => {
@@ -64,7 +64,7 @@ impl Queue {
         }
     }
 
-    /// Gives all parked mail its turn again, after a change of the limits.
+    /// Unparks all mail, after a change of the limits.
     pub fn unpark_all(&mut self) {
         for ready in 0..self.ready.len() as u32 {
             for kind in [0, 1] {

@@ -216,12 +216,12 @@ impl Queue {
         self.imports.known.contains_key(&origin.recipient(number))
     }
 
-    /// True if so many more recipients can be imported.
+    /// True if this many more recipients can be imported.
     pub fn can_import(&self, recipients: usize) -> bool {
         self.imports.known.len() + recipients <= IMPORTS_MAX
     }
 
-    /// A message's own time of expiry; 0 without one.
+    /// A message's own expiry; 0 without one.
     pub fn own_expiry(&self, message: Lsn) -> Secs {
         self.expires.get(&message).copied().unwrap_or(0)
     }

@@ -279,7 +279,7 @@ impl Queue {
         self.names.find(tenant).map_or(0, |tenant| self.destinations.of_tenant(tenant))
     }
 
-    /// True if the table can hold so many more recipients.
+    /// True if the table has room for this many more recipients.
     pub fn has_room(&self, recipients: u64) -> bool {
         self.table.open() + recipients <= table::RECIPIENTS_MAX
     }
@@ -314,7 +314,7 @@ impl Queue {
         }
     }
 
-    /// Places a recipient by its state, once the queue runs.
+    /// Adds a recipient to the list for its state, once the queue runs.
     fn settle_in(&mut self, id: Id) {
         if !self.is_running {
             return;
@@ -335,7 +335,7 @@ impl Queue {
         }
     }
 
-    /// Handles the time of a recipient in no list: that of its attempt, or the end of its hold.
+    /// Handles the due time of a recipient in no list: its attempt, or the end of its hold.
     fn come_due(&mut self, id: Id) {
         if self.table.get(id).is(HELD) { self.table.push_back(self.ended_holds, id) } else { self.enqueue(id, false) }
     }

@@ -1,4 +1,4 @@
-//! Expired and late recipients, found by a walk over all recipients once a minute, wherever they wait.
+//! Expired and late recipients, found by a scan of all recipients once a minute.
 
 use super::Queue;
 use super::change::RecipientKey;
@@ -29,9 +29,9 @@ impl DueNotice {
     }
 }
 
-/// Time of one walk over all recipients.
+/// Time of one scan of all recipients.
 const ROUND_SECS: u64 = 60;
-/// Findings that may wait to be taken; the walk stops there.
+/// Maximum findings that wait to be taken; the scan pauses there.
 const NOTICES_MAX: usize = 10_000;
 
 impl Queue {

@@ -21,7 +21,7 @@ pub enum OwedNotice {
     Failed,
     /// A next hop accepted it that does not report success itself.
     Relayed,
-    /// A mailbox here has it.
+    /// It was delivered to a mailbox here.
     Delivered,
 }
 
@@ -45,7 +45,7 @@ impl OwedNotice {
 }
 
 impl QueuedRecipient {
-    /// The notice that is owed from the beginning, if the message is delivered here already.
+    /// The notice owed from the beginning, if the message was already delivered here.
     pub(super) fn owed(&self) -> Option<(OwedNotice, Status)> {
         let status = |enhanced| Status { code: 250, enhanced };
         match self.notify & (notify::IN_MAILBOX | notify::HANDED_ON) {
@@ -159,8 +159,8 @@ impl Queue {
         self.owed.by_key.len() as u64
     }
 
-    /// Messages that owe more than at the last call, or whose last recipient was settled since. At first, all that owe
-    /// any.
+    /// Messages with new debts since the last call, or whose last recipient was settled. The first call returns all
+    /// with debts.
     pub fn take_owing(&mut self) -> Vec<Lsn> {
         std::mem::take(&mut self.owed.news)
     }

@@ -1,5 +1,5 @@
-//! Assigns each message to a source, in proportion to the weights and the same at each attempt; and keeps the mail that
-//! waits for it.
+//! Assigns each message to a source, in proportion to the weights and constant over attempts. Keeps the mail that waits
+//! for each source.
 
 use posthaste_random::mix;
 use posthaste_spool::Lsn;

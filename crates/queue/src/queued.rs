@@ -19,7 +19,7 @@ pub struct Queued {
     pub expires: Secs,
     /// The sender's address; empty for none. It receives the notifications of all recipients.
     pub sender: Arc<str>,
-    /// Recipients that it leaves for with another sender, if any.
+    /// Recipients for which it leaves with another sender, if any.
     pub forwarded: Option<Box<Forwarded>>,
     /// True if it came with BODY=8BITMIME (RFC 6152).
     pub is_8bit: bool,
@@ -33,7 +33,7 @@ pub struct Queued {
     pub envid: Arc<str>,
     /// The tenant; empty for none.
     pub tenant: Arc<str>,
-    /// The mailing that it belongs to; empty for none.
+    /// The campaign; empty for none.
     pub campaign: Arc<str>,
     /// The pool of sources that it is sent from; empty for that of its tenant.
     pub pool: Arc<str>,
@@ -41,7 +41,7 @@ pub struct Queued {
     pub recipients: Vec<QueuedRecipient>,
 }
 
-/// Recipients that a message leaves for with another sender than it came with.
+/// Recipients for which a message leaves with a rewritten sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forwarded {
     /// That sender's address.

@@ -77,7 +77,7 @@ pub enum AttemptOutcome {
     Deferred(Status),
     /// The address is on a suppression list.
     Suppressed,
-    /// Not tried, because of a limit, a suspension or the host: counts as no attempt, and goes back to the front of its
+    /// Not tried, because of a limit, a suspension or the host: counts as no attempt, and returns to the front of its
     /// queue.
     Untried,
 }
@@ -108,7 +108,7 @@ impl Queue {
         None
     }
 
-    /// True if a ready queue has a queue in turn: there is mail to send, apart from suspensions and old routes.
+    /// True if a ready queue has mail to send, apart from suspensions and expired routes.
     pub fn has_waiting(&self, ready: ReadyId) -> bool {
         self.ready_at(ready).is_some_and(|ready| ready.turns.iter().any(|turns| !turns.tenants.is_empty()))
     }

@@ -137,9 +137,9 @@ impl Queue {
         Some((ready.source.clone(), ready.site.clone()))
     }
 
-    /// The source and site whose pause ends, because an operator has a recipient tried now, after so many attempts.
-    /// `None` while its queue has no route in force, as after a change of routes. Then the next route [says
-    /// so](Self::take_resumes_sites) for its sites.
+    /// The source and site whose pause ends when an operator has a recipient tried now, after `attempts` attempts.
+    /// `None` while its queue has no valid route; then the next route [ends the pauses](Self::take_resumes_sites) of
+    /// its sites.
     pub fn resume_site_of(&mut self, key: RecipientKey, attempts: u8) -> Option<(Arc<str>, Arc<str>)> {
         let queue = self.table.get(self.table.find(key)?).queue;
         let destination = self.destinations.at_mut(queue);
@@ -152,7 +152,7 @@ impl Queue {
         Some((ready.source.clone(), ready.site.clone()))
     }
 
-    /// True if the sites of a queue's new route are to end their pauses.
+    /// True if the sites of a queue's new route shall end their pauses.
     pub fn take_resumes_sites(&mut self, queue: QueueId) -> bool {
         self.destinations.get(queue).is_some()
             && std::mem::take(&mut self.destinations.at_mut(queue.place).resumes_sites)

@@ -1,4 +1,4 @@
-//! One session from its greeting to its end: the machine asks, the store answers.
+//! One session from greeting to end: answers the machine from the store.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -24,12 +24,12 @@ struct Conversation {
     input: BytesMut,
     timeouts: Pop3Timeouts,
     login_deadline: Instant,
-    /// The line that is being waited for, and when it has to be there. Before login that clock decides nothing.
+    /// The awaited line and its deadline, which is ignored before login.
     command: u64,
     command_deadline: Instant,
 }
 
-/// Rows between two turns of other tasks: a store that has all in memory never waits by itself.
+/// Rows between yields to other tasks: a store in memory never waits by itself.
 const ROWS_BEFORE_YIELD: u32 = 64;
 
 pub(super) async fn serve<A: Pop3Authenticator>(service: &Pop3Service<A>, connection: Connection) {
@@ -69,7 +69,7 @@ pub(super) async fn serve<A: Pop3Authenticator>(service: &Pop3Service<A>, connec
 }
 
 impl Conversation {
-    /// Boxed futures leave an idle session small.
+    /// Boxed futures keep an idle session small.
     async fn converse<A: Pop3Authenticator>(
         &mut self,
         service: &Pop3Service<A>,
@@ -140,7 +140,7 @@ impl Conversation {
         }
     }
 
-    /// Answers a list to its end, and returns the first event that belongs to something else.
+    /// Answers a list completely, and returns the first event that is about something else.
     async fn rows(&mut self, view: &dyn MailboxView, range: NumberRange, sizes: bool) -> Result<Pop3Event, SessionEnd> {
         let validity = view.uid_validity().get();
         // LIST needs sizes, UIDL the others.
@@ -177,7 +177,7 @@ impl Conversation {
         }
     }
 
-    /// Sends a message to its end, and returns the first event that belongs to something else.
+    /// Sends a message completely, and returns the first event that is about something else.
     async fn send(&mut self, view: &dyn MailboxView, message: u32) -> Result<Pop3Event, SessionEnd> {
         let body = open(view, message).await;
         self.machine.opened(body.as_ref().map(|body| body.len()).map_err(refusal));
@@ -246,7 +246,7 @@ async fn inbox_of<A>(
     })
 }
 
-/// Does what the client has asked for until QUIT.
+/// Applies the client's changes after QUIT.
 async fn update(view: &dyn MailboxView, machine: &Pop3Machine) -> Result<(), MailstoreError> {
     let deleted = machine.deleted().into_iter().flat_map(MarkedMessages::iter);
     let is_deleted = |message: &u32| machine.deleted().is_some_and(|deleted| deleted.contains(*message));
@@ -264,7 +264,7 @@ async fn update(view: &dyn MailboxView, machine: &Pop3Machine) -> Result<(), Mai
     }
 }
 
-/// Messages by their numbers, which ascend.
+/// A set of ascending message numbers.
 fn set(messages: impl Iterator<Item = u32>) -> Option<MessageSet> {
     let mut ranges: Vec<NumberRange> = Vec::new();
     for message in messages {
@@ -284,7 +284,7 @@ async fn open(view: &dyn MailboxView, message: u32) -> Result<Arc<dyn MailBody>,
     view.body(uid).await
 }
 
-/// The unique-id is that of a server before this one, or has Dovecot's default form, `%08Xu%08Xv` in lower case.
+/// The unique-id: one of an earlier server, or Dovecot's default form, `%08Xu%08Xv` in lower case.
 fn listed(row: &MessageRow, validity: u32, unique_ids: &UniqueIds) -> Pop3Row {
     let uid = row.uid.get();
     let unique_id = unique_ids.get(&uid).map_or_else(|| format!("{uid:08x}{validity:08x}"), |id| id.to_string());

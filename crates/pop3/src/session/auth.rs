@@ -9,13 +9,14 @@ use super::machine::State;
 use super::maildrop::Maildrop;
 use super::{MESSAGES_MAX, Pop3Credentials, Pop3Event, Pop3LoginRefusal, Pop3Machine};
 
-/// In AUTH (RFC 5034). Clients take the first that they know; SCRAM is offered only where a login has keys, and its first form only over TLS 1.3.
+/// Mechanisms of AUTH (RFC 5034). Clients use the first known one. SCRAM is offered only if a login has keys, and -PLUS
+/// only over TLS 1.3.
 const MECHANISMS: [&str; 4] = [SCRAM_PLUS, SCRAM, "PLAIN", "LOGIN"];
 
 const NEEDS_TLS: &str = "-ERR Passwords are taken with TLS only";
 
 impl Pop3Machine {
-    /// The list is the same before and after the login (RFC 2449 section 6), but for what has no password to protect.
+    /// Lists capabilities, the same before and after the login (RFC 2449 section 6), except those about passwords.
     pub(super) fn tell_capabilities(&mut self) {
         self.line("+OK This is offered");
         for capability in [
@@ -46,7 +47,7 @@ impl Pop3Machine {
         &MECHANISMS[left_out..]
     }
 
-    /// The connection's channel binding, once it is encrypted: SCRAM-SHA-256-PLUS is offered with it.
+    /// Sets the channel binding of the encrypted connection, which makes SCRAM-SHA-256-PLUS available.
     pub fn bind_channel(&mut self, exporter: Option<TlsExporter>) {
         self.exporter = exporter;
     }
@@ -82,7 +83,7 @@ impl Pop3Machine {
         self.state = State::Command;
     }
 
-    /// Any name is taken, so that nobody learns which there are.
+    /// Accepts any name, so that clients cannot test which names exist.
     pub(super) fn user(&mut self, name: Vec<u8>) {
         if !self.may_log_in() {
             return self.line(NEEDS_TLS);
@@ -142,7 +143,7 @@ impl Pop3Machine {
         self.line(&format!("+ {}", BASE64.encode(text)));
     }
 
-    /// A response of the client; `=` is an empty one.
+    /// A decoded response of the client; `=` is empty.
     fn decoded(&mut self, response: &[u8]) -> Option<Option<String>> {
         if response == b"*" {
             self.line("-ERR AUTH was cancelled");
@@ -260,7 +261,7 @@ impl Pop3Machine {
         None
     }
 
-    /// Answers [`Pop3Event::Login`] with the number of messages, of which [`MESSAGES_MAX`] count.
+    /// Answers [`Pop3Event::Login`] with the number of messages, limited to [`MESSAGES_MAX`].
     ///
     /// # Panics
     /// When it was not asked.

@@ -13,7 +13,8 @@ use crate::line::{LineFrame, LineFramer};
 
 /// One server session. See the [module](super) for how it is driven.
 ///
-/// Between two calls of [`Pop3Machine::step`] it holds a bit for each message and unwritten output; what it did not take stays in the caller's buffer.
+/// Between two calls of [`Pop3Machine::step`] it holds a bit for each message and unwritten output; unused input stays
+/// in the caller's buffer.
 #[derive(Debug)]
 pub struct Pop3Machine {
     pub(super) config: Arc<Pop3Config>,
@@ -21,7 +22,7 @@ pub struct Pop3Machine {
     pub(super) out: Vec<u8>,
     framer: LineFramer,
     pub(super) tls: bool,
-    /// The connection needs no TLS for a login: it comes from this machine.
+    /// Logins need no TLS: the connection comes from this machine.
     pub(super) trusted: bool,
     /// SCRAM-SHA-256 is offered.
     pub(super) scram: bool,
@@ -59,7 +60,7 @@ pub(super) enum State {
     ScramLast(Box<ScramServer>),
     /// Waits for [`Pop3Machine::scram_checked`].
     ScramProof(Box<ScramProof>),
-    /// Waits for the answer to the last message of SCRAM, which is empty: the client has seen that the server has the keys.
+    /// Waits for SCRAM's last message, which is empty: the client has verified that the server has the keys.
     ScramEnd {
         messages: u32,
     },
@@ -80,7 +81,7 @@ pub(super) enum State {
     Closed,
 }
 
-/// Output beyond this is written before the session goes on.
+/// More output than this is written before the session continues.
 const OUTPUT_BYTES_MAX: usize = 16 << 10;
 
 impl Pop3Machine {
@@ -132,27 +133,27 @@ impl Pop3Machine {
         &self.out
     }
 
-    /// Output that waits to be written, for the driver to take.
+    /// Waiting output, for the driver to take.
     pub fn output_mut(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// True once somebody has logged in.
+    /// True after a login.
     pub fn is_logged_in(&self) -> bool {
         self.maildrop.is_some()
     }
 
-    /// Counts lines that came whole: while it stands still, the same one is being waited for.
+    /// Counts complete lines: while it is unchanged, the same line is awaited.
     pub fn commands(&self) -> u64 {
         self.commands
     }
 
-    /// The messages that are marked; `None` before the login.
+    /// Messages marked for deletion; `None` before the login.
     pub fn deleted(&self) -> Option<&MarkedMessages> {
         self.maildrop.as_ref().map(|maildrop| &maildrop.deleted)
     }
 
-    /// The messages that were sent whole; `None` before the login.
+    /// Completely sent messages; `None` before the login.
     pub fn retrieved(&self) -> Option<&MarkedMessages> {
         self.maildrop.as_ref().map(|maildrop| &maildrop.retrieved)
     }
@@ -169,10 +170,10 @@ impl Pop3Machine {
         self.state = State::Closed;
     }
 
-    /// Goes on with `input`, of which it takes what it can use.
+    /// Continues with `input` and consumes the usable part.
     ///
     /// # Panics
-    /// When an event that asks has not been answered, or [`Pop3Machine::greet`] was not called.
+    /// When an event that *asks* has not been answered, or [`Pop3Machine::greet`] was not called.
     pub fn step(&mut self, input: &mut BytesMut) -> Pop3Event {
         loop {
             if matches!(self.state, State::Closed) {
@@ -318,7 +319,7 @@ impl Pop3Machine {
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// `-ERR` to a command that makes no sense, which is counted.
+    /// Sends `-ERR` for an invalid command, and counts it.
     pub(super) fn wrong_command(&mut self, why: &str) {
         self.line(&format!("-ERR {why}"));
         self.errors += 1;

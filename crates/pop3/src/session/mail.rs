@@ -6,11 +6,11 @@ use super::{Pop3Event, Pop3Machine, Pop3Refusal, Pop3Row};
 use crate::command::Pop3Command;
 use crate::stuffing::Stuffer;
 
-/// Rows on their way.
+/// A list in progress.
 #[derive(Debug)]
 pub(super) struct Listing {
     wanted: RowsFor,
-    /// The first line was sent: an error can be told before it only.
+    /// The first line was sent: from then on no error can be reported.
     has_begun: bool,
 }
 
@@ -26,7 +26,7 @@ enum RowsFor {
     Stat(u64),
 }
 
-/// A message on its way.
+/// A message being sent.
 #[derive(Debug)]
 pub(super) struct Sending {
     message: u32,
@@ -70,7 +70,7 @@ impl Pop3Machine {
         self.maildrop.as_mut().expect("somebody has logged in")
     }
 
-    /// True if there is such a message; otherwise says so.
+    /// True if the message exists; otherwise sends an error.
     fn check(&mut self, message: u32) -> bool {
         let has = self.maildrop().has(message);
         if !has {
@@ -105,7 +105,7 @@ impl Pop3Machine {
         Pop3Event::Rows { first, last, sizes: !matches!(wanted, RowsFor::Uidl | RowsFor::UidlOne) }
     }
 
-    /// Answers [`Pop3Event::NextRow`]; `None`: there are no more.
+    /// Answers [`Pop3Event::NextRow`]; `None` at the end.
     ///
     /// # Panics
     /// When it was not asked.
@@ -190,8 +190,8 @@ impl Pop3Machine {
         self.send(Sending { message, from: 0, len, stuffer: Stuffer::new(lines), is_whole: lines.is_none() });
     }
 
-    /// Answers [`Pop3Event::Read`]; no octets, or [`Err`]: they cannot be had. The client waits for the end of the message, so the connection ends
-    /// without it.
+    /// Answers [`Pop3Event::Read`]; empty or [`Err`]: the read failed. The client waits for the end of the message, so
+    /// the connection is closed.
     ///
     /// # Panics
     /// When it was not asked.

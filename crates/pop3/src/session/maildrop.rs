@@ -1,17 +1,17 @@
-//! The list of messages that a session has from its login to its end.
+//! The message list of a session, from its login to its end.
 
-/// A locked maildrop, in the words of RFC 1939. It knows no message: only how many there are, and which are marked.
+/// A locked maildrop, in terms of RFC 1939. It knows only the number of messages, and the marked ones.
 #[derive(Debug)]
 pub(super) struct Maildrop {
     pub messages: u32,
     pub deleted: MarkedMessages,
-    /// Messages that RETR has sent to their ends.
+    /// Messages that RETR has sent completely.
     pub retrieved: MarkedMessages,
-    /// Octets of the messages that are not marked, once they have been counted.
+    /// Octets of the unmarked messages, once counted.
     pub octets: Option<u64>,
 }
 
-/// A set of messages: a bit for each message up to the highest one in it.
+/// A set of messages: one bit for each, up to the highest one in it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct MarkedMessages {
     bits: Vec<u64>,
@@ -23,7 +23,7 @@ impl Maildrop {
         Self { messages, deleted: MarkedMessages::default(), retrieved: MarkedMessages::default(), octets: None }
     }
 
-    /// True if there is a message of that number that is not marked.
+    /// True if the message exists and is not marked.
     pub fn has(&self, message: u32) -> bool {
         (1..=self.messages).contains(&message) && !self.deleted.contains(message)
     }
@@ -34,7 +34,7 @@ impl Maildrop {
 }
 
 impl MarkedMessages {
-    /// Number of messages, marked ones included.
+    /// Number of messages, including marked ones.
     pub fn len(&self) -> u32 {
         self.count
     }
@@ -44,7 +44,7 @@ impl MarkedMessages {
         self.count == 0
     }
 
-    /// True if this one is marked.
+    /// True if it is marked.
     pub fn contains(&self, message: u32) -> bool {
         let (word, bit) = place(message);
         self.bits.get(word).is_some_and(|bits| bits & bit != 0)

@@ -1,6 +1,6 @@
 //! A directory that an export writes into.
 //!
-//! Its owner may put anything there while root writes. So no link below the named path is followed, and no existing
+//! Its owner may change anything there while root writes. So no link below the named path is followed, and no existing
 //! file is opened for writing.
 
 use std::ffi::OsStr;
@@ -22,7 +22,7 @@ pub struct TargetDir {
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const NEW_FILE: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// Permission bits of new files: mail is its owner's alone.
+/// Permission bits of new files: mail is readable by its owner only.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 impl TargetDir {

@@ -1,4 +1,4 @@
-//! The record of an import, so that a repetition neither doubles nor skips messages.
+//! The record of an import, so that a repetition neither duplicates nor skips messages.
 //!
 //! A line of JSON lists the messages about to be added, and is durable before the first of them is sent. The next line
 //! lists those that were added. After an interrupt the last line may be of the first kind. Then the mailbox itself
@@ -74,15 +74,14 @@ impl Line {
         Ok(format!("{} {json}\n", checksum(&json)))
     }
 
-    /// `None` if it is not whole.
+    /// `None` if it is damaged.
     fn parse(line: &[u8]) -> Option<Self> {
         let (sum, json) = std::str::from_utf8(line).ok()?.strip_suffix('\n')?.split_once(' ')?;
         (sum == checksum(json)).then(|| serde_json::from_str(json).ok())?
     }
 }
 
-/// True for a last line that was not written to its end, as after a kill or a power cut. Any other that is not whole is
-/// damaged.
+/// True for a last line that was truncated by a kill or a power cut. Any other invalid line is damage.
 fn is_cut_off(line: &[u8]) -> bool {
     if line.ends_with(b"\n") {
         // A block that was never written reads as zeros; text has none. Few are in front if the line begins at the end
@@ -94,7 +93,7 @@ fn is_cut_off(line: &[u8]) -> bool {
     Line::parse(&with_line_end).is_none()
 }
 
-/// More than one changed octet makes.
+/// More than a single changed octet would cause.
 const UNWRITTEN: [u8; 8] = [0; 8];
 
 fn checksum(json: &str) -> String {

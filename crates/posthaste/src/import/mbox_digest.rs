@@ -2,7 +2,7 @@
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-/// Fields that mail programs write into messages of an mbox file, and change there.
+/// Fields that mail programs write and change in messages of an mbox file.
 const PROGRAM_FIELDS: [&str; 8] = [
     "content-length",
     "lines",

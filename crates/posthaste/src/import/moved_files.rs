@@ -10,13 +10,13 @@ use posthaste_maildir::{MailRoot, MailboxPath, Maildir};
 
 use super::source::{ReadFile, SourceFile};
 
-/// Files that become those of the mailbox, with `--move`.
+/// Files that are moved into the mailbox, with `--move`.
 pub struct MovedFiles {
     /// Path of the directory of all mail.
     root: PathBuf,
     /// The open mailbox. `None`: octets are sent.
     maildir: Option<Maildir>,
-    /// Names that were made in its `tmp/` since the last answer.
+    /// Names made in its `tmp/` since the last answer.
     names: Vec<String>,
     /// Begins these names.
     prefix: String,
@@ -31,7 +31,7 @@ impl MovedFiles {
         Self { root, maildir: None, names: Vec::new(), prefix, count: 0 }
     }
 
-    /// Another mailbox is open, in this directory below that of all mail.
+    /// Switches to another mailbox, in this directory below the mail directory.
     pub fn open(&mut self, folder: Option<String>) {
         let opened = folder.and_then(|folder| {
             let path = MailboxPath::parse(&folder).ok()?;
@@ -40,7 +40,7 @@ impl MovedFiles {
         self.maildir = opened;
     }
 
-    /// A second name of a file in `tmp/` of the mailbox; `None`: its octets have to be sent.
+    /// A second name of a file in `tmp/` of the mailbox; `None`: its octets must be sent.
     pub fn link(&mut self, file: &SourceFile, read: &ReadFile) -> Option<String> {
         let maildir = self.maildir.as_ref()?;
         let name = format!("{}Q{}", self.prefix, self.count);

@@ -22,17 +22,17 @@ use crate::mail_session::MailSession;
 use crate::progress::progress_bar;
 use crate::queue::AnyError;
 
-/// Messages of the first batch, which a short import adds soon. Each batch is twice as large as the one before it.
+/// Messages of the first batch, so that a short import begins soon. Each batch is twice as large as its predecessor.
 const BATCH_MESSAGES_FIRST: usize = 64;
 /// Maximum messages of a batch: each batch costs some syncs of the disk.
 const BATCH_MESSAGES: usize = 1000;
 /// Octets of short messages at which a batch is full.
 const BATCH_BYTES: usize = 8 << 20;
-/// Pieces that are read ahead: together about as much as the largest batch.
+/// Pieces read ahead: together about as much as the largest batch.
 const PIECES_AHEAD: usize = 16;
-/// Parts of a batch that was refused, each added by itself: few syncs find the message, and it is sent few times.
+/// Parts of a refused batch, each added separately: few syncs find the bad message, and it is sent few times.
 const PARTS: usize = 8;
-/// Longer messages are not kept in memory, but read again when sent.
+/// Longer messages are read again when sent, instead of being kept in memory.
 const MEMORY_BYTES_MAX: u64 = 256 << 10;
 
 /// Counts of an import.
@@ -60,13 +60,13 @@ pub struct Importer<'a> {
     bar: ProgressBar,
     open: Option<(String, MailDone)>,
     batch: Vec<Prepared<'a>>,
-    /// Messages at which it is full.
+    /// Messages of a full batch.
     batch_max: usize,
-    /// Octets that it keeps.
+    /// Octets in memory.
     batch_bytes: usize,
 }
 
-/// The place of a message in the source.
+/// The position of a message in the source.
 enum Place<'a> {
     File(&'a SourceFile),
     Mbox { path: &'a Path, offset: u64 },
@@ -80,7 +80,7 @@ struct Prepared<'a> {
     mail: AddedMail,
     /// Its octets, if it is short.
     octets: Option<Vec<u8>>,
-    /// Its file, if the mailbox may have it as it is.
+    /// Its file, if the mailbox may take it unchanged.
     read: Option<ReadFile>,
 }
 
@@ -119,11 +119,11 @@ impl Octets {
     }
 }
 
-/// Files with what was read of them.
+/// Files with their read content.
 type FilesRead<'a> = Vec<(&'a SourceFile, io::Result<Octets>)>;
 
-/// Reads files ahead until they are not wanted any more. A piece is no longer than the first batch, which need not wait
-/// for the files of later ones.
+/// Reads files ahead until they are no longer wanted. A piece is no longer than the first batch, so that this need not
+/// wait for later files.
 fn read_files<'a>(files: &'a [SourceFile], send: &SyncSender<FilesRead<'a>>) {
     let mut some = Vec::new();
     let mut bytes = 0;
@@ -167,7 +167,7 @@ impl<'a> Importer<'a> {
     /// Imports everything.
     ///
     /// # Errors
-    /// The import has to stop. Messages imported so far are on record.
+    /// The import must stop. Messages imported so far are recorded.
     pub fn run(&mut self, source: &'a Source) -> Result<(), AnyError> {
         self.settle_doubt()?;
         match source {
@@ -215,7 +215,7 @@ impl<'a> Importer<'a> {
         Ok(self.journal.sync()?)
     }
 
-    /// Opens a mailbox, or makes it. `None` if its name is invalid, which is reported.
+    /// Opens or creates a mailbox. `None` if its name is invalid, which is reported.
     fn open(&mut self, mailbox: &str) -> Result<Option<MailDone>, AnyError> {
         let command = MailCommand::Open { mailbox: mailbox.to_owned(), make: true };
         match self.session.ask(&command)? {
@@ -347,7 +347,7 @@ impl<'a> Importer<'a> {
         stopped.map_or(Ok(()), |why| Err(why.into()))
     }
 
-    /// Adds messages, in parts if the server does not take all of them at once. Returns why no more can be added.
+    /// Adds messages, in parts if the server refuses them together. Returns the reason for stopping.
     fn add<'b>(
         &mut self,
         some: &'b [Prepared<'a>],
@@ -390,8 +390,8 @@ impl<'a> Importer<'a> {
         Ok(())
     }
 
-    /// Adds messages at once, at the cost of one disk sync: all of them or none. Reads the answer after the last of
-    /// them: both sides would wait for each other if many answers filled the socket while the client sends.
+    /// Adds messages at once, with one disk sync: all or none. Reads the answers while sending: otherwise both sides
+    /// would block if many answers filled the socket.
     fn add_all(&mut self, some: &[Prepared<'_>]) -> Result<MailAnswer, AnyError> {
         let mut is_whole = true;
         for (at, message) in some.iter().enumerate() {
@@ -412,7 +412,7 @@ impl<'a> Importer<'a> {
         Ok(answer)
     }
 
-    /// Sends the octets of a message, or the name of its file. False if it differs from the one first read.
+    /// Sends the octets of a message, or its file name. False if it differs from the one first read.
     fn send(&mut self, message: &Prepared<'_>) -> Result<bool, AnyError> {
         if let (Some(moves), Place::File(file), Some(read)) = (&mut self.moves, &message.place, &message.read)
             && let Some(name) = moves.link(file, read)

@@ -1,6 +1,6 @@
 //! Mail in files of other programs: a Maildir with its folders, a directory of `.eml` files, an mbox file.
 //!
-//! The owner of these files may have put anything there, and root may be reading. So below the named path no link is
+//! The owner of these files may have placed links, and root may be reading. So below the named path no link is
 //! followed, and only regular files are read.
 
 use std::ffi::{CStr, CString};
@@ -350,7 +350,7 @@ impl SourceFile {
         Ok(Text { pieces: Pieces::File(file), form, after_cr: false, date, read })
     }
 
-    /// Gives the file a name in `tmp/` of a mailbox, if that can be and it is as it was read.
+    /// Gives an unchanged file a name in `tmp/` of a mailbox, if possible.
     ///
     /// # Errors
     /// Errors of `open` and `link`.
@@ -381,7 +381,7 @@ const UNREADABLE_FORMS: [(&[u8], &str); 6] = [
     (b"CRYPTED\x03\x07", "encrypted (mail_crypt)"),
 ];
 
-/// The format of a file that cannot be imported as it is.
+/// The format of a file that cannot be imported directly.
 fn unreadable_form(file: &File) -> io::Result<Option<&'static str>> {
     let mut head = [0; 16];
     let len = file.read_at(&mut head, 0)?;
@@ -403,7 +403,7 @@ pub fn open_mbox(path: &Path, offset: u64) -> io::Result<MboxReader<BufReader<Fi
     Ok(MboxReader::new(BufReader::with_capacity(PIECE_BYTES, file), offset))
 }
 
-/// A file as it was read: inode, length, and times of its last changes.
+/// Stamp of a file when it was read: inode, length, and times of its last changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ReadFile(u64, u64, [(i64, i64); 2]);
 
@@ -421,7 +421,7 @@ pub struct Text {
     after_cr: bool,
     /// The time of its arrival, if its file has one.
     pub date: Option<u64>,
-    /// The file, if a server could have it as it is.
+    /// The file, if a server could take it unchanged.
     pub read: Option<ReadFile>,
 }
 

@@ -38,7 +38,7 @@ enum CopiesOption {
     Message,
 }
 
-/// Looks for what `posthaste load --acked FILE` was acknowledged, for example after a crash and a restart.
+/// Accounts for acknowledged messages of `posthaste load --acked FILE`, for example after a crash and a restart.
 #[derive(Args)]
 pub struct AccountOfRun {
     /// The file that `load --acked` wrote

@@ -44,7 +44,7 @@ pub fn while_killing<T>(
     })
 }
 
-/// Parses the time between kills. It has a minimum, since a loop of starts would send nothing.
+/// Parses the time between kills. It has a minimum, as a restart loop would send nothing.
 pub fn pause(text: &str) -> Result<Duration, String> {
     let every = duration(text).map_err(|error: ValueError| error.to_string())?;
     if every < PAUSE_MIN { Err("must be at least 100ms".into()) } else { Ok(every) }

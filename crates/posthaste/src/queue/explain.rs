@@ -28,7 +28,7 @@ pub struct ExplainArgs {
     server: ServerArgs,
 }
 
-/// Asks the running server; without one, uses the limits in the files.
+/// Asks the running server, or uses the limits in the files.
 pub fn run(args: &ExplainArgs) -> Result<ExitCode, AnyError> {
     let domain = args.destination.rsplit_once('@').map_or(&*args.destination, |(_, domain)| domain).to_lowercase();
     let config = args.server.config.load()?.config;

@@ -27,7 +27,7 @@ pub fn answer(server: &ServerArgs, request: &Request) -> Result<Vec<Value>, AnyE
     answer_of(&server.config.load()?.config, request)
 }
 
-/// The nodes of a cluster that have not applied a change yet, if its last line has some.
+/// Nodes of a cluster that have not applied a change yet, according to its last line.
 fn missing_nodes(last: &Value) -> Option<String> {
     let missing: Vec<&str> = last["missing"].as_array()?.iter().filter_map(Value::as_str).collect();
     let all = last["nodes"].as_u64()?;
@@ -93,7 +93,7 @@ pub fn connect_or_open(config: Config, what: &str, request: Request) -> Result<C
     Ok(Connection { stream, serving: Some(serving) })
 }
 
-/// A hint if no server answers, as its data directory may be another one.
+/// A hint if no server answers: its data directory may be another one.
 pub const ELSEWHERE: &str = "if it was started in another directory, go there or use --config";
 
 /// `None` if no server listens.
@@ -106,7 +106,7 @@ fn connect_in(data: &Path) -> Result<Option<UnixStream>, AnyError> {
     }
 }
 
-/// Explains why the socket cannot be connected to, and who could.
+/// Explains why the socket cannot be connected to, and who could do it.
 fn unreachable(path: &Path, error: &io::Error) -> String {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied => "; only root and the server's user may ask the server",

@@ -1,4 +1,4 @@
-//! Checks of the machine and the domain, before anything is made.
+//! Checks of the machine and the domain, before any change.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -97,10 +97,10 @@ pub fn look(wanted: &Wanted, place: &Place, is_running: bool, outbound_port: u16
     Ok(findings)
 }
 
-/// The addresses that the host has in DNS, or why they are not known.
+/// The addresses of the host in DNS, or the reason of a failed look-up.
 ///
 /// # Errors
-/// There is no resolver.
+/// No resolver is configured.
 pub fn host_in_dns(wanted: &Wanted, place: &Place) -> Result<Result<Vec<IpAddr>, Finding>, AnyError> {
     let settings = wanted.loaded(place)?.config.dns;
     let asked = runtime()?.block_on(async {
@@ -120,10 +120,10 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// Checks the resolvers: if they prove that they validate DNSSEC, they are believed.
+/// Tests the resolvers: they are trusted if they validate DNSSEC.
 ///
 /// # Errors
-/// There is none.
+/// No resolver is configured.
 pub fn of_resolver(wanted: &mut Wanted, place: &Place) -> Result<Finding, AnyError> {
     let settings = wanted.loaded(place)?.config.dns;
     Ok(match runtime()?.block_on(settings.prove_ad()) {
@@ -168,7 +168,7 @@ fn of_ports(wanted: &Wanted) -> Finding {
 
 const DNS_MAX: Duration = Duration::from_secs(10);
 
-/// Records that the user has to decide about, and those of other people.
+/// Records that the user must decide about, and records of others.
 fn of_record(record: &WantedRecord, domain: &str) -> Option<Finding> {
     let WantedRecord { name, kind, value, found } = record;
     let note = |text: String| Some(Finding::new("records", text, Verdict::Note));

@@ -1,19 +1,19 @@
-//! Things that setup has made, to be undone if it does not come to its end.
+//! Undo list of setup, used if it fails.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Undone in reverse order when it is dropped, unless it was [kept](Self::keep).
+/// Undone in reverse order on drop, unless it was [kept](Self::keep).
 #[derive(Debug, Default)]
 pub struct Made(Vec<Thing>);
 
 #[derive(Debug)]
 enum Thing {
     File(PathBuf),
-    /// A file that stands at the first path, and was at the second.
+    /// A file at the first path, moved there from the second.
     Replaced(&'static str, &'static str),
-    /// Something that a command of ours takes back.
+    /// A change that one of our commands reverts.
     By(Box<Command>),
     /// With all that was put into it since.
     Dir(PathBuf),
@@ -29,7 +29,7 @@ impl Made {
         self.0.push(Thing::File(path.to_owned()));
     }
 
-    /// Makes a directory and those above it. One that is there stays as it is.
+    /// Makes a directory and missing ones above it. An existing one is not changed.
     ///
     /// # Errors
     /// The directory cannot be made.
@@ -46,7 +46,7 @@ impl Made {
         Ok(true)
     }
 
-    /// A directory that something else has made.
+    /// Notes a directory made elsewhere.
     pub fn has_dir(&mut self, path: &Path) {
         self.0.push(Thing::Dir(path.to_owned()));
     }
@@ -59,17 +59,18 @@ impl Made {
         self.0.push(Thing::Unit(name));
     }
 
-    /// A file was renamed, and its name is used anew.
+    /// Notes a renamed file, whose name is reused.
     pub fn replaced(&mut self, now: &'static str, before: &'static str) {
         self.0.push(Thing::Replaced(now, before));
     }
 
-    /// Something was made that a command takes back.
+    /// Notes a change that a command reverts.
     pub fn undone_by(&mut self, command: Command) {
         self.0.push(Thing::By(Box::new(command)));
     }
 
-    /// Starts a server that ends with this. Its words go to a file in `dir`, for the error if it ends by itself.
+    /// Starts a server that ends with this object. Its output goes to a file in `dir`, for the error message if it ends
+    /// by itself.
     ///
     /// # Errors
     /// It cannot be started.
@@ -93,7 +94,7 @@ impl Made {
         });
     }
 
-    /// The status of a server that has ended by itself, and its last words.
+    /// The status of a server that has ended by itself, and its last line.
     pub fn has_ended(&mut self) -> Option<(std::process::ExitStatus, String)> {
         self.0.iter_mut().find_map(|thing| match thing {
             Thing::Server(server, words) => Some((server.try_wait().ok().flatten()?, last_line(words))),
@@ -101,7 +102,7 @@ impl Made {
         })
     }
 
-    /// All of it stays.
+    /// Keeps all changes.
     pub fn keep(mut self) {
         self.end_server();
         self.0.clear();
@@ -129,7 +130,7 @@ fn quietly(command: &mut Command) {
     let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
-/// The end of what a server has written.
+/// The last line of a server's output.
 fn last_line(words: &Path) -> String {
     let text = std::fs::read(words).unwrap_or_default();
     String::from_utf8_lossy(&text).lines().rfind(|line| !line.is_empty()).unwrap_or("it says nothing").to_owned()

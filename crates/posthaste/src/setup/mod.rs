@@ -1,6 +1,6 @@
 //! `posthaste setup`: from an empty machine to a server for the mail of a domain.
 //!
-//! It inspects the machine, prints a plan, asks once, makes what is missing, and sends itself a message. If a step
+//! It inspects the machine, prints a plan, asks once, makes the missing parts, and sends itself a message. If a step
 //! fails, all earlier ones are undone.
 
 mod look;

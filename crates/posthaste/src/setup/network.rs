@@ -1,4 +1,4 @@
-//! The way between this machine and other hosts: its addresses, and connections to others.
+//! The network between this machine and other hosts: its addresses, and connections to others.
 
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
@@ -11,7 +11,7 @@ use super::look::{Finding, Verdict};
 use super::smarthost::Smarthost;
 use super::wanted::Wanted;
 
-/// The addresses from which this machine reaches others, one of each family that it has.
+/// The source addresses of this machine, one of each family.
 pub fn own_addresses() -> Vec<IpAddr> {
     // To connect a UDP socket only looks up the route. Nothing is sent; the others are addresses of documentation.
     let toward = |any: &str, other: &str| {
@@ -22,16 +22,16 @@ pub fn own_addresses() -> Vec<IpAddr> {
     [toward("0.0.0.0", "192.0.2.1"), toward("::", "2001:db8::1")].into_iter().flatten().collect()
 }
 
-/// A private address of this machine, and those by which others reach it (NAT).
+/// A private address of this machine, and its public addresses (NAT).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nat {
     pub here: IpAddr,
-    /// As DNS has them; none if it has none yet.
+    /// Addresses in DNS; empty without any.
     pub outside: Vec<IpAddr>,
 }
 
 impl Nat {
-    /// Looks for a private IPv4 address of this machine. `None` also if the host is in DNS by IPv6 alone.
+    /// Looks for a private IPv4 address of this machine. `None` also if the host has only IPv6 addresses in DNS.
     pub fn find(own: &[IpAddr], in_dns: &[IpAddr]) -> Option<Nat> {
         let here = *own.iter().find(|one| one.is_ipv4() && is_private(**one))?;
         let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
@@ -39,7 +39,7 @@ impl Nat {
         (!v4.is_empty() || v6.is_empty()).then_some(Nat { here, outside: v4 })
     }
 
-    /// The ports that have to be forwarded, in words.
+    /// The ports to be forwarded, as text.
     pub fn forward(&self, ports: &str) -> String {
         let outside = if self.outside.is_empty() { "your router".to_owned() } else { list(&self.outside) };
         format!("{ports} of {outside} to {}", self.here)
@@ -116,14 +116,14 @@ pub async fn probed_hosts(resolver: &Resolver) -> Vec<IpAddr> {
     join_all(PROBED.into_iter().map(of)).await.into_iter().flatten().flatten().collect()
 }
 
-/// An address of each family; none without an answer.
+/// An address of each family; empty without an answer.
 pub async fn addresses(resolver: &Resolver, host: &str) -> Vec<IpAddr> {
     let Ok(found) = resolver.addresses(host).await else { return Vec::new() };
     let first = |is_ipv4: bool| found.all().iter().find(|address| address.is_ipv4() == is_ipv4).copied();
     [first(true), first(false)].into_iter().flatten().collect()
 }
 
-/// True as soon as one of the addresses passes the test. Those that are slower go on unheard.
+/// True as soon as one of the addresses passes the test. Results of slower ones are ignored.
 fn any(addresses: Vec<IpAddr>, port: u16, passes: fn(SocketAddr) -> bool) -> bool {
     let (tell, told) = mpsc::channel();
     for address in addresses {
@@ -134,7 +134,7 @@ fn any(addresses: Vec<IpAddr>, port: u16, passes: fn(SocketAddr) -> bool) -> boo
     told.into_iter().any(|passes| passes)
 }
 
-/// True if an SMTP server says something: also that it wants no mail from here.
+/// True if an SMTP server answers, even to refuse mail from here.
 fn greets(address: SocketAddr) -> bool {
     let code = || {
         let mut stream = TcpStream::connect_timeout(&address, CONNECT_MAX)?;
@@ -146,7 +146,7 @@ fn greets(address: SocketAddr) -> bool {
     code().is_ok_and(|code| code.iter().all(u8::is_ascii_digit))
 }
 
-/// Addresses that the Internet has no way to (RFC 1918, RFC 6598, RFC 3927, RFC 4193, RFC 4291), loopback among them.
+/// Addresses without a route on the Internet (RFC 1918, RFC 6598, RFC 3927, RFC 4193, RFC 4291), including loopback.
 fn is_private(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(v4) => {
@@ -167,7 +167,7 @@ fn list(addresses: &[IpAddr]) -> String {
     addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Domains whose mail hosts hardly ever are all away.
+/// Domains whose mail hosts are hardly ever all unreachable.
 const PROBED: [&str; 3] = ["gmail.com", "yahoo.com", "gmx.net"];
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const GREETING_MAX: Duration = Duration::from_secs(10);

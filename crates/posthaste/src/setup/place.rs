@@ -52,12 +52,12 @@ impl Place {
         self.config_dir.join("smarthost.password")
     }
 
-    /// There while a run has not come to its end.
+    /// Exists while a run is incomplete.
     pub fn unfinished(&self) -> PathBuf {
         self.config_dir.join("setup.unfinished")
     }
 
-    /// The program that the server is started from.
+    /// The server's program file.
     ///
     /// # Errors
     /// The system does not tell the path of this program.
@@ -71,7 +71,7 @@ pub const USER: &str = "posthaste";
 pub const PROGRAM: &str = "/usr/local/bin/posthaste";
 /// The program while it is copied.
 pub const TEMPORARY: &str = "/usr/local/bin/posthaste.new";
-/// Another program that was in its place.
+/// Another program was replaced.
 pub const REPLACED: &str = "/usr/local/bin/posthaste.old";
 pub const UNIT: &str = "/etc/systemd/system/posthaste.service";
 const DATA: &str = "/var/lib/posthaste";

@@ -13,7 +13,7 @@ pub fn any_address() -> &'static str {
     }
 }
 
-/// The program that has a port; an empty name if it cannot be seen. `None`: the port is free.
+/// The program that uses a port; an empty name if it is invisible. `None`: the port is free.
 pub fn user_of(any: &str, port: u16) -> Option<String> {
     let at = format!("{any}:{port}");
     match TcpListener::bind(&at) {
@@ -29,7 +29,7 @@ pub fn answers(port: u16) -> bool {
     TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), Duration::from_secs(1)).is_ok()
 }
 
-/// True if a process listens at a port, and no other does at another address of it.
+/// True if a process listens at a port, and no other one at another address with it.
 pub fn listens(process: u32, port: u16) -> bool {
     let sockets = listening_at(port);
     let process = PathBuf::from(format!("/proc/{process}"));

@@ -13,7 +13,7 @@ use rustls::{ClientConnection, StreamOwned};
 
 use crate::queue::AnyError;
 
-/// The account that sends to itself.
+/// The account that sends a message to itself.
 pub struct RoundTrip<'a> {
     pub host: &'a str,
     pub address: &'a str,

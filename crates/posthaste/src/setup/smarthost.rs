@@ -1,4 +1,4 @@
-//! A provider's relay that takes all mail for other hosts, where port 25 is blocked.
+//! A provider's relay for all outgoing mail, where port 25 is blocked.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub struct Smarthost {
     pub host: String,
     pub port: u16,
     pub username: Option<String>,
-    /// `None` also if an earlier run has put it into its file.
+    /// `None` also if an earlier run has stored it in its file.
     pub password: Option<String>,
 }
 
@@ -22,7 +22,7 @@ impl Smarthost {
     /// Reads `HOST[:PORT]`, and a file with a name and a password in its first two lines.
     ///
     /// # Errors
-    /// One of them has a mistake, or the file cannot be read.
+    /// One of them is invalid, or the file cannot be read.
     pub fn read(text: &str, login: Option<&Path>) -> Result<Self, AnyError> {
         let wrong = || format!("`{text}` is no smarthost, such as smtp.example.net:587");
         let (host, port) = match text.rsplit_once(':') {
@@ -47,7 +47,7 @@ impl Smarthost {
         }
     }
 
-    /// True for the same next hop, whatever the login is.
+    /// True for the same next hop, with any login.
     pub fn is_at(&self, other: &Self) -> bool {
         (&self.host, self.port) == (&other.host, other.port)
     }
@@ -68,7 +68,7 @@ fn login_of(file: &Path) -> Result<(String, String), AnyError> {
     }
 }
 
-/// The configuration and the file of the password have one line for it.
+/// True if it fits on one line of the configuration and of the password file.
 fn is_plain(text: &str) -> bool {
     !text.is_empty() && !text.contains(char::is_control)
 }

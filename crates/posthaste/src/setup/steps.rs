@@ -1,4 +1,4 @@
-//! The steps of setup. Each first looks whether it is done already, so that a second run does nothing.
+//! The steps of setup. Each first checks if it is done, so that a second run does nothing.
 
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, chown};
@@ -78,10 +78,10 @@ impl Step {
         }
     }
 
-    /// True if nothing is left of it to do.
+    /// True if it is done.
     ///
     /// # Errors
-    /// It cannot be seen, or something else is in its place.
+    /// It cannot be checked, or something else is in its place.
     pub fn is_done(self, wanted: &Wanted, place: &Place) -> Result<bool, AnyError> {
         Ok(match self {
             Step::Program => has_octets(Path::new(PROGRAM), &std::fs::read(std::env::current_exe()?)?)?,
@@ -210,7 +210,7 @@ fn own_command(place: &Place, args: &[&str]) -> std::io::Result<Command> {
     Ok(command)
 }
 
-/// The octets that say whose password is being made.
+/// Text that names the login whose password is being made.
 pub fn unfinished_mark(wanted: &Wanted) -> Vec<u8> {
     let address = wanted.address_of(&wanted.user);
     format!("`posthaste setup {address}` has not come to its end: run it again.\n").into_bytes()
@@ -246,14 +246,14 @@ pub fn is_running(place: &Place) -> bool {
     server_of(place).is_some()
 }
 
-/// The process that answers at the control socket, which lies in a directory of our own.
+/// The process that answers at the control socket, which is in our own directory.
 pub fn server_of(place: &Place) -> Option<u32> {
     let stream = UnixStream::connect(place.data.join("control.sock")).ok()?;
     let process = rustix::net::sockopt::socket_peercred(&stream).ok()?.pid;
     u32::try_from(process.as_raw_nonzero().get()).ok()
 }
 
-/// To the user whom the server becomes, and its group.
+/// Gives a file to the server's user and group.
 fn give_to_server(path: &Path, place: &Place) -> Result<(), AnyError> {
     if place.is_system {
         let identity = UserIdentity::of(USER, None).map_err(|(_, why)| why)?;
@@ -269,10 +269,10 @@ fn give_to_group(path: &Path, place: &Place) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Makes a file that is not there, durably.
+/// Makes a new file, durably.
 ///
 /// # Errors
-/// It is there, or cannot be written.
+/// It exists, or cannot be written.
 pub fn new_file(path: &Path, octets: &[u8], mode: u32, made: &mut Made) -> Result<(), AnyError> {
     let at = |error: std::io::Error| format!("{}: {error}", path.display());
     let mut file = std::fs::File::options().write(true).create_new(true).mode(mode).open(path).map_err(at)?;
@@ -287,7 +287,7 @@ fn smarthost_line(password: &str) -> String {
     format!("{password}\n")
 }
 
-/// True if the file is there, with this text if that is known.
+/// True if the file exists, with this text if given.
 ///
 /// # Errors
 /// It has another text.

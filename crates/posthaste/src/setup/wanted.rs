@@ -12,7 +12,7 @@ use super::place::{Place, USER};
 use super::smarthost::Smarthost;
 use crate::queue::AnyError;
 
-/// The address that setup was asked for, and how its server is reached.
+/// The address to set up, and how its server is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     pub user: String,
@@ -20,17 +20,17 @@ pub struct Wanted {
     /// The name of the host.
     pub host: String,
     pub ports: Ports,
-    /// Certificates come from an authority.
+    /// True if certificates come from an authority.
     pub acme: bool,
-    /// The address at which all listeners are: `[::]`, or `0.0.0.0` on a machine without IPv6.
+    /// The address of all listeners: `[::]`, or `0.0.0.0` on a machine without IPv6.
     pub any: &'static str,
     /// Resolvers other than the machine's.
     pub resolvers: Vec<String>,
     /// They have proven that they validate DNSSEC.
     pub trust_ad: bool,
-    /// Addresses by which others reach this host, if it has none of them itself (NAT).
+    /// Public addresses of this host, if it has none itself (NAT).
     pub addresses: Vec<IpAddr>,
-    /// The next hop of all mail for other hosts, in place of their own hosts.
+    /// The next hop of all outgoing mail, instead of the recipients' hosts.
     pub smarthost: Option<Smarthost>,
 }
 
@@ -41,7 +41,7 @@ pub struct Ports {
     pub submissions: u16,
     pub submission: u16,
     pub imaps: u16,
-    /// `None`: another program has it.
+    /// `None`: another program uses it.
     pub https: Option<u16>,
 }
 
@@ -61,7 +61,7 @@ impl Wanted {
     /// The user and the domain of an address, both in lower case, the domain in A-labels.
     ///
     /// # Errors
-    /// It is no address that setup makes an account for.
+    /// Setup cannot make an account for the address.
     pub fn address(address: &str) -> Result<(String, String), AnyError> {
         let wrong = || format!("`{address}` is no address such as ann@example.org");
         let (user, domain) = address.rsplit_once('@').ok_or_else(wrong)?;
@@ -161,10 +161,10 @@ impl Wanted {
         format!("{{ {} }}", aliases.join(", "))
     }
 
-    /// The configuration as a start reads it, but for the user, who may not be there yet.
+    /// The configuration as read at a start, except for the user, who may not exist yet.
     ///
     /// # Errors
-    /// It cannot be one.
+    /// It is invalid.
     pub fn loaded(&self, place: &Place) -> Result<Loaded, AnyError> {
         let place = Place { is_system: false, ..place.clone() };
         Ok(Loaded::parse(&place.config(), &self.config(&place))?)
@@ -185,7 +185,7 @@ fn route(smarthost: &Smarthost, place: &Place) -> String {
     format!("{{ host = {}, port = {port}{login} }}", Value::from(&**host))
 }
 
-/// As TOML has it, whose strings and lists are those of JSON.
+/// A value as TOML, whose strings and lists are those of JSON.
 fn toml(path: &Path) -> Value {
     path.to_string_lossy().into()
 }
