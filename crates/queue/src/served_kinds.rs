@@ -20,7 +20,7 @@ impl ServedKinds {
         if first < later || first == later && is_turn_of_first { Prefer::First } else { Prefer::Later }
     }
 
-    /// Notes the kind of message that a connection takes, or that it has nothing to do.
+    /// Notes the kind of message that a connection takes, or that it is idle.
     pub fn serves(&mut self, own: &mut Option<Prefer>, takes: Option<Prefer>) {
         match own {
             Some(Prefer::First) => self.first -= 1,

@@ -1,4 +1,4 @@
-//! Counts of each queue's recipients, kept as they change.
+//! Counts of each queue's recipients, updated with each change.
 
 use super::table::{BUSY, DUE, HELD, Recipient};
 use super::{Queue, QueueId, Secs};
@@ -6,7 +6,7 @@ use super::{Queue, QueueId, Secs};
 /// Recipients of a queue, by the reason of their wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueTally {
-    /// All of them.
+    /// All recipients.
     pub recipients: u64,
     /// Recipients with an attempt.
     pub deferred: u64,
@@ -25,7 +25,7 @@ pub struct QueueTally {
 /// The suspended part of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuspendedPart {
-    /// No part of it.
+    /// Not suspended.
     None,
     /// All except held recipients and those in flight, until this time at least.
     All(Secs),

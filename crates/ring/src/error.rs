@@ -1,4 +1,4 @@
-//! Why something was refused or failed: one variant for each thing that a caller can do about it.
+//! Errors of the log: one variant for each reaction of a caller.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,18 +6,21 @@ use std::sync::Arc;
 
 use crate::Lsn;
 
-/// Why an append was refused. In every case nothing of the record will be found by a later opening, except after
-/// [`RingAppendError::Poisoned`], when it may or may not.
+/// Why an append was refused. No later opening will find the record, except possibly after
+/// [`RingAppendError::Poisoned`].
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingAppendError {
-    /// No space now, in the ring or on the disk. [`Ring::free_below`](crate::Ring::free_below) or the operator may make some: reply 452.
+    /// The ring or the disk is full now. [`Ring::free_below`](crate::Ring::free_below) or the operator may make space:
+    /// reply 452.
     #[error("no space in the log: {0}")]
     Full(Arc<str>),
-    /// A segment could not be made for another reason than space, for example because no file can be opened: reply 452, tell the operator.
+    /// A segment could not be made, for another reason than space, such as too many open files: reply 452, tell the
+    /// operator.
     #[error("cannot make a segment of the log: {0}")]
     Local(Arc<io::Error>),
-    /// A write or a sync failed, or [`Ring::poison`](crate::Ring::poison) was called: nothing is accepted until the ring is opened again.
+    /// A write or a sync failed, or [`Ring::poison`](crate::Ring::poison) was called: nothing is accepted until the
+    /// ring is reopened.
     #[error("the log is closed to writing after a failure: {0}")]
     Poisoned(Arc<str>),
     /// Longer than a segment can hold; keep the bytes in a file of their own.
@@ -28,7 +31,8 @@ pub enum RingAppendError {
         /// Bytes that fit.
         limit: usize,
     },
-    /// More bytes wait than [`Config::max_pending_bytes`](crate::Config::max_pending_bytes): come back when some are written.
+    /// More bytes wait than [`Config::max_pending_bytes`](crate::Config::max_pending_bytes): retry when some are
+    /// written.
     #[error("too many bytes wait to be written")]
     Busy,
     /// The ring was closed.
@@ -46,16 +50,16 @@ pub enum RingOpenError {
         /// The log's directory.
         dir: PathBuf,
     },
-    /// Segments that were in use are not there, or nothing of them can be read. Nothing was changed: put the files back, or open it with
+    /// Segments in use are missing or completely unreadable. Nothing was changed: restore the files, or open it with
     /// [`Config::gives_up_missing`](crate::Config::gives_up_missing).
     #[error("{}", missing_text(.numbers, .unreadable))]
     Missing {
         /// Their numbers.
         numbers: Vec<u64>,
-        /// Files that cannot be told apart any more, which may have been some of them, and what is wrong with each.
+        /// Unidentifiable files that may be some of the missing ones, with the error of each.
         unreadable: Vec<(String, &'static str)>,
     },
-    /// The file system failed; nothing that was found is lost.
+    /// The file system failed; no data found are lost.
     #[error("cannot open the log in {}: {error}", dir.display())]
     Io {
         /// The log's directory.
@@ -77,14 +81,14 @@ fn missing_text(numbers: &[u64], unreadable: &[(String, &str)]) -> String {
     text
 }
 
-/// Missing segments named in one line.
+/// Maximum missing segments named in one line.
 const SHOWN: usize = 8;
 
-/// Why a record could not be read back.
+/// Why a record could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingReadError {
-    /// No segment in service holds it: it never was published, or was freed.
+    /// No segment in service contains it: it was never published, or was freed.
     #[error("record {0} is not in the log")]
     NotFound(Lsn),
     /// Its header or head has other bytes than were written: it is lost.

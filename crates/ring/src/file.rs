@@ -14,8 +14,8 @@ use rustix::io::Errno;
 
 use crate::layout::BLOCK;
 
-/// A segment as a file. Writes go through an aligned buffer directly to the device: they use no page cache,
-/// and a sync has nothing to write back (measured in bench-results/segments).
+/// A segment file. Writes go through an aligned buffer directly to the device: they bypass the page cache, and a sync
+/// has nothing to write back (measured in bench-results/segments).
 pub(crate) struct SegmentFile {
     file: File,
     direct: Option<File>,
@@ -23,7 +23,7 @@ pub(crate) struct SegmentFile {
 }
 
 impl SegmentFile {
-    /// Opens a file for reading and writing; `how` has flags to create it.
+    /// Opens a file for reading and writing; `how`: additional flags to create it.
     pub fn open(path: &Path, how: OFlags, staging: Arc<Mutex<Staging>>) -> io::Result<Self> {
         let open = |how: OFlags| posthaste_fsops::open(path, how | OFlags::RDWR | OFlags::CLOEXEC, OWNER);
         let file = File::from(open(how)?);
@@ -36,7 +36,7 @@ impl SegmentFile {
         Ok(SegmentFile { file, direct, staging })
     }
 
-    /// Opens it for reading alone.
+    /// Opens it read-only.
     pub fn open_to_read(path: &Path) -> io::Result<Self> {
         Ok(SegmentFile { file: File::open(path)?, direct: None, staging: Arc::default() })
     }
@@ -65,8 +65,8 @@ impl SegmentFile {
         let _ = rustix::fs::fadvise(&self.file, first, NonZeroU64::new(end - first), Advice::DontNeed);
     }
 
-    /// Fills `bytes`, whole blocks out of a [`Staging`], from `offset`, which a block begins at, as far as the file goes. Returns how many bytes that were, and
-    /// the blocks that the disk cannot read: they are zeros.
+    /// Fills `bytes`, whole blocks of a [`Staging`], from the block-aligned `offset` up to the end of the file. Returns
+    /// the number of bytes, and the unreadable blocks, which are filled with zeros.
     pub fn read_blocks(&self, source: Source, bytes: &mut [u8], offset: u64) -> io::Result<(usize, Vec<Range<u64>>)> {
         let is_bad_sector = |error: &io::Error| error.raw_os_error() == Some(Errno::IO.raw_os_error());
         match self.read_to_end(source, bytes, offset) {
@@ -102,7 +102,7 @@ impl SegmentFile {
         read_to_end(&self.file, bytes, offset)
     }
 
-    /// Writes all parts one after the other, from `offset` on.
+    /// Writes all parts in sequence, from `offset` on.
     pub fn write_all_at(&self, parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let is_aligned = total.is_multiple_of(BLOCK) && offset.is_multiple_of(BLOCK as u64);
@@ -130,7 +130,7 @@ impl SegmentFile {
         Ok(())
     }
 
-    /// Writes bytes that lie and end on a block, as their offset does.
+    /// Writes block-aligned bytes at a block-aligned offset.
     pub fn write_aligned(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if let Some(direct) = &self.direct {
             match write_all_parts(direct, &mut [IoSlice::new(bytes)], Some(offset)) {
@@ -142,7 +142,7 @@ impl SegmentFile {
         write_all_parts(&self.file, &mut [IoSlice::new(bytes)], Some(offset))
     }
 
-    /// Writes zeros, because `fallocate` is not enough: only blocks that were written once make a later `fdatasync` free of a
+    /// Writes zeros, as `fallocate` is not enough: only blocks written once make a later `fdatasync` free of a
     /// file-system journal commit (ext4 and XFS; measured in bench-results/segments).
     pub fn fill_with_zeros(&self, len: u64, between_pieces: &mut dyn FnMut()) -> io::Result<()> {
         // On btrfs copy-on-write would undo the point of overwriting in place. It can be turned off only while the file is
@@ -191,19 +191,19 @@ fn read_to_end(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> 
 /// The source of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The page cache: for single records, which may be read again soon.
+    /// Through the page cache: for single records, which may be read again soon.
     Cache,
-    /// The disk, where the file system can do direct I/O: for what is read through once. Takes no page of the cache, which costs most of the time of
-    /// an opening otherwise (measured in bench-results/spool). What the page cache has and the disk does not yet is written first.
+    /// From the disk, if direct I/O is supported: for data read once. It uses no page cache, which otherwise takes most
+    /// of the time of an opening (measured in bench-results/spool). Dirty pages are written first.
     Disk,
 }
 
-/// Memory that direct I/O can be done from, kept from one write to the next.
+/// Aligned memory for direct I/O, reused between writes.
 #[derive(Default)]
 pub(crate) struct Staging(Vec<u8>);
 
 impl Staging {
-    /// `len` bytes, a multiple of a block, that begin on a block; with whatever was put there last.
+    /// `len` bytes, a multiple of a block, block-aligned; with their previous content.
     pub fn aligned(&mut self, len: usize) -> &mut [u8] {
         if self.0.len() < len + BLOCK {
             self.0 = vec![0; len + BLOCK];
@@ -213,10 +213,10 @@ impl Staging {
     }
 }
 
-/// Mode of new files: for the owner alone.
+/// Mode of new files: owner only.
 pub(crate) const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Bytes that go to the device at once; a larger commit takes several writes.
+/// Bytes of one write to the device; a larger commit takes several.
 const STAGING_BYTES: usize = 4 << 20;
 
 /// Bytes of zeros that are written between two pauses.

@@ -1,4 +1,4 @@
-//! Classifies damage: acknowledged data is lost, or a torn tail as a power cut leaves it.
+//! Classifies damage: lost acknowledged data, or a torn tail left by a power cut.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,23 @@ use crate::damage::{Read, RingDamage};
 use crate::scan::LSN_GAP;
 use crate::{Lsn, OnRecord, Proof};
 
-/// The remains of one opening of the ring, an epoch.
+/// The records of one opening of the ring, an epoch.
 #[derive(Default)]
 pub(crate) struct Epoch {
-    /// Numbers of its segments that have a record or the remains of one.
+    /// Numbers of its segments that contain a record or a remnant of one.
     segments: Vec<u64>,
-    /// LSN of its first known record; zero if there is none.
+    /// LSN of its first known record; zero without any.
     first: Lsn,
     /// The last record with a whole header.
     last: Lsn,
     /// Everything up to here was durable.
     pub mark: Lsn,
-    /// The last record of the epoch before it that it found, without a break, and made durable.
+    /// The last record of the previous epoch that it found, without a gap, and made durable.
     found: Lsn,
 }
 
-/// The epochs of these segments, in order, with what each has promised, by its records, by those of the next, and by what the ring's owner has on record.
+/// The epochs of these segments, in order, each with its last promised record: by its own records, by the next epoch,
+/// and by the ring owner's notes.
 pub(crate) fn epochs(segments: &BTreeMap<u64, Read>, proof: Proof) -> BTreeMap<u64, Epoch> {
     let mut epochs: BTreeMap<u64, Epoch> = BTreeMap::new();
     for (number, Read { segment, scan, .. }) in segments {
@@ -49,19 +50,20 @@ pub(crate) fn epochs(segments: &BTreeMap<u64, Read>, proof: Proof) -> BTreeMap<u
     epochs
 }
 
-/// Segments that must be there beside those that were found.
+/// Segments that must exist in addition to the found ones.
 pub(crate) struct Expected<'a> {
     /// Segments that are missing, in order.
     pub missing: &'a [u64],
     pub on_record: OnRecord,
-    /// The highest LSN that may have been given.
+    /// The highest LSN that may have been assigned.
     pub end: Lsn,
 }
 
-/// Classifies damage: lost promised records, or a torn tail. Within one epoch, records up to the mark of a later record were promised, and so were
-/// those that the next epoch found. What follows was still being written when the power failed, unless a file is gone or was cut off, which no power failure does.
+/// Classifies damage: lost promised records, or a torn tail. Within one epoch, records up to the mark of a later record
+/// were promised, and so were those that the next epoch found. Later ones were still being written when the power
+/// failed, unless a file is missing or truncated, which no power failure causes.
 ///
-/// Returns the damage, and up to which record everything has been found that the last epoch can have promised.
+/// Returns the damage, and the last record up to which all possible promises of the last epoch were found.
 pub(crate) fn judge(
     segments: &BTreeMap<u64, Read>,
     epochs: &mut BTreeMap<u64, Epoch>,
@@ -87,7 +89,7 @@ pub(crate) fn judge(
 }
 
 impl Expected<'_> {
-    /// True if no later record tells whether the last one that was found was the last.
+    /// True if no later record proves that the last one found was the last.
     fn is_end_lost(&self, segments: &BTreeMap<u64, Read>) -> bool {
         let Some((last, read)) = segments.last_key_value() else { return false };
         read.is_cut || self.missing.last().is_some_and(|missing| missing > last)
@@ -136,7 +138,7 @@ impl Expected<'_> {
     }
 }
 
-/// The end of what is left of some segments.
+/// The end of the records in some segments.
 struct End<'a> {
     /// The highest LSN so far.
     lsn: Lsn,
@@ -154,7 +156,7 @@ impl End<'_> {
 }
 
 impl Epoch {
-    /// The damaged and missing parts, in the order of the log. `freed`: the last record that is not needed any more.
+    /// The damaged and missing parts, in the order of the log. `freed`: the last record that is no longer needed.
     fn damage(&self, segments: &BTreeMap<u64, Read>, freed: Lsn) -> Vec<RingDamage> {
         let mut damage = Vec::new();
         let mut end: Option<End<'_>> = None;
@@ -213,7 +215,8 @@ impl Epoch {
     }
 }
 
-/// The records that the beginning of a segment may have had: between the last one before it and the first whole one.
+/// The records that the beginning of a segment may have contained: between the last one before it and the first intact
+/// one.
 fn around(segments: &BTreeMap<u64, Read>, number: u64, freed: Lsn) -> Option<(Lsn, Lsn)> {
     let before = segments.range(..number).next_back().and_then(|(_, read)| Some(read.scan.lsns()?.1));
     let first = segments.range(number..).find_map(|(_, read)| read.scan.lsns())?.0;

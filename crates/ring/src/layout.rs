@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-/// Commits start on a multiple of this, so that no write ever touches a block that was acknowledged.
+/// Commits start at a multiple of this, so that no write touches a block with acknowledged records.
 pub const BLOCK: usize = 4096;
 /// Records start on a multiple of this within a commit.
 pub const ALIGN: usize = 8;
@@ -18,10 +18,10 @@ pub const SEGMENT_HEADER: usize = 48;
 pub const FIRST_RECORD: usize = 2 * BLOCK;
 
 const MAGIC: [u8; 8] = *b"PHRING\x00\x01";
-/// In a block of its own: one bad sector, even one of 4 KiB, costs one copy.
+/// In its own block: a bad sector, even of 4 KiB, destroys one copy only.
 const SECOND_COPY: usize = BLOCK;
 
-/// Log sequence number: the permanent name of a record. Grows by one from record to record and is never reused.
+/// Log sequence number: the permanent id of a record. Increases by one with each record and is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(u64);
 
@@ -49,14 +49,14 @@ impl fmt::Display for Lsn {
 /// The header of a segment: describes its present use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// Place of the segment in the ring: one more than the segment before it.
+    /// Position of the segment in the ring: one more than its predecessor's.
     pub number: u64,
     /// The opening of the ring that put the segment into service; grows with each.
     pub epoch: u64,
-    /// Random for each use: a record belongs to this use only when it carries this tag, so neither a record left over
-    /// from an earlier use nor a message that imitates one is ever taken for real.
+    /// Random for each use: a record belongs to this use only with this tag. So neither a record of an earlier use nor
+    /// a message that imitates one is taken for a record.
     pub salt: u64,
-    /// Bytes of the file: one that is shorter was cut off. 0: not known.
+    /// Bytes of the file: a shorter one was truncated. 0: unknown.
     pub bytes: u64,
 }
 
@@ -91,7 +91,7 @@ impl SegmentHeader {
         })
     }
 
-    /// Reads whichever copy is whole; of two, the newer (a cut while a segment was put to new use leaves one of each).
+    /// Reads the intact copy; of two, the newer one. A cut during reuse of a segment leaves one of each.
     pub fn decode_blocks(blocks: &[u8]) -> Option<Self> {
         // Numbers are used again after a cut that left a segment empty, then in a later epoch.
         Self::decode_copies(blocks).into_iter().flatten().max_by_key(|header| (header.epoch, header.number))
@@ -107,20 +107,20 @@ impl SegmentHeader {
     }
 }
 
-/// The fixed part in front of each record's head and body.
+/// The fixed part before each record's head and body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordHeader {
     /// Names the record.
     pub lsn: Lsn,
-    /// Everything up to this one was durable before this record was written.
+    /// Everything up to this record was durable before this one was written.
     pub durable: Lsn,
     /// Bytes of the head.
     pub head_len: u32,
     /// Bytes of the body, which follows the head.
     pub body_len: u32,
-    /// CRC-32C of the head alone.
+    /// CRC-32C of the head.
     pub head_crc: u32,
-    /// CRC-32C of the body alone.
+    /// CRC-32C of the body.
     pub body_crc: u32,
 }
 
@@ -165,13 +165,13 @@ impl RecordHeader {
         })
     }
 
-    /// Bytes from the start of this record to the next of the same commit.
+    /// Bytes from the start of this record to the next one of the same commit.
     pub fn span(&self) -> u64 {
         record_span(self.head_len as usize, self.body_len as usize) as u64
     }
 }
 
-/// Bytes that a record takes, padding included.
+/// Bytes of a record, including padding.
 pub fn record_span(head: usize, body: usize) -> usize {
     (RECORD_HEADER + head + body).next_multiple_of(ALIGN)
 }

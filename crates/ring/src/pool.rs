@@ -1,4 +1,4 @@
-//! Segment files between two uses: free ones, and ones prepared ahead of time so that a commit seldom waits for one.
+//! Unused segment files: free ones, and prepared ones, so that commits seldom wait for one.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -24,22 +24,22 @@ pub(crate) struct Segment {
 /// The use of a wanted segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// Records with a body: one gets a segment only when another remains after it.
+    /// For records with a body: such a segment is given only if another one remains.
     Body,
-    /// Records without a body, which report progress and so may use the last segment.
+    /// For records without a body, which report progress and may use the last segment.
     NoBody,
 }
 
-/// Why there is no segment.
+/// Why no segment is available.
 #[derive(Debug)]
 pub(crate) enum PoolError {
-    /// There are as many as there may be, or the file system has no room for more, and none is free.
+    /// The maximum exists, or the file system is full, and none is free.
     NoneFree,
     /// The disk is full.
     NoSpace(io::Error),
-    /// The device failed: what it has in its cache for others may be lost.
+    /// The device failed: cached writes of others may be lost.
     Device(String),
-    /// Anything else, such as too many open files.
+    /// Another error, such as too many open files.
     Other(io::Error),
 }
 
@@ -138,7 +138,7 @@ impl Pool {
         Ok(inner.ready.pop_front().expect("only the one writer takes segments"))
     }
 
-    /// Prepares one more segment, unless `wanted` are ready, for an append that waits for it.
+    /// Prepares one more segment for a waiting append, unless `wanted` are ready.
     ///
     /// # Errors
     /// Like [`take`](Self::take).
@@ -147,7 +147,8 @@ impl Pool {
         self.prepare_ahead(wanted)
     }
 
-    /// Like [`prepare`](Self::prepare), ahead of need: with pauses that leave most of the device's time to others, until an append waits for it.
+    /// Like [`prepare`](Self::prepare), in advance: with pauses that leave most of the device's time to others, until
+    /// an append waits.
     ///
     /// # Errors
     /// Like [`take`](Self::take).
@@ -174,7 +175,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A segment with a durable header, which has the next number. Only the holder of `preparing` calls it.
+    /// A segment with a durable header and the next number. Only the holder of `preparing` calls it.
     fn make_ready(&self) -> Result<Segment, PoolError> {
         let (name, file) = self.file()?;
         // Nobody else changes it meanwhile. It is used up only when the header is durable: numbers have no gaps.
@@ -198,7 +199,7 @@ impl Pool {
         self.hurry.add();
     }
 
-    /// Takes back a freed segment. One with a second name (a pack) only loses its name in the ring.
+    /// Returns a freed segment. One with a second name (a pack) only loses its name in the ring.
     pub fn give_back(&self, segment: &Segment) {
         let is_unusable = segment.file.len().is_ok_and(|len| len != self.segment_bytes)
             || segment.file.is_linked_elsewhere().unwrap_or(true);
@@ -212,7 +213,7 @@ impl Pool {
         }
     }
 
-    /// Removes free files until they add up to `bytes`, or all of them. Returns their number.
+    /// Removes free files with at least `bytes` bytes together, or all. Returns their number.
     pub fn remove_free(&self, bytes: u64) -> usize {
         let mut removed = 0;
         while (removed as u64).saturating_mul(self.segment_bytes) < bytes {
@@ -227,7 +228,7 @@ impl Pool {
         removed
     }
 
-    /// Files in the directory, whatever their state.
+    /// Files in the directory, in any state.
     pub fn total(&self) -> usize {
         self.inner.lock().expect("pool lock").total
     }
@@ -236,7 +237,7 @@ impl Pool {
         self.inner.lock().expect("pool lock").ready.len()
     }
 
-    /// A free file, or else a new one.
+    /// A free file, or a new one.
     fn file(&self) -> Result<(String, Arc<SegmentFile>), PoolError> {
         let mut inner = self.inner.lock().expect("pool lock");
         if let Some(name) = inner.free.pop() {
@@ -270,19 +271,19 @@ impl Pool {
     }
 }
 
-/// The number that follows those in the names of these files.
+/// The number after those in the names of these files.
 pub(crate) fn next_file(names: &[String]) -> u64 {
     let number = |name: &String| u64::from_str_radix(name.strip_suffix(SEGMENT)?, 16).ok();
     names.iter().filter_map(number).max().map_or(0, |highest| highest + 1)
 }
 
-/// A piece and a pause as long after it: the writer's syncs, which appends wait for, have half of the device to themselves. Longer ones
-/// make a segment too late where one is filled in a tenth of a second.
+/// A piece is followed by a pause of equal length: so the writer's syncs, which appends wait for, have the device half
+/// of the time. Longer pauses would make a segment too late if one is filled in a tenth of a second.
 fn pause_after(took: Duration) -> Duration {
     took.min(PAUSE_MAX)
 }
 
-/// Longest pause: such a slow device is busy with others; a segment of 64 MiB is still made within seconds.
+/// Maximum pause: a slower device is busy with other work; a segment of 64 MiB is still made within seconds.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Number of threads that wait for a segment. While any does, the preparer does not pause.
@@ -293,7 +294,7 @@ struct Hurry {
 }
 
 impl Hurry {
-    /// Ends all pauses, and keeps new ones from being made until what it returns is dropped.
+    /// Ends all pauses, and prevents new ones until the returned guard is dropped.
     fn begin(&self) -> Waits<'_> {
         self.add();
         Waits(self)

@@ -1,4 +1,4 @@
-//! Records on their way into the ring, and the race between publication and cancellation.
+//! Records on their way into the ring, and the decision between publication and cancellation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,12 +26,12 @@ pub(crate) struct Pending {
 /// An item for the writer.
 pub(crate) enum Item {
     Record(Pending),
-    /// Answered once everything before it has been.
+    /// Answered once all earlier items were.
     Flush(Box<dyn FnOnce(Result<(), RingAppendError>) + Send>),
 }
 
 impl Pending {
-    /// One whose head and body are together no longer than a `u32` can say.
+    /// A record whose head and body together fit into a `u32` length.
     pub fn new(head: Vec<Bytes>, body: Vec<Bytes>, then: Then) -> Self {
         let of = |parts: &[Bytes]| {
             let len: usize = parts.iter().map(Bytes::len).sum();
@@ -54,7 +54,7 @@ impl Pending {
         self.body_len > 0
     }
 
-    /// Calls back with the outcome, unless the record was cancelled. Returns whether it called.
+    /// Calls back with the outcome, unless the record was cancelled. True if it called.
     pub fn tell(self, outcome: Result<Lsn, RingAppendError>) -> bool {
         let decided = self.fate.decide();
         if decided {
@@ -80,7 +80,7 @@ impl Item {
     }
 }
 
-/// An append under way, to be cancelled or forgotten: the other side of a [`RecordFate`].
+/// A handle to cancel or forget a pending append: the other side of a [`RecordFate`].
 #[derive(Debug, Clone)]
 pub struct RingTicket(RecordFate);
 
@@ -89,8 +89,9 @@ pub struct RingTicket(RecordFate);
 pub enum RingCancelled {
     /// The record is not and will not be written, and `then` is not called.
     NotWritten,
-    /// It is being written or was just written under this LSN. `then` is not called; [`RingEvent::Cancelled`](crate::RingEvent::Cancelled) comes in its place, if the
-    /// write succeeds. After a crash the record may be found, until the ring's user has made durable that it does not count.
+    /// It is being or was just written under this LSN. `then` is not called; after a successful write
+    /// [`RingEvent::Cancelled`](crate::RingEvent::Cancelled) follows instead. After a crash the record may be found,
+    /// until the ring's user has recorded its cancellation durably.
     Written(Lsn),
     /// `then` was called or is being called.
     TooLate,
@@ -103,7 +104,8 @@ impl RingTicket {
     }
 }
 
-/// State of a record in one word: waiting, taken under an LSN, cancelled (with its LSN if it has one), or decided. For every log that lets appends be cancelled.
+/// State of a record in one word: waiting, taken with an LSN, cancelled (with its LSN if any), or decided. For every
+/// log with cancellable appends.
 #[derive(Debug, Clone, Default)]
 pub struct RecordFate(Arc<AtomicU64>);
 
@@ -119,7 +121,7 @@ impl RecordFate {
         RingTicket(self.clone())
     }
 
-    /// Gives the record an LSN, under which it is written now. False: it was cancelled.
+    /// Assigns the LSN under which the record is written now. False if it was cancelled.
     pub fn take(&self, lsn: Lsn) -> bool {
         self.swap(WAITING, lsn.get() << 2 | TAKEN)
     }

@@ -25,9 +25,9 @@ use posthaste_queue::EntryText;
 pub enum Ahead {
     /// The next hop takes mail for it.
     Taken,
-    /// It takes none: the reply to give, 550.
+    /// It refuses mail for it: the reply to give, 550.
     Refused(Reply),
-    /// It cannot be asked now, or does not know either: the reason.
+    /// It cannot be asked now, or cannot tell: the reason.
     NotKnown(Arc<str>),
 }
 
@@ -85,7 +85,7 @@ impl CallAhead {
 /// A next hop.
 pub(super) struct Hop {
     pub turns: Semaphore,
-    /// Askers, waiting ones included.
+    /// Askers, including waiting ones.
     asking: AtomicUsize,
     state: Mutex<HopState>,
 }
@@ -93,7 +93,7 @@ pub(super) struct Hop {
 #[derive(Default)]
 struct HopState {
     idle: Vec<IdleSession>,
-    /// A task ends sessions that are idle for too long.
+    /// True while a task ends idle sessions.
     has_reaper: bool,
     /// End of the pause, and its reason.
     failed: Option<(Instant, Arc<str>)>,
@@ -129,13 +129,13 @@ impl Hop {
         self.state.lock().expect("a next hop")
     }
 
-    /// Counts an asker; `None`: there are too many.
+    /// Counts an asker; `None` if there are too many.
     pub fn count(&self) -> Option<CountedAsker<'_>> {
         let counted = CountedAsker(&self.asking);
         (self.asking.fetch_add(1, Ordering::Relaxed) < ASKING_MAX).then_some(counted)
     }
 
-    /// The answer during a pause, if there is one.
+    /// The answer during a pause, if any.
     pub fn trouble(&self) -> Option<Ahead> {
         let state = self.state();
         let (until, why) = state.failed.as_ref()?;
@@ -198,7 +198,7 @@ const NOT_KNOWN: Duration = Duration::from_secs(30);
 const ANSWERS_MAX: usize = 100_000;
 /// Next hops that are remembered without being asked.
 const HOPS_MAX: usize = 1000;
-/// Questions that a next hop is asked at a time.
+/// Concurrent questions to a next hop.
 const AT_ONCE: usize = 4;
 /// Askers of a next hop, most of them waiting. Further ones get "not known" at once.
 const ASKING_MAX: usize = 200;

@@ -1,4 +1,4 @@
-//! Call-ahead: RCPT asks the next hop whether it takes mail for an address, for domains whose recipients only it knows.
+//! Call-ahead: at RCPT the next hop is asked if it accepts an address, for domains whose recipients only it knows.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,9 +29,9 @@ struct Asked<'a> {
     host: &'a Arc<str>,
 }
 
-/// Asks the next hop for an address. Dropping the future ends the question.
+/// Asks the next hop about an address. Dropping the future cancels the question.
 pub(super) async fn ask(shared: &Arc<Shared>, address: &Address) -> Ahead {
-    /// Aborts its task with the asker, so that there are no more questions than sessions.
+    /// Aborts its task with the asker, so that questions never exceed sessions.
     struct Asking(JoinHandle<Ahead>);
     impl Drop for Asking {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Delivery before intake: how far the relay lags with mail that it can send.
+//! Delivery before intake: measures how far the relay lags with sendable mail.
 //!
 //! A message's lag is the volume of mail that arrived while it waited for its first attempt, as a share of the memory
 //! for messages. At 1 its body has left memory and is read back. Only messages that a connection takes are counted. So
@@ -27,7 +27,7 @@ impl Backlog {
         self.behind += behind;
     }
 
-    /// Adds the other one's work since its last look.
+    /// Adds the other's work since its last look.
     pub fn add_all(&mut self, other: Backlog) {
         if other.messages > 0.0 {
             self.messages += other.messages;
@@ -36,7 +36,7 @@ impl Backlog {
         }
     }
 
-    /// Takes the work; half of it stays for the next look, and none for long.
+    /// Takes the work; half of it remains for the next look, so it decays quickly.
     pub fn look(&mut self) -> Backlog {
         let now = *self;
         self.looks += 1;
@@ -67,7 +67,7 @@ pub(super) fn level_of(sites: impl Iterator<Item = Backlog>) -> f32 {
     (2.0 * behind / messages - 1.0).clamp(0.0, 1.0)
 }
 
-/// Decides when the level is looked at.
+/// Decides when the level is checked.
 pub(super) struct BacklogWatch {
     looked: Instant,
     level: f32,
@@ -80,7 +80,7 @@ impl Default for BacklogWatch {
 }
 
 impl BacklogWatch {
-    /// Asks for the level every [`LOOK_EVERY`]; returns it if it has changed. To be called often.
+    /// Checks the level every [`LOOK_EVERY`]; returns it if it has changed. Call it often.
     pub fn look(&mut self, level_at: impl FnOnce(Instant) -> f32) -> Option<f32> {
         let now = Instant::now();
         if now.duration_since(self.looked) < LOOK_EVERY {
@@ -92,7 +92,7 @@ impl BacklogWatch {
     }
 }
 
-/// Time between two looks at the level.
+/// Interval of checks of the level.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Looks without a message after which a site no longer counts: two seconds.
 const LOOKS: u32 = 8;

@@ -199,7 +199,7 @@ impl SignedPaths {
         self.originals.find(key)
     }
 
-    /// True if something waits to be made durable.
+    /// True if something waits to become durable.
     pub(super) fn is_fed(&self) -> bool {
         self.originals.is_fed()
     }
@@ -280,7 +280,7 @@ impl Bounces {
         })
     }
 
-    /// True if something waits to be made durable.
+    /// True if something waits to become durable.
     pub(super) fn is_fed(&self) -> bool {
         self.suppressions.as_ref().is_some_and(|list| list.is_fed())
             || self.return_path.as_ref().is_some_and(SignedPaths::is_fed)

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::replies::shortened;
 
-/// Failures by host name. A first failure changes nothing: else whoever breaks one handshake would see all mail of the
-/// next minutes in the clear.
+/// Failures by host name. A first failure changes nothing: otherwise an attacker who breaks one handshake would see all
+/// mail of the next minutes in the clear.
 #[derive(Default)]
 pub(super) struct BrokenTls(Mutex<HashMap<Arc<str>, Failures>>);
 

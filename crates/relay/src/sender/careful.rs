@@ -1,4 +1,5 @@
-//! Attempts after a crash: messages that waited then are noted before each attempt, to find one that crashes us.
+//! Attempts after a crash: messages that waited then are recorded before each attempt, to find one that crashes the
+//! server.
 //!
 //! After a clean end nothing is noted. Nor are messages received since the start: at a second crash they have waited.
 

@@ -48,7 +48,7 @@ pub struct Config {
     pub timeouts: SessionTimeouts,
     /// Client TLS for STARTTLS where it is offered, without verification (RFC 7435). `None`: never.
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// MTA-STS policies of other domains. `None`: none counts.
+    /// MTA-STS policies of other domains. `None`: ignored.
     pub mta_sts: Option<MtaSts>,
     /// Handling of messages with BODY=8BITMIME for hosts that do not offer it.
     pub eight_bit: EightBit,
@@ -85,7 +85,7 @@ impl std::fmt::Debug for Config {
     }
 }
 
-/// Settings that stay as they were at the opening.
+/// Settings that cannot change after the opening.
 pub(super) struct FixedConfig {
     pub host_name: String,
     pub recipients_max: usize,
@@ -116,8 +116,7 @@ pub trait Witnesses: Send + Sync {
 
 /// Delivers notifications to senders, who may be local or remote.
 pub trait Notifier: Send + Sync {
-    /// True if such a sender may exist. Counts a sender as existing if that is known only later, such as for remote
-    /// addresses.
+    /// True if such a sender may exist. Also true if that is known only later, as for remote addresses.
     fn knows(&self, sender: &str) -> bool;
 
     /// Makes a notification durable in one batch: it as the body, [`change`](OutgoingNotice::change), and the entries of its

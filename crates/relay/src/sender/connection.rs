@@ -23,7 +23,7 @@ use super::traffic::Mail;
 use crate::session::{Channel, Endpoint, OutgoingSession, RunEnd, SessionOpenError, SessionSettings};
 use posthaste_dns::MailHost;
 
-/// Counts the connection while its task runs, whatever ends it.
+/// Counts the connection while its task runs, however the task ends.
 pub(super) struct Counted {
     pub shared: Arc<Shared>,
     pub site: Arc<Site>,
@@ -47,11 +47,11 @@ impl Drop for Counted {
 
 /// How a session ended for its site.
 pub(super) enum Served {
-    /// It worked, or there was nothing to do.
+    /// It succeeded, or there was nothing to do.
     Done,
     /// It has [failed](super::standing): try other hosts.
     Useless(String),
-    /// It was lost because its TLS does not work: try the same host in the clear.
+    /// Lost because of broken TLS: try the same host in the clear.
     UselessTls(String),
 }
 
@@ -66,7 +66,7 @@ impl Counted {
         give_back(&self.shared, &mut self.address.take().into_iter().collect());
     }
 
-    /// Serves a new session. If its TLS turns out broken, one in the clear follows, to the same address.
+    /// Serves a new session. If its TLS is broken, continues in the clear with the same address.
     pub async fn serve_opened(
         &mut self,
         mut opened: Result<(OutgoingSession, DialPermit), SessionOpenError>,
@@ -149,7 +149,7 @@ impl Counted {
         Some(handed.session)
     }
 
-    /// Notes that no host has worked. `was_tried`: at least one was connected to.
+    /// Notes that all hosts failed. `was_tried`: at least one was connected to.
     pub fn failed(&self, error: &str, was_tried: bool) {
         let first_secs = self.shared.config.site_pause_secs;
         let pause = {
@@ -173,7 +173,7 @@ impl Counted {
     }
 }
 
-/// Connects to one address: with TLS if that works, else once in the clear. `settings` then say so.
+/// Connects to one address: with TLS if possible, else once in the clear. Updates `settings` accordingly.
 pub(super) async fn open(
     shared: &Arc<Shared>,
     site: &Arc<Site>,

@@ -1,5 +1,5 @@
-//! The connections of all sites together. If more sites have mail than connections are allowed, those without one queue
-//! for a turn, and connections give way to them.
+//! The connections of all sites together. If more sites have mail than connections are allowed, sites without one
+//! queue, and connections end for them.
 //!
 //! One lock holds the number of open connections, the queue, and the connections about to end for it. So those that ask
 //! at the same moment get no more than are allowed. Lock it after a site. After each message a connection asks whether
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// The shares of the allowed connections; `S` is a site.
 pub(super) struct ConnectionSharing<S> {
-    /// Connections at a time.
+    /// Maximum connections.
     most: usize,
     shares: Mutex<Shares<S>>,
     /// True if a connection in use should end for a waiting site. Set at the end of each [change](Self::change).
@@ -41,7 +41,7 @@ impl<S> Shares<S> {
         self.open.saturating_sub(most - most / part)
     }
 
-    /// Connections still to end: one for each waiting site, and `spare` more.
+    /// Number of connections still to end: one for each waiting site, and `spare` more.
     fn wanted(&self, spare: usize) -> usize {
         (self.waiting.len() + spare).saturating_sub(self.giving_way)
     }
@@ -114,7 +114,7 @@ impl<S> ConnectionSharing<S> {
         self.change(|shares| shares.waiting.remove(&place));
     }
 
-    /// The waiting site in turn, with a share for its first connection; `None` if no site waits or none is left.
+    /// The next waiting site, with a share for its first connection; `None` if no site waits or no share is left.
     pub fn next(self: &Arc<Self>) -> Option<(Arc<S>, Share<S>)> {
         self.change(|shares| {
             if shares.open >= self.most {
@@ -161,7 +161,7 @@ impl<S> ConnectionSharing<S> {
     }
 }
 
-/// Time for which a site keeps a connection at least.
+/// Minimum time for which a site keeps a connection.
 const TURN: Duration = Duration::from_secs(2);
 /// One connection in this many is reserved for sites that have none.
 const RESERVE: usize = 8;

@@ -32,13 +32,13 @@ pub struct Filter {
     pub message: Option<Lsn>,
     /// With this number in it only.
     pub number: Option<u16>,
-    /// From this sender, whatever the case of letters; empty for notifications.
+    /// From this sender, case-insensitive; empty for notifications.
     pub sender: Option<String>,
-    /// To this address, whatever the case of letters.
+    /// To this address, case-insensitive.
     pub recipient: Option<String>,
     /// After this recipient, in the order of messages: continues a list.
     pub after: Option<RecipientKey>,
-    /// Pages of about a thousand recipients to scan at most; `None`: all.
+    /// Maximum pages of about a thousand recipients to scan; `None`: all.
     pub pages_max: Option<u32>,
 }
 
@@ -51,14 +51,14 @@ pub struct WaitingRecipient {
     pub is_connecting: bool,
     /// The sender's address; empty for none.
     pub sender: Arc<str>,
-    /// The sender that it leaves from; differs if it is forwarded.
+    /// The rewritten sender, if it differs.
     pub leaves_from: Arc<str>,
     /// Its own address.
     pub recipient: Arc<str>,
     /// Bytes of the message.
     pub bytes: u64,
-    /// Why the message cannot be read, in which case it has no names; else the next hop's last reply, or why it cannot
-    /// be reached. `None`: no attempt yet, or the reply was dropped for newer ones.
+    /// Why the message cannot be read, in which case the names are missing; else the next hop's last reply, or why it
+    /// is unreachable. `None`: no attempt yet, or the reply was dropped for newer ones.
     pub why: Option<Arc<str>>,
     /// The class of that reply.
     pub class: Option<Arc<str>>,
@@ -156,8 +156,8 @@ impl Relay {
         })
     }
 
-    /// Applies an action to all matching recipients, and blocks until it is durable. Those given up are reported as by
-    /// a reply `reply`. Sites of those tried now end their pauses.
+    /// Applies an action to all matching recipients, and blocks until it is durable. For recipients given up, `reply`
+    /// is reported as the cause. For recipients tried now, pauses of their sites end.
     ///
     /// # Errors
     /// The spool refuses; earlier changes of the call stay.
@@ -335,8 +335,8 @@ impl Relay {
 /// A matching recipient, and its envelope if asked for.
 type Found = (RecipientKey, Option<Arc<Envelope>>);
 
-/// Passes matching recipients to `use_keys`, in parts, until it returns false. Envelopes are there if
-/// `with_envelopes` is set or the filter needs them. Returns the last key scanned if the pages are used up.
+/// Passes matching recipients to `use_keys`, in parts, until it returns false. Envelopes are loaded if `with_envelopes`
+/// is set or the filter needs them. Returns the last key scanned if the pages are used up.
 pub(super) fn each(
     shared: &Shared,
     filter: &Filter,
@@ -435,7 +435,8 @@ pub(super) fn append(shared: &Shared, entries: Vec<Entry>) -> Result<(), Control
     })
 }
 
-/// The attempts before a change that has the recipient tried now; `None` if it is not. `attempts`: before the change.
+/// The attempts before a change that makes the recipient due now; `None` for other changes. `attempts`: before the
+/// change.
 fn tried_with(change: &Change, attempts: u8, now: Secs) -> Option<u8> {
     match change.what {
         What::Rescheduled { attempts, next } if next <= now => Some(attempts),
@@ -444,7 +445,7 @@ fn tried_with(change: &Change, attempts: u8, now: Secs) -> Option<u8> {
     }
 }
 
-/// Recipients in one batch: the report of their changes must fit into it, too.
+/// Recipients in one batch, which must hold the reports of their changes, too.
 const TOLD_MAX: usize = 1000;
 
 impl Filter {

@@ -1,11 +1,11 @@
-//! Counts of waiting recipients: of one, from running counters, and their sum.
+//! Counts of waiting recipients: of one queue, from running counters, and sums.
 
 use posthaste_queue::{QueueTally, RecipientKey, RecipientState, Secs, SuspendedPart, Waits};
 
 /// Counts of waiting recipients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
-    /// All of them.
+    /// All recipients.
     pub recipients: u64,
     /// Recipients with an attempt among them.
     pub deferred: u64,
@@ -17,7 +17,7 @@ pub struct Count {
     pub under_way: u64,
     /// When the oldest was received.
     pub oldest: Secs,
-    /// When the next is tried; [`Secs::MAX`] if none is before an operator acts.
+    /// Time of the next attempt; [`Secs::MAX`] if an operator must act first.
     pub next: Secs,
     /// The youngest recipient that had an attempt or waits for a host: its reply and limit represent the group.
     pub(super) sample: Option<RecipientKey>,

@@ -1,4 +1,4 @@
-//! Permits for connections to a site; nothing else makes any.
+//! Permits for connections to a site: no connection is made without one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::site::{RateLimit, Site, Tokens};
 use crate::session::{Endpoint, Loss, OutgoingSession, SessionOpenError, SessionSettings};
 use posthaste_shaping::limits::check;
 
-/// The right to make one connection. Its session counts as failed, even if its task panics, unless it is
+/// The right to make one connection. Its session counts as failed, even after a panic, unless it is
 /// [excused](Self::excuse).
 pub(super) struct DialPermit {
     site: Arc<Site>,
@@ -20,7 +20,7 @@ pub(super) struct DialPermit {
 }
 
 impl DialPermit {
-    /// Connects and does all steps before the first message. A reply that ends the session is reported.
+    /// Connects and runs all steps before the first message. A reply that ends the session is reported.
     ///
     /// # Errors
     /// See [`SessionOpenError`].
@@ -48,7 +48,7 @@ impl DialPermit {
         }
     }
 
-    /// Marks the session as not failed: it worked, or ended by our own decision.
+    /// Marks the session as successful, or as ended by our own decision.
     pub fn excuse(mut self) {
         self.is_excused = true;
     }

@@ -88,7 +88,7 @@ fn each_second(shared: &Arc<Shared>, now: Secs) {
     shared.sites.forget(&sites, |ready| shared.queue().ready(ready).is_some());
 }
 
-/// Notices of one kind and one message.
+/// Handles notices of one kind and one message.
 fn settle_notices(shared: &Arc<Shared>, notices: &[DueNotice]) {
     let Some(first) = notices.first() else { return };
     let reply = match first {
@@ -160,6 +160,6 @@ fn route_and_wake(shared: &Arc<Shared>) {
 
 /// Steps of the dispatcher.
 const STEPS: &[&str] = &["", "looking after the queue", "routing"];
-/// Longest normal time of a step; a longer one is reported.
+/// Normal maximum time of a step; a longer one is reported.
 const PATIENCE: Duration = Duration::from_secs(120);
 const ROUTES_AT_ONCE: usize = 1000;

@@ -21,7 +21,7 @@ use posthaste_dns::DnsError;
 use posthaste_queue::{AttemptOutcome, Change, Prefer, RecipientKey, Status, Take, Taken, Transaction, What};
 
 /// Recipients of a transaction whose outcomes are not yet handed to the record. If the task panics, delivered ones are
-/// recorded and the others given back: untried the first time, as deferred if the message causes it again.
+/// recorded and the others returned: untried the first time, as deferred if the message causes it again.
 struct Owed<'a> {
     shared: &'a Arc<Shared>,
     site: &'a Site,
@@ -50,7 +50,7 @@ impl Drop for Owed<'_> {
     }
 }
 
-/// The outcome of a transaction at a host; an empty one: our own. `envelope`: `None` if it cannot be read.
+/// The outcome of a transaction at a host; an empty host: our own outcome. `envelope`: `None` if it is unreadable.
 pub(super) fn ended(
     shared: &Arc<Shared>,
     site: &Site,
@@ -124,7 +124,7 @@ pub(super) fn ended(
     }
 }
 
-/// Drops messages from memory once their first attempts have ended: memory is for those that wait for one.
+/// Drops messages from memory once their first attempts have ended: memory is for messages that wait for one.
 fn leave_memory<'a>(shared: &Shared, message: Lsn, mut changes: impl Iterator<Item = &'a Change>) {
     let is_deferred = |change: &Change| matches!(change.what, What::Deferred { .. });
     if changes.any(is_deferred) && !shared.queue().has_untried(message) {
@@ -139,8 +139,7 @@ fn keep_reply(shared: &Shared, key: RecipientKey, place: ReplyPlace<'_>, reply: 
     shared.outcomes.recorder.reply(key, said);
 }
 
-/// Counts a recipient's outcome, and makes the observer's record of it: without names if its envelope cannot be
-/// read.
+/// Counts a recipient's outcome, and makes the observer's record: without names if its envelope is unreadable.
 pub(super) fn attempted(
     shared: &Shared,
     key: RecipientKey,
@@ -194,9 +193,9 @@ pub(super) fn attempted(
     })
 }
 
-/// Handles a reply that ended a session before it decided on the next message. Each such reply comes here once.
-/// People see it at every recipient `behind` it, with its attempts. Rules and the observer get it for the first
-/// recipient, or for the site alone.
+/// Handles a reply that ended a session before it decided on the next message. Each such reply comes here once. It is
+/// shown for every recipient `behind` it, with its attempts. Rules and the observer get it for the first recipient, or
+/// for the site alone.
 fn last_words(
     shared: &Arc<Shared>,
     site: &Site,
@@ -291,8 +290,7 @@ pub(super) fn end_refused(
     });
 }
 
-/// Records changes, which senders learn of if NOTIFY asks for it. `failed`: the result of those that give a
-/// recipient up. Blocks.
+/// Records changes, and notifies senders if NOTIFY asks for it. `failed`: the result for recipients given up. Blocks.
 pub(super) fn settle_told(
     shared: &Arc<Shared>,
     message: Lsn,

@@ -1,4 +1,4 @@
-//! Limits of a destination, and those that hold mail up now.
+//! Limits of a destination, and those that delay mail now.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use posthaste_queue::{QueueEntry, QueueName, RecipientKey, Secs};
 use posthaste_shaping::explain::{Explained, Now};
 use posthaste_shaping::{DomainOrSite, Label, MailScope};
 
-/// A name that [`Relay::explain`] does not know.
+/// A name unknown to [`Relay::explain`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownName {
     /// No pool with this name.

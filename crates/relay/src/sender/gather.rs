@@ -1,7 +1,8 @@
 //! Timing of notices: one for all failures of a message within a minute.
 //!
-//! The queue knows the recipients that a notice is owed for; this module decides only when. A failure waits while other
-//! recipients of its message are unsettled. A notice is written when it is made, so a waiting one costs a few bytes.
+//! The queue knows which recipients are owed a notice; this module only decides when it is made. A failure waits while
+//! other recipients of its message are unsettled. A notice is written when it is made, so a waiting one costs a few
+//! bytes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -35,7 +35,7 @@ impl fmt::Display for LastWords {
 
 /// Hosts whose last words are kept.
 const HOSTS_MAX: usize = 8;
-/// Bytes of all texts together.
+/// Maximum bytes of all texts together.
 const BYTES_MAX: usize = 900;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! A rolling scan of the recipients of a large queue. It yields the values without counters of their own: when the
-//! oldest was received, when the next is tried, and the last reply.
+//! A rolling scan of the recipients of a large queue. It finds the values without counters: arrival of the oldest, the
+//! next attempt, and the last reply.
 //!
-//! A scan goes round the queue from its oldest message to its youngest. A request scans at most [`PART`] recipients,
+//! A scan goes through the queue from the oldest message to the youngest. A request scans at most [`PART`] recipients,
 //! once per [`PAUSE`]. So its cost does not depend on the length of the queue; only the age of its answer does.
 
 use std::collections::HashMap;
@@ -25,17 +25,17 @@ pub(super) struct RollingLook(Mutex<Rounds>);
 pub(super) struct Rounds {
     /// Start of the last part.
     at: Option<Instant>,
-    /// Where the next part begins; `None`: at the beginning of the queue.
+    /// Start of the next part; `None`: the beginning of the queue.
     from: Option<RecipientKey>,
     round: u32,
-    /// Glances by queue: at recipients not held, and at held ones.
+    /// Samples by queue: of recipients not held, and of held ones.
     seen: [HashMap<QueueId, Glance>; 2],
 }
 
 /// Findings about the recipients of one queue.
 #[derive(Debug)]
 struct Glance {
-    /// The last round that has seen a recipient of it.
+    /// The last round that found a recipient of it.
     round: u32,
     oldest: Secs,
     next: Secs,
@@ -46,8 +46,8 @@ struct Glance {
 }
 
 impl Glance {
-    /// The first recipient that a round sees is the oldest. The next attempt and reply of the round before count until
-    /// this one has seen more.
+    /// The first recipient of a round is the oldest. Next attempt and reply of the previous round count until this one
+    /// has found more.
     fn begin(before: Option<&Glance>, one: &Count, round: u32, now: Secs) -> Self {
         Self {
             round,
@@ -72,7 +72,7 @@ impl Glance {
 }
 
 impl RollingLook {
-    /// Scans the next part if it is due. `page` gives the recipients from a key on, and the key to continue from;
+    /// Scans the next part if it is due. `page` returns the recipients from a key on, and the key to continue from;
     /// `None`: the end.
     pub fn advance(
         &self,
@@ -114,7 +114,7 @@ impl Rounds {
         }
     }
 
-    /// Queues that the round has not seen are gone.
+    /// Drops queues that the round did not find.
     fn end_round(&mut self) {
         let round = self.round;
         self.seen.iter_mut().for_each(|seen| seen.retain(|_, glance| glance.round == round));

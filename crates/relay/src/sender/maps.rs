@@ -62,7 +62,7 @@ pub struct LocalParts {
 }
 
 impl Pairs {
-    /// True if there are no pairs, and no file of them.
+    /// True without pairs and without a file of them.
     pub fn is_empty(&self) -> bool {
         self.file.is_none() && self.pairs.is_empty()
     }

@@ -15,7 +15,7 @@ use posthaste_queue::{QueueEntry, Queued};
 #[derive(Debug)]
 pub(super) struct Envelope {
     pub queued: Queued,
-    /// `None` if it is in the spool alone.
+    /// `None` if it is only in the spool.
     in_memory: Option<MessageReader>,
 }
 
@@ -161,7 +161,7 @@ impl Messages {
     }
 
     /// The message, if it is in memory, and its lag: the volume that arrived since, as a share of the memory. A dropped
-    /// message has the most, 1. Nothing is known of one that was never in memory.
+    /// message has the maximum, 1. `None` for one that was never in memory.
     pub fn take(&self, lsn: Lsn) -> (Option<Loaded>, Option<f32>) {
         let kept = self.kept.lock().expect("messages");
         let Some(found) = kept.by_lsn.get(&lsn) else {

@@ -34,7 +34,7 @@ pub enum MtaStsError {
 }
 
 impl MtaSts {
-    /// Sets MTA-STS up by the configuration. Stores policies in the directory `dir`; `None`: in memory only. Blocks.
+    /// Sets up MTA-STS from the configuration. Stores policies in the directory `dir`; `None`: in memory only. Blocks.
     /// `Ok(None)`: it is off.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl MailHosts {
     }
 }
 
-/// True if DNSSEC authenticates the hosts. Of a domain without MX records its addresses decide, which are needed
+/// True if DNSSEC authenticates the hosts. For a domain without MX records its addresses decide, which are needed
 /// anyway.
 async fn is_secure(destination: &MailDestination, resolver: &Resolver) -> bool {
     if !destination.is_secure || !destination.implicit {

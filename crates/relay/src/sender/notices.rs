@@ -81,7 +81,7 @@ struct State {
     notices: Notices,
     /// Starts full.
     copies: Bucket,
-    /// Messages whose copy is counted and not yet made.
+    /// Messages whose copy is counted but not made yet.
     counted: HashSet<Lsn>,
 }
 

@@ -38,7 +38,7 @@ impl Tell {
         self.action(DateTime::from_unix(0)).is_told(&envelope.queued.sender, asked)
     }
 
-    /// The queue's name for it; `None`: the queue owes it as a delay.
+    /// The queue's term for it; `None`: the queue owes it as a delay.
     pub fn owed(self) -> Option<OwedNotice> {
         match self {
             Tell::Failed => Some(OwedNotice::Failed),
@@ -104,7 +104,7 @@ impl NoticesToMake {
         drop(self.ended.wait_timeout_while(is_running, left, |is_running| *is_running));
     }
 
-    /// True if the relay ends: each waiting notice is tried once more.
+    /// True at the end of the relay: each waiting notice is tried once more.
     pub fn is_last(&self) -> bool {
         self.is_last.load(Ordering::Acquire)
     }

@@ -55,7 +55,7 @@ pub struct TlsFailure<'a> {
     pub host: &'a str,
     /// Its site.
     pub site: &'a str,
-    /// The demand, as [`Relay::tls_counts`](super::Relay::tls_counts) has it.
+    /// The demand, as in [`Relay::tls_counts`](super::Relay::tls_counts).
     pub demand: &'a str,
     /// The result, as there.
     pub result: &'a str,
@@ -85,7 +85,7 @@ pub struct RecipientAttempt {
     pub attempts: u8,
     /// The result.
     pub result: AttemptResult,
-    /// It is given up, and no sender can be notified: it has none, or one that does not exist.
+    /// It was given up, and nobody can be notified: there is no sender, or it does not exist.
     pub is_double_bounce: bool,
     /// The host that replied; empty for none.
     pub host: Arc<str>,
@@ -187,7 +187,7 @@ pub enum SiteState<'a> {
         /// Seconds until the next try.
         pause_secs: u32,
     },
-    /// It takes mail again.
+    /// It accepts mail again.
     Reached {
         /// The source.
         source: &'a str,
@@ -210,7 +210,7 @@ pub enum RecordingState<'a> {
     Stopped {
         /// Unrecorded outcomes.
         unrecorded: u64,
-        /// The spool's refusal; `None`: it does not answer.
+        /// The spool's refusal; `None`: no answer.
         why: Option<&'a str>,
     },
     /// Mail is sent again.
@@ -250,7 +250,7 @@ pub struct RelayStats {
     pub failed: u64,
     /// Recipients in the queue.
     pub recipients: u64,
-    /// Settled recipients whose sender is still to be notified.
+    /// Settled recipients whose sender is still owed a notice.
     pub owed_notices: u64,
     /// Open connections.
     pub connections: usize,

@@ -12,7 +12,7 @@ use super::record::OutcomeRecorder;
 use super::replies::Replies;
 use posthaste_queue::{Change, Queue, RecipientKey, Waits};
 
-/// Owner of outcomes, from a host's reply to the notice of it.
+/// Owner of outcomes, from a host's reply to the sender's notice.
 pub(super) struct Outcomes {
     pub recorder: Arc<OutcomeRecorder>,
     /// The last replies about waiting recipients.

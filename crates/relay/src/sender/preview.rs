@@ -59,7 +59,7 @@ pub struct HopPreview {
     pub protocol: &'static str,
     /// How connections are encrypted. `None`: not at all.
     pub tls: Option<TlsPreview>,
-    /// MTA-STS policy of the domain. `None`: it has none, or a route or rule precedes it.
+    /// MTA-STS policy of the domain. `None`: it has none, or a route or rule takes precedence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mta_sts: Option<MtaStsPreview>,
     /// Number of its `[[relay.tls_policy]]`, from 1. `None`: the route, or `relay.tls`.
@@ -97,7 +97,7 @@ pub struct HostSettings {
     pub port: u16,
     /// Client TLS. `None`: in the clear.
     pub tls: Option<RouteTls>,
-    /// MTA-STS. `None`: policies do not count.
+    /// MTA-STS. `None`: policies are ignored.
     pub mta_sts: Option<MtaSts>,
 }
 

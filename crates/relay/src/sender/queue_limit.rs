@@ -79,7 +79,7 @@ impl Bound {
         Err(!self.is_full.swap(true, Ordering::Relaxed))
     }
 
-    /// If it was full and is no more: the number refused meanwhile.
+    /// If it was full and is no longer: the number refused meanwhile.
     fn ended(&self, open: u64) -> Option<u64> {
         let max = self.max.load(Ordering::Relaxed);
         let low = max - max.div_ceil(10);
@@ -127,12 +127,12 @@ impl QueueBounds {
         self.tenants.lock().expect("the tenants")
     }
 
-    /// True if `more` recipients fit into the queue, of which `open` is used.
+    /// True if `more` recipients fit into the queue. `open`: the used part.
     pub fn has_room(&self, open: u64, more: u64) -> bool {
         self.takes("", &self.whole, open, more)
     }
 
-    /// True if `more` recipients fit into a tenant's part of the queue. `open`: what is used of that; not asked for a
+    /// True if `more` recipients fit into a tenant's part of the queue. `open` returns the used part; not called for a
     /// tenant without a limit.
     pub fn has_room_for(&self, tenant: &str, open: impl FnOnce() -> u64, more: u64) -> bool {
         if !self.has_tenants.load(Ordering::Relaxed) {
@@ -150,8 +150,7 @@ impl QueueBounds {
         taken.is_ok()
     }
 
-    /// Reports bounds that have room again. Call it every second. `open`: what is used of the queue, and of a tenant's
-    /// part.
+    /// Reports limits that have room again. Call it every second. `open`: use of the queue, and of a tenant's part.
     pub fn look(&self, open: u64, open_of: impl Fn(&str) -> u64) {
         let look = |tenant: &str, bound: &Bound, open: u64| {
             if let (Some(refused), Some(observer)) = (bound.ended(open), &self.observer) {
@@ -164,7 +163,7 @@ impl QueueBounds {
         }
     }
 
-    /// The whole queue, then the tenants that have a limit, by name. `open` as for [`look`](Self::look).
+    /// The whole queue, then the tenants with a limit, by name. `open` as for [`look`](Self::look).
     pub fn now(&self, open: u64, open_of: impl Fn(&str) -> u64) -> Vec<QueueLimitNow> {
         let mut all = vec![self.whole.now("".into(), open)];
         all.extend(self.tenants().iter().map(|(tenant, bound)| bound.now(tenant.clone(), open_of(tenant))));

@@ -14,15 +14,14 @@ pub struct Ranking {
     pub names: usize,
     /// Recipients of all names.
     pub recipients: u64,
-    /// When the oldest of them was received; `None` if there are none.
+    /// Arrival of the oldest of them; `None` without any.
     pub oldest: Option<Secs>,
-    /// The names with most recipients, most first; by name where they are equal.
+    /// The names with most recipients, in descending order, then by name.
     pub busiest: Vec<(Arc<str>, Count)>,
 }
 
 impl Ranking {
-    /// Keeps the `most` busiest names. There may be a million of them: only those few are sorted, and held a second
-    /// time.
+    /// Keeps the `most` busiest names. There may be a million: only these few are sorted and copied.
     pub(super) fn of(counts: HashMap<Arc<str>, Count>, most: usize) -> Self {
         let names = counts.len();
         let recipients = counts.values().map(|count| count.recipients).sum();

@@ -50,7 +50,7 @@ impl OutcomeRecorder {
         OutcomeRecorder { spool, stream, observer, budget, state: Mutex::default(), worker, is_idle: Condvar::new() }
     }
 
-    /// Has nothing be sent while this gate is closed.
+    /// Stops sending while this gate is closed.
     pub fn gated(mut self, gate: Option<BudgetGate>) -> Self {
         self.budget = self.budget.gated(gate);
         self
@@ -187,12 +187,12 @@ impl OutcomeRecorder {
         }
     }
 
-    /// Counts something else in flight that is recorded with its own batch.
+    /// Counts other work in flight that is recorded in its own batch.
     pub fn begin(&self) {
         self.state().under_way += 1;
     }
 
-    /// Ends that count: it is recorded, or given up because the relay ends.
+    /// Ends that count: it is recorded, or dropped because the relay ends.
     pub fn end(&self) {
         self.state().under_way -= 1;
         self.is_idle.notify_all();
@@ -234,8 +234,8 @@ fn outcomes<'a>(changes: impl IntoIterator<Item = &'a Change>) -> usize {
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 /// Changes in one batch: their reports must fit into it, too.
 const JOINED_MAX: usize = 1000;
-/// Waiting changes at most, of those that could wait in the queue instead: a disk that stays full costs no memory for
-/// them.
+/// Maximum waiting changes of the kind that can wait in the queue instead: so a disk that stays full costs no memory
+/// for them.
 const CHANGES_MAX: usize = 20_000;
 /// Replies in one batch, each of a thousand bytes at most.
 const REPLIES_JOINED_MAX: usize = 500;

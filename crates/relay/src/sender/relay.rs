@@ -1,4 +1,4 @@
-//! The relay as its owner sees it: opened on a spool, changed while it runs, and ended.
+//! The relay for its owner: opened on a spool, changed while it runs, and ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -67,15 +67,15 @@ pub struct RelayOpenReport {
     /// The last batch up to which settlements, suspensions, diversions or slow-downs may be lost. `None`: nothing was
     /// lost.
     pub uncertain: Option<Lsn>,
-    /// Recipients held because of that: they may have been delivered already. Some were settled since.
+    /// Recipients held because of that: they may have been delivered. Some were settled since.
     pub uncertain_recipients: u64,
 }
 
-/// The part of a relay that is open.
+/// Mode of an open relay.
 enum Acting {
     /// It sends, while the gate is open.
     Sends(Option<BudgetGate>),
-    /// It takes entries and requests, and sends nothing.
+    /// It accepts entries and requests, but sends nothing.
     Waits,
     /// It applies the entries of another relay.
     Applies,
@@ -232,7 +232,7 @@ impl Relay {
         set_routing(&self.0.shared, routing);
     }
 
-    /// Replaces the resolver of mail hosts. Waiting mail is routed anew; connections go on.
+    /// Replaces the resolver of mail hosts. Waiting mail is routed anew; connections continue.
     pub fn set_resolver(&self, resolver: Arc<Resolver>) {
         set_resolver(&self.0.shared, resolver);
     }
@@ -298,7 +298,7 @@ impl Relay {
         self.0.shared.set_generic(map);
     }
 
-    /// Converts the queue's time to Unix seconds, by the wall clock as it is set now.
+    /// Converts the queue's time to Unix seconds, by the present wall clock.
     pub fn wall(&self, secs: Secs) -> i64 {
         self.0.shared.time.wall_clock()(secs)
     }

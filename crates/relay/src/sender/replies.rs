@@ -1,4 +1,4 @@
-//! Reasons why recipients wait, for people: the next hop's last reply, and an operator's reason for a hold. They are
+//! Reasons why recipients wait, for display: the next hop's last reply, and an operator's reason for a hold. They are
 //! kept in memory, and on disk as entries of the queue's stream. [`QueueEntry::Replies`] is in the batch of the
 //! attempt, [`QueueEntry::WhyHeld`] follows the hold. The snapshot has them after the queue:
 //!
@@ -24,7 +24,7 @@ pub(super) struct LastReply {
     pub class: Arc<str>,
 }
 
-/// Last replies and reasons of holds. Of too many, those of the youngest messages are kept.
+/// Last replies and reasons of holds. Beyond a limit, those of the youngest messages are kept.
 #[derive(Default)]
 pub(super) struct Replies(Mutex<Kept>);
 
@@ -66,7 +66,7 @@ impl Replies {
         self.lock().why_held.get(&key).cloned()
     }
 
-    /// Entries for a hold of these recipients; none if there is no reason now and was none before.
+    /// Entries for a hold of these recipients; empty without a reason now and before.
     pub fn entries_of_hold(&self, keys: &[RecipientKey], reason: &str) -> Vec<QueueEntry> {
         let reason = shortened(reason);
         let is_noted = |key: &RecipientKey| !reason.is_empty() || self.why_held(*key).is_some();

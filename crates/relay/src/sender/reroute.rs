@@ -1,4 +1,4 @@
-//! Reasons to route waiting mail anew: other routes, sources that fail or recover, hosts that cannot be reached.
+//! Reasons to reroute waiting mail: changed routes, sources that fail or recover, unreachable hosts.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ fn observe_source(shared: &Shared, source: &str, error: Option<&str>) {
     }
 }
 
-/// Routes all mail anew, by the sources usable now.
+/// Routes all mail anew, by the presently usable sources.
 pub(super) fn reroute_all(shared: &Shared) {
     shared.queue().reroute_all();
     shared.wake.notify_one();

@@ -1,8 +1,8 @@
 //! Idle open connections, for other sites that would connect to the same address in the same way.
 //!
-//! Each connection is registered here from its opening to its end, by the key that another must share. A site about to
-//! connect asks for an idle one: its task wakes and hands the session over instead of ending it. If it has a message by
-//! then, or ends, the request is dropped and the site connects.
+//! Each connection is registered here from opening to end, under a key that other connections must match. A site about
+//! to connect asks for an idle one: its task wakes and hands the session over instead of ending it. If it has a message
+//! by then, or ends, the request is dropped and the site connects.
 //!
 //! Lock order: the set of connections, then one of them; a site, then one of its connections. The set is never locked
 //! after a site.
@@ -106,7 +106,7 @@ pub(super) struct Reuse {
 #[derive(Default)]
 struct Alike {
     connections: BTreeMap<u64, Arc<Connection>>,
-    /// The next scan begins here, so that each connection has its turn.
+    /// Start of the next scan, so that each connection is considered.
     from: u64,
 }
 
@@ -233,7 +233,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Marks it as idle after `messages` messages. True if it is to end now: to be handed over, or because others wait
+    /// Marks it as idle after `messages` messages. True if it must end now: to be handed over, or because others wait
     /// for a connection to its address.
     pub fn set_idle(&self, waker: &Waker, messages: u64) -> bool {
         let mut offer = self.connection.offer();
@@ -266,7 +266,7 @@ impl Known {
         offer.asked.take()
     }
 
-    /// True if other sites wait for a connection to its address to end. Ask when its own site has nothing to send.
+    /// True if other sites wait for a connection to its address to end. Call it when its own site has nothing to send.
     pub fn is_waited_for(&self) -> bool {
         let Connection { address, site, .. } = &*self.connection;
         address.as_ref().is_some_and(|limit| limit.is_waited_for_but_by(*site))
@@ -289,7 +289,7 @@ impl Drop for Known {
     }
 }
 
-/// A connection that sends more often stays with its site: passing it to and fro would cost more than a second one.
+/// A connection that sends more often stays with its site: passing it back and forth would cost more than a second one.
 const IDLE_MIN: Duration = Duration::from_secs(1);
 /// Connections of a key that are checked for an idle one.
 const LOOK_AT_MAX: usize = 16;

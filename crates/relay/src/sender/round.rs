@@ -76,7 +76,7 @@ struct Round {
     words: LastWords,
     /// Hosts that take no mail (RFC 7504), if all did so.
     takes_none: TakesNone,
-    /// Addresses whose connections are all in use.
+    /// Addresses with all connections in use.
     full: Vec<Arc<OpenLimit>>,
     /// A connection was tried.
     was_tried: bool,
@@ -224,7 +224,7 @@ impl Round {
         ControlFlow::Continue(true)
     }
 
-    /// Serves the site with an idle session of a matching site, if there is one.
+    /// Serves the site with an idle session of a matching site, if any.
     async fn take_over(&mut self, host: &MailHost, key: Key, what: &str) -> ControlFlow<()> {
         let shared = self.counted.shared.clone();
         let site = self.counted.site.clone();
@@ -279,10 +279,10 @@ fn give_up(shared: &Arc<Shared>, site: &Site, place: ReplyPlace<'_>, reply: &Rep
     }
 }
 
-/// All hosts of a site have said that they take no mail at all: 521 in the greeting (RFC 7504 section 3).
+/// All hosts of a site have said that they accept no mail at all: 521 in the greeting (RFC 7504 section 3).
 enum TakesNone {
     NotAsked,
-    /// So far all; the last of them, and its reply.
+    /// True for all so far; the last of them, and its reply.
     Yes(Arc<str>, Reply),
     No,
 }

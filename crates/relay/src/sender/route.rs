@@ -75,10 +75,11 @@ pub(super) struct Manner {
     pub auth: Option<Credentials>,
     /// Demanded by the domain's policy (RFC 8461).
     pub is_mta_sts: bool,
-    /// DNSSEC authenticates the list of hosts: the TLSA records of each count (RFC 7672), and go before the rest.
+    /// DNSSEC authenticates the host list: the TLSA records of each host count (RFC 7672), and take precedence over the
+    /// rest.
     pub has_dane: bool,
-    /// Names of the recipient domain of a site of its own, its alias included: DANE-TA takes a certificate with one of
-    /// them (RFC 7672 section 3.2.2). Else none.
+    /// Names of the recipient domain, its alias included, if it has its own site: DANE-TA accepts a certificate with
+    /// one of them (RFC 7672 section 3.2.2). Otherwise empty.
     pub next_hop: Arc<[Arc<str>]>,
     /// Its suffix in the name of a site; unique among the settings in force.
     pub text: String,
@@ -109,7 +110,7 @@ impl Manner {
         }
     }
 
-    /// These settings for a list of hosts that DNSSEC authenticates. `None`: without TLS, records demand nothing.
+    /// These settings for a list of hosts that DNSSEC authenticates. `None`: without TLS, records have no effect.
     pub fn with_dane(&self) -> Option<Self> {
         let text = format!("{} dnssec", self.text);
         self.tls.is_some().then(|| Self { has_dane: true, text, ..self.clone() })
@@ -183,7 +184,7 @@ impl FixedRoute {
         self.hosts.first().filter(|_| self.use_mx).map(String::as_str)
     }
 
-    /// Suffix that keeps its connections apart from others to the same hosts, readable; begins with a blank.
+    /// A readable suffix that separates its connections from others to the same hosts; begins with a blank.
     pub(super) fn manner(&self) -> String {
         let mut manner = String::new();
         if self.protocol == Protocol::Lmtp {

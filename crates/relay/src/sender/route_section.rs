@@ -77,7 +77,7 @@ pub struct RouteSection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Hosts {
-    /// One.
+    /// One host.
     One(String),
     /// In their order.
     Several(Vec<String>),

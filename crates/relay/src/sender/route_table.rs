@@ -1,5 +1,5 @@
 //! The routes in force, the resolver of mail hosts, and the queues that wait for a route. It decides where mail goes,
-//! and knows no site.
+//! and does not know sites.
 
 use std::sync::{Arc, Mutex};
 

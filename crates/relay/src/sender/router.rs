@@ -1,4 +1,4 @@
-//! From a queue to its sites: look-ups in turn, and the sites of what they find.
+//! From a queue to its sites: look-ups in fair order, and sites for their results.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ async fn end_all(shared: &Arc<Shared>, id: QueueId, end: impl Fn(&Transaction)) 
     }
 }
 
-/// The site of a plan as one of its sources sees it. Without mail routed to it, a private one.
+/// The site of a plan as seen from one of its sources. Without mail routed to it, a private one.
 pub(super) fn site_of(shared: &Shared, plan: &Plan, egress: &Arc<Egress>) -> Arc<Site> {
     let known = shared.sites.find(&(egress.name().clone(), plan.name.clone()));
     known.unwrap_or_else(|| {
@@ -104,7 +104,7 @@ pub(super) fn site_of(shared: &Shared, plan: &Plan, egress: &Arc<Egress>) -> Arc
     })
 }
 
-/// The site of a plan as one of its sources sees it, without limits.
+/// The site of a plan as seen from one of its sources, without limits.
 fn new_site(shared: &Shared, plan: &Plan, egress: &Arc<Egress>, ready: ReadyId) -> Site {
     let unlimited = shared.shaper.unlimited(egress.name(), &plan.name);
     let Plan { name, manner, destination, .. } = plan;

@@ -10,14 +10,13 @@ use posthaste_queue::{Diversion, QueueName};
 /// Routes, rules for TLS, sources and pools.
 #[derive(Debug, Clone, Default)]
 pub struct Routing {
-    /// Next hops in place of mail hosts; the first that fits applies.
+    /// Next hops instead of mail hosts; the first match applies.
     pub routes: Vec<Arc<FixedRoute>>,
-    /// Transport rules for mail hosts; the first that fits applies. Without one, [`Config::tls`](super::Config::tls)
-    /// does.
+    /// Transport rules for mail hosts; the first match applies. Without one, [`Config::tls`](super::Config::tls) does.
     pub tls: Vec<TlsRule>,
     /// Sources of mail. Empty: an address that the system chooses.
     pub sources: Vec<OutgoingSource>,
-    /// Pools of sources; the first that fits applies. Without one, the system chooses.
+    /// Pools of sources; the first match applies. Without one, the system chooses.
     pub pools: Vec<Pool>,
 }
 
@@ -35,7 +34,7 @@ pub(super) struct Routes {
     pools: Vec<(Pool, Vec<Member>)>,
     pub sources: Vec<Arc<Egress>>,
     default: Vec<Member>,
-    /// The routing that this was made from.
+    /// The configuration that this was made from.
     pub routing: Routing,
     /// Diversions of operators, with their next hops.
     diversions: Vec<(Diversion, NextHop)>,

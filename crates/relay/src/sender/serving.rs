@@ -1,4 +1,4 @@
-//! Serves waiting mail: wakes an idle connection of a site, or starts one more.
+//! Serves waiting mail: wakes an idle connection of a site, or opens one more.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ pub(super) fn connection_ended(shared: &Arc<Shared>, site: &Arc<Site>) {
     serve(shared, site);
 }
 
-/// Has a connection serve a site's waiting mail, if there is any.
+/// Assigns a connection to a site's waiting mail, if any.
 pub(super) fn serve(shared: &Arc<Shared>, site: &Arc<Site>) {
     serve_with(shared, site, |state| state.share(site, &shared.sites.sharing));
     // If a connection has ended since the site was queued.

@@ -17,7 +17,7 @@ use crate::session::{Channel, Endpoint, Halt, SessionAuth, SessionOpenError, Ses
 use posthaste_dane::Demand;
 use posthaste_dns::{Addresses, DnsError, MailHost};
 
-/// A mail host, and what its TLSA records demand.
+/// A mail host, and the demand of its TLSA records.
 pub(super) struct DemandingHost<'a> {
     pub host: &'a MailHost,
     pub demand: Demand,

@@ -37,7 +37,7 @@ pub(super) struct Shared {
     pub outcomes: Outcomes,
     pub ahead: CallAhead,
     pub shaper: Shaper,
-    /// Wakes those that wait for a token.
+    /// Wakes waiters for a token.
     pub alarm: Alarm,
     pub queue_limits: QueueBounds,
     pub time: Time,
@@ -50,7 +50,7 @@ pub(super) struct Shared {
     pub is_snapshot_wanted: AtomicBool,
     pub sites: Sites,
     pub routes: RouteTable,
-    /// Addresses of mail that leaves; the flag says whether there are any.
+    /// Address map for outgoing mail; the flag is true if it has entries.
     generic: (AtomicBool, Mutex<Arc<AddressMap>>),
     pub seed: u64,
     /// Messages up to here are noted before each attempt.
@@ -141,7 +141,7 @@ impl Shared {
         self.queue.lock().expect("the queue")
     }
 
-    /// The address map for mail that leaves, if there is one. Takes a lock only then.
+    /// The address map for outgoing mail, if any. Takes a lock only then.
     pub fn generic(&self) -> Option<Arc<AddressMap>> {
         self.generic.0.load(Ordering::Acquire).then(|| self.generic.1.lock().expect("the map").clone())
     }
@@ -163,7 +163,7 @@ impl Shared {
         self.sites.wake_idle();
     }
 
-    /// Does work that may block, such as reading the spool.
+    /// Runs blocking work, such as reading the spool.
     pub fn spawn_blocking(self: &Arc<Self>, work: impl FnOnce(&Arc<Self>) + Send + 'static) {
         let shared = self.clone();
         self.runtime.spawn_blocking(move || work(&shared));
@@ -197,7 +197,7 @@ impl Shared {
         self.record(changes);
     }
 
-    /// Puts back a transaction that nobody was told of.
+    /// Returns a transaction that was reported to nobody.
     pub fn untried(self: &Arc<Self>, transaction: &Transaction) {
         self.finish(keys_of(transaction).map(|key| (key, AttemptOutcome::Untried)).collect());
     }

@@ -42,7 +42,7 @@ pub(super) struct State {
     pub served: ServedKinds,
     pub idle: Idle,
     pub standing: Standing,
-    /// Most recipients that it took in one transaction before it refused more.
+    /// Maximum recipients that it accepted in one transaction before refusing more.
     pub recipients_max: Option<usize>,
     /// Its place in the queue of [connection sharing](super::connection_sharing), while it waits there.
     pub place: Option<Place>,
@@ -57,18 +57,17 @@ pub(super) struct State {
     lost: HashMap<Lsn, u32>,
     /// Messages that a task has panicked over.
     panicked: HashSet<Lsn>,
-    /// Hosts that could not be reached, or cut a session off too early, with the time until which the others come
-    /// first.
+    /// Hosts that were unreachable, or ended a session too early, with the time until which the others take precedence.
     cut: HashMap<Arc<str>, Instant>,
     /// Recent work of its connections.
     pub backlog: Backlog,
-    /// When its limits last held mail up.
+    /// Last time when its limits delayed mail.
     limited: Option<Instant>,
-    /// Another has replaced it: it ends after its transactions in flight.
+    /// True if another site has replaced it: it ends after its transactions in flight.
     pub is_retired: bool,
 }
 
-/// Limits in force, and who waits for them.
+/// Limits in force, and waiters for them.
 pub(super) type Shaper = limits::Shaper<Waiter, Site>;
 pub(super) type SiteLimits = limits::SiteLimits<Waiter, Site>;
 pub(super) type RateLimit = limits::RateLimit<Waiter>;
@@ -106,13 +105,13 @@ pub(super) enum Wanted {
     Nothing,
 }
 
-/// What one more connection is allowed.
+/// Permissions for one more connection.
 pub(super) struct Admitted {
     /// Its share of all connections.
     pub share: Share,
     /// Its shares of limits.
     pub permits: Vec<Permit>,
-    /// Spent at the connect: a look-up of a name costs none.
+    /// Spent when connecting: a look-up of a name costs none.
     pub tokens: Tokens,
 }
 
@@ -191,7 +190,7 @@ impl State {
         self.grow(site, alarm, share)
     }
 
-    /// True if the limits of the site let one more message go. If not, it is woken later.
+    /// True if the limits of the site allow one more message. If not, it is woken later.
     pub fn may_send(&mut self, site: &Arc<Site>, alarm: &Alarm) -> bool {
         if self.limits.messages.is_empty() {
             return true;
@@ -237,9 +236,9 @@ impl State {
         sharing.take(site, self.connections, &mut self.place)
     }
 
-    /// Asks for one more connection, if allowed. In a pause there is none; else only as many new ones as there are; and
-    /// after a pause a single probe, until something is accepted. `share` is asked once the site itself allows it; the
-    /// limits that sites have in common are last, as a refusal there queues the site.
+    /// Asks for one more connection, if allowed. None in a pause; otherwise at most as many new ones as exist; after a
+    /// pause a single probe, until something is accepted. `share` is called once the site itself allows it; shared
+    /// limits are last, as a refusal there queues the site.
     pub fn grow(&mut self, site: &Arc<Site>, alarm: &Alarm, share: impl FnOnce(&mut Self) -> Option<Share>) -> Wanted {
         if self.standing.is_paused(Instant::now()) {
             return Wanted::Nothing;
@@ -269,12 +268,12 @@ impl State {
         Wanted::Connect(Admitted { share, permits, tokens })
     }
 
-    /// Notes that its limits hold mail up.
+    /// Notes that its limits delay mail.
     pub fn set_limited(&mut self) {
         self.limited = Some(Instant::now());
     }
 
-    /// True if its limits held mail up lately: then the wait is not the relay's fault.
+    /// True if its limits delayed mail lately: then the wait is not the relay's fault.
     pub fn is_limited(&self, now: Instant) -> bool {
         self.limited.is_some_and(|at| now.saturating_duration_since(at) < LIMITED)
     }
@@ -324,7 +323,7 @@ impl State {
         self.panicked.insert(message)
     }
 
-    /// Notes a connection lost with a message in flight; returns how often by now.
+    /// Notes a connection lost with a message in flight; returns the number of losses.
     pub fn lost(&mut self, message: Lsn) -> u32 {
         if self.lost.len() >= LOST_MAX {
             self.lost.clear();
@@ -334,8 +333,8 @@ impl State {
         *count
     }
 
-    /// Puts a host last until a time: it could not be reached, or cut a session off. So not each connection begins with
-    /// a dead host, and the message is not lost there again and again.
+    /// Moves a host to the end until a time: it was unreachable, or ended a session early. So connections do not all
+    /// begin with a dead host, and the message is not lost there repeatedly.
     pub fn cut_by(&mut self, host: &Arc<str>, until: Instant) {
         if self.cut.len() >= CUT_MAX {
             self.cut.clear();

@@ -72,7 +72,7 @@ impl Sites {
         sites.filter_map(|site| site.state().standing.pause(now)).max()
     }
 
-    /// Wakes all idle connections: they end, or look for mail.
+    /// Wakes all idle connections, to end or to take mail.
     pub fn wake_idle(&self) {
         self.known().values().for_each(|site| site.state().idle.wake_all());
     }
@@ -172,12 +172,12 @@ impl KnownSites<'_> {
 #[derive(Default)]
 pub(super) struct Thinner {
     next_at: Option<Instant>,
-    /// Where the next pass over the sites begins.
+    /// Start of the next pass over the sites.
     from: usize,
 }
 
 impl Thinner {
-    /// True once every [`THIN_EVERY`]. To be asked often.
+    /// True once every [`THIN_EVERY`]. Call it often.
     pub fn is_due(&mut self) -> bool {
         let now = Instant::now();
         let is_due = self.next_at.is_none_or(|at| now >= at);
@@ -221,7 +221,7 @@ fn remove_if<K: Eq + Hash, V>(
     is_removed
 }
 
-/// Sites that one pass visits: meanwhile none can be found or made.
+/// Sites visited in one pass: during it none can be found or made.
 const SITES_AT_ONCE: usize = 1000;
 /// Time between passes; a site waits this long for an idle connection.
 const THIN_EVERY: Duration = Duration::from_millis(10);

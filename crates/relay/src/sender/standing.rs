@@ -1,4 +1,4 @@
-//! Health of a site by its sessions, which decides when it may be connected to.
+//! Health of a site, derived from its sessions: decides when connections are allowed.
 //!
 //! A session *failed* if no recipient got a final reply, the host deferred none, and we did not end it on purpose. A
 //! site whose last session failed is connected to [twice a second](PER_WINDOW) at most, by all sources together. That
@@ -6,8 +6,8 @@
 //! several times in a row.
 //!
 //! A session in which the host only deferred recipients (greylisting) is neither failed nor good: the count stays. If
-//! the host ends each such session, their number is still bounded. Each defers at least one recipient, and the rest of
-//! a message once it was lost three times.
+//! the host ends each such session, their number is still bounded: each defers at least one recipient, and the rest of
+//! a message after three losses.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -20,7 +20,7 @@ impl<'a> ReplyPlace<'a> {
         ReplyPlace { host, stage: "" }
     }
 
-    /// The reply as shown to people.
+    /// The displayed reply.
     pub fn said(&self, reply: &Reply) -> String {
         let ReplyPlace { host, stage } = self;
         match (host.is_empty(), stage.is_empty()) {

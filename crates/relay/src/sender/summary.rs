@@ -37,7 +37,7 @@ pub struct Standing {
     pub reply: Option<Arc<str>>,
     /// The limit that its mail waits for now.
     pub limit: Option<String>,
-    /// Time until its hosts are tried again, if they cannot be reached now: mail that is due waits for that.
+    /// Time until unreachable hosts are tried again, for which due mail waits.
     pub paused: Option<Duration>,
 }
 
@@ -117,7 +117,7 @@ fn looked_at<const N: usize>(shared: &Shared, filter: &Filter, by: [CountBy; N])
     counts
 }
 
-/// Counts from the queue's running counters. `None`: the filter has none, or the queue is small.
+/// Counts from the queue's counters. `None`: no counters for the filter, or a small queue.
 fn counted<const N: usize>(shared: &Shared, filter: &Filter, by: [CountBy; N]) -> Option<Vec<Named<N>>> {
     let Filter { selection, message, number, sender, recipient, after, pages_max: _ } = filter;
     let Selection { tenant, campaign, domain, is_held } = selection;
@@ -148,7 +148,7 @@ fn counted<const N: usize>(shared: &Shared, filter: &Filter, by: [CountBy; N]) -
     Some(counts)
 }
 
-/// A page of recipients from a key on, each counted by itself, and the key to continue from.
+/// A page of recipients from a key on, each counted separately, and the key to continue from.
 fn part(shared: &Shared, from: Option<RecipientKey>) -> (Vec<(QueueId, Count)>, Option<RecipientKey>) {
     // Locked for one page at most: mail goes on meanwhile.
     let queue = shared.queue();
@@ -170,5 +170,5 @@ fn names<const N: usize>(queue: &Queue, id: QueueId, name: &QueueName, by: [Coun
     })
 }
 
-/// Queues that are counted under one lock: mail goes on after some microseconds.
+/// Queues counted under one lock: mail continues after some microseconds.
 const QUEUES_AT_A_TIME: usize = 64;

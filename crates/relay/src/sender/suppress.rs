@@ -18,7 +18,7 @@ use posthaste_queue::{AttemptOutcome, Prefer, Take, Taken, Transaction};
 /// nothing; with one it may read from the disk.
 ///
 /// # Errors
-/// The list cannot be read, so nobody knows who is on it.
+/// The list is unreadable.
 pub(super) fn end_suppressed(
     shared: &Arc<Shared>,
     transaction: &mut Transaction,
@@ -50,7 +50,7 @@ pub(super) fn end_suppressed(
     Ok(())
 }
 
-/// Ends waiting mail of a site that is on the list, up to the first that is not. True if there is such mail.
+/// Ends waiting mail of a site for suppressed addresses, up to the first that is not. True if there is such mail.
 /// Blocks.
 pub(super) fn has_unsuppressed(shared: &Arc<Shared>, site: &Site) -> bool {
     while shared.config.bounces.suppressed().is_some()

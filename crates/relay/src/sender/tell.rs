@@ -1,4 +1,4 @@
-//! Notifications to senders, in the batch that records that they are made.
+//! Notifications to senders, made in the batch that records them.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ struct Addressee {
     is_postmaster: bool,
 }
 
-/// The news of one recipient.
+/// The outcome of one recipient, to be reported.
 struct PendingNotice {
     number: u16,
     status: (u8, u16, u16),
-    /// On one line; empty if no longer known.
+    /// On one line; empty if unknown.
     reply: String,
     host: String,
 }
@@ -39,19 +39,19 @@ struct Prepared {
     written: Option<(DsnMessage, Addressee)>,
 }
 
-/// True if somebody is notified of a recipient: its sender, if asked for; the postmaster, if no sender can be
+/// True if a recipient's outcome is reported: to its sender, if asked for; to the postmaster, if no sender can be
 /// notified.
 pub(super) fn is_told(shared: &Shared, tell: Tell, envelope: &Envelope, number: u16) -> bool {
     addressee(shared, tell, envelope, number).is_some()
 }
 
-/// True if its sender would be told of the failure, and cannot be.
+/// True if its sender should be notified of the failure, but cannot be.
 pub(super) fn is_double_bounce(shared: &Shared, envelope: &Envelope, number: u16) -> bool {
     let sender = &envelope.queued.sender;
     sender.is_empty() || Tell::Failed.is_wanted(envelope, number) && !shared.config.notifier.knows(sender)
 }
 
-/// The reader of the news; `None`: not asked for, or nobody can be notified.
+/// The addressee of the report; `None`: not requested, or nobody can be notified.
 fn addressee(shared: &Shared, tell: Tell, envelope: &Envelope, number: u16) -> Option<Addressee> {
     let sender = &envelope.queued.sender;
     let is_failure = tell == Tell::Failed;
@@ -211,7 +211,7 @@ async fn record_durably(shared: &Shared, changes: &[Change]) -> Result<(), Strin
     }
 }
 
-/// Makes what a message owes durable, as one notification if anybody wants it. On an error it stays owed.
+/// Makes a message's owed notices durable, as one notification if anybody wants it. After an error they are still owed.
 pub(super) async fn tell(shared: &Arc<Shared>, message: Lsn, tell: Tell) -> Result<(), String> {
     let writing = shared.clone();
     let prepared = tokio::task::spawn_blocking(move || prepare(&writing, message, tell)).await;
@@ -234,7 +234,7 @@ pub(super) async fn tell(shared: &Arc<Shared>, message: Lsn, tell: Tell) -> Resu
     record_durably(shared, &changes).await
 }
 
-/// Splits a kept reply into the host, if one said it, and the reply.
+/// Splits a stored reply into the host, if any, and the reply.
 fn host_and_reply(said: &str) -> (&str, &str) {
     let is_reply = |text: &str| {
         let code = text.as_bytes();

@@ -34,7 +34,7 @@ impl TlsCounts {
         opened.is_err().then_some([demand, result])
     }
 
-    /// Counts a host that could not be connected to: nobody has given its TLSA records. Returns demand and result.
+    /// Counts a host without a connection: its TLSA records are unknown. Returns demand and result.
     pub fn count_unanswered(&self) -> [&'static str; 2] {
         self.add(DANE, NO_ANSWER);
         [DANE, NO_ANSWER]

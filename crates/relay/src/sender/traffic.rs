@@ -38,7 +38,7 @@ pub(super) struct Mail {
     host: Arc<str>,
     /// The kind of its last message, as [`ServedKinds`](posthaste_queue::ServedKinds) counts it.
     serves: Option<Prefer>,
-    /// The host reports success itself (DSN).
+    /// True if the host reports success itself (DSN).
     has_dsn: bool,
     /// Recipients per transaction, by LIMITS (RFC 9422).
     recipients_max: usize,
@@ -46,9 +46,9 @@ pub(super) struct Mail {
     loading: Option<(UnderWay, JoinHandle<Result<Loaded, Unloaded>>)>,
     has_taken: bool,
     has_progress: bool,
-    /// The host has given a final reply, or deferred a recipient.
+    /// True if the host has given a final reply, or deferred a recipient.
     has_answered: bool,
-    /// A message was lost with the connection, or given back with a 421.
+    /// True if a message was lost with the connection, or returned with a 421.
     has_lost: bool,
     /// A 421 was reported for a message.
     has_told: bool,
@@ -66,7 +66,7 @@ pub(super) struct Mail {
     /// Its place in the line for the budget of unrecorded outcomes.
     budget_wait: BudgetWait,
     waits_for_records: bool,
-    /// The connection ends for another site.
+    /// True if the connection ends for another site.
     gives_way: Option<GivesWay>,
     /// Work since its site was last locked.
     backlog: Backlog,
@@ -170,7 +170,7 @@ impl Mail {
         self.known.asked()
     }
 
-    /// The next transaction; `None` if no mail waits. The task is then woken for the next.
+    /// The next transaction; `None` if no mail waits, and the task is woken for the next.
     fn take(&mut self, cx: &Context<'_>) -> Poll<Option<UnderWay>> {
         if self.shared.is_ending() {
             return Poll::Ready(None);
@@ -311,8 +311,8 @@ impl Mail {
         Some(OutgoingMessage { key: under_way, mail, recipients, body })
     }
 
-    /// Counts a message about to be sent, for its source's warm-up and the limits. If it may not be sent, it is put
-    /// back.
+    /// Counts a message about to be sent, for its source's warm-up and the limits. If it may not be sent, it is
+    /// returned.
     fn counts(&self, under_way: &mut UnderWay) -> bool {
         let may_leave = self.site.source.take(self.shared.time.now());
         if may_leave && std::mem::take(&mut under_way.tokens).spend(|| self.shared.alarm.now()) {
@@ -346,7 +346,7 @@ impl Mail {
         }
     }
 
-    /// `host`: where the fates come from; empty for ourselves.
+    /// `host`: source of the fates; empty for ourselves.
     fn end(&self, host: &Arc<str>, mut under_way: UnderWay, mut fate: impl FnMut(usize) -> RecipientFate) {
         under_way.is_ended = true;
         let message = under_way.transaction.message;

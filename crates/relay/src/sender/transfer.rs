@@ -24,7 +24,7 @@ use posthaste_queue::{
 pub struct Exported {
     /// Its number in the original queue.
     pub message: Lsn,
-    /// The message as received; recipients (forwarded ones, too) and times have their place below.
+    /// The message as received; recipients (including forwarded ones) and times are in the fields below.
     pub queued: Queued,
     /// When it was received.
     pub received: u64,
@@ -41,7 +41,7 @@ pub struct Exported {
 pub struct ExportedRecipient {
     /// The recipient as received.
     pub to: QueuedRecipient,
-    /// It leaves for this recipient with the other sender of `queued`.
+    /// True if it leaves for this recipient with the other sender of `queued`.
     pub is_forwarded: bool,
     /// Attempts so far.
     pub attempts: u8,
@@ -227,7 +227,7 @@ impl Relay {
         }
     }
 
-    /// True if a message was received here under that number, and waits.
+    /// True if a message with that number was received here, and waits.
     fn is_here(&self, message: Lsn, origin: Origin) -> bool {
         let shared = &self.0.shared;
         let waits = shared.queue().has_message(message);

@@ -21,7 +21,7 @@ struct Waiting {
 }
 
 impl Unrouted {
-    /// True if the query still needs a turn of this tenant.
+    /// True if the query still needs this tenant's turn.
     pub fn add(&self, domain: &str, tenant: &Arc<str>, queue: QueueId) -> bool {
         let mut waiting = self.waiting();
         if !waiting.contains_key(domain) {

@@ -31,7 +31,7 @@ pub(super) struct Warming {
 }
 
 impl Warming {
-    /// Starts empty: a restart gives no messages away.
+    /// Starts empty: a restart allows no extra messages.
     pub fn new(settings: WarmUp) -> Self {
         Warming { settings, state: Mutex::new((0, None)) }
     }
@@ -41,7 +41,7 @@ impl Warming {
         self.with(now, |bucket, nanos| bucket.take(1, nanos).is_ok())
     }
 
-    /// True if resuming after a refusal is worthwhile: two seconds' share is there, at least one message.
+    /// True if resuming after a refusal is worthwhile: two seconds' worth of messages is available, at least one.
     pub fn is_worth_it(&self, now: Secs) -> bool {
         self.with(now, |bucket, nanos| {
             let rate = bucket.rate();

@@ -58,7 +58,7 @@ fn what_failed(error: &io::Error) -> String {
 }
 
 impl Loss {
-    /// The reply that ended the session, if one did, and the step that it answers.
+    /// The reply that ended the session, if any, and its step.
     pub fn last_words(&self) -> Option<(Step, &ShortReply)> {
         match self {
             Self::Closed { step, reply } => Some((*step, reply)),
@@ -71,7 +71,7 @@ impl Loss {
         }
     }
 
-    /// True if the connection is gone without a reply about it.
+    /// True if the connection ended without a reply about it.
     pub(super) fn is_silent(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::TimedOut(_))
     }

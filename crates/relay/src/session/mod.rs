@@ -119,9 +119,9 @@ pub enum RunEnd {
 /// A host's verdict on a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecipientVerdict {
-    /// 2yz to RCPT: it takes mail for it.
+    /// 2yz to RCPT: the host accepts mail for it.
     Taken,
-    /// 5yz to RCPT, or the address needs something that the host does not offer: it takes no mail for it.
+    /// 5yz to RCPT, or the address needs an extension that the host lacks: no mail for it.
     Refused(Reply),
     /// Any other reply, such as 4yz other than 421 to RCPT, or a refused sender.
     NotKnown(Reply),

@@ -117,7 +117,7 @@ fn connect_request(address: SocketAddr) -> Vec<u8> {
     request
 }
 
-/// Reads the reply to CONNECT and nothing after it: that belongs to the other host.
+/// Reads the reply to CONNECT and nothing after it, which belongs to the other host.
 async fn answer(stream: &mut TcpStream) -> io::Result<()> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).await?;

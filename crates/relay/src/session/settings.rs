@@ -51,7 +51,7 @@ pub struct SessionSettings {
     pub witness: Option<Arc<dyn Witness>>,
     /// Receives the session's step, of [`STEPS`](super::STEPS).
     pub pulse: Option<Pulse>,
-    /// Checked before the connection, the TLS handshake and each write. `None`: nothing halts the session.
+    /// Checked before connecting, the TLS handshake and each write. `None`: nothing halts the session.
     pub halt: Option<Halt>,
 }
 
@@ -167,7 +167,7 @@ pub struct SessionTimeouts {
     pub verdict: Duration,
     /// For the next message. Default 10 s; not from the RFC.
     pub idle: Duration,
-    /// For the reply to QUIT, on which nothing depends. Default 5 s.
+    /// For the reply to QUIT, which may be missing. Default 5 s.
     pub quit: Duration,
 }
 
