@@ -126,7 +126,7 @@ impl RecordFate {
         self.swap(WAITING, lsn.get() << 2 | TAKEN)
     }
 
-    /// The last decision: from here on it cannot be cancelled. False: it was cancelled before.
+    /// Decides for publication: from here on it cannot be cancelled. False if it was cancelled before.
     pub fn decide(&self) -> bool {
         let now = self.0.load(Ordering::Acquire);
         now & 3 != CANCELLED && self.swap(now, DECIDED)

@@ -23,13 +23,14 @@ use crate::{Lsn, OnRecord, Proof};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Recovery {
-    /// Damaged places. Those that are not `promised` are what a power cut leaves of an unfinished write, or cost no record.
+    /// Damaged places. Those without `promised` are remnants of an unfinished write after a power cut, or cost no
+    /// record.
     pub damage: Vec<RingDamage>,
     /// Records in service.
     pub records: u64,
-    /// The last record that was found; zero if none was.
+    /// The last record found; zero without any.
     pub last: Lsn,
-    /// Records up to here may be lost that were promised; zero if none was. All that are appended from now on come after it.
+    /// Promised records up to here may be lost; zero if none. All new records come after it.
     pub lost_through: Lsn,
     /// Bytes of segments that were read.
     pub bytes_read: u64,
@@ -37,21 +38,22 @@ pub struct Recovery {
     pub epoch: u64,
 }
 
-/// All that the directory holds.
+/// The content of the directory.
 #[derive(Default)]
 pub(crate) struct Contents {
     pub in_service: BTreeMap<u64, Read>,
     pub free: Vec<Segment>,
-    /// Files of zeros, which no segment header was ever written to.
+    /// Files of zeros, without a segment header.
     pub unused: Vec<String>,
     pub damage: Vec<RingDamage>,
-    /// The last epoch, up to where everything was found, but for damage that was reported as a broken promise.
+    /// The last epoch, and its last record up to which everything was found, apart from damage reported as a broken
+    /// promise.
     pub found: Proof,
     pub next_lsn: u64,
-    /// Segments that must be there and are not, and that were not given up.
+    /// Segments that are missing and were not given up.
     pub missing: Vec<u64>,
     unused_numbers: Vec<u64>,
-    /// Files that may have been some of them, and what is wrong with each.
+    /// Files that may be some of the missing ones, with the error of each.
     pub unreadable: Vec<(String, &'static str)>,
     pub lost_through: Lsn,
     pub next_number: u64,
@@ -62,7 +64,7 @@ pub(crate) struct Contents {
     unproven: Vec<(u64, Range<u64>)>,
 }
 
-/// Reads the segments that are still needed. Changes nothing.
+/// Reads the segments still in use. Changes nothing.
 pub(crate) fn read_all(storage: &Storage, on_record: OnRecord, roster: Option<&Entered>) -> io::Result<Contents> {
     let low = on_record.low;
     let mut out = Contents { names: storage.list()?, next_number: low.max(1), ..Contents::default() };
@@ -120,14 +122,14 @@ pub(crate) fn read_all(storage: &Storage, on_record: OnRecord, roster: Option<&E
 pub struct Examined {
     /// Damaged places: see [`Recovery::damage`].
     pub damage: Vec<RingDamage>,
-    /// Segments that are missing, which an opening refuses: see [`RingOpenError::Missing`](crate::RingOpenError::Missing).
+    /// Missing segments, for which an opening fails: see [`RingOpenError::Missing`](crate::RingOpenError::Missing).
     pub missing: Vec<u64>,
 }
 
 /// Looks for damage in the ring in `dir`, which another process may have open. Changes nothing. `roster`: see [`Config::roster`](crate::Config::roster).
 ///
 /// # Errors
-/// An error of reading. A directory that is not there counts as empty.
+/// An error of reading. A missing directory counts as empty.
 pub fn examine(dir: &Path, roster: Option<&Path>, on_record: OnRecord) -> io::Result<Examined> {
     let roster = roster.map_or_else(|| dir.join(ROSTER), Path::to_owned);
     let contents = read_all(&Storage::to_read(dir), on_record, Entered::read(&roster)?.as_ref())?;
@@ -161,7 +163,7 @@ fn scan_all(segments: &[(Segment, usize)]) -> io::Result<Vec<Scan>> {
 }
 
 impl Contents {
-    /// The segments with a header and how many whole copies each has, sorted by number and epoch.
+    /// The segments with a header, and the number of intact copies of each, sorted by number and epoch.
     fn read_headers(&mut self, storage: &Storage) -> io::Result<Vec<(Segment, usize)>> {
         let mut segments = Vec::new();
         for name in &self.names {
@@ -177,7 +179,7 @@ impl Contents {
         Ok(segments)
     }
 
-    /// The segments from `low` on that must be there and are not, with those that were given up.
+    /// Missing segments from `low` on, including those that were given up.
     fn find_missing(&mut self, low: u64, ready: &BTreeSet<u64>, roster: Option<&Entered>) -> Vec<u64> {
         // Without a roster the numbers alone tell, which have no gaps.
         let high = roster.map_or(self.next_number, |roster| roster.high).max(self.next_number);
@@ -200,7 +202,7 @@ impl Contents {
         gone
     }
 
-    /// A record that was written but torn away may have had a number above any that was found, and so may those of missing segments.
+    /// A torn record may have had a higher number than any found one, and so may records of missing segments.
     fn find_next_lsn(&mut self, on_record: OnRecord, gone: usize) {
         let lsns = |read: &Read| read.scan.last.max(read.scan.mark).max(read.scan.found);
         let found = self.in_service.values().map(lsns).max().unwrap_or_default();
@@ -211,7 +213,7 @@ impl Contents {
         self.next_lsn = if next > seen { next } else { seen + SEEN_GAP };
     }
 
-    /// Has the roster name the segments in service and those that are given up now, before any other file is removed.
+    /// Writes the segments in service and the newly given-up ones into the roster, before any other file is removed.
     pub fn bring_up_to_date(&self, roster: &mut Roster, low: u64, is_there: bool) -> io::Result<()> {
         let mut entered = Entered { high: self.next_number, ..roster.entered.clone() };
         entered.give_up(&[&self.missing[..], &self.unused_numbers].concat(), low);
@@ -235,7 +237,7 @@ impl Contents {
         }
     }
 
-    /// Keeps the bytes of promised records that are damaged, for a person to look at.
+    /// Saves the bytes of damaged promised records, for examination.
     pub fn set_aside(&self, storage: &Storage) {
         for read in self.in_service.values() {
             for gap in &read.scan.gaps {
@@ -258,10 +260,10 @@ impl Contents {
         }
     }
 
-    /// Makes sure that what was found is not lost afterwards: it will be acted on.
+    /// Makes the found records durable before they are acted on.
     ///
-    /// After a kill it may lie in the page cache alone; after a sync that failed it may lie there as if it had been written, and then no
-    /// sync writes it. So what is not known to be durable is written once more, the same bytes in the same place.
+    /// After a kill they may be in the page cache only; after a failed sync they may look clean there, and then no sync
+    /// writes them. So records that may not be durable are written once more, the same bytes in the same place.
     pub fn make_durable(&self) -> io::Result<()> {
         for (number, range) in &self.unproven {
             let file = &self.in_service[number].segment.file;
@@ -301,7 +303,7 @@ impl Read {
         scan((&self.segment.file, Source::Disk), &self.segment.header, range, visit).map(drop)
     }
 
-    /// Reads the bodies of the records that nothing proves to have been durable: a cut may have torn them, and then they are not there.
+    /// Reads the bodies of records without proof of durability: a cut may have torn them, and then they do not count.
     fn check_bodies_behind(&mut self, mark: Lsn) -> io::Result<()> {
         let mut torn = Vec::new();
         let mut whole = self.scan.whole.min(mark);
@@ -351,8 +353,8 @@ enum Header {
     Damaged(&'static str),
 }
 
-/// A segment gets its name when it is full of durable zeros, and each copy of its header is written as a whole: so one that is shorter, or
-/// has something else in it and no header, was damaged afterwards.
+/// A segment gets its name when it is full of durable zeros, and each copy of its header is written as a whole. So a
+/// shorter file, or one with other content and no header, was damaged later.
 fn read_header(storage: &Storage, name: &str) -> io::Result<Header> {
     let file = storage.segment(name)?;
     let mut window = Window::new(&file, Source::Disk, FIRST_RECORD)?;
@@ -378,5 +380,5 @@ fn read_header(storage: &Storage, name: &str) -> io::Result<Header> {
 }
 
 const READ_AT_ONCE: usize = 1 << 20;
-/// Segments that are read at a time.
+/// Segments read at a time.
 const READERS: usize = 4;

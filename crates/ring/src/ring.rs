@@ -25,25 +25,28 @@ use crate::table::{InService, Table};
 use crate::writer::Writer;
 use crate::{RingAppendError, RingOpenError, RingReadError, RingStats, RingTicket, SegmentInfo};
 
-/// Sizes and bounds. Every field can be changed from one opening to the next.
+/// Sizes and limits. Every field may change from one opening to the next.
 #[derive(Clone)]
 pub struct Config {
-    /// Bytes of a segment file: rounded down to a multiple of 4 KiB, at least 64 KiB and below 4 GiB. A record's head and body are together at most
-    /// this long, less about 8 KiB. 64 MiB by default, as measured (bench-results/segments): smaller ones end
-    /// more often, larger ones take long to be made and to be freed.
+    /// Bytes of a segment file: rounded down to a multiple of 4 KiB, at least 64 KiB and below 4 GiB. A record's head
+    /// and body are together at most this long, less about 8 KiB. 64 MiB by default, as measured
+    /// (bench-results/segments): smaller ones are changed more often, larger ones take long to make and to free.
     pub segment_bytes: u64,
-    /// Segment files at most, and at least 3; when all hold records, appends fail with [`RingAppendError::Full`]. 64 by default.
+    /// Maximum segment files, at least 3; when all hold records, appends fail with [`RingAppendError::Full`]. 64 by
+    /// default.
     pub max_segments: usize,
-    /// Bytes that new segment files may take on the file system now. One that finds less is not made, as if there were as many as there may be; but the last
-    /// one for records without a body is made while the disk has room for it at all. By default there is no such bound.
+    /// Bytes that new segment files may take on the file system now. With less, none is made, as if the maximum
+    /// existed; but the last one, for records without a body, is made while the disk has room at all. Unlimited by
+    /// default.
     pub room: Room,
-    /// Records in one commit at most, and at least 1. 1024 by default.
+    /// Maximum records in one commit, at least 1. 1024 by default.
     pub max_batch: usize,
     /// Bytes that may wait for a commit; beyond, appends fail with [`RingAppendError::Busy`]. 256 MiB by default.
     pub max_pending_bytes: usize,
     /// Called for events that no append reports. By default they are dropped.
     pub events: RingEvents,
-    /// The file that says which segments must be there: outside of the ring's directory it tells when all of that is gone. `roster` in the directory by default.
+    /// The file with the list of segments: outside of the ring's directory it reveals a loss of the whole directory.
+    /// `roster` in the directory by default.
     pub roster: Option<PathBuf>,
     /// Opens the ring without the segments that are missing, and remembers that. False by default: see [`RingOpenError::Missing`].
     pub gives_up_missing: bool,
@@ -52,21 +55,23 @@ pub struct Config {
 /// Callback for [`RingEvent`]s, called on the ring's threads or the caller's. Must not block. The ring holds no lock during the call.
 pub type RingEvents = Arc<dyn Fn(RingEvent) + Send + Sync>;
 
-/// Bytes that the owner of the file system allows. Called on the threads that make segments; the ring holds no lock that appends take during the call.
+/// Bytes that may still be used on the file system. Called on the threads that make segments, without locks that
+/// appends need.
 pub type Room = Arc<dyn Fn() -> io::Result<u64> + Send + Sync>;
 
 /// Something that no append reports.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum RingEvent {
-    /// A cancelled record has been written all the same. Comes on the ring's thread, in LSN order, instead of the call of `then`. The ring's user has to record
-    /// durably that it does not count; [`Ring::append_first`] does so with the next write.
+    /// A cancelled record was written nevertheless. Reported on the ring's thread, in LSN order, instead of calling
+    /// `then`. The ring's user must record durably that it does not count; [`Ring::append_first`] does so with the next
+    /// write.
     Cancelled(Lsn),
-    /// A segment is needed and all are in use: [`Ring::free_below`] makes room. Comes each time one is needed.
+    /// A segment is needed and all are in use: [`Ring::free_below`] makes room. Reported each time.
     RoomWanted,
-    /// A segment could not be made. Comes as often as it is tried; appends that need it are refused.
+    /// A segment could not be made. Reported at each attempt; appends that need it are refused.
     SegmentFailed(Arc<io::Error>),
-    /// The ring accepts nothing more. Comes once.
+    /// The ring accepts nothing more. Reported once.
     Poisoned(Arc<str>),
 }
 
@@ -98,8 +103,8 @@ impl fmt::Debug for Config {
 }
 
 impl Config {
-    /// Commits are written in whole blocks, and offsets are kept in 32 bits. One segment is written to, one waits for records with a body
-    /// and one for those without.
+    /// Commits are written in whole blocks, and offsets have 32 bits. Of three segments one is being written, one is
+    /// for records with a body and one for those without.
     fn within_bounds(self) -> Self {
         let block = BLOCK as u64;
         let segment_bytes = self.segment_bytes.clamp(SEGMENT_BLOCKS_MIN * block, u32::MAX.into()) / block * block;
@@ -113,29 +118,30 @@ pub(crate) const SEEN_GAP: u64 = 1 << 32;
 /// Facts about the ring from its owner's own durable records.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OnRecord {
-    /// The first segment that is still needed. All below are free, so damage in them does not count. 0 if unknown.
+    /// The first segment still in use. All below are free, so damage in them does not count. 0 if unknown.
     pub low: u64,
-    /// The highest known LSN; new ones begin above it. A ring whose segments are all free does not know its last LSN.
+    /// The highest known LSN; new ones begin above it. A ring with only free segments does not know its last LSN.
     pub known: Lsn,
     /// The highest LSN of this log known outside, as in a checkpoint. If the next LSN would not be above it, the log
     /// was replaced, and LSNs begin `SEEN_GAP` higher: later ones may have been seen.
     pub seen: Lsn,
-    /// The last [`Ring::proof`]. Without it the last record of the log, of which no later one says that it was durable, counts as torn if it is damaged.
+    /// The last [`Ring::proof`]. Without it, damage to the log's last record counts as torn, as no later record proves
+    /// its durability.
     pub proof: Proof,
-    /// No segment from `low` on has a record up to this one.
+    /// No segment from `low` on contains a record up to this one.
     pub freed: Lsn,
 }
 
 /// All records of an epoch up to an LSN are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Proof {
-    /// The number of an opening; 0: of none.
+    /// The number of an opening; 0 for none.
     pub epoch: u64,
     /// The last of the records.
     pub through: Lsn,
 }
 
-/// A record as [`Ring::visit`] shows it.
+/// A record, for [`Ring::visit`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecordHead {
@@ -143,7 +149,7 @@ pub struct RecordHead {
     pub lsn: Lsn,
     /// Head of the record, with a valid checksum.
     pub head: Bytes,
-    /// Bytes of its body, which was not read.
+    /// Bytes of its body, which is not read.
     pub body_len: u32,
     /// The number of the segment that it is in.
     pub segment: u64,
@@ -151,16 +157,16 @@ pub struct RecordHead {
     pub offset: u32,
 }
 
-/// An open ring. Clones share it; when the last one is dropped, what was appended is written and the files are closed.
+/// An open ring. Clones share it; when the last one is dropped, appended records are written and the files are closed.
 #[derive(Clone)]
 pub struct Ring {
     threads: Arc<Threads>,
 }
 
 impl Ring {
-    /// Opens the ring in `dir`, creating it if there is none, and recovers what a crash left.
+    /// Opens or creates the ring in `dir`, and recovers from a crash.
     ///
-    /// Takes no space; whatever is appended belongs to a new epoch, which is durable before the first of it.
+    /// Takes no space. New records belong to a new epoch, which is durable before the first of them.
     ///
     /// # Errors
     /// [`RingOpenError::Locked`] if another process has it; [`RingOpenError::Missing`]; [`RingOpenError::Io`] if the file system fails.
@@ -249,8 +255,9 @@ impl Ring {
         ticket
     }
 
-    /// Like [`append`](Self::append) of a record without a body, but before all that wait, and beyond [`Config::max_pending_bytes`]. Called on the ring's own
-    /// thread, from a callback or for an event, the record is part of the next write. For what a written record makes necessary: see [`RingEvent::Cancelled`].
+    /// Like [`append`](Self::append) for a record without a body, but ahead of all waiting ones, and beyond
+    /// [`Config::max_pending_bytes`]. Called on the ring's own thread, from a callback or for an event, the record is
+    /// part of the next write. For consequences of a written record: see [`RingEvent::Cancelled`].
     pub fn append_first(&self, head: Bytes, then: impl FnOnce(Result<Lsn, RingAppendError>) + Send + 'static) {
         let bytes = head.len();
         let limit = self.max_record_bytes();
@@ -276,8 +283,8 @@ impl Ring {
         outcome.recv().unwrap_or(Err(RingAppendError::Closed))
     }
 
-    /// Shows the heads of the records in service from `from` on, in LSN order, up to the last that is published now; cancelled ones, too. Reads them from
-    /// disk. Segments that are freed meanwhile are left out.
+    /// Visits the heads of the records in service from `from` up to the last published one, in LSN order, including
+    /// cancelled ones. Reads them from disk. Skips segments that are freed meanwhile.
     ///
     /// # Errors
     /// An error of reading; [`io::ErrorKind::InvalidData`], after all others were shown, if records were damaged since the ring was opened.
@@ -322,8 +329,8 @@ impl Ring {
         self.read(lsn, |segment, offset, record| segment.head(offset, record))
     }
 
-    /// That part of the body of a record in service; a range that reaches beyond the body ends with it. The whole body is read and its checksum compared
-    /// before any of it is returned.
+    /// A part of the body of a record in service; the range is cut at the body's end. The checksum of the whole body is
+    /// verified first.
     ///
     /// # Errors
     /// See [`RingReadError`].
@@ -339,21 +346,21 @@ impl Ring {
         self.read(lsn, |_, _, record| Ok(*record))
     }
 
-    /// Reads the body of a record again from the disk rather than from the page cache: see [`SegmentReader::body_again`].
+    /// Reads the body of a record again from the disk instead of the page cache: see [`SegmentReader::body_again`].
     ///
     /// # Errors
-    /// See [`RingReadError`]; a damaged body is none.
+    /// See [`RingReadError`]; a damaged body is no error.
     pub fn read_body_again(&self, lsn: Lsn) -> Result<(Bytes, bool), RingReadError> {
         self.read(lsn, |segment, offset, record| segment.body_again(offset, record))
     }
 
-    /// The segments in service, by number, which is also the order of their records.
+    /// The segments in service, in the order of numbers and records.
     pub fn segments(&self) -> Vec<SegmentInfo> {
         self.shared().table().info()
     }
 
-    /// Reads a sealed segment in service from its beginning, which costs far less than a look-up for each record. A segment that is freed may be
-    /// overwritten, so free none while this is used.
+    /// Reads a sealed segment in service sequentially, which is far cheaper than a look-up for each record. Free no
+    /// segment meanwhile: it might be overwritten.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotFound`] if no such segment is in service and sealed.
@@ -364,8 +371,9 @@ impl Ring {
         Ok(SegmentReader::new(segment.file.clone(), segment.header))
     }
 
-    /// Gives the file of a sealed segment a second name, under which it stays when the ring frees it: it is not recycled then. The caller syncs the
-    /// directory. Until it is freed the segment stays in service, so a cut in between leaves it in the ring.
+    /// Gives the file of a sealed segment a second name, so that the ring does not recycle it when it frees it. The
+    /// caller syncs the directory. Until it is freed the segment stays in service, so a cut in between leaves it in the
+    /// ring.
     ///
     /// # Errors
     /// An error of `link`; [`io::ErrorKind::NotFound`] if no such segment is in service and sealed.
@@ -378,8 +386,8 @@ impl Ring {
         self.shared().pool.storage().link(&name.ok_or(io::ErrorKind::NotFound)?, to)
     }
 
-    /// Frees the segments below `number`, except the current one. Call it only when a durable record elsewhere says that the ring is
-    /// needed from `number` on: freed files are overwritten at once.
+    /// Frees the segments below `number`, except the current one. Call it only when a durable record elsewhere makes
+    /// `number` the first needed one: freed files are overwritten at once.
     pub fn free_below(&self, number: u64) {
         let freed = {
             let mut table = self.shared().table();
@@ -393,8 +401,9 @@ impl Ring {
         }
     }
 
-    /// Accepts nothing more until the ring is opened again. Call it when any sync on the ring's device has failed with EIO, also one that another part of the program asked for: the
-    /// device may have dropped cached writes that the ring's next sync would report as durable.
+    /// Accepts nothing more until the ring is reopened. Call it when any sync on the ring's device has failed with EIO,
+    /// even for another part of the program: the device may have dropped cached writes that the ring's next sync would
+    /// report as durable.
     pub fn poison(&self, why: String) {
         self.shared().poison_with(why);
     }
@@ -404,12 +413,13 @@ impl Ring {
         self.shared().poison()
     }
 
-    /// The last record that is durable; zero if there is none.
+    /// The last durable record; zero without any.
     pub fn durable_lsn(&self) -> Lsn {
         Lsn::new(self.shared().durable.load(Ordering::Acquire))
     }
 
-    /// Up to where records are durable, for the owner to store. Damage up to there is corruption, not a torn tail, even if no record follows. See [`OnRecord`].
+    /// Position up to which records are durable, for the owner to store. Damage before it is corruption, not a torn
+    /// tail, even if no record follows. See [`OnRecord`].
     pub fn proof(&self) -> Proof {
         let (durable, Opened { epoch, first, found, .. }) = (self.durable_lsn(), self.shared().opened);
         if durable >= first { Proof { epoch, through: durable } } else { found }
@@ -432,13 +442,13 @@ impl Ring {
         self.shared().used.clone()
     }
 
-    /// Removes free segment files until they add up to `bytes`, or all of them, except prepared ones. Returns their
+    /// Removes free segment files of at least `bytes` bytes together, or all, except prepared ones. Returns their
     /// number.
     pub fn remove_free(&self, bytes: u64) -> usize {
         self.shared().pool.remove_free(bytes)
     }
 
-    /// Bytes of head and body together of the largest record that fits.
+    /// Maximum bytes of a record's head and body together.
     pub fn max_record_bytes(&self) -> usize {
         self.shared().max_record_bytes()
     }

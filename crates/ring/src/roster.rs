@@ -1,7 +1,7 @@
-//! The roster: the list of segments that must be there. Each is entered before its first record is written.
-//! So a segment that is removed or emptied later is missed, even if no other segment tells of it.
+//! The roster: the list of required segments. Each is entered before its first record is written. So the loss of a
+//! segment is detected even if no other segment refers to it.
 //!
-//! One file of two blocks that begin with the same content; docs/formats.md has the byte table.
+//! One file of two blocks, which begin with equal content; docs/formats.md has the byte table.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -19,9 +19,9 @@ use crate::storage::MakeError;
 /// The content of the roster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Entered {
-    /// Grows with each write: of two copies the higher one counts.
+    /// Increases with each write: the copy with the higher value counts.
     pub turn: u64,
-    /// The opening that wrote it. Segments without records that it made ready carry the same.
+    /// The opening that wrote it. Segments that it prepared, without records, have the same.
     pub epoch: u64,
     /// Number after the highest existing segment.
     pub high: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Entered {
 }
 
 impl Entered {
-    /// The content of the file at `path`; `None` if there is none that can be read.
+    /// The content of the file at `path`; `None` if it is missing or unreadable.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
         match std::fs::read(path) {
             Ok(bytes) => Ok(bytes.chunks(BLOCK).filter_map(Self::decode).max_by_key(|entered| entered.turn)),
@@ -43,7 +43,7 @@ impl Entered {
         self.given_up.iter().any(|range| range.contains(&number))
     }
 
-    /// Gives up more segments, in order and all higher or lower than those before; those below `low` are forgotten.
+    /// Gives up more segments, in order and beyond the earlier ones; those below `low` are forgotten.
     pub fn give_up(&mut self, numbers: &[u64], low: u64) {
         let before = std::mem::take(&mut self.given_up).into_iter().flatten();
         let mut all: Vec<u64> = before.chain(numbers.iter().copied()).filter(|number| *number >= low).collect();
@@ -91,10 +91,10 @@ const RANGE: usize = 16;
 /// A power cut leaves a sector with its old or its new content.
 const SECTOR: usize = 512;
 
-/// The file, and its content as it was written last.
+/// The file, and its last written content.
 pub(crate) struct Roster {
     path: PathBuf,
-    /// Opened or made by the first write.
+    /// Opened or created by the first write.
     file: Option<File>,
     pub entered: Entered,
     /// A write failed, so the roster's content is unknown: no more segments are prepared.
@@ -106,10 +106,11 @@ impl Roster {
         Roster { path, file: None, entered, has_failed: false }
     }
 
-    /// Writes `entered` with the next turn. Takes no space once the file is there, except on file systems that copy on write: without room it can be written again.
+    /// Writes `entered` with the next turn. Takes no space once the file exists, except on copy-on-write file systems;
+    /// a failure for lack of room can be retried.
     ///
     /// # Errors
-    /// [`MakeError::Sync`] if the file may say either now; after others it says the same as before.
+    /// [`MakeError::Sync`]: the file may have either content; after other errors the old one.
     pub fn write(&mut self, entered: Entered) -> Result<(), MakeError> {
         let entered = Entered { turn: self.entered.turn + 1, ..entered };
         let written = self.write_copies(&entered.encode()?);
@@ -149,7 +150,7 @@ impl Roster {
         }
     }
 
-    /// The file, if it is there and as long as it should be.
+    /// The file, if it exists with the right length.
     fn open(&self) -> io::Result<Option<File>> {
         match posthaste_fsops::open(&self.path, OFlags::WRONLY | OFlags::CLOEXEC, OWNER).map(File::from) {
             Err(Errno::NOENT) => Ok(None),

@@ -1,4 +1,4 @@
-//! Finding the records of one segment, however damaged it may be.
+//! Finds the records of a segment, even a damaged one.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -18,21 +18,21 @@ pub struct Located<'a> {
     pub head: &'a [u8],
 }
 
-/// Bytes in the midst of a segment that hold no whole record.
+/// Bytes within a segment without an intact record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
     /// First and one past the last byte.
     pub range: Range<u64>,
-    /// The records missing there, first and last; `None` when the records around do not tell.
+    /// The missing records, first and last; `None` if the neighbours do not tell.
     pub lsns: Option<(Lsn, Lsn)>,
     /// The defect.
     pub what: &'static str,
 }
 
-/// A place that a search for a record begins at: every 16th record, and the first after each gap.
+/// A starting point for searches: every 16th record, and the first after each gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Anchor {
-    /// The record's place among the LSNs, counted from the first of the segment.
+    /// The record's number, counted from the first of the segment.
     pub nth: u32,
     pub offset: u32,
 }
@@ -40,21 +40,21 @@ pub(crate) struct Anchor {
 /// Records per anchor.
 pub(crate) const ANCHOR_EACH: u32 = 16;
 
-/// Facts about a segment that [`scan`] finds beside its records.
+/// Facts about a segment found by [`scan`].
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     /// The first record with a whole header.
     pub first: Lsn,
     /// The last record with a whole header.
     pub last: Lsn,
-    /// The last record that is whole, as far as it was looked at.
+    /// The last intact record within the scanned part.
     pub whole: Lsn,
-    /// Everything up to here was durable, by what the records of the same epoch say.
+    /// The last durable record, according to records of the same epoch.
     pub mark: Lsn,
     /// The last record of the epoch before that the epoch found, according to its records from before its first sync.
     pub found: Lsn,
     pub anchors: Vec<Anchor>,
-    /// Places that should hold a record and do not.
+    /// Places that should contain a record and do not.
     pub gaps: Vec<Gap>,
     /// Records that are not whole in spite of a whole header and head: their bodies are torn.
     pub torn: Vec<Lsn>,
@@ -66,7 +66,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// True if the segment holds a record, or the remains of one.
+    /// True if the segment contains a record, or the remains of one.
     pub fn has_any(&self) -> bool {
         self.first > Lsn::ZERO || !self.gaps.is_empty()
     }
@@ -100,7 +100,7 @@ impl Scan {
         *known = (*known).max(durable);
     }
 
-    /// Adds what the disk cannot read, and the scan took for free space.
+    /// Adds unreadable blocks, which the scan took for free space.
     fn add_unreadable(&mut self, blocks: Vec<Range<u64>>) {
         let next = (self.last > Lsn::ZERO).then(|| Lsn::new(self.last.get() + 1));
         for range in blocks.into_iter().filter(|range| range.end > self.end) {
@@ -111,22 +111,24 @@ impl Scan {
     }
 }
 
-/// Of the anchors of a segment that begins with `first`, the last one at or before `lsn`.
+/// The last anchor at or before `lsn`, in a segment that begins with `first`.
 pub(crate) fn anchor(anchors: &[Anchor], first: Lsn, lsn: Lsn) -> Option<u32> {
     let nth = lsn.get().checked_sub(first.get())?;
     let behind = anchors.partition_point(|anchor| u64::from(anchor.nth) <= nth);
     anchors[..behind].last().map(|anchor| anchor.offset)
 }
 
-/// LSNs skipped at each opening, the first one included: more than a crash can have torn away, so that none is ever used twice.
+/// LSNs skipped at each opening: more than a crash can have torn away, so that none is ever reused.
 pub const LSN_GAP: u64 = 1 << 20;
-/// No segment has more records: it has 4 GiB at most, whatever the size of those that are there.
+/// Upper limit of records in a segment of 4 GiB, whatever the size of present ones.
 pub(crate) const SEGMENT_RECORDS_MAX: u64 = u32::MAX as u64 / RECORD_HEADER as u64;
 
-/// Finds every record whose header and head are whole from offset `range.start` to `range.end`, however damaged the rest may be.
+/// Finds every record with an intact header and head from offset `range.start` to `range.end`, whatever damage lies
+/// between.
 ///
-/// Bodies are hopped over. A damaged header hides the length of its record, so the next record is sought at every aligned offset; the random
-/// tag of the segment's use makes a false find as good as impossible, even if a message was written to look like one.
+/// Bodies are skipped. A damaged header hides the length of its record, so the next record is searched at every aligned
+/// offset. The random tag of the segment's use practically excludes false matches, even for a message that imitates a
+/// record.
 ///
 /// # Errors
 /// An error of reading, except for bad sectors, which read as zeros.
@@ -217,8 +219,8 @@ fn next_header(
     Ok(None)
 }
 
-/// Remains of a record after the last whole one, if any. A header in its place counts if it has one of three marks: the
-/// segment's tag, the right checksum, or the next number.
+/// Remains of a record after the last intact one, if any. A header counts if it has one of three marks: the segment's
+/// tag, the right checksum, or the next number.
 fn unfinished(
     segment: &SegmentHeader,
     window: &mut Window<'_>,
@@ -243,7 +245,7 @@ fn unfinished(
     Ok(None)
 }
 
-/// One past the last byte that is not zero.
+/// One past the last non-zero byte.
 fn last_byte(window: &mut Window<'_>, from: u64, to: u64) -> io::Result<u64> {
     let mut at = from;
     let mut last = from;
@@ -257,7 +259,7 @@ fn last_byte(window: &mut Window<'_>, from: u64, to: u64) -> io::Result<u64> {
     Ok(last)
 }
 
-/// Read in one go: most bodies are hopped over within it, which is cheaper than a read for each record.
+/// Bytes of one read: most bodies are skipped within it, which is cheaper than a read for each record.
 const READ_AHEAD: usize = 1 << 20;
 /// Bodies from this size on are worth a read for each header.
 const LARGE_BODY: u32 = 64 << 10;

@@ -1,4 +1,4 @@
-//! Reading one segment file by offset: in the ring, or as a pack that has left it.
+//! Reads a segment file by offset: in the ring, or as a pack.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -21,10 +21,10 @@ pub struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Opens a segment file for reading, wherever it is.
+    /// Opens a segment file at any path for reading.
     ///
     /// # Errors
-    /// An error of opening or reading; [`io::ErrorKind::InvalidData`] when neither copy of its header is whole.
+    /// An error of opening or reading; [`io::ErrorKind::InvalidData`] if neither copy of its header is intact.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = Arc::new(SegmentFile::open_to_read(path)?);
         let mut buffer = Staging::default();
@@ -45,7 +45,7 @@ impl SegmentReader {
         &self.header
     }
 
-    /// The header of the record that begins at `offset`; `None` if none does, or it is damaged.
+    /// The header of the record at `offset`; `None` if there is none, or it is damaged.
     ///
     /// # Errors
     /// An error of reading.
@@ -57,7 +57,7 @@ impl SegmentReader {
         }
     }
 
-    /// The head of the record that begins at `offset`.
+    /// The head of the record at `offset`.
     ///
     /// # Errors
     /// [`RingReadError::HeadDamaged`] if its checksum does not match.
@@ -66,8 +66,8 @@ impl SegmentReader {
         self.checked(record.lsn, at, record.head_len, record.head_crc)?.ok_or(RingReadError::HeadDamaged(record.lsn))
     }
 
-    /// That part of the body of the record that begins at `offset`; a range that reaches beyond the body ends with it. The whole body is
-    /// read and its checksum compared first.
+    /// A part of the body of the record at `offset`; the range is cut at the body's end. The checksum of the whole body
+    /// is verified first.
     ///
     /// # Errors
     /// [`RingReadError::BodyDamaged`] if the checksum does not match.
@@ -79,8 +79,8 @@ impl SegmentReader {
         Ok(body.slice((range.start as usize).min(end)..end))
     }
 
-    /// Like [`body`](Self::body), of the whole body, but reads the disk again rather than the page cache, and returns the bytes as they are, also damaged, with
-    /// whether their checksum matches. Sectors that cannot be read are zeros; what is missing at the end of the file is left out.
+    /// Like [`body`](Self::body), for the whole body, but bypasses the page cache. Returns even damaged bytes, and true
+    /// if their checksum matches. Unreadable sectors are zeros; a truncated file yields fewer bytes.
     ///
     /// # Errors
     /// [`RingReadError::Io`].
@@ -94,8 +94,7 @@ impl SegmentReader {
         Ok((body, is_whole && window.unreadable.is_empty()))
     }
 
-    /// Shows every record whose header and head are whole, in the order of the file, and returns the places that should hold one and do not.
-    /// Bodies are not read.
+    /// Visits every record with an intact header and head, in file order, and returns the gaps. Bodies are not read.
     ///
     /// # Errors
     /// An error of reading, except for bad sectors, which are gaps.
@@ -103,7 +102,7 @@ impl SegmentReader {
         Ok(scan((&self.file, Source::Cache), &self.header, FIRST_RECORD as u64..u64::MAX, visit)?.gaps)
     }
 
-    /// Looks for a record from that of an anchor on; `None` if it is not where it should be.
+    /// Searches a record from an anchor on; `None` if it is missing.
     pub(crate) fn find(&self, from: u32, lsn: Lsn) -> io::Result<Option<(u32, RecordHeader)>> {
         let mut window = Window::new(&self.file, Source::Cache, BLOCK)?;
         let mut at = u64::from(from);

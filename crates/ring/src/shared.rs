@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     closed: AtomicBool,
 }
 
-/// Facts known since the opening.
+/// Facts from the opening.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Opened {
     pub epoch: u64,
@@ -95,7 +95,7 @@ impl Shared {
         self.poison.get().cloned()
     }
 
-    /// Accepts nothing from now on. The first reason stays.
+    /// Accepts nothing more. The first reason stays.
     pub fn poison_with(&self, why: String) -> Arc<str> {
         let why: Arc<str> = why.into();
         if self.poison.set(why.clone()).is_ok() {
@@ -108,12 +108,12 @@ impl Shared {
         self.config.segment_bytes as usize - FIRST_RECORD - record_span(0, 0)
     }
 
-    /// Queues an item after all that wait, or gives it back with the reason why not.
+    /// Queues an item after all waiting ones, or returns it with the error.
     pub fn push(&self, item: Item) -> Result<(), (Item, RingAppendError)> {
         self.push_at(item, Place::Last)
     }
 
-    /// Queues an item before all that wait, however many bytes those have.
+    /// Queues an item before all waiting ones, without a limit of bytes.
     pub fn push_first(&self, item: Item) -> Result<(), (Item, RingAppendError)> {
         self.push_at(item, Place::First)
     }
@@ -144,7 +144,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Everything that waits, up to a batch; `None` when the ring was closed and nothing waits.
+    /// All waiting items, up to a batch; `None` once the ring is closed and empty.
     pub fn next_batch(&self) -> Option<Vec<Item>> {
         let mut queue = self.queue.lock().expect("queue lock");
         while queue.items.is_empty() {
@@ -159,7 +159,7 @@ impl Shared {
         Some(batch)
     }
 
-    /// Takes nothing more, and refuses what waits.
+    /// Accepts nothing more, and refuses waiting items.
     pub fn fail_all(&self, error: &RingAppendError) {
         self.close();
         let items = {
@@ -197,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// Reports a segment that could not be made, and returns the error for an append that needs it.
+    /// Reports a failed segment, and returns the error for an append that needs it.
     pub fn report(&self, error: PoolError) -> RingAppendError {
         match error {
             PoolError::NoneFree => {
@@ -221,5 +221,5 @@ impl Shared {
     }
 }
 
-/// Segments kept ready: one to move on to and one that records with a body may not take.
+/// Segments kept ready: one to continue with, and one reserved for records without a body.
 const READY_AHEAD: usize = 2;

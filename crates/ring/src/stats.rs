@@ -15,7 +15,7 @@ pub struct RingStats {
     pub cancelled: u64,
     /// Bytes of those records with their headers.
     pub bytes: u64,
-    /// Bytes that they take in the segments: commits are padded to whole blocks.
+    /// Bytes used in the segments, including padding of commits to whole blocks.
     pub bytes_used: u64,
     /// Commits written.
     pub commits: u64,
@@ -31,7 +31,7 @@ pub struct RingStats {
     pub commit_records: HistogramRead,
     /// Segments that hold records.
     pub segments_in_service: usize,
-    /// Segment files in all, made ready and free ones included.
+    /// Segment files in all, including prepared and free ones.
     pub segments: usize,
     /// [`Config::max_segments`](crate::Config::max_segments).
     pub max_segments: usize,

@@ -18,17 +18,17 @@ pub(crate) struct Storage {
     lock: Option<File>,
 }
 
-/// Why a segment file could not be made or taken into use. A failed sync concerns the whole device, so it has its own variant.
+/// Why a segment file could not be made or used. A failed sync concerns the whole device, so it has its own variant.
 #[derive(Debug)]
 pub(crate) enum MakeError {
     /// A sync failed.
     Sync(io::Error),
-    /// Anything else failed.
+    /// Any other error.
     Other(io::Error),
 }
 
 impl MakeError {
-    /// True if there was no room: a later try may find some, and nothing of others is lost.
+    /// True if the disk was full: a later try may succeed, and no data of others are lost.
     pub fn is_no_room(&self) -> bool {
         let (MakeError::Sync(error) | MakeError::Other(error)) = self;
         matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
@@ -66,7 +66,7 @@ impl Storage {
         Ok(Storage { dir: dir.to_owned(), staging: Arc::default(), lock: Some(lock) })
     }
 
-    /// Read-only access to `dir`, which another process may have open.
+    /// Read-only access to `dir`, even while another process has it open.
     pub fn to_read(dir: &Path) -> Self {
         Storage { dir: dir.to_owned(), staging: Arc::default(), lock: None }
     }
@@ -89,8 +89,8 @@ impl Storage {
         Ok(names)
     }
 
-    /// Creates a segment file full of zeros. When this returns, its bytes, its size and its name are durable. Calls `between_pieces`
-    /// after each MiB, which returns when others have had their turn on the device.
+    /// Creates a segment file full of zeros. On return its bytes, size and name are durable. Calls `between_pieces`
+    /// after each MiB, which waits while others use the device.
     pub fn create(
         &self,
         name: &str,
@@ -149,7 +149,7 @@ impl Storage {
         Ok(posthaste_fsops::linkat(rustix::fs::CWD, self.path(name), rustix::fs::CWD, to, AtFlags::empty())?)
     }
 
-    /// Keeps the bytes of damaged records for a person to look at, unless there is a copy from an earlier opening.
+    /// Saves the bytes of damaged records for examination, unless an earlier opening has saved them.
     pub fn set_aside(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let how = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         match posthaste_fsops::open(self.path(name), how, OWNER) {
@@ -174,7 +174,7 @@ const LOCK: &str = "lock";
 pub(crate) const SEGMENT: &str = ".seg";
 /// Suffix of files with damaged records.
 pub(crate) const SET_ASIDE: &str = ".damaged";
-/// Last part of the name of a segment file that is being created.
+/// Suffix of a segment file under construction.
 const UNFINISHED: &str = "new";
 
 #[cfg(test)]

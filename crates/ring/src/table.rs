@@ -12,7 +12,7 @@ use crate::scan::{ANCHOR_EACH, Anchor, anchor};
 /// A segment in service.
 pub(crate) struct InService {
     pub segment: Segment,
-    /// First and last record; zero while there is none.
+    /// First and last record; zero without any.
     pub first: Lsn,
     pub last: Lsn,
     /// Offset after the last record.
@@ -31,9 +31,9 @@ pub(crate) struct InService {
 pub struct SegmentInfo {
     /// Number of the segment.
     pub number: u64,
-    /// The first record in it; zero while there is none.
+    /// Its first record; zero without any.
     pub first: Lsn,
-    /// The last record in it; zero while there is none.
+    /// Its last record; zero without any.
     pub last: Lsn,
     /// Offset after the last record.
     pub bytes_used: u64,
@@ -43,7 +43,7 @@ pub struct SegmentInfo {
     pub is_sealed: bool,
 }
 
-/// The records of a segment from one on, as they were at a moment.
+/// The records of a segment from one on, at a moment.
 pub(crate) struct Part {
     pub segment: Segment,
     pub range: Range<u64>,
@@ -51,16 +51,16 @@ pub(crate) struct Part {
     pub gaps: Vec<Range<u64>>,
 }
 
-/// The segments in service by number, which is also the order of their records.
+/// The segments in service, in the order of numbers and records.
 #[derive(Default)]
 pub(crate) struct Table {
     pub segments: BTreeMap<u64, InService>,
-    /// The one that is being written to.
+    /// The one being written.
     pub current: Option<u64>,
 }
 
 impl InService {
-    /// One without records.
+    /// A segment without records.
     pub fn new(segment: Segment, len: u64) -> Self {
         let first = Lsn::ZERO;
         let end = FIRST_RECORD as u64;
@@ -86,7 +86,7 @@ impl InService {
         })
     }
 
-    /// Enters the next record, which begins at this offset.
+    /// Adds the next record, at this offset.
     pub fn enter(&mut self, lsn: Lsn, offset: u64) {
         if self.first == Lsn::ZERO {
             self.first = lsn;
@@ -111,7 +111,7 @@ impl InService {
         anchor(&self.anchors, self.first, lsn.max(self.first))
     }
 
-    /// The part to read for the records from `from` on; `None` if there are none.
+    /// The part to read for the records from `from` on; `None` without any.
     pub fn part(&self, from: Lsn) -> Option<Part> {
         let offset = self.anchor(from).filter(|_| self.last >= from)?;
         let torn = self.torn.clone();
@@ -121,7 +121,7 @@ impl InService {
 }
 
 impl Table {
-    /// The segment that must hold a record, if it exists, and an offset to begin looking at.
+    /// The segment that would contain a record, and an offset at which to start searching.
     pub fn find(&self, lsn: Lsn) -> Option<(Segment, u32)> {
         let entry = self.segments.values().rev().find(|entry| entry.has(lsn))?;
         (!entry.is_torn(lsn)).then(|| Some((entry.segment.clone(), entry.anchor(lsn)?))).flatten()

@@ -1,4 +1,4 @@
-//! Reads a segment file part by part. Blocks that the disk cannot read are zeros.
+//! Reads a segment file part by part. Unreadable blocks are zeros.
 
 use std::io;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::file::{SegmentFile, Source, Staging};
 use crate::layout::BLOCK;
 
-/// A part of a segment file in memory, moved along as it is read.
+/// A window of a segment file in memory, moved during reading.
 pub(crate) struct Window<'a> {
     file: &'a SegmentFile,
     source: Source,
@@ -35,7 +35,7 @@ impl<'a> Window<'a> {
         self.len
     }
 
-    /// True if the disk could read all of a range that was looked at.
+    /// True if an examined range was readable.
     pub fn could_read(&self, range: Range<u64>) -> bool {
         self.unreadable.iter().all(|bad| bad.end <= range.start || range.end <= bad.start)
     }
@@ -45,7 +45,7 @@ impl<'a> Window<'a> {
         self.len = self.len.min(end);
     }
 
-    /// Changes how much is read at a time from now on.
+    /// Changes the read-ahead.
     pub fn set_ahead(&mut self, ahead: usize) {
         self.ahead = ahead;
     }

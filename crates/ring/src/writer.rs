@@ -49,7 +49,7 @@ impl Writer {
         }
     }
 
-    /// Writes records as one commit, or as several when a segment ends in between.
+    /// Writes records as one commit, or several at the end of a segment.
     fn commit(&mut self, mut batch: Vec<Pending>) {
         while !batch.is_empty() {
             if let Some(why) = self.shared.poison() {
@@ -87,7 +87,7 @@ impl Writer {
         batch.iter().take_while(fits).count()
     }
 
-    /// Sees that the first record of the batch has a place, and that none with a body takes the last segment.
+    /// Provides room for the first record of the batch, and reserves the last segment for records without a body.
     fn make_room(&mut self, batch: &[Pending]) -> Result<(), PoolError> {
         let has_bodies = batch.iter().any(Pending::has_body);
         if self.is_last && has_bodies {

@@ -1,4 +1,4 @@
-//! Changes that are made together.
+//! Atomic changes.
 
 use std::ptr::NonNull;
 
@@ -7,7 +7,8 @@ use crate::database::bytes;
 use crate::error::told;
 use crate::{RocksDb, RocksError};
 
-/// Changes of one database, made by [`write`](Self::write), all or none. Families are numbered as they were [opened](RocksDb::open).
+/// Changes of one database, applied by [`write`](Self::write), all or none. Families are numbered in the order of
+/// [opening](RocksDb::open).
 pub struct RocksBatch<'a> {
     database: &'a RocksDb,
     raw: NonNull<WriteBatch>,
@@ -20,10 +21,10 @@ impl<'a> RocksBatch<'a> {
         RocksBatch { database, raw: NonNull::new(raw).expect("the library aborts without memory") }
     }
 
-    /// Puts a value in the place of any other.
+    /// Sets a value.
     ///
     /// # Panics
-    /// If there is no such family.
+    /// If the family does not exist.
     pub fn put(&mut self, family: usize, key: &[u8], value: &[u8]) {
         let family = self.database.family(family);
         let ((key, key_len), (value, value_len)) = (bytes(key), bytes(value));
@@ -31,10 +32,10 @@ impl<'a> RocksBatch<'a> {
         unsafe { calls::rocksdb_writebatch_put_cf(self.raw.as_ptr(), family, key, key_len, value, value_len) };
     }
 
-    /// Removes the keys from `first` to `end`, which is left.
+    /// Removes the keys from `first` up to, but not including, `end`.
     ///
     /// # Panics
-    /// If there is no such family.
+    /// If the family does not exist.
     pub fn remove(&mut self, family: usize, first: &[u8], end: &[u8]) {
         let family = self.database.family(family);
         let ((first, first_len), (end, end_len)) = (bytes(first), bytes(end));
@@ -47,7 +48,7 @@ impl<'a> RocksBatch<'a> {
     /// Removes one key.
     ///
     /// # Panics
-    /// If there is no such family.
+    /// If the family does not exist.
     pub fn remove_one(&mut self, family: usize, key: &[u8]) {
         let family = self.database.family(family);
         let (key, key_len) = bytes(key);
@@ -55,10 +56,10 @@ impl<'a> RocksBatch<'a> {
         unsafe { calls::rocksdb_writebatch_delete_cf(self.raw.as_ptr(), family, key, key_len) };
     }
 
-    /// Makes the changes. With `sync` they are on stable storage when this returns.
+    /// Applies the changes. With `sync` they are on stable storage on return.
     ///
     /// # Errors
-    /// [`RocksError`]; it is not known then if they were made, and the database takes nothing more.
+    /// [`RocksError`]; then their fate is unknown, and the database accepts nothing more.
     pub fn write(self, sync: bool) -> Result<(), RocksError> {
         let db = self.database.raw();
         let options = self.database.write_options(sync);

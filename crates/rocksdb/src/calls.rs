@@ -1,8 +1,8 @@
-//! The functions of rocksdb/c.h that are used here.
+//! The used functions of rocksdb/c.h.
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
-/// Types of the library, of which only pointers are known.
+/// Opaque types of the library.
 macro_rules! opaque {
     ($($name:ident)*) => {
         $(

@@ -14,11 +14,11 @@ use crate::{RocksBatch, RocksError};
 pub struct Family {
     /// Its name.
     pub name: &'static CStr,
-    /// Values of so many bytes and more lie in blob files, apart from the keys.
+    /// Larger values are stored in blob files, apart from the keys.
     pub blob_bytes_min: Option<u64>,
 }
 
-/// An open database. Families are numbered as they were opened.
+/// An open database. Families are numbered in the order of opening.
 pub struct RocksDb {
     db: NonNull<Db>,
     families: Vec<NonNull<ColumnFamily>>,
@@ -33,10 +33,10 @@ unsafe impl Send for RocksDb {}
 unsafe impl Sync for RocksDb {}
 
 impl RocksDb {
-    /// Opens the database in a directory, or makes it, with these families. Nothing is compressed.
+    /// Opens or creates the database in a directory, with these families, without compression.
     ///
     /// # Errors
-    /// [`RocksError::Locked`] if it is open; [`RocksError::Corruption`] and others if it cannot be opened.
+    /// [`RocksError::Locked`] if it is open already; [`RocksError::Corruption`] and others.
     pub fn open(dir: &Path, families: &[Family], cache_bytes: usize) -> Result<Self, RocksError> {
         let path = CString::new(dir.as_os_str().as_bytes())
             .map_err(|_| RocksError::Other("a path with a zero byte".to_owned()))?;
@@ -104,7 +104,7 @@ impl RocksDb {
         }
     }
 
-    /// Shows all keys of a family, in order.
+    /// Visits all keys of a family, in order.
     ///
     /// # Errors
     /// [`RocksError`].
@@ -150,7 +150,7 @@ impl RocksDb {
         self.db.as_ptr()
     }
 
-    /// The first is the one that every database has.
+    /// The first family is the default one of every database.
     pub(crate) fn family(&self, number: usize) -> *mut ColumnFamily {
         self.families[number + 1].as_ptr()
     }
@@ -172,7 +172,7 @@ impl Drop for RocksDb {
     }
 }
 
-/// A slice as the library takes it.
+/// A slice of the library.
 pub(crate) fn bytes(slice: &[u8]) -> (*const c_char, usize) {
     (slice.as_ptr().cast(), slice.len())
 }

@@ -1,4 +1,4 @@
-//! The library's errors, which it tells as text.
+//! Errors of the library, which are text.
 
 use std::ffi::{CStr, c_char};
 
@@ -14,12 +14,12 @@ pub enum RocksError {
     /// A checksum is wrong, or a file is missing.
     #[error("{0}")]
     Corruption(String),
-    /// All else. After an error of writing, the database takes nothing more.
+    /// Any other error. After a write error the database accepts nothing more.
     #[error("{0}")]
     Other(String),
 }
 
-/// Calls a function that tells its error by a pointer.
+/// Calls a function that returns errors by a pointer.
 pub(crate) fn told<T>(call: impl FnOnce(*mut *mut c_char) -> T) -> Result<T, RocksError> {
     let mut error = std::ptr::null_mut::<c_char>();
     let outcome = call(&raw mut error);

@@ -1,6 +1,6 @@
-//! The little of RocksDB that a mail spool needs, from the system's library.
+//! Bindings of the few RocksDB functions that a mail spool needs, from the system's library.
 //!
-//! For programs that use a few functions of RocksDB and must not compile it. Its C interface is stable. All unsafe code is here: memory of the library has one
+//! For programs that must not compile RocksDB. Its C interface is stable. All unsafe code is here: memory of the library has one
 //! owner, and what it returns is copied.
 #![cfg(feature = "system")]
 #![warn(missing_docs)]

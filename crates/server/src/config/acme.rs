@@ -40,10 +40,10 @@ impl Drop for Running {
 }
 
 impl Acme {
-    /// Puts the configuration in force: a worker with the same settings only tries at once. Blocks; needs a tokio runtime.
+    /// Applies the configuration. A worker with unchanged settings only retries at once. Blocks; needs a tokio runtime.
     ///
     /// # Errors
-    /// A sentence: files here cannot be used. Certificates that were in force stay.
+    /// A message: local files are unusable. Present certificates stay in force.
     pub fn apply(&self, config: &Config, own: &OwnCertificates) -> Result<(), String> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(settings) = settings(config) else {
@@ -66,10 +66,10 @@ impl Acme {
         Ok(())
     }
 
-    /// Tries at once, and says of each name what came of it.
+    /// Tries at once, and returns the result for each name.
     ///
     /// # Errors
-    /// A sentence for the operator.
+    /// A message for the operator.
     pub async fn renew(&self, all: bool) -> Result<Vec<Value>, String> {
         let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|of| of.handle.clone());
         let handle = handle.ok_or("the running server has no [acme] with enabled = true")?;
@@ -99,7 +99,8 @@ fn settings(config: &Config) -> Option<AcmeSettings> {
     })
 }
 
-/// At port 443 by TLS, else at port 80 by HTTP, else by the program, else by a web server that passes requests on to us.
+/// At port 443 by TLS, else at port 80 by HTTP, else by the program, else through a web server that forwards requests
+/// to us.
 fn way(config: &Config) -> Way {
     let has = |is: fn(&Listener) -> bool| config.listeners.iter().any(is);
     match &config.acme.dns_program {

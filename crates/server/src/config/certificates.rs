@@ -33,7 +33,7 @@ pub struct CertificateError {
     pub error: TlsError,
 }
 
-/// Time after which a pair is read again that does not fit: a program may have replaced one of its two files.
+/// Time after which a mismatched pair is read again: a program may be replacing its two files.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 impl TlsInForce {
@@ -78,7 +78,8 @@ impl TlsInForce {
         }
     }
 
-    /// Makes what takes handshakes of clients, and of authorities at port 443, if TLS is on and there is none yet. It outlives reloads, as the list of certificates does.
+    /// Makes the acceptor of TLS handshakes, for clients, and for authorities at port 443, unless it exists or TLS is
+    /// off. Like the list of certificates, it outlives reloads.
     fn accept(&mut self, listener: &Listener) -> Result<(), TlsError> {
         if self.mode != ListenerTls::Off && !self.certificate.is_there() {
             let chooser = self.own.chooser(&self.configured.list);
@@ -91,8 +92,8 @@ impl TlsInForce {
         Ok(())
     }
 
-    /// Reads all files again, for later handshakes. Where a pair cannot be used, the previous one stays, and the
-    /// files are read once more after a second; then returns false. Needs a tokio runtime.
+    /// Reads all files again, for later handshakes. For an unusable pair, the previous one stays, and the files are
+    /// read once more after a second; then returns false. Needs a tokio runtime.
     pub fn reload(&mut self, listener: &Listener) -> bool {
         let files = listener.certificate_files();
         let is_whole = self.configured.renew(&files, "; its files are read again after a second");
@@ -118,11 +119,11 @@ struct Configured {
     pairs: Mutex<Vec<Pair>>,
     /// Their keys, for handshakes.
     list: Arc<CertificateList>,
-    /// Counts reloads, so that a look that belongs to an earlier one changes nothing.
+    /// Counts reloads, so that a look of an earlier one changes nothing.
     attempt: AtomicU64,
 }
 
-/// A certificate with its key, as it was read.
+/// A certificate with its key, as read.
 #[derive(Debug, Clone)]
 struct Pair {
     files: CertificateFiles,
@@ -141,8 +142,8 @@ impl Configured {
         *self.pairs.lock().unwrap_or_else(PoisonError::into_inner) = pairs;
     }
 
-    /// Reads `files`. False if a pair cannot be used: its previous pair stays. Without any usable pair, all previous
-    /// ones stay.
+    /// Reads `files`. False if a pair is unusable: its previous pair stays. Without any usable pair, all previous ones
+    /// stay.
     fn renew(&self, files: &[CertificateFiles], next: &str) -> bool {
         let old = self.pairs.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut is_whole = true;
@@ -195,7 +196,7 @@ fn keys(config: &Config) -> Vec<PathBuf> {
     keys
 }
 
-/// The version as logs and trace fields have it.
+/// The TLS version for logs and trace fields.
 pub(crate) fn version(tls: &TlsFacts) -> &'static str {
     match &*tls.version {
         "TLSv1_3" => "TLSv1.3",

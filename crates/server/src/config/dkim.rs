@@ -1,4 +1,4 @@
-//! DKIM keys of all domains, in memory, and the signatures that they make.
+//! DKIM keys of all domains, in memory, and signing with them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) struct DomainSigners {
 #[derive(Debug)]
 struct DomainSigner {
     active: Vec<Signer>,
-    /// Why one of its keys cannot be used, with its file.
+    /// Why one of its keys is unusable, with its file.
     unreadable: Option<String>,
 }
 

@@ -6,7 +6,7 @@ use posthaste_config::Config;
 
 use crate::config::error::ServeError;
 
-/// The login at the engine, if there is one.
+/// The login at the engine, if configured.
 #[derive(Default)]
 pub(crate) struct EngineLogin(
     /// User and password.

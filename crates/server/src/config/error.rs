@@ -1,4 +1,4 @@
-//! Why the server did not start, or has ended.
+//! Why the server did not start, or ended.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use posthaste_smtp::driver::ListenError;
 use crate::config::privileges::{LOW_PORTS, PrivilegeError, is_low};
 use posthaste_config::ConfigError;
 
-/// Why the server did not start, or has ended.
+/// Why the server did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The configuration cannot be used; nothing was touched.
+    /// The configuration is invalid; nothing was changed.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The spool cannot be used, for example because another server uses it.
@@ -31,7 +31,7 @@ pub enum ServeError {
         /// The error.
         error: StreamOpenError,
     },
-    /// The spool is new, and the table of mailboxes, which says where its numbers begin, cannot be read.
+    /// The spool is new, and the table of mailboxes, which contains its first number, is unreadable.
     #[error(
         "{}: {error}; the spool is new, and its numbers must begin above those of this table: put the table or the spool back, or remove the table as well, \
          and each mailbox gets new UIDs",
@@ -64,25 +64,25 @@ pub enum ServeError {
     /// Senders of forwarded mail cannot be rewritten.
     #[error("relay.srs: {0}")]
     Srs(#[from] posthaste_notify::secrets::SecretFileError),
-    /// An address or path cannot be listened on; nothing was touched.
+    /// An address or path cannot be listened on; nothing was changed.
     #[error("cannot listen on {0}{hint}", hint = hint(.0))]
     Listen(#[from] ListenError),
-    /// The node of a cluster cannot start; no mail was taken.
+    /// The cluster node cannot start; no mail was accepted.
     #[error("[cluster]: {0}")]
     Cluster(String),
-    /// A certificate or its key cannot be used; nothing was touched.
+    /// A certificate or its key is unusable; nothing was changed.
     #[error(transparent)]
     Certificate(#[from] crate::config::certificates::CertificateError),
-    /// The file of passwords cannot be used; nothing was touched.
+    /// The file of passwords is unusable; nothing was changed.
     #[error("auth.file: {0}")]
     Logins(#[from] posthaste_accounts::LoginsError),
-    /// The keys of signatures cannot be used; nothing was touched.
+    /// The signing keys are unusable; nothing was changed.
     #[error(transparent)]
     Dkim(#[from] crate::config::dkim::DkimError),
     /// The server cannot run as the user that it should; no mail was touched.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),
-    /// The descriptor for readiness cannot be written to; nothing was touched.
+    /// The descriptor for readiness is not writable; nothing was changed.
     #[error("--ready-fd {number}: {error}; give a descriptor that is open for writing, 3 or above")]
     ReadyFd {
         /// Number of the descriptor.
@@ -90,7 +90,7 @@ pub enum ServeError {
         /// The system's error.
         error: std::io::Error,
     },
-    /// A part of the server cannot start; no mail was taken.
+    /// A part of the server cannot start; no mail was accepted.
     #[error("{service}: {error}")]
     Service {
         /// Name of the service.
@@ -98,7 +98,7 @@ pub enum ServeError {
         /// The system's error.
         error: std::io::Error,
     },
-    /// A part of the server has ended by itself, and the server with it: a bug. The log may say more.
+    /// A service has ended unexpectedly, and stopped the server: a bug. The log may have details.
     #[error(
         "{service} ended by itself, which is a bug; acknowledged mail is in the spool, and the next start delivers it"
     )]
@@ -106,7 +106,7 @@ pub enum ServeError {
         /// Name of the service.
         service: &'static str,
     },
-    /// The system refuses something that every server needs.
+    /// The system denies something that every server needs.
     #[error("{0}")]
     System(#[from] std::io::Error),
 }

@@ -11,7 +11,7 @@ use posthaste_net::x509;
 use crate::config::self_made;
 use posthaste_config::{Config, Listener};
 
-/// A certificate that needs the operator.
+/// A certificate that needs the operator's attention.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CertificateWarning {
     pub what: String,
@@ -46,7 +46,7 @@ pub(crate) fn warnings(config: &Config, now: SystemTime) -> Vec<CertificateWarni
     self_made.into_iter().chain(failed).chain(expiring).collect()
 }
 
-/// True if an authority has given a certificate: then the self-made one is not in use.
+/// Expiry of each certificate of a listener, in seconds since 1970. Blocks. Unreadable files are left out.
 fn has_obtained(config: &Config) -> bool {
     crate::config::acme::files(config).any(|file| file.exists())
 }
@@ -60,9 +60,9 @@ pub(crate) fn ends(config: &Config) -> Vec<(PathBuf, u64)> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ListenerCertificate {
     pub file: PathBuf,
-    /// When it ends, in seconds since 1970.
+    /// Expiry, in seconds since 1970.
     pub ends: u64,
-    /// The name of its issuer; empty if it has none that can be shown.
+    /// The name of its issuer; empty if it has none for display.
     pub issuer: String,
     /// No authority has signed it.
     pub is_self_made: bool,
@@ -79,7 +79,7 @@ pub(crate) fn certificates(config: &Config) -> Vec<ListenerCertificate> {
     files(config).into_iter().filter_map(of).collect()
 }
 
-/// Files of the configuration and of the authority, and the self-made one where it is in use.
+/// Files of the configuration and of the authority, and the self-made one if it is in use.
 fn files(config: &Config) -> Vec<PathBuf> {
     let self_made = self_made::users(config).next().filter(|_| !has_obtained(config)).map(|_| config.self_made_file());
     configured(config).into_iter().chain(self_made).collect()
@@ -93,7 +93,7 @@ fn configured(config: &Config) -> Vec<PathBuf> {
     files
 }
 
-/// The end of a certificate.
+/// The expiry of a certificate.
 pub(crate) fn end_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
     x509::validity(certificate).map(|(_, end)| UNIX_EPOCH + Duration::from_secs(end))
 }
@@ -130,7 +130,7 @@ pub(crate) fn is_of_authority(file: &Path) -> bool {
     own.and_then(|own| x509::names(&own).map(|(issuer, subject)| issuer != subject)).unwrap_or(false)
 }
 
-/// Time before its end at which a certificate is warned of. Renewals begin a month before it.
+/// Time before expiry at which the log warns. Renewals begin a month before it.
 const NOTICE: Duration = Duration::from_secs(14 * 86_400);
 
 #[cfg(test)]

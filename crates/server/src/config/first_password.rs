@@ -19,7 +19,7 @@ pub(crate) struct FirstPassword {
 
 struct State {
     password: String,
-    /// Hashes of wrong passwords. Each counts once, since a program with an old password keeps trying it.
+    /// Hashes of wrong passwords. Each counts once, since a program with an outdated password repeats it.
     wrong: HashSet<u64>,
     hasher: RandomState,
 }
@@ -37,10 +37,10 @@ const FILE: &str = "password";
 const WRONG_MAX: usize = 10;
 
 impl FirstPassword {
-    /// Reads the file, or makes it. Blocks. A file that others can read, or that has none, is replaced.
+    /// Reads or creates the file. Blocks. A file without a password, or readable by others, is replaced.
     ///
     /// # Errors
-    /// It can be neither read nor made.
+    /// It can be neither read nor created.
     pub fn open(data: &Path) -> io::Result<Self> {
         let file = data.join(FILE);
         let kept = std::fs::metadata(&file).ok().filter(|found| found.is_file() && found.mode() & 0o077 == 0);
@@ -57,7 +57,7 @@ impl FirstPassword {
         &self.file
     }
 
-    /// The password itself, for the terminal alone.
+    /// The password, for the terminal only.
     pub fn reveal(&self) -> String {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).password.clone()
     }
@@ -68,7 +68,7 @@ impl FirstPassword {
         is_guess && self.is_right(presented)
     }
 
-    /// True if this is the password. Blocks: the tenth wrong one makes a new one, which the log tells.
+    /// True if this is the password. Blocks: the tenth wrong one makes a new password, which is logged.
     pub fn is_right(&self, presented: &str) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if is_same(state.password.as_bytes(), presented.as_bytes()) {
@@ -104,13 +104,13 @@ fn is_password(text: &str) -> bool {
     text.len() >= LETTERS && text.bytes().all(|octet| octet.is_ascii_graphic())
 }
 
-/// Takes the same time wherever the two differ.
+/// Compares in constant time.
 fn is_same(password: &[u8], presented: &[u8]) -> bool {
     let differ = password.iter().zip(presented).fold(0, |differ, (one, other)| differ | (one ^ other));
     !password.is_empty() && password.len() == presented.len() && differ == 0
 }
 
-/// Writes a new password beside the file, then puts it in its place.
+/// Writes a new password to a temporary file, then renames it.
 fn make(file: &Path) -> io::Result<String> {
     let password = new_password()?;
     let line = format!("{password}\n");

@@ -1,4 +1,4 @@
-//! Mail that leaves under another recipient than it came with: the sender that it gets, and the way back of what bounces.
+//! Forwarded mail: its rewritten sender, and the return of its bounces.
 
 use std::time::SystemTime;
 
@@ -11,7 +11,7 @@ use posthaste_smtp::{ForwardPath, ReversePath};
 
 use crate::config::error::ServeError;
 
-/// Rewrites senders by SRS, if the configuration says so.
+/// Rewrites senders by SRS, if configured.
 #[derive(Debug, Default)]
 pub(crate) struct Forwarding {
     srs: Option<(Srs, String)>,
@@ -22,9 +22,9 @@ pub(crate) struct Forwarding {
 pub(crate) enum Back {
     /// An ordinary address.
     Ordinary,
-    /// This sender, whose mail was forwarded.
+    /// The original sender of forwarded mail.
     Sender(ForwardPath),
-    /// An address that we have not written, or that is too old.
+    /// An SRS address that is not ours, or has expired.
     Invalid,
 }
 
@@ -36,7 +36,7 @@ impl Forwarding {
         Ok(Self { srs: section.map(open).transpose()? })
     }
 
-    /// The sender of a message that is forwarded: as it came if it is one of ours, empty, or too long to be rewritten.
+    /// The sender of a forwarded message: unchanged if it is one of ours, empty, or too long to be rewritten.
     pub fn sender(&self, sender: &ReversePath, directory: &Directory) -> ReversePath {
         let Some((srs, domain)) = &self.srs else { return sender.clone() };
         let is_ours = |domain: &AddressDomain| matches!(domain, AddressDomain::Name(name) if directory.is_ours(name));

@@ -1,4 +1,4 @@
-//! Certificates that the server has by itself, beside those of the configuration.
+//! Certificates obtained or made by the server, in addition to configured ones.
 
 use std::io;
 use std::sync::Arc;
