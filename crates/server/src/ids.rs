@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Makes names of the time this server began and a count, so none comes twice.
+/// Makes unique names from the server's start time and a counter.
 pub(crate) struct Ids {
     begun: String,
     next: AtomicU64,

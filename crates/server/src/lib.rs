@@ -1,7 +1,7 @@
 //! The Posthaste server: configuration, routing and the wiring between the protocol and the store.
 //!
-//! The binary uses this crate, and so does a test that wants the real server in its own process. It holds no protocol
-//! rules and no storage rules; those are in the crates nearer to the bytes.
+//! Used by the binary, and by tests that run the real server in process. It contains no protocol or storage rules;
+//! those are in the crates below.
 #![forbid(unsafe_code)]
 
 mod config;

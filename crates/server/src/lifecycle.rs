@@ -1,6 +1,6 @@
 //! The lifecycle of every part of the server: start, reload, drain, stop with a deadline.
 //!
-//! A new part is a [`Service`] and one [`Services::add`] in `server.rs`. The log alone is not one: it starts before the
+//! A new part is a [`Service`] and one [`Services::add`] in `server.rs`. Only the log is none: it starts before the
 //! first service and ends after the last, as all of them write to it.
 
 use std::future::{Future, poll_fn, ready};
@@ -22,17 +22,17 @@ pub(crate) trait Service: Send + Sync {
     /// Name in log lines and errors.
     fn name(&self) -> &'static str;
 
-    /// The server's act if this service ends before it is stopped.
+    /// The server's reaction if this service ends before it is stopped.
     fn on_failure(&self) -> OnFailure;
 
-    /// Puts `config` and its `directory` in force, as far as a running service can. What needs a restart has its old value in it. Returns what stays as it was because it
-    /// cannot be used; the log says why.
+    /// Applies `config` and its `directory`, as far as a running service can. Keys that need a restart have their old
+    /// value in it. Returns parts that stay unchanged because the new value is unusable; the log says why.
     fn reload(&mut self, config: &Config, directory: &Arc<Directory>) -> Vec<&'static str> {
         let _ = (config, directory);
         Vec::new()
     }
 
-    /// Takes nothing new from clients and finishes what they have begun, by `deadline`.
+    /// Accepts nothing new from clients and finishes open work, by `deadline`.
     fn drain(&mut self, deadline: Instant) -> Ending<'_> {
         let _ = deadline;
         Box::pin(ready(Ok(())))
@@ -41,11 +41,11 @@ pub(crate) trait Service: Send + Sync {
     /// Finishes its own work by `deadline`, and ends.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static>;
 
-    /// Ready once it has ended before it was stopped, which is a bug. Not called again after that.
+    /// Ready once it has ended before it was stopped, which is a bug. Must not be called again after that.
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-/// A drain or a stop under way.
+/// A drain or stop in progress.
 pub(crate) type Ending<'a> = Pin<Box<dyn Future<Output = Result<(), Unfinished>> + Send + 'a>>;
 
 /// Ends something on a thread that it may block.
@@ -74,16 +74,16 @@ pub(crate) fn drain_listeners(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unfinished(pub &'static str);
 
-/// The server's act when a service ends before it is stopped.
+/// The server's reaction when a service ends before it is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnFailure {
-    /// It stops and reports an error: without the service it would receive no mail, or keep none.
+    /// The server stops and reports an error: without the service it could not receive or keep mail.
     Stop,
     /// The server continues. The log names the function that is missing until a restart.
     GoOn(&'static str),
 }
 
-/// The services that run. Each may use those before it.
+/// The running services. Each may use earlier ones.
 #[derive(Default)]
 pub(crate) struct Services(Vec<Box<dyn Service>>);
 
@@ -103,8 +103,8 @@ impl Services {
         self.0.iter_mut().flat_map(|service| service.reload(config, directory)).collect()
     }
 
-    /// Waits for a service to end that the server cannot do without, and returns its name. Others that end are logged.
-    /// Dropping the future loses nothing.
+    /// Waits for the end of an essential service, and returns its name. Ends of others are logged. Dropping the future
+    /// loses nothing.
     pub async fn failed(&mut self) -> &'static str {
         loop {
             let failed = poll_fn(|cx| {
@@ -152,7 +152,7 @@ impl Services {
         in_time
     }
 
-    /// Stops all services in reverse order, without a drain: nothing was taken from clients.
+    /// Stops all services in reverse order, without a drain: no client was served yet.
     pub async fn stop(mut self, grace: Duration) {
         let common = Instant::now() + grace;
         while let Some(service) = self.0.pop() {
@@ -162,7 +162,7 @@ impl Services {
     }
 }
 
-/// True if all was finished by the deadline; the log says what was not.
+/// True if all finished by the deadline; the log names the others.
 async fn by(deadline: Instant, service: &'static str, ending: Ending<'_>) -> bool {
     let ended = timeout_at(deadline + OVERTIME, ending).await;
     match ended.unwrap_or(Err(Unfinished("it does not answer and is abandoned"))) {

@@ -1,4 +1,4 @@
-//! Lines of the log as `tracing-subscriber` writes them, but for fields with an empty text, which are left out.
+//! Log lines in the form of `tracing-subscriber`, without fields whose text is empty.
 
 use std::fmt::{self, Write as _};
 

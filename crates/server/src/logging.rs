@@ -1,4 +1,4 @@
-//! The log: one line an event on standard error, for people or as JSON.
+//! The log: one line for each event on standard error, as text or JSON.
 //!
 //! Text from the network is recorded as a string value, which both formats quote and escape. So it cannot begin a line
 //! of its own or steer a terminal.
@@ -23,15 +23,15 @@ use tracing_subscriber::{Layer, fmt};
 use crate::log_format::{JsonLines, PlainFields};
 use posthaste_config::{Log, LogDirective, LogFormat};
 
-/// Writes what is left in the log when it is dropped, and waits a second for that at most.
+/// Writes the rest of the log when dropped, with a timeout of a second.
 #[must_use = "dropping it ends the log"]
 #[derive(Debug)]
 pub struct LogGuard(Lines);
 
-/// Starts the log of this process. When one was started before, as an embedding program may have done, that one stays.
+/// Starts the log of this process. An existing one, such as of an embedding program, stays.
 ///
 /// # Panics
-/// When `log` was not checked, as [`Config::parse`](posthaste_config::Config::parse) does.
+/// If `log` was not checked, as by [`Config::parse`](posthaste_config::Config::parse) does.
 pub fn start(log: &Log) -> LogGuard {
     let lines = Lines::to(io::stderr());
     let directives = log.directives().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem}"));
@@ -53,20 +53,20 @@ pub fn start(log: &Log) -> LogGuard {
     LogGuard(lines)
 }
 
-/// The target of the lines that a part of a filter means.
+/// The log target of a filter's part.
 fn target(part: &str) -> String {
     let name = part.strip_prefix("posthaste_server::");
     let module = name.and_then(|name| LOG_TARGETS.iter().find(|(known, _)| *known == name));
     module.map_or_else(|| part.to_owned(), |(_, path)| format!("posthaste_server::{path}"))
 }
 
-/// An error as a line of the log in JSON, for when there is no log yet, or no longer.
+/// An error as a JSON log line, for use before the log starts or after it ends.
 pub fn error_line(message: &str) -> String {
     let line = serde_json::json!({ "timestamp": timestamp(), "level": "ERROR", "message": message });
     format!("{line}\n")
 }
 
-/// The present time as it stands in the log.
+/// The present time in log format.
 pub(crate) fn timestamp() -> String {
     let mut text = String::new();
     // Fails only if the text cannot be written to.
@@ -84,7 +84,7 @@ pub(crate) fn recent_lines() -> Vec<String> {
     STARTED.get().map_or_else(Vec::new, Lines::recent)
 }
 
-/// Lines on their way to the thread that writes them.
+/// Lines on their way to the writing thread.
 #[derive(Debug, Clone)]
 struct Lines(Arc<Shared>);
 
@@ -100,9 +100,9 @@ struct Shared {
 struct Queue {
     /// Whole lines that wait to be written.
     text: Vec<u8>,
-    /// The last lines, written or still waiting.
+    /// The last lines, written or waiting.
     recent: VecDeque<Vec<u8>>,
-    /// No more lines are taken; those that are there are written.
+    /// Accepts no more lines, and writes the present ones.
     ending: bool,
     ended: bool,
 }
@@ -118,7 +118,7 @@ impl Queue {
     }
 }
 
-/// A line as it would stand in a file.
+/// A line without colours.
 fn without_colours(line: &str) -> String {
     let mut plain = String::with_capacity(line.len());
     let mut rest = line.trim_end();
@@ -184,7 +184,7 @@ impl Drop for LogGuard {
     }
 }
 
-/// Takes a whole line with each write, as the layer makes them.
+/// Each write is a whole line, as made by the layer.
 impl Write for &Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut queue = self.queue();
@@ -216,14 +216,14 @@ impl<'a> MakeWriter<'a> for Lines {
     }
 }
 
-/// Lines that the page can show.
+/// Maximum lines for the page.
 const RECENT_LINES: usize = 1000;
-/// Octets of such a line.
+/// Maximum octets of such a line.
 const RECENT_LINE_BYTES: usize = 2000;
 static STARTED: OnceLock<Lines> = OnceLock::new();
-/// Octets of lines that wait to be written, about 10,000 of them; as many again may be with the thread that writes.
+/// Maximum octets of waiting lines, about 10,000 of them; the writing thread may have as many again.
 const WAITING_BYTES_MAX: usize = 4 << 20;
-/// Bytes that the thread keeps of the room that a burst has taken.
+/// Memory that the thread keeps after a burst.
 const KEPT_BYTES: usize = 64 << 10;
 /// Time for which the end of the process waits for the last lines.
 const PATIENCE: Duration = Duration::from_secs(1);

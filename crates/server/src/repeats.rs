@@ -1,7 +1,7 @@
-//! Bounds what the log says of one thing: the first few by themselves, then a count now and then.
+//! Limits log lines about one subject: the first few individually, then occasional counts.
 //!
-//! A full disk, a mailbox that cannot be written to or a client that guesses names causes the same line thousands of times a second. The
-//! lines that are left out are logged at the level `debug`.
+//! A full disk, a mailbox that cannot be written to or a client that guesses names causes the same line thousands of
+//! times a second. Omitted lines are logged at level `debug`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(crate) enum Kind {
     /// We have no space for a message: 452 4.3.1.
     NoSpace,
-    /// The store does not answer in time, or has too much to do.
+    /// The store does not answer in time, or is overloaded.
     Slow,
     /// The store is broken, or a file cannot be written.
     Broken,
@@ -27,7 +27,7 @@ pub(crate) enum Kind {
     NoMemory,
     /// Too much mail waits for other hosts: 452 4.3.1.
     QueueFull,
-    /// An account has sent to as many recipients as it may: 450 4.7.1.
+    /// An account has reached its limit of recipients: 450 4.7.1.
     OverQuota,
     /// A recipient cannot be verified: its next hop cannot be asked.
     NotVerified,
@@ -37,13 +37,13 @@ pub(crate) enum Kind {
     Refused,
     /// A client's recipient is refused.
     RefusedRecipient,
-    /// A client may not connect, or is a proxy that does not say whose connection it passes on.
+    /// A client may not connect, or is a proxy that does not name its client.
     RefusedConnection,
     /// The TLS handshake of a client failed.
     FailedTls,
     /// A client has logged in.
     Login,
-    /// A client has not shown that it is who it says.
+    /// A client failed to authenticate.
     FailedLogin,
     /// A client broke off.
     Abandoned,
@@ -92,10 +92,10 @@ impl Kind {
     }
 }
 
-/// The client or thing that a repeated log line is about.
+/// The subject of a repeated log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum About<'a> {
-    /// A client: its address, or none from a UNIX socket.
+    /// A client's address; none for a UNIX socket.
     Client(Option<IpAddr>),
     /// A mailbox, a directory, a key of the configuration.
     Name(&'a str),
@@ -111,7 +111,7 @@ impl fmt::Display for About<'_> {
     }
 }
 
-/// Counts what repeats. Who is refused again costs one short lock that few others want, and no memory.
+/// Counts repeats. A repeated refusal costs one short, rarely contended lock, and no memory.
 #[derive(Debug)]
 pub(crate) struct Repeats {
     hasher: RandomState,
@@ -136,7 +136,7 @@ struct Shard {
 
 #[derive(Debug)]
 struct Seen {
-    /// When the interval began.
+    /// Start of the interval.
     since: Instant,
     /// Logged since then.
     told: u64,
@@ -159,7 +159,7 @@ impl Repeats {
         lock(&self.shards[shard]).seen(kind, about, now).is_told(kind)
     }
 
-    /// Lines left out in intervals that are over, the most frequent first. `all`: also in those that are not.
+    /// Lines omitted in past intervals, the most frequent first. `all`: including running intervals.
     pub fn left_out(&self, now: Instant, all: bool) -> Vec<LeftOut> {
         let mut counts: HashMap<(Kind, String), u64> = HashMap::new();
         for shard in &self.shards {
@@ -222,7 +222,7 @@ impl Seen {
         is_told
     }
 
-    /// Ends an interval, and counts what it left out; `None`: it is not over.
+    /// Ends an interval, and counts its omitted lines; `None` if it is still running.
     fn end_interval(&mut self, now: Instant, all: bool) -> Option<u64> {
         if !all && now.saturating_duration_since(self.since) < INTERVAL {
             return None;
@@ -236,7 +236,7 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes what was left out: each of the most frequent, and how much there was of the rest.
+/// Logs omitted lines: the most frequent ones, and a sum of the rest.
 pub(crate) fn log(left_out: &[LeftOut]) {
     for LeftOut { kind, about, count } in left_out.iter().take(LINES_MAX) {
         if kind.is_ours() {
@@ -262,11 +262,11 @@ pub(crate) fn log(left_out: &[LeftOut]) {
 
 /// Time between two counts.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Mailboxes and clients that are counted apart, about.
+/// Approximate maximum of mailboxes and clients that are counted separately.
 const SUBJECTS_MAX: usize = 1024;
 const SHARDS: usize = 16;
 const OTHERS: &str = "others";
-/// Counts that are told at a time.
+/// Maximum counts logged at a time.
 const LINES_MAX: usize = 10;
 
 #[cfg(test)]

@@ -23,20 +23,20 @@ pub(crate) struct OwnCertificates {
     /// Certificates from an authority.
     pub obtained: Arc<CertificateList>,
     self_made: Arc<CertificateList>,
-    /// Answers by which authorities see that names are ours.
+    /// Challenges by which authorities verify our names.
     pub challenges: Challenges,
 }
 
 impl OwnCertificates {
-    /// The chooser of a listener with these certificates of the configuration, which come first.
+    /// The chooser of a listener with these configured certificates, which take precedence.
     pub fn chooser(&self, configured: &Arc<CertificateList>) -> CertificateChooser {
         CertificateChooser::new(vec![Arc::clone(configured), Arc::clone(&self.obtained)], Arc::clone(&self.self_made))
     }
 
-    /// Makes sure that no listener with TLS is without a certificate. Blocks.
+    /// Ensures that each listener with TLS has a certificate. Blocks.
     ///
     /// # Errors
-    /// The self-made one can be neither used nor made. One that was in force stays.
+    /// The self-made one can be neither used nor made. A present one stays in force.
     fn prepare(&self, config: &Config) -> io::Result<()> {
         if self_made::users(config).next().is_none() {
             return Ok(());
@@ -54,11 +54,11 @@ pub(crate) struct CertificateService {
 }
 
 const NAME: &str = "certificates";
-/// Time between two looks at the self-made certificate.
+/// Interval between checks of the self-made certificate.
 const DAY: Duration = Duration::from_secs(86_400);
 
 impl CertificateService {
-    /// Begins, once the data directory is there.
+    /// Starts it; the data directory must exist.
     ///
     /// # Errors
     /// [`ServeError::Service`]: a listener would have TLS without a certificate.
@@ -91,7 +91,7 @@ fn daily(own: OwnCertificates, config: Config) -> JoinHandle<()> {
     })
 }
 
-/// Logs an error; true if there was none.
+/// Logs an error; true without one.
 fn told(prepared: io::Result<()>) -> bool {
     prepared.inspect_err(|error| tracing::error!(error = error.to_string(), "cannot make a certificate")).is_ok()
 }

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::ids::unix_micros;
 
-/// The domains of one configuration. A reload begins anew.
+/// The domains of one configuration. A reload starts over.
 #[derive(Debug)]
 pub(crate) struct OwnDomains {
     config: Config,
@@ -26,9 +26,9 @@ pub(crate) struct OwnDomains {
 /// Known records of a domain.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnownRecords {
-    /// A round of questions is under way, or waits for its turn.
+    /// True while a check runs or waits.
     pub is_asking: bool,
-    /// The last round, and when it ended, in seconds since 1970.
+    /// The last check, and its end in seconds since 1970.
     pub last: Option<(i64, Result<DomainCheck, String>)>,
 }
 
@@ -46,7 +46,7 @@ struct Check {
     last: Option<(i64, Result<DomainCheck, String>)>,
 }
 
-/// A round under way. It ends with this, by a panic too.
+/// A running check. It ends when this is dropped, even by a panic.
 struct Round {
     checks: Arc<Mutex<Checks>>,
     domain: String,
@@ -62,14 +62,15 @@ impl OwnDomains {
         &self.config
     }
 
-    /// Their names in lower-case A-labels, those of aliases too, at most [`DOMAINS_MAX`].
+    /// Their names in lower-case A-labels, including aliases, at most [`DOMAINS_MAX`].
     pub fn names(&self) -> BTreeSet<String> {
         let names = self.config.domains.iter().flat_map(|of| [&of.name].into_iter().chain(&of.domain_aliases));
         names.filter_map(|name| domain_name(name)).take(DOMAINS_MAX).collect()
     }
 
-    /// The last round of questions about the records of a domain. If that was a minute ago, the next one begins: it takes seconds, and is not waited for. A few at a time.
-    /// `directory` is that of the configuration. `None`: the domain is none of ours. Within a runtime.
+    /// The last check of a domain's records. If it is a minute old, another one starts in the background, with a
+    /// limited number at a time. `directory` is that of the configuration. `None`: the domain is not ours. Needs a
+    /// runtime.
     pub fn records(&self, directory: &Arc<Directory>, domain: &str) -> Option<KnownRecords> {
         let domain = domain_name(domain).filter(|name| directory.is_ours(name))?;
         let mut checks = lock(&self.checks);
@@ -140,9 +141,9 @@ const DNS: u16 = 53;
 const HTTPS: u16 = 443;
 /// Domains that are listed.
 const DOMAINS_MAX: usize = 1000;
-/// Rounds at a time: each has a thread.
+/// Concurrent checks: each has a thread.
 const CHECKS_MAX: usize = 2;
-/// Within that time, all who ask share a round.
+/// Time for which a check is reused.
 const CHECK_AGE_MAX: Duration = Duration::from_secs(60);
 /// All questions of a round.
 const CHECK_TIME: Duration = Duration::from_secs(60);

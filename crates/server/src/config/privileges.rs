@@ -15,7 +15,7 @@ use posthaste_config::{Config, Loaded, OwnerRules, Rights, UserIdentity};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrivilegeError {
-    /// Somebody else than root has started it.
+    /// The process was not started by root.
     #[error("only root can become `{user}`: start as root, or as that user and without `user` in the configuration")]
     NotRoot {
         /// The user to become.
@@ -29,12 +29,12 @@ pub enum PrivilegeError {
         /// The system's error.
         error: io::Error,
     },
-    /// The user cannot use what is there.
+    /// The user cannot use existing files or directories.
     #[error("{} belongs to uid {owner}, and `{user}` cannot write to it; run chown -R {user}: {}", path.display(), above.display())]
     Owner {
         /// The path.
         path: PathBuf,
-        /// The directory that ought to be given to the user with all that is in it.
+        /// The directory to give to the user with its content.
         above: PathBuf,
         /// The owner now.
         owner: u32,
@@ -51,7 +51,7 @@ pub enum PrivilegeError {
         /// The process's user.
         uid: u32,
     },
-    /// `owner` gives mail to other users, and the server will lack the right to do so.
+    /// `owner` gives mail to other users, but the server will lack the right to do so.
     #[error("{0}; or leave `owner` out")]
     OwnerRightsMissing(String),
     /// Programs and files would have the rights of root.
@@ -60,7 +60,7 @@ pub enum PrivilegeError {
     /// Another user could make the server run programs.
     #[error("{0}")]
     ConfigFile(String),
-    /// The kernel refuses, or did not do what it said.
+    /// The kernel refused the change, or it had no effect.
     #[error("cannot become `{user}`: {error}")]
     Kernel {
         /// The user.
@@ -70,9 +70,10 @@ pub enum PrivilegeError {
     },
 }
 
-/// Becomes the user of the configuration, if it names one. Directories that are missing are made for that user first.
+/// Switches to the configured user, if any. Missing directories are made for that user first.
 ///
-/// Call it while the process has one thread: the kernel changes the user of the calling thread alone, and later threads inherit it.
+/// Call it while the process has one thread: the kernel changes only the calling thread, and later threads inherit its
+/// user.
 ///
 /// # Errors
 /// See [`PrivilegeError`].
@@ -96,7 +97,7 @@ pub(crate) fn give_up(config: &Config) -> Result<(), PrivilegeError> {
     check_directories(&directories, &identity)
 }
 
-/// Sees that the process is the user of the configuration, if it names one.
+/// Checks that the process runs as the configured user, if any.
 ///
 /// # Errors
 /// [`PrivilegeError::OtherUser`].
@@ -110,7 +111,7 @@ pub(crate) fn check_user(config: &Config) -> Result<(), PrivilegeError> {
     }
 }
 
-/// The group that a server started as root will have: what it makes before is for that one.
+/// The future group of a server started as root: earlier files get this group.
 pub(crate) fn group_to_be(config: &Config) -> Option<u32> {
     let identity = config.identity().unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
     identity.filter(|_| geteuid().is_root()).map(|identity| identity.gid)
@@ -129,13 +130,13 @@ fn directories(config: &Config) -> Vec<PathBuf> {
     all
 }
 
-/// Mode of a new directory: others than the server may have to get through to the mail.
+/// Mode of a new directory: users other than the server may have to pass through to the mail.
 fn dir_mode(config: &Config, path: &Path) -> u32 {
     let is_passed = *path == config.storage.mail && OwnerRules::of(&config.domains).are_for_others();
     if is_passed { 0o711 } else { 0o700 }
 }
 
-/// Sees that mail can be given to those whose it is.
+/// Checks that mail can be given to its owners.
 ///
 /// # Errors
 /// [`PrivilegeError::OwnerRightsMissing`].
@@ -185,7 +186,7 @@ pub(crate) fn check_file(loaded: &Loaded) -> Result<(), PrivilegeError> {
     }
 }
 
-/// Makes the mail directory so that the owners of the mail can get through it, if it is not there.
+/// Makes a missing mail directory that the owners of the mail can pass through.
 pub(crate) fn make_mail_directory(config: &Config) -> io::Result<()> {
     let mail = &config.storage.mail;
     let own =
@@ -196,7 +197,7 @@ pub(crate) fn make_mail_directory(config: &Config) -> io::Result<()> {
     }
 }
 
-/// Makes a directory, and all that is missing above it, for a user. What is there is left alone.
+/// Makes a directory and missing ones above it, for a user. Existing ones are not changed.
 fn make_for(path: &Path, identity: &UserIdentity, mode: u32) -> io::Result<()> {
     if path.as_os_str().is_empty() || path.exists() {
         return Ok(());
@@ -232,8 +233,8 @@ fn set_identity_of_thread(identity: &UserIdentity) -> io::Result<()> {
     Ok(set_thread_res_uid(uid, uid, uid)?)
 }
 
-/// The server's user, if this process is root and that user is another. It is the user of the configuration; where a supervisor sets the user, the owner of
-/// the data directory.
+/// The server's user, if this process is root and the user is another one: the configured user, else the owner of the
+/// data directory.
 pub(crate) fn servers_user(config: &Config) -> Option<UserIdentity> {
     let owner = || {
         let found = std::fs::metadata(&config.storage.data).ok()?;
@@ -254,8 +255,8 @@ pub(crate) fn as_servers_user<T: Send>(config: &Config, act: impl FnOnce() -> T 
     done.map(|done| (identity, done))
 }
 
-/// Sees whether the user of the configuration could use the directories that exist. Needs no change of the user: root judges by owner and
-/// permission bits alone.
+/// Checks that the configured user could use the existing directories. Does not switch users: root checks owner and
+/// permission bits.
 ///
 /// # Errors
 /// [`PrivilegeError::NotRoot`], [`PrivilegeError::Owner`].
@@ -275,12 +276,12 @@ pub(crate) fn check_storage(config: &Config) -> Result<(), PrivilegeError> {
     })
 }
 
-/// Refuses directories that a server of another user has left unusable: better said now than when mail comes.
+/// Refuses directories that a server with another user has left unusable: at the start instead of when mail arrives.
 fn check_directories(directories: &[PathBuf], identity: &UserIdentity) -> Result<(), PrivilegeError> {
     check_directories_by(directories, identity, |path, metadata| access(path, needed(metadata)).is_ok())
 }
 
-/// Access that the server needs to files and directories of its own.
+/// Access that the server needs to its own files and directories.
 fn needed(metadata: &Metadata) -> Access {
     if metadata.is_dir() { Access::WRITE_OK | Access::EXEC_OK } else { Access::WRITE_OK }
 }

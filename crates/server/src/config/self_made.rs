@@ -1,4 +1,4 @@
-//! The self-signed certificate that listeners use until there is another. It encrypts, and proves no identity.
+//! The self-signed certificate of listeners without another one. It encrypts, but proves no identity.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -15,18 +15,18 @@ use rustls::sign::CertifiedKey;
 use posthaste_config::{Config, Listener, ListenerTls};
 
 const LIFE: Duration = Duration::from_secs(365 * 86_400);
-/// Time before its end at which it is made anew.
+/// Time before its expiry at which it is renewed.
 const RENEWED_BEFORE: Duration = Duration::from_secs(30 * 86_400);
 /// Clocks of clients may be slow.
 const BACKDATED: Duration = Duration::from_secs(86_400);
 
-/// Listeners that have TLS and for which the configuration names no certificate.
+/// Listeners with TLS and without a configured certificate.
 pub(crate) fn users(config: &Config) -> impl Iterator<Item = &Listener> {
     config.listeners.iter().filter(|of| of.tls_mode() != ListenerTls::Off && of.certificate_files().is_empty())
 }
 
-/// Reads the certificate for `host_name`. Makes a new one if there is none, if others can read its key, if it is for another name, and a month before its
-/// end. A key that is secret stays, so that TLSA records of it stay true. Blocks.
+/// Reads the certificate for `host_name`. Makes a new one if it is missing, for another name, or about to expire, or if
+/// others can read its key. A secret key stays, so that its TLSA records stay valid. Blocks.
 ///
 /// # Errors
 /// It can be neither used nor made.
@@ -60,7 +60,7 @@ fn kept(file: &Path, host_name: &str, now: SystemTime) -> Option<Arc<CertifiedKe
     (certificate_has_name(&kept, host_name) && now + RENEWED_BEFORE < end).then_some(kept)
 }
 
-/// A certificate of this key or a new one, and both as PEM.
+/// A certificate for this key or a new one, both as PEM.
 fn make(
     host_name: &str,
     now: SystemTime,

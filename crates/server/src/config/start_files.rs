@@ -1,5 +1,5 @@
-//! Everything that a configuration names and that is not there to be written to: certificates, passwords, keys, secrets, rules, templates. Read by a start, before
-//! it binds, and by `config check`, so that the two cannot differ.
+//! Reads all input files named in a configuration: certificates, passwords, keys, secrets, rules, templates. Used by a
+//! start, before it binds, and by `config check`, so that the two cannot differ.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use posthaste_config::Config;
 pub(crate) struct StartFiles {
     /// TLS of each listener, in their order.
     pub tls: Vec<TlsInForce>,
-    /// The certificates that they have beside those of the configuration.
+    /// Certificates in addition to the configured ones.
     pub own: OwnCertificates,
     pub logins: Arc<Logins>,
     pub signers: Arc<DomainSigners>,
@@ -37,7 +37,8 @@ pub(crate) struct RelayFiles {
     pub bounces: BounceFiles,
     pub forwarding: Forwarding,
     pub notices: Notices,
-    /// An error only of this machine: without `dns.servers` it has to name some. Who sends no mail to other hosts needs none.
+    /// The resolver; an error concerns this machine: without `dns.servers` it must name some. Not needed without mail
+    /// to other hosts.
     pub resolver: Result<Arc<Resolver>, SetupError>,
     pub routing: Routing,
     pub shaping: Arc<ShapingRules>,
@@ -76,7 +77,7 @@ impl StartFiles {
 }
 
 impl RelayFiles {
-    /// Reads what the relay needs. Blocks.
+    /// Reads the relay's files. Blocks.
     ///
     /// # Errors
     /// All problems, at least one.
@@ -114,7 +115,7 @@ pub(crate) fn load_logins(config: &Config, directory: &Directory) -> Result<Arc<
     }
 }
 
-/// Finds hosts as the configuration says; this server is none of them.
+/// A resolver with the configured settings, which skips this server as a mail host.
 pub(crate) fn resolver(config: &Config) -> Result<Resolver, SetupError> {
     let own = config.listeners.iter().filter_map(|listener| listener.socket.address.as_ref()?.parse().ok());
     Ok(Resolver::new(&config.dns)?.with_own([&config.host_name], own))

@@ -56,17 +56,17 @@ impl MailServer {
         Some(lines.text())
     }
 
-    /// Remarks of a start that [`first_minute_banner`](Self::first_minute_banner) leaves out.
+    /// Remarks of a start that [`first_minute_banner`](Self::first_minute_banner) omits.
     pub(crate) fn remarks(&self) -> Vec<String> {
         self.notes().into_iter().chain(damaged(&self.replayed)).collect()
     }
 
-    /// The mail that the start restored; `None`: the spool was empty.
+    /// The mail restored by the start; `None` if the spool was empty.
     pub(crate) fn restored(&self) -> Option<String> {
         (self.replayed.messages > 0).then(|| restored(&self.replayed))
     }
 
-    /// The text that a start prints: where it listens, what it receives, how to try it.
+    /// The text printed at a start: listeners, domains, and how to try it.
     pub fn banner(&self) -> String {
         let mut out = format!("Posthaste {} as {}\n", env!("CARGO_PKG_VERSION"), self.config.host_name);
         for address in self.addresses() {
@@ -118,7 +118,7 @@ impl MailServer {
         displaced.collect()
     }
 
-    /// Limits of the system that are lower than those of the configuration, and ports that others have.
+    /// System limits below the configured ones, and ports in use by others.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let backlog = self.addresses.backlog;
@@ -139,7 +139,7 @@ impl MailServer {
         notes
     }
 
-    /// Commands that send a message and read it; empty where mail is not taken in plain text.
+    /// Commands that send a message and read it; empty if no listener accepts mail in plain text.
     fn trial(&self, domains: &[&str]) -> String {
         let open = self.addresses.smtp.filter(|_| takes_plain_mail(&self.config));
         let (Some(address), [domain, ..]) = (open, domains) else { return String::new() };
@@ -168,12 +168,12 @@ impl MailServer {
         out
     }
 
-    /// The first TCP address where mail is read by a protocol.
+    /// The first TCP address of a protocol for reading mail.
     fn reading_at(&self, protocol: ListenerProtocol) -> Option<SocketAddr> {
         self.addresses.reading.iter().find(|(spoken, _)| *spoken == protocol).map(|(_, address)| *address)
     }
 
-    /// The addresses where mail is read by a protocol.
+    /// The addresses of a protocol for reading mail.
     fn readers(&self, protocol: ListenerProtocol) -> Vec<String> {
         let of_protocol = self.addresses.reading.iter().filter(|(spoken, _)| *spoken == protocol);
         let unix = self.config.reading_listeners().filter(|listener| listener.protocol == protocol);
@@ -228,7 +228,7 @@ impl FirstMinute {
     }
 }
 
-/// Files that this process may have open; each connection is one. `None` for any number.
+/// Limit of open files of this process; each connection is one. `None`: unlimited.
 fn files_max() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
@@ -258,7 +258,7 @@ fn damaged(report: &Restored) -> Option<String> {
     (places + batches > 0).then(|| format!("spool: {places_text}, {batches_text}; see the log"))
 }
 
-/// True if the first SMTP listener takes mail in the clear and without a login, as the example of the banner sends it.
+/// True if the first SMTP listener accepts mail in the clear and without a login, like the banner's example.
 fn takes_plain_mail(config: &Config) -> bool {
     let first = config.mail_listeners().find(|listener| listener.protocol == ListenerProtocol::Smtp);
     first.is_some_and(|listener| {
@@ -267,7 +267,7 @@ fn takes_plain_mail(config: &Config) -> bool {
     })
 }
 
-/// A user that the banner can name: the first that there is.
+/// A user for the banner's example: the first one.
 fn example_user(config: &Config) -> String {
     match config.domains.first().map(|domain| &domain.users) {
         Some(posthaste_config::Users::Listed(users)) => users.first().map_or("postmaster", String::as_str).to_owned(),

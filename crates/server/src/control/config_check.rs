@@ -69,11 +69,12 @@ pub fn check_config(loaded: &Loaded) -> ConfigFindings {
 /// A reason why a server would not start.
 struct Problem {
     text: String,
-    /// The server's user may have rights that this one lacks, or a supervisor makes what is missing.
+    /// True if the server's user may have further rights, or a supervisor creates missing files.
     is_of_user: bool,
 }
 
-/// Everything that would stop a start, short of binding sockets and of opening the spool, which may be in use. Its kind is compared.
+/// Everything that would stop a start, except binding sockets and opening the spool, which may be in use. The spool's
+/// kind is compared.
 fn problems(loaded: &Loaded) -> Vec<Problem> {
     let config = &loaded.config;
     // Root reads what it names, and then becomes the user of the configuration: that is the start itself.
@@ -118,7 +119,7 @@ fn out_of_reach(loaded: &Loaded) -> Vec<String> {
     errors.map(|error| format!("the server's user, uid {}, cannot read this: {error}", user.uid)).collect()
 }
 
-/// The reason why a directory, or a file in it, could not be made.
+/// Why a directory, or a file in it, could not be made.
 fn unmakeable(key: &str, path: &Path) -> Option<String> {
     // It is made with all that lies above it.
     let there = path.ancestors().map(here).find(|path| path.exists())?;
@@ -135,7 +136,7 @@ fn unknown_logins(loaded: &Loaded) -> Vec<String> {
     unknown.map(|name| format!("auth.recipient_rates: there is no login `{name}`")).collect()
 }
 
-/// Warnings that depend on the machine and may be otherwise where, or when, the server is started; or that are no reason not to start.
+/// Warnings that depend on the machine and may differ when the server is started, or that do not prevent a start.
 fn warnings(config: &Config) -> Vec<String> {
     let mut warnings: Vec<String> = config.listeners.iter().filter_map(tcp_listener).collect();
     let storage = &config.storage;
@@ -184,7 +185,7 @@ fn warnings(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// Why mail of local programs would not be taken, or could be taken away.
+/// Why mail of local programs would be refused, or could be stolen.
 fn pickup(config: &Config) -> Option<String> {
     let path = Some(&config.pickup.directory).filter(|_| config.pickup.enabled)?;
     // The first start makes it.
@@ -219,7 +220,7 @@ fn log_size(storage: &Storage) -> Option<String> {
     })
 }
 
-/// Why mail would be accepted that cannot be delivered, if its floor is not below that of the spool.
+/// Why accepted mail could be undeliverable, if the floor is not below that of the spool.
 fn floors(storage: &Storage) -> Option<String> {
     let device_of =
         |path: &Path| path.ancestors().find_map(|path| std::fs::metadata(here(path)).ok()).map(|at| at.dev());
@@ -249,7 +250,7 @@ fn cannot_run(program: &Path) -> Option<String> {
     }
 }
 
-/// Why mail could not be delivered there by this user.
+/// Why this user could not deliver mail there.
 fn unusable(transport: &Transport) -> Option<String> {
     let why = match transport.kind() {
         TransportKind::Program(arguments) => cannot_run(Path::new(arguments.first()?))?,
@@ -297,7 +298,7 @@ fn tcp_listener(listener: &Listener) -> Option<String> {
     tcp(address).map(|why| format!("listener {address}: {why}"))
 }
 
-/// Why the server could not listen there, and whether that is so only now.
+/// Why the server could not listen there, and true if that is temporary.
 fn unix_listener(listener: &Listener) -> Option<(String, bool)> {
     let path = listener.socket.unix.as_ref()?;
     let dir = here(path.parent().unwrap_or(Path::new("")));
@@ -348,7 +349,7 @@ fn may_take_low_ports() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_BIND_SERVICE))
 }
 
-/// The directory that a relative path begins in has an empty name.
+/// The directory of a relative path without a parent, whose name is empty.
 fn here(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }

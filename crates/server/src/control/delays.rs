@@ -1,21 +1,21 @@
-//! Destinations that do not take their mail: a line for the page, with the reason.
+//! Destinations that do not accept their mail: a line for the page, with the reason.
 
 use posthaste_admin::{Attention, Urgency};
 use posthaste_units::count;
 
-/// Mail that waits for one destination, without what an operator holds.
+/// Mail that waits for one destination, without held mail.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Delay {
     /// Recipients that are not suspended.
     pub free: u64,
-    /// Recipients that had an attempt, suspended ones included.
+    /// Recipients with an attempt, including suspended ones.
     pub deferred: u64,
     /// Age of the oldest.
     pub age_secs: i64,
 }
 
 impl Delay {
-    /// A few old recipients are typing errors, and many new ones a mailing.
+    /// True if an operator should look: a few old recipients are typing errors, and many new ones a mailing.
     pub fn needs_somebody(self) -> bool {
         self.free >= RECIPIENTS_MIN && self.deferred >= self.free / 2 && self.age_secs >= AGE_SECS_MIN
     }
@@ -30,7 +30,7 @@ impl Delay {
     }
 }
 
-/// A time as people say it, in the unit that suits it.
+/// A rounded time in a suitable unit.
 pub(crate) fn rough(secs: i64) -> String {
     let minutes = ((secs + 30) / 60).max(1);
     match ((minutes + 30) / 60, minutes) {
@@ -44,7 +44,7 @@ pub(crate) fn rough(secs: i64) -> String {
 const RECIPIENTS_MIN: u64 = 100;
 /// Greylisting and most outages are over by then.
 const AGE_SECS_MIN: i64 = 1800;
-/// Lines at most: many destinations fail together for one reason.
+/// Maximum lines: often many destinations fail for the same reason.
 pub(crate) const DELAYS_MAX: usize = 5;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The room on the server's file systems, looked at without waiting for a disk that hangs.
+//! Free space of the server's file systems, checked without waiting for a hanging disk.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -10,18 +10,18 @@ use posthaste_admin::{Attention, DiskRoom, Urgency};
 
 use posthaste_config::Storage;
 
-/// A file system at a look.
+/// A file system, when it was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileSystem {
     pub device: u64,
     pub free_bytes: u64,
     pub total_bytes: u64,
-    /// Files that can still be made; `None` where the file system has no such bound.
+    /// Number of files that can still be made; `None` if unlimited.
     pub free_inodes: Option<u64>,
 }
 
 impl FileSystem {
-    /// Blocks, and for as long as the disk likes.
+    /// Blocks, even for long.
     fn of(path: &Path) -> io::Result<Self> {
         let (found, disk) = (std::fs::metadata(path)?, rustix::fs::statvfs(path)?);
         let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
@@ -36,7 +36,7 @@ impl FileSystem {
 
 type Look = Arc<dyn Fn(&Path) -> io::Result<FileSystem> + Send + Sync>;
 
-/// The places of a server, each with what is known of its disk.
+/// The directories of a server, each with the state of its disk.
 pub(crate) struct Disks {
     look: Look,
     places: Arc<Places>,
@@ -45,7 +45,7 @@ pub(crate) struct Disks {
 struct Places {
     each: [Place; 3],
     looks: Mutex<[Looks; 3]>,
-    /// A look has ended.
+    /// Notified when a check has ended.
     ended: Condvar,
 }
 
@@ -56,7 +56,7 @@ struct Place {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Looks {
-    /// When the look began that a thread waits for. One at a time, so that a disk that hangs holds one thread.
+    /// Start of the check on which a thread waits. One at a time, so that a hanging disk blocks one thread.
     running: Option<Instant>,
     found: Option<FileSystem>,
 }
@@ -64,7 +64,7 @@ struct Looks {
 /// The answers of all disks.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskReport {
-    /// Each file system once, with all that it holds; without those that do not answer.
+    /// Each file system once, with its directories; without those that do not answer.
     pub rooms: Vec<DiskRoom>,
     /// Disks that do not answer.
     pub attention: Vec<Attention>,
@@ -72,7 +72,7 @@ pub(crate) struct DiskReport {
     pub spool: Option<FileSystem>,
 }
 
-/// Wait for all disks together.
+/// Timeout for all disks together.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Disks {
@@ -87,7 +87,7 @@ impl Disks {
         Self { look, places: Arc::new(Places { each, looks: Mutex::default(), ended: Condvar::new() }) }
     }
 
-    /// Looks at all disks, and waits for those that answer soon. Blocks for [`PATIENCE`] at most.
+    /// Checks all disks, and waits briefly for their answers. Blocks for [`PATIENCE`] at most.
     pub fn report(&self) -> DiskReport {
         let begun = Instant::now();
         for index in 0..self.places.each.len() {

@@ -1,4 +1,4 @@
-//! HTTP at work: sockets, tokens, certificates; the API and the page are those of `posthaste-admin`.
+//! The HTTP service: sockets, tokens, certificates. API and page are in `posthaste-admin`.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ const NAME: &str = "HTTP";
 type NamingProxies = Arc<RwLock<Arc<Vec<IpNet>>>>;
 type Injecting = Arc<RwLock<Arc<InjectNetworks>>>;
 
-/// All listeners of HTTP, which end together.
+/// All HTTP listeners, which end together.
 pub(crate) struct HttpService {
     api: AdminApi<Overview>,
     each: Vec<OneListener>,
@@ -54,7 +54,7 @@ impl HttpService {
 }
 
 impl HttpService {
-    /// Serves those who connect. `None`: no listener speaks HTTP.
+    /// Serves HTTP clients. `None` without an HTTP listener.
     ///
     /// # Errors
     /// [`ServeError::Service`]: also if others can read the file of tokens.

@@ -1,4 +1,4 @@
-//! `posthaste route`: the way of mail to another host, as the configuration has it. No running server is asked.
+//! `posthaste route`: the configured route of mail to another host, found without a running server.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::receive::settings::Settings;
 use crate::receive::tenants::Labels;
 use posthaste_config::{Config, ListenerAuth, Loaded};
 
-/// Finds ways for the mail of one sender.
+/// Finds routes for the mail of one sender.
 #[derive(Debug)]
 struct OutboundRoutes {
     settings: Settings,
@@ -36,7 +36,7 @@ struct OutboundRoutes {
     runtime: Runtime,
 }
 
-/// Reasons why no way can be found.
+/// Why no route can be found.
 #[derive(Debug, thiserror::Error)]
 pub enum OutboundError {
     /// A file of the configuration cannot be used.
@@ -50,7 +50,7 @@ pub enum OutboundError {
     NoListener(String),
 }
 
-/// Reads what a route depends on: routes with their passwords and certificates, logins if one is named.
+/// Reads the routes with their passwords and certificates, and logins if one is named.
 ///
 /// # Errors
 /// See [`OutboundError`].
@@ -148,7 +148,7 @@ impl RouteFinder for OutboundRoutes {
     }
 }
 
-/// The sessions by which a sender can bring its mail: one, or one at each listener that lets it.
+/// The possible sessions of a sender: one, or one at each listener that accepts it.
 fn sessions(
     config: &Config,
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! The server's state as the page shows it: counters, streams, disks, and what needs somebody.
+//! The server's state for the page: counters, streams, disks, and problems for the operator.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,20 +37,20 @@ pub(crate) struct Overview {
     settings: Mutex<Shown>,
     public: PublicFiles,
     disks: Disks,
-    /// The spool's file system was short of space at the last look.
+    /// True if the spool's file system was short of space at the last check.
     is_short: AtomicBool,
     /// Time of the start, in seconds since 1970.
     started: i64,
 }
 
-/// The part of the configuration that is shown.
+/// The displayed part of the configuration.
 struct Shown {
     config: Config,
-    /// Certificates that expire, all with their ends, and when they were looked at.
+    /// Certificates about to expire, expiry of all certificates, and the time of the check.
     expiring: Option<(Instant, Vec<CertificateWarning>, Vec<CertificateEnd>)>,
 }
 
-/// The time between two looks at certificates.
+/// Interval between checks of certificates.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(600);
 /// Destinations in a list.
 const DESTINATIONS_MAX: usize = 50;
@@ -81,7 +81,7 @@ impl Overview {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
 
-    /// The configuration, certificates that expire, and all of them with their ends.
+    /// The configuration, certificates about to expire, and expiry of all.
     fn shown(&self) -> (Storage, String, Vec<CertificateWarning>, Vec<CertificateEnd>) {
         let mut shown = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         let Shown { config, expiring } = &mut *shown;
@@ -97,7 +97,7 @@ impl Overview {
 }
 
 impl Overview {
-    /// Recipients of each tenant of the configuration: any word can be a tenant where a header field names it.
+    /// Recipients of each configured tenant: others are arbitrary words from a header field.
     fn tenants(&self, counts: &[NamedCount]) -> Vec<(String, u64)> {
         let counts: HashMap<&str, u64> = counts.iter().map(|count| (&*count.name, count.recipients)).collect();
         let shown = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -321,7 +321,7 @@ impl ServerView for Overview {
     }
 }
 
-/// The event log, read as it grows.
+/// Follows the event log.
 struct Following {
     reader: Reader,
     line: Vec<u8>,
@@ -329,11 +329,11 @@ struct Following {
     tenant: Option<String>,
 }
 
-/// Lines of one look, shown or not.
+/// Lines of one read, matching or not.
 const LINES_AT_ONCE: usize = 10_000;
 
 impl Following {
-    /// Passes what there is.
+    /// Skips existing events.
     fn move_to_end(&mut self) {
         while matches!(self.reader.next(&mut self.line), Ok(next) if !matches!(next, Next::End)) {}
     }
@@ -405,8 +405,8 @@ fn not_delivering(mailboxes_stand_still: bool, relay_stuck: Option<&str>) -> Opt
     here.or(relay_stuck.map(|_| "the queue for other hosts is stuck".to_owned()))
 }
 
-/// Things in the queues that need the operator: a limit that is reached, and suspensions, which are easily forgotten.
-/// For a tenant, only those of its own mail.
+/// Queue problems that need the operator: a reached limit, and suspensions, which are easily forgotten. For a tenant,
+/// only those of its own mail.
 fn of_queues(relays: &[Relay], tenant: Option<&str>) -> Vec<Attention> {
     let mut attention = Vec::new();
     let is_shown = |of: &str| tenant.is_none_or(|tenant| of == tenant);
@@ -452,7 +452,7 @@ fn of_queues(relays: &[Relay], tenant: Option<&str>) -> Vec<Attention> {
     attention
 }
 
-/// Destinations that hold up much mail, the largest first. `now` is in seconds since 1970. Blocks.
+/// Destinations with much waiting mail, the largest first. `now` is in seconds since 1970. Blocks.
 pub(crate) fn delays(relays: &[Relay], tenant: Option<&str>, now: i64) -> Vec<Attention> {
     // Held mail is old by somebody's decision: neither its age nor its attempts are the destination's.
     let selection = Selection { tenant: tenant.map(Into::into), is_held: Some(false), ..Selection::default() };
@@ -503,7 +503,7 @@ fn streams(receiver: &Receiver, troubles: &[Trouble]) -> Vec<StreamStatus> {
     all.map(|(name, behind)| StreamStatus { trouble: trouble(&name), name, behind }).collect()
 }
 
-/// True if the spool takes no mail for want of space.
+/// True if the spool accepts no mail for lack of space.
 fn is_short(storage: &Storage, disk: FileSystem) -> bool {
     disk.free_bytes < storage.free_bytes_min
         || disk.free_inodes.is_some_and(|free| free < storage.free_inodes_min as u64)

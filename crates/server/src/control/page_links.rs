@@ -1,4 +1,4 @@
-//! Links that open the page: made for the banner and for `posthaste page`.
+//! Links to the page, for the banner and for `posthaste page`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ impl PageLinkMaker {
         Self { links, urls, is_first_minute }
     }
 
-    /// Makes a link for a session of `secs` seconds with `scopes`; empty: the usual ones. `None` if no HTTP listener
-    /// has a TCP address.
+    /// Makes a link for a session of `secs` seconds with `scopes`; empty: the default ones. `None` without a TCP
+    /// address for HTTP.
     pub fn link(&self, scopes: &[Scope], secs: u64) -> Option<String> {
         let url = self.urls.first()?;
         Some(format!("{url}#k={}", self.links.make(self.or_usual(scopes), secs).reveal()))
@@ -63,7 +63,8 @@ impl PageLinkMaker {
 
 pub(crate) const NO_PAGE: &str = "this server has no page: a [[listener]] with protocol = \"http\" shows one";
 
-/// The page's address in a browser: by name where others can connect, since the certificate and the check of `Host` want one.
+/// The page's URL for a browser: with the host name if others can connect, as the certificate and the check of `Host`
+/// require it.
 fn url(config: &Config, address: SocketAddr, is_encrypted: bool) -> String {
     let is_behind_proxy = config.http_listeners().any(|listener| listener.socket.proxies.is_some());
     let name = config.http.names.first().unwrap_or(&config.host_name);

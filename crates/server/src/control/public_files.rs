@@ -9,12 +9,12 @@ use posthaste_admin::PublicFile;
 use posthaste_config::{Config, Listener, ListenerAuth, ListenerProtocol, ListenerTls};
 
 const MTA_STS: &str = "/.well-known/mta-sts.txt";
-/// Paths where mail programs look, at the domain itself and at its `autoconfig.` name.
+/// Paths requested by mail programs, at the domain itself and at its `autoconfig.` name.
 const AUTOCONFIG: [&str; 2] = ["/.well-known/autoconfig/mail/config-v1.1.xml", "/mail/config-v1.1.xml"];
-/// Senders keep the policy for a week.
+/// Senders cache the policy for a week.
 const POLICY_SECS: u32 = 7 * 86_400;
 
-/// The files that one configuration has for everybody.
+/// The public files of one configuration.
 pub(crate) struct PublicFiles {
     challenges: Challenges,
     shown: RwLock<Arc<Shown>>,

@@ -11,7 +11,7 @@ use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_op
 
 use crate::config::error::ServeError;
 
-/// The service manager that started this process and wants to know its state.
+/// The service manager that started this process and expects notifications.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     ready_fd: Option<File>,
@@ -25,7 +25,7 @@ impl Supervisor {
         Ok(Self { ready_fd: ready_fd.map(open).transpose()? })
     }
 
-    /// All listeners are bound and the spool is replayed. A supervisor that cannot be told is no reason not to serve.
+    /// Reports that all listeners are bound and the spool is replayed. A failed notification does not stop the server.
     pub fn ready(&mut self) {
         // Closed afterwards.
         if let Some(Err(error)) = self.ready_fd.take().map(|mut file| file.write_all(b"ready\n")) {
@@ -34,13 +34,13 @@ impl Supervisor {
         notify_systemd("READY=1");
     }
 
-    /// A shutdown begins.
+    /// Reports the beginning of a shutdown.
     pub fn stopping(&self) {
         notify_systemd("STOPPING=1");
     }
 }
 
-/// A descriptor of our own to the same open file. `BorrowedFd::borrow_raw` would need unsafe code.
+/// Duplicates a descriptor. `BorrowedFd::borrow_raw` would need unsafe code.
 fn duplicate(number: u32) -> std::io::Result<File> {
     let number = i32::try_from(number).ok().filter(|number| *number > 2);
     let number = number.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "not a descriptor for this"))?;

@@ -24,12 +24,12 @@ pub struct ServeOptions {
     pub config: Option<PathBuf>,
     /// Format of log lines; overrides the configuration.
     pub log_format: Option<LogFormat>,
-    /// A descriptor that a line is written to once all listeners are bound and the spool is replayed.
+    /// A descriptor to which a line is written once all listeners are bound and the spool is replayed.
     pub ready_fd: Option<u32>,
 }
 
-/// Runs the server until SIGTERM or SIGINT; what `posthaste serve` does. A second of these signals calls `at_once`, which ends
-/// the process: nothing may be waited for then, not even a store whose disk does not answer.
+/// Runs the server until SIGTERM or SIGINT: the implementation of `posthaste serve`. A second signal calls `at_once`,
+/// which ends the process without waiting, as a disk may not answer.
 ///
 /// # Errors
 /// See [`ServeError`].
@@ -43,11 +43,11 @@ pub fn serve(options: ServeOptions, at_once: fn() -> std::convert::Infallible) -
 pub struct ServeFailure {
     /// The error.
     pub error: ServeError,
-    /// Format of the log, as far as it was known: JSON asks for [`error_line`](crate::logging::error_line).
+    /// Format of the log, as far as known: for JSON print [`error_line`](crate::logging::error_line).
     pub log_format: LogFormat,
 }
 
-/// `format` becomes that of the configuration once it is read.
+/// `format` is set to the configured one once that is read.
 // No generics here: with them the whole start would be compiled once more, in the program.
 fn run_process(
     options: ServeOptions,
@@ -102,7 +102,7 @@ impl Source {
         config
     }
 
-    /// After an error everything stays as it was.
+    /// After an error nothing is changed.
     fn read_again(&mut self) -> Result<Config, ConfigError> {
         let loaded = self.loaded.again(self.file.as_deref())?;
         crate::config::privileges::check_owners(&loaded.config).map_err(|error| loaded.error(error.to_string()))?;
@@ -192,7 +192,8 @@ async fn run(
     match at_once() {}
 }
 
-/// Has the server stop as a service manager does, for a token by this name. It counts as no signal: the manager's own, which follows, must not end the drain.
+/// Starts a drain like a service manager, for a token with this name. It does not count as a signal: the manager's own,
+/// which follows, must not cut the drain short.
 pub(crate) fn drain_for(token: &str) {
     tracing::info!(token, "a request by HTTP asks for the drain");
     DRAIN.notify_one();
@@ -201,7 +202,7 @@ pub(crate) fn drain_for(token: &str) {
 /// A process has one server, as it has one set of signals.
 static DRAIN: Notify = Notify::const_new();
 
-/// Logs at the end what the next start has to do.
+/// Logs the remaining work for the next start at the end.
 fn tell_left(stopped: &Stopped, spool: &Path) {
     let spool = spool.display().to_string();
     let Stopped { in_time, for_mailboxes, for_transports } = *stopped;
@@ -225,7 +226,7 @@ fn tell_left(stopped: &Stopped, spool: &Path) {
     tracing::info!(in_time, waiting, waiting_for_transports, "stopped");
 }
 
-/// SIGTERM and SIGINT. From its making on they no longer end the process by themselves.
+/// Receives SIGTERM and SIGINT. Once made, they no longer end the process by themselves.
 struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -236,7 +237,7 @@ impl StopSignals {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for the next of them.
+    /// Waits for the next signal.
     async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -282,7 +283,7 @@ fn announce(server: &MailServer, directory: &Directory, supervisor: &mut Supervi
     }
 }
 
-/// Time between two looks at certificates.
+/// Interval between checks of certificates.
 const DAY: Duration = Duration::from_secs(86_400);
 
 fn tell_expiring(config: &Config) {
@@ -291,7 +292,7 @@ fn tell_expiring(config: &Config) {
     }
 }
 
-/// The answer to who has asked at the control socket: what needs a restart, and what cannot be used.
+/// The answer to a reload request: keys that need a restart, and unusable values.
 fn reload(server: &mut MailServer, source: &mut Source) -> Result<Value, String> {
     match source.read_again() {
         Ok(config) => {
@@ -321,7 +322,7 @@ fn reload(server: &mut MailServer, source: &mut Source) -> Result<Value, String>
     }
 }
 
-/// Takes as many as it may: the soft limit is kept low for programs that use select(2), which this one does not.
+/// Raises the limit of open files: the soft limit is kept low for programs that use select(2), which this one does not.
 fn raise_files_max() {
     let limit = getrlimit(Resource::Nofile);
     // That it stays as it is, is said in the banner.

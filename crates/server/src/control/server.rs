@@ -41,7 +41,7 @@ use crate::services::watch::{OpeningWatch, Watch};
 use crate::services::webhooks::Webhooks;
 use posthaste_config::{Config, ListenerTls, NeedsRestart};
 
-/// The end of a server.
+/// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped {
     /// True if all sessions ended in time.
@@ -98,13 +98,13 @@ impl MailServer {
         }
     }
 
-    /// The TCP addresses that it listens on, with the ports that were taken.
+    /// Its TCP addresses, with the chosen ports.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses.tcp
     }
 
-    /// Puts `config` in force for new connections and recipients, as far as a running server can. Open sessions go on.
-    /// Returns the changes that need a restart.
+    /// Applies `config` to new connections and recipients, as far as possible without a restart. Open sessions
+    /// continue. Returns the changes that need a restart.
     ///
     /// # Panics
     /// When the configuration was not checked, as [`Config::parse`] does.
@@ -133,14 +133,14 @@ impl MailServer {
         Reloaded { restart, kept }
     }
 
-    /// Waits until a part fails that receiving needs, and names it. Only a bug can cause that, and [`shutdown`](Self::shutdown) is all that is left. Other
-    /// parts that fail are logged. Dropping the future loses nothing.
+    /// Waits until a part fails that receiving needs, and returns its name. Only a bug can cause that; call
+    /// [`shutdown`](Self::shutdown) then. Failures of other parts are logged. Dropping the future loses nothing.
     pub async fn failed(&mut self) -> &'static str {
         self.services.failed().await
     }
 
-    /// Takes no more connections, lets open transactions finish for `limits.shutdown_secs`, writes out what was
-    /// received, for as long again at most, and ends.
+    /// Accepts no more connections, waits up to `limits.shutdown_secs` for open transactions, then as long again for
+    /// writing received mail, and ends.
     pub async fn shutdown(self) -> Stopped {
         let in_time = self.services.shutdown(Duration::from_secs(self.config.limits.process.shutdown_secs)).await;
         let (for_mailboxes, for_transports) = self.receiver.destinations().left();
@@ -166,7 +166,7 @@ struct Started {
     reloads: mpsc::Receiver<ReloadAsked>,
 }
 
-/// Starts clearing `tmp/`. Not without the table of mailboxes, which knows the files in `tmp/` that are copies.
+/// Starts cleaning `tmp/`. Needs the table of mailboxes, which knows the copies in `tmp/`.
 fn begin_tidy(config: &Config, mailboxes: Option<Arc<MaildirStore>>, are_unreadable: bool) -> Option<Tidy> {
     let place = move |path: &MailboxPath| match &mailboxes {
         Some(mailboxes) => mailboxes.place_copies(path).map_err(|error| error.to_string()),
@@ -186,7 +186,7 @@ fn control_mailboxes(config: &Config, store: Arc<MaildirStore>, receiver: &Recei
     ControlMailboxes::new(config, store, Arc::new(maildir_of))
 }
 
-/// Starts each service after those that it uses. If one fails, the others are in `services`, to be stopped.
+/// Starts each service after those that it uses. On failure the started ones are in `services`, to be stopped.
 async fn start_services(
     services: &mut Services,
     bound: Bound,
@@ -267,7 +267,7 @@ async fn start_services(
     Ok(Started { receiver, addresses, replayed, is_indexing, page, reloads })
 }
 
-/// Notes the streams that are not open. Mail is received and kept without them.
+/// Notes the streams that are not open. Mail is still received and kept.
 fn note_stuck_streams(
     stuck: &StuckStreams,
     failed: Option<UnreadableMailboxes>,

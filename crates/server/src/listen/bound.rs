@@ -11,7 +11,7 @@ use crate::config::certificates::TlsInForce;
 use crate::listen::listening::{connection_limits, rules, unix_access};
 use posthaste_config::{Config, Listener, ListenerTls};
 
-/// Ports that are tried where no listener is configured, the default first.
+/// Ports tried if no listener is configured, the default first.
 const PORTS_TRIED: u16 = 100;
 
 /// Sockets that listen, for each listener of some protocols in their order.
@@ -19,11 +19,11 @@ const PORTS_TRIED: u16 = 100;
 pub(crate) struct BoundListeners(pub Vec<(Vec<Bound>, TlsInForce)>);
 
 impl BoundListeners {
-    /// Listens at the places of `listeners`; `tls` has an entry for each, in their order. Waits until `deadline` for a predecessor that is ending. Where
-    /// the configuration names no listener, the next free port is taken in place of one that is busy.
+    /// Listens at the places of `listeners`; `tls` has an entry for each, in their order. Waits until `deadline` for a
+    /// predecessor that is ending. Without a configured listener, a busy port is replaced by the next free one.
     ///
     /// # Errors
-    /// The first place that cannot be had.
+    /// The first place that failed.
     pub fn bind<'a>(
         config: &Config,
         listeners: impl Iterator<Item = &'a Listener>,
@@ -42,7 +42,7 @@ impl BoundListeners {
         bound.collect::<Result<_, ListenError>>().map(Self)
     }
 
-    /// The TCP addresses, with the ports that were taken, each with the TLS of its listener.
+    /// The TCP addresses, with the chosen ports, each with the TLS of its listener.
     pub fn tcp(&self) -> impl Iterator<Item = (SocketAddr, ListenerTls)> {
         self.0
             .iter()

@@ -1,4 +1,4 @@
-//! Listeners: sockets from the configuration, with the settings of each; all of them as one service.
+//! Listeners: configured sockets with their settings, all as one service.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::receive::logins::mechanisms;
 use crate::receive::settings::Settings;
 use posthaste_config::{Config, Listener, ListenerAuth, ListenerProtocol, ListenerTls, Network};
 
-/// All listeners of mail, which end together.
+/// All mail listeners, which end together.
 pub(crate) struct Listeners {
     receiver: Receiver,
     /// TLS of each, in their order.
@@ -39,11 +39,11 @@ pub(crate) struct Listeners {
     running: Option<RunningServer>,
 }
 
-/// Sockets that listen, and what was read before.
+/// Listening sockets, and the files read before.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub sockets: Sockets,
-    /// The certificates that all listeners have beside those of the configuration.
+    /// The certificates of all listeners, in addition to configured ones.
     pub own: OwnCertificates,
     pub relay: RelayFiles,
     pub engine: EngineLogin,
@@ -64,9 +64,9 @@ pub(crate) struct Sockets {
 /// Addresses for clients.
 #[derive(Debug, Clone)]
 pub(crate) struct Addresses {
-    /// The TCP addresses, with the ports that were taken.
+    /// The TCP addresses, with the chosen ports.
     pub tcp: Vec<SocketAddr>,
-    /// The first of them that speaks SMTP.
+    /// The first one with SMTP.
     pub smtp: Option<SocketAddr>,
     /// Addresses of IMAP and POP3 listeners.
     pub reading: Vec<(ListenerProtocol, SocketAddr)>,
@@ -76,7 +76,7 @@ pub(crate) struct Addresses {
 }
 
 impl Listeners {
-    /// Serves those who connect, and who have connected since the sockets were bound.
+    /// Serves clients, including those that have connected since the sockets were bound.
     ///
     /// # Errors
     /// [`ServeError::Service`].
@@ -106,7 +106,7 @@ impl Service for Listeners {
         OnFailure::Stop
     }
 
-    /// Applies to new connections and recipients. Open sessions go on.
+    /// Applies to new connections and recipients. Open sessions continue.
     fn reload(&mut self, config: &Config, directory: &Arc<Directory>) -> Vec<&'static str> {
         let mut kept = Vec::new();
         match load_logins(config, directory) {
@@ -162,7 +162,8 @@ impl Service for Listeners {
 
 const NAME: &str = "listeners";
 
-/// Reads what the configuration names, and listens. A predecessor that was killed has its sockets until the kernel has taken it apart, so this waits a little.
+/// Reads the configured files, and listens. A killed predecessor keeps its sockets until the kernel has cleaned up, so
+/// this waits a little.
 ///
 /// # Errors
 /// The first problem of [`StartFiles::read`], or [`ServeError::Listen`].
@@ -214,7 +215,7 @@ fn builder(config: &Config, tls: &[TlsInForce], mechanisms: &[String]) -> Server
     })
 }
 
-/// The rights of a UNIX socket: the group that the server will have may connect, too.
+/// Access rights of a UNIX socket: the server's future group may connect, too.
 pub(crate) fn unix_access(config: &Config, listener: &Listener) -> UnixAccess {
     let access = listener.unix_access();
     let mut access = access.unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
@@ -232,7 +233,7 @@ pub(crate) fn connection_limits(config: &Config) -> ConnectionLimits {
     ConnectionLimits { connections, connections_per_address, networks: networks.collect() }
 }
 
-/// A listener of mail: who may connect, and the sessions of each network. `mechanisms`: of AUTH, where it is offered.
+/// A mail listener: its rules, and the session settings of each network. `mechanisms`: for AUTH, if offered.
 fn settings(config: &Config, listener: &Listener, tls: &TlsInForce, mechanisms: &[String]) -> ListenerSettings {
     let each = || config.networks.iter().flat_map(Network::each);
     let has_tls = tls.mode != ListenerTls::Off;
@@ -254,7 +255,7 @@ fn settings(config: &Config, listener: &Listener, tls: &TlsInForce, mechanisms: 
     ListenerSettings { configs, rules: rules(config, listener), certificate: tls.certificate() }
 }
 
-/// Rules of who may connect to a listener.
+/// Rules for connections to a listener.
 pub(crate) fn rules(config: &Config, listener: &Listener) -> Rules {
     // A network with a number of its own has it everywhere.
     let networks = config.networks.iter().flat_map(Network::each).map(|(network, own)| {
@@ -274,7 +275,8 @@ pub(crate) fn rules(config: &Config, listener: &Listener) -> Rules {
     }
 }
 
-/// Offers AUTH if the listener does. Where a password could be read on the way, TLS comes first; without TLS, as when its certificate could not be read again, there is no AUTH.
+/// Offers AUTH if the listener does. If a password could be read on the way, TLS is required first; without TLS, such
+/// as after a failed reload of its certificate, there is no AUTH.
 fn with_auth(
     mut config: SmtpConfig,
     listener: &Listener,
@@ -289,8 +291,8 @@ fn with_auth(
     config
 }
 
-/// Offers DSN to clients that may relay, unless the policy decides: a success notice goes to any sender that the
-/// client names. `own` is for the smallest network around `network`.
+/// Offers DSN to clients that may relay, unless the policy decides: a success notice goes to any sender that the client
+/// names. `own`: the policy of the smallest network around `network`.
 fn with_dsn(
     mut smtp_config: SmtpConfig,
     config: &Config,
@@ -313,7 +315,7 @@ fn with_dsn(
     smtp_config
 }
 
-/// Time for which a start waits for a process that is being ended to let its sockets go, or its spool.
+/// Time for which a start waits for a predecessor's sockets and spool.
 pub(crate) const PREDECESSOR_PATIENCE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Sockets: listeners of SMTP and LMTP, of IMAP and POP3, and the part that all protocols share.
+//! Sockets: listeners of SMTP and LMTP, of IMAP and POP3, and the part common to all protocols.
 
 pub(crate) mod bound;
 pub(crate) mod listening;

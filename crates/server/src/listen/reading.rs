@@ -1,4 +1,5 @@
-//! Users read their mail by IMAP and POP3: sockets, certificates, logins. The sessions are those of `posthaste-imap` and `posthaste-pop3`.
+//! Mail reading by IMAP and POP3: sockets, certificates, logins. The sessions are in `posthaste-imap` and
+//! `posthaste-pop3`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,7 +26,7 @@ use crate::receive::handler::Receiver;
 
 const NAME: &str = "IMAP and POP3";
 
-/// The TCP addresses where mail is read, each with its protocol.
+/// The TCP addresses for reading mail, each with its protocol.
 pub(crate) fn addresses(bound: &BoundListeners, config: &Config) -> Vec<(ListenerProtocol, SocketAddr)> {
     let each = config.reading_listeners().zip(&bound.0);
     let of = each.flat_map(|(listener, (sockets, _))| {
@@ -42,7 +43,7 @@ pub(crate) struct ReadingService {
 }
 
 impl ReadingService {
-    /// Serves the mailboxes of `store` to those who connect.
+    /// Serves the mailboxes of `store` to clients.
     ///
     /// # Errors
     /// [`ServeError::Service`].
@@ -127,7 +128,7 @@ fn imap_config(config: &Config, listener: &Listener, served: &ServedListener) ->
     imap
 }
 
-/// A proxy may be on another machine, whatever the address of its client is.
+/// A proxy may be on another machine, whatever its client's address.
 fn needs_tls(listener: &Listener, mode: ListenerTls) -> bool {
     mode == ListenerTls::Required || listener.socket.proxy_protocol
 }
@@ -204,7 +205,7 @@ impl Service for ReadingService {
         OnFailure::GoOn("nobody can connect by IMAP and POP3")
     }
 
-    /// Applies to new connections. The users and passwords are those of the receiver.
+    /// Applies to new connections. Users and passwords are the receiver's.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         let mut kept = Vec::new();
         for (listener, (served, imap)) in config.reading_listeners().zip(&mut self.each) {

@@ -17,9 +17,9 @@ use posthaste_search::{FolderFiles, IndexError, Searcher};
 
 use posthaste_config::Search;
 
-/// A newer commit is not looked for again so soon: what came with it is read.
+/// Interval of checks for a newer commit; newer messages are read meanwhile.
 const COMMIT_KEPT: Duration = Duration::from_secs(1);
-/// Folders whose files are remembered, and how many files of all.
+/// Maximum folders whose files are cached, and maximum of all files.
 const FOLDERS_MAX: usize = 64;
 const FILES_MAX: usize = 4_000_000;
 

@@ -1,4 +1,4 @@
-//! The author of a message, read strictly: a From that may be read as several addresses names none.
+//! The author of a message, read strictly: an ambiguous From names none.
 
 use posthaste_directory::Address;
 use posthaste_directory::names::folded_domain;
@@ -12,7 +12,7 @@ pub(crate) struct Author {
     from_fields: u8,
     /// Domains of the last From field, read widely.
     domains: Vec<String>,
-    /// Resent-From of the newest block, which stands above the others (RFC 5322 section 3.6.6).
+    /// Resent-From of the newest block, which is above the others (RFC 5322 section 3.6.6).
     resent_from: Named,
     is_resent: bool,
 }
@@ -22,7 +22,7 @@ enum Named {
     #[default]
     Missing,
     One(Address),
-    /// Several addresses, a group, or what readers may take for either.
+    /// Several addresses, a group, or an ambiguous field.
     Unclear,
 }
 

@@ -1,4 +1,4 @@
-//! A node of a cluster, as reception and commands know it.
+//! A cluster node, for reception and commands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,30 +12,30 @@ use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 
 /// A node of a cluster, for receiving mail and for the operator's commands.
 pub(crate) trait NodeControl: Send + Sync {
-    /// Its shards, as it knows them and as the engine answers now. Blocks.
+    /// Its shards, as known to it and to the engine now. Blocks.
     fn status(&self) -> ClusterStatus;
 
     /// The engine's settings, and the nodes by their cells. Takes some seconds. Blocks.
     fn check(&self) -> ClusterCheck;
 
-    /// Gives all shards away and takes none any more, until the process starts again. Returns once this node holds none, which may be never while no other
-    /// member is in sync: the request stays in force when nobody waits any more. Blocks.
+    /// Gives all shards away and takes none until the process restarts. Returns once this node owns none; it may wait
+    /// forever while no other member is in sync. The request stays in force if nobody waits any more. Blocks.
     fn drain(&self);
 
-    /// Has a shard go to a node, or to the member in sync that has the most. Returns at once: [`status`](Self::status) shows the new owner.
-    /// Nothing happens if this node does not own it, or the other one cannot take it.
+    /// Gives a shard to a node, or to the most advanced member in sync. Returns at once: [`status`](Self::status) shows
+    /// the new owner. Does nothing if this node does not own it, or the other one cannot take it.
     fn move_shard(&self, shard: u16, to: Option<&str>);
 
-    /// Takes a dead node off the list of nodes. It takes some seconds. Blocks.
+    /// Removes a dead node. Takes some seconds. Blocks.
     ///
     /// # Errors
-    /// There is none of this name, it runs, or the engine does not answer.
+    /// No such node, it runs, or the engine does not answer.
     fn remove_node(&self, node: &str) -> Result<(), String>;
 
-    /// Lets a node that was taken off the list start again. Blocks.
+    /// Re-admits a removed node. Blocks.
     ///
     /// # Errors
-    /// There is none of this name, it is on the list, or the engine does not answer.
+    /// No such node, it was not removed, or the engine does not answer.
     fn add_node(&self, node: &str) -> Result<(), String>;
 
     /// Looks for half a minute whether anybody acts for a shard, and says what may be lost if this node opens it. Blocks.
@@ -53,10 +53,10 @@ pub(crate) trait NodeControl: Send + Sync {
     /// Changes what all nodes have in common: durable in the engine when it returns. Waits a few seconds until all have it. Blocks.
     ///
     /// # Errors
-    /// The engine does not answer: the text says whether it may have happened.
+    /// The engine does not answer: the text says if the change may have been made.
     fn share(&self, changes: &[SharedChange]) -> Result<Spread, String>;
 
-    /// Shows the entries of this node's suppression list that are wanted, until `show` returns false. Blocks.
+    /// Passes matching entries of this node's suppression list to `show`, until it returns false. Blocks.
     ///
     /// # Errors
     /// The list cannot be read.
@@ -74,7 +74,8 @@ pub(crate) trait NodeControl: Send + Sync {
     /// The suspension of a scope that was last made or ended for all nodes.
     fn suspension(&self, scope: &Named) -> Option<SharedSuspension>;
 
-    /// Begins a transaction: under the shard that this node is the home of, or, unless it must be that, under another one that it owns. `None`: it takes no mail now.
+    /// Begins a transaction under this node's home shard, or, if permitted, under another owned one. `None`: it accepts
+    /// no mail now.
     fn begin(&self, must_be_home: bool) -> Option<Begun>;
 
     /// True while this node owns a shard that [`begin`](Self::begin) would take once the engine answers again.
@@ -127,13 +128,13 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// `held`: what holds the shard.
+    /// `held`: a guard of the shard.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
     pub fn new(shard: Arc<ShardQueue>, held: Box<dyn Send + Sync>) -> Self {
         Self { shard, _held: held }
     }
 
-    /// The shard that takes the message.
+    /// The shard of the message.
     pub fn shard(&self) -> &Arc<ShardQueue> {
         &self.shard
     }

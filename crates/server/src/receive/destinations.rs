@@ -30,7 +30,7 @@ pub(crate) struct Destinations {
     events: Option<EventRecorder>,
     transports: Arc<Late<Transports>>,
     remote: Arc<RemoteHosts>,
-    /// All of them, in the order in which their entries stand in a batch.
+    /// All destinations, in the order of their entries in a batch.
     list: Vec<Arc<dyn Destination>>,
     /// Streams that are not open although they should be.
     stuck: Arc<StuckStreams>,
@@ -52,7 +52,7 @@ impl Destinations {
         Self { intake, maildirs, mailboxes, events, transports, remote, list, stuck: Arc::default() }
     }
 
-    /// Has all mail be accepted by another spool, that of a shard: only for other hosts. Events are no part of its batches.
+    /// Passes all mail to another spool, that of a shard: only for other hosts. Events are no part of its batches.
     pub fn accepted_by(self, intake: Intake) -> Self {
         let transports = self.transports.clone();
         let queue = self.remote.queue().clone();
@@ -60,7 +60,7 @@ impl Destinations {
         Self { intake, events, list: vec![transports as Arc<dyn Destination>, queue], ..self }
     }
 
-    /// All of them.
+    /// All destinations.
     #[cfg(feature = "cluster")]
     pub fn list(&self) -> &[Arc<dyn Destination>] {
         &self.list
@@ -71,7 +71,7 @@ impl Destinations {
         &self.intake
     }
 
-    /// Intake and destinations of mail that comes under a shard of a cluster, or under none.
+    /// Intake and destinations of mail under a shard of a cluster, or under none.
     pub fn under<'a>(&'a self, shard: Option<&'a ShardQueue>) -> (&'a Intake, &'a [Arc<dyn Destination>]) {
         match shard {
             Some(shard) => (shard.intake(), shard.destinations()),
@@ -79,7 +79,7 @@ impl Destinations {
         }
     }
 
-    /// All intakes: one, or that of each shard.
+    /// All intakes: one, or one for each shard.
     pub fn intakes(&self) -> Vec<&Intake> {
         match self.remote.shards() {
             [] => vec![&self.intake],
@@ -87,7 +87,7 @@ impl Destinations {
         }
     }
 
-    /// Streams of all spools by name, and how many of their batches wait.
+    /// Streams of all spools by name, with the number of their waiting batches.
     pub fn streams(&self) -> Vec<(String, u64)> {
         let mut all: Vec<(String, u64)> = Vec::new();
         for stream in self.intakes().into_iter().flat_map(|intake| intake.spool().streams()) {
@@ -99,7 +99,7 @@ impl Destinations {
         all
     }
 
-    /// Why a spool takes no mail any more.
+    /// Why a spool accepts no more mail.
     pub fn poisoned(&self) -> Option<Arc<str>> {
         self.intakes().into_iter().find_map(|intake| intake.spool().poisoned())
     }
@@ -128,10 +128,10 @@ impl Destinations {
         &self.stuck
     }
 
-    /// Checks if a place takes mail for `recipients` recipients now, under a shard of a cluster or under none.
+    /// Checks if a place accepts mail for `recipients` recipients now, under a shard of a cluster or under none.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason of a refusal.
     pub fn check(&self, shard: Option<&ShardQueue>, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
         self.under(shard).1.iter().try_for_each(|destination| destination.check(place, recipients))
     }
@@ -166,12 +166,12 @@ impl Destinations {
         self.maildirs.figures()
     }
 
-    /// Reasons why their mail does not go on.
+    /// Why their mail does not proceed.
     pub fn troubles(&self) -> Vec<Trouble> {
         self.list.iter().flat_map(|destination| destination.troubles()).collect()
     }
 
-    /// Tries at once what waits for a retry.
+    /// Retries waiting mail at once.
     pub fn retry(&self) {
         self.list.iter().for_each(|destination| destination.retry());
     }
@@ -186,15 +186,15 @@ impl Destinations {
         self.maildirs.is_file_of(message.get(), name)
     }
 
-    /// Mail that was accepted for a mailbox until now is not delivered any more: see [`LocalDelivery::remove_mailbox`].
+    /// Cancels the delivery of mail accepted so far for a mailbox: see [`LocalDelivery::remove_mailbox`].
     ///
     /// # Errors
-    /// It cannot be noted, or mail is still being written there at the deadline.
+    /// It cannot be recorded, or mail is still being written there at the deadline.
     pub fn forget_mailbox(&self, mailbox: &str, deadline: Instant) -> Result<(), String> {
         self.maildirs.remove_mailbox(mailbox, deadline).map_err(|error| error.to_string())
     }
 
-    /// Workers of the spool and of destinations that are stuck, or go on.
+    /// Workers of the spool and of destinations that became stuck, or continued.
     pub fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker> {
         let spools = self.intakes().into_iter().flat_map(|intake| intake.spool().look_for_stuck(now));
         let destinations = self.all().flat_map(|destination| destination.look_for_stuck(now));
@@ -203,7 +203,7 @@ impl Destinations {
     }
 }
 
-/// Access to one destination, for the operator's commands.
+/// Access to single destinations, for the operator's commands.
 impl Receiver {
     /// Transports that are opened later.
     pub fn late_transports(&self) -> &Arc<Late<Transports>> {
@@ -220,7 +220,7 @@ impl Receiver {
         self.destinations().remote.relay()
     }
 
-    /// All open relays: one, or in a cluster that of each shard that this node owns, by the ids of their messages.
+    /// All open relays: one, or in a cluster one for each owned shard, in the order of their message ids.
     pub fn relays(&self) -> Vec<Relay> {
         self.destinations().remote.relays()
     }
@@ -233,7 +233,7 @@ pub(crate) struct Late<D> {
 }
 
 impl<D> Late<D> {
-    /// `is_own`: whether a place is one of its own.
+    /// `is_own`: true for its own places.
     pub fn new(is_own: fn(&MailPlace) -> bool) -> Self {
         Self { opened: OnceLock::new(), is_own }
     }
@@ -253,7 +253,7 @@ impl<D> Late<D> {
     }
 }
 
-/// The refusal of mail whose destination is not open.
+/// The refusal of mail for a destination that is not open.
 pub(crate) fn not_open() -> NotTaken {
     NotTaken {
         cause: NotTakenCause::NotOpen,

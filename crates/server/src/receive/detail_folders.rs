@@ -6,7 +6,8 @@ use std::sync::Arc;
 use posthaste_maildir::{MailRoot, MailboxPath};
 use posthaste_mailstore::mailbox_of_folder;
 
-/// Finds the folder of a detail below `root`: with its very name, else without regard to case. A dot in the detail stands between levels. No path is made of what a stranger wrote.
+/// Finds the folder of a detail below `root`: with the same name, else ignoring case. A dot in the detail separates
+/// levels. No path is made from text of strangers.
 pub(crate) fn find_folder(root: &Path, inbox: &str, detail: &str) -> Option<Arc<str>> {
     let root = MailRoot::open(root).ok()?;
     let inbox = MailboxPath::parse(inbox).ok()?;

@@ -1,4 +1,4 @@
-//! The event log as a service, and what is told to it.
+//! The event log as a service, and the functions that record events.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -33,11 +33,12 @@ pub(crate) const HELP: &str =
     "no events are recorded; once the disk of the spool can be written, start the server again";
 
 impl Events {
-    /// Opens the log if it is enabled. Otherwise drops the entries that an earlier run left for it, which would stay
-    /// in the spool forever.
+    /// Opens the log if it is enabled. Otherwise drops entries of an earlier run, which would stay in the spool
+    /// forever.
     ///
     /// # Errors
-    /// The log's stream cannot be registered, or there can be no more threads. Trouble with its files is told in the log, and mail is received all the same.
+    /// The log's stream cannot be registered, or a thread cannot be started. File errors are logged, and mail is still
+    /// received.
     pub fn open(config: &Config, spool: &Arc<dyn Spool>) -> Result<Option<Self>, StreamOpenError> {
         let events = &config.events;
         if !events.enabled {
@@ -97,7 +98,7 @@ impl Service for Events {
         OnFailure::GoOn("events are left out of the event log; those before wait in the spool")
     }
 
-    /// Writes what the spool has brought.
+    /// Writes all entries of the spool.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         Box::pin(async move {
             let end = move || {
@@ -117,7 +118,7 @@ impl Service for Events {
     }
 }
 
-/// Tells the log what becomes of targets: each destination has its words for that.
+/// Records the outcome of targets in the log, for each destination.
 #[derive(Debug)]
 pub(crate) struct Outcomes(pub EventRecorder);
 
@@ -202,7 +203,7 @@ pub(crate) fn command(
     })));
 }
 
-/// An accepted or refused login. `session` is that of SMTP, if it is one; only the operator sees the reason of a failure.
+/// An accepted or refused login. `session` is that of SMTP, if any; only the operator sees the reason of a failure.
 pub(crate) fn login(
     recorder: &EventRecorder,
     peer: &Peer,
@@ -229,7 +230,7 @@ pub(crate) fn login(
     })));
 }
 
-/// A client as the log and events have it. Of one that a proxy has named, the port is not known.
+/// A client's name in the log and in events. The port is unknown for a client named by a proxy.
 pub(crate) fn peer_name(peer: &Peer) -> String {
     match peer {
         Peer::Tcp { remote, .. } if remote.port() == 0 => remote.ip().to_string(),
@@ -237,7 +238,7 @@ pub(crate) fn peer_name(peer: &Peer) -> String {
     }
 }
 
-/// A file in the pickup directory that cannot be read, and the user that has put it there.
+/// An unreadable file in the pickup directory, and the user who placed it there.
 pub(crate) fn pickup(recorder: &EventRecorder, file: &str, uid: Option<u32>, why: &str) {
     let peer = uid.map_or(String::new(), |uid| Peer::Local { uid }.to_string());
     recorder.note(&without_session(RefusalStage::Message, file, peer, why));

@@ -3,7 +3,8 @@
 use posthaste_smtp::command::Hold;
 use posthaste_smtp::{MailFrom, Reply};
 
-/// Refuses a message that expires before it leaves, at `now`, in seconds since 1970. For how long it may be held back the session knows, as it was announced.
+/// Refuses a message that expires before it may leave, at `now`, in seconds since 1970. The session has checked the
+/// announced limit of the hold.
 pub(crate) fn check(mail: &MailFrom, now: i64) -> Result<(), Reply> {
     let (hold, _) = times(mail, now);
     match mail.expires {
@@ -14,7 +15,7 @@ pub(crate) fn check(mail: &MailFrom, now: i64) -> Result<(), Reply> {
     }
 }
 
-/// Seconds until it may be sent, and until it is given up; 0 for neither.
+/// Seconds until it may be sent, and until it is given up; 0 if unset.
 pub(crate) fn times(mail: &MailFrom, now: i64) -> (u32, u32) {
     let until = |at: i64| u32::try_from(at.saturating_sub(now).max(0)).unwrap_or(u32::MAX);
     let hold = match mail.hold {

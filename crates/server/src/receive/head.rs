@@ -15,7 +15,7 @@ use crate::receive::tenants::{LabelFields, Labels, name_in};
 /// Sees all of a message.
 pub(crate) struct Head {
     scan: HeaderScan,
-    /// `None` where no rule applies.
+    /// `None` without a rule.
     edits: Option<Box<Edits>>,
     hops_max: usize,
     heard: (Summary, HeaderFacts),
@@ -28,26 +28,26 @@ pub(crate) enum HeaderRefusal {
     Loop { hops: usize },
     /// A field that should name a tenant or a campaign.
     NoName { field: Arc<str> },
-    /// The first line goes on with a field above it: that would be one of ours.
+    /// The first line continues a field above it, which would be one of ours.
     Folded,
 }
 
 /// Rules for a header, by sender of the message.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct HeaderRules {
-    /// Fields that name a tenant, a campaign and a pool are taken out.
+    /// Fields that name a tenant, a campaign and a pool are removed.
     pub fields: LabelFields,
     /// The fields' values are used.
     pub reads_labels: bool,
     /// Addresses are changed by it.
     pub canonical: Option<Arc<AddressMap>>,
-    /// Blind copies are taken out, and the author and what is missing are noted.
+    /// Blind copies are removed; the author and missing fields are noted.
     pub is_submission: bool,
-    /// The message is kept in mind as a signature needs it, and its author is noted.
+    /// The data for a signature are collected, and the author is noted.
     pub may_sign: bool,
-    /// All of the message is given to a verifier of signatures as it comes, and its author is noted.
+    /// The whole message is passed to a verifier of signatures, and the author is noted.
     pub verifies: bool,
-    /// Authentication-Results of these services, in folded form, are removed as forged: only we write them.
+    /// Authentication-Results with these services' names are removed as forged: only we write them.
     pub foreign_results: Option<Arc<[Arc<str>]>>,
 }
 
@@ -69,9 +69,9 @@ pub(crate) struct HeaderFacts {
     pub has_date: bool,
     /// Draft of the signature of a message that may be signed.
     pub draft: Option<Box<Draft>>,
-    /// Verifier of a message whose signatures are verified.
+    /// Verifier of the message's signatures, if it is checked.
     pub verifier: Option<Box<Verifier>>,
-    /// Such a message begins with a blank.
+    /// True for a message that begins with a blank.
     begins_folded: bool,
 }
 
@@ -94,7 +94,7 @@ impl Head {
         Self { scan, edits, hops_max, heard: Default::default() }
     }
 
-    /// The findings, once all of the message was seen.
+    /// The findings, once the whole message was read.
     pub fn heard(self) -> (Summary, HeaderFacts) {
         self.heard
     }
@@ -163,7 +163,7 @@ impl Edits {
 }
 
 impl HeaderFacts {
-    /// A field as it came, before anything is taken out or changed.
+    /// A received field, before removals and changes.
     fn arrived(&mut self, field: &RawField<'_>) {
         let Some(verifier) = &mut self.verifier else { return };
         // Only the first line can be no part of the field above it.
@@ -187,7 +187,7 @@ impl HeaderFacts {
         }
     }
 
-    /// A field as it is stored; of one that is too large only its name is known.
+    /// A stored field; only the name of one that is too large.
     fn stored(&mut self, field: &RawField<'_>) {
         let Some(draft) = &mut self.draft else { return };
         if field.is_whole {

@@ -1,4 +1,5 @@
-//! Dialogues of sessions, for `trace --live` at the control socket. Without one, a session costs a look at a number.
+//! Dialogues of sessions, for `trace --live` at the control socket. Without followers, a session costs a look at a
+//! number.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -21,7 +22,7 @@ struct Shared {
     count: AtomicUsize,
     serial: AtomicU64,
     onlookers: Mutex<Vec<Onlooker>>,
-    /// Octets of the lines that sessions keep until they have named a recipient.
+    /// Octets of lines kept by sessions until they have named a recipient.
     kept_bytes: AtomicUsize,
 }
 
@@ -43,13 +44,13 @@ struct Onlooker {
     dropped: Arc<AtomicU64>,
 }
 
-/// Lines for one onlooker, who goes when this is dropped.
+/// Lines for one follower, who is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Watching {
     live: Live,
     number: u64,
     pub lines: Receiver<Value>,
-    /// Lines that there was no room for, since this was asked last.
+    /// Dropped lines since the last call.
     dropped: Arc<AtomicU64>,
 }
 
@@ -58,7 +59,7 @@ impl Live {
         self.0.onlookers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows dialogues of sessions that begin from now on.
+    /// Follows dialogues of sessions that begin from now on.
     pub fn watch(&self, shown: Shown) -> Watching {
         let (sender, lines) = channel(LINES_MAX);
         let number = self.0.serial.fetch_add(1, Ordering::Relaxed);
@@ -68,7 +69,7 @@ impl Live {
         Watching { live: self.clone(), number, lines, dropped }
     }
 
-    /// The witness of a session, if anybody looks on.
+    /// The witness of a session, if anybody follows.
     pub fn session(
         &self,
         is_inbound: bool,
@@ -126,14 +127,14 @@ struct Session {
 #[derive(Debug)]
 struct Heard {
     shared: Arc<Shared>,
-    /// Each with whether the session is shown: once it has named the recipient.
+    /// Followers, each with true once the session matches its recipient.
     onlookers: Vec<(Onlooker, bool)>,
     /// Lines so far, for followers whose filter is not decided yet.
     before: VecDeque<(usize, Value)>,
 }
 
 impl Heard {
-    /// Keeps a line; the oldest of this session go while it, or all sessions together, have too many.
+    /// Stores a line; drops the oldest of this session beyond its limit, or that of all sessions together.
     fn keep(&mut self, line: Value, bytes: usize) {
         self.shared.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.before.push_back((bytes, line));
@@ -203,15 +204,15 @@ impl Onlooker {
     }
 }
 
-/// Lines that wait for an onlooker; what is beyond is left out.
+/// Maximum waiting lines for a follower; further ones are dropped.
 const LINES_MAX: usize = 4096;
-/// Lines of a session that are kept until it names a recipient.
+/// Maximum lines of a session until it names a recipient.
 const BEFORE_MAX: usize = 100;
-/// Bytes kept for all sessions together, about.
+/// Approximate maximum of bytes for all sessions together.
 const KEPT_BYTES_MAX: usize = 4 << 20;
-/// Memory of a line beside its texts, about.
+/// Approximate memory of a line besides its texts.
 const LINE_BYTES: usize = 600;
-/// Characters of one line.
+/// Maximum characters of one line.
 const CHARS_MAX: usize = 1000;
 
 #[cfg(test)]

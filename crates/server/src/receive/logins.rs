@@ -1,4 +1,4 @@
-//! Logins in sessions of SMTP, and what outlives a restart of the gate against guessing.
+//! Logins in SMTP sessions, and the persistent part of the defence against guessing.
 
 use std::io;
 use std::path::Path;
@@ -19,10 +19,11 @@ use crate::lifecycle::{Ending, OnFailure, Service, end_blocking};
 use crate::receive::handler::Receiver;
 use posthaste_config::Config;
 
-/// A session of this server. Its state is what the password of its login was checked against, so that a login ends with its password.
+/// A session of this server. Its state is the verified password hash, so that a login ends when its password changes.
 pub(crate) type Session = driver::Session<Option<Arc<LoginSecrets>>>;
 
-/// Mechanisms that are offered: PLAIN and LOGIN are those that all clients have. SCRAM-SHA-256 comes first, as clients take the first that they know, if any login has keys.
+/// Offered mechanisms: PLAIN and LOGIN are supported by all clients. SCRAM-SHA-256 comes first, if any login has keys,
+/// as clients take the first known one.
 pub(crate) fn mechanisms(logins: &Logins) -> Vec<String> {
     MECHANISMS
         .iter()
@@ -42,12 +43,12 @@ pub(crate) fn refusal(failure: LoginFailure) -> Reply {
     }
 }
 
-/// True if a login may send mail from there. Notifications have no sender, and everybody may send them.
+/// True if a login may send mail from there. Notifications have no sender, and are allowed to everybody.
 pub(crate) fn may_send_as(login: &Login, name: &str, sender: &ReversePath, directory: &Directory) -> bool {
     *sender == ReversePath::Null || login.may_send_as(sender.address(), name, directory)
 }
 
-/// The gate, with the networks that have logged in before. One whose file cannot be read knows none.
+/// The gate, with the networks of earlier logins. Empty if their file is unreadable.
 pub(crate) fn open_gate(data: &Path) -> LoginGate {
     let file = data.join(KNOWN_NETWORKS);
     LoginGate::open(file.clone()).unwrap_or_else(|error| {
@@ -58,10 +59,10 @@ pub(crate) fn open_gate(data: &Path) -> LoginGate {
     })
 }
 
-/// The password of the first minute, if the configuration asks for one. The log has its place only.
+/// The first password, if the configuration needs one. Only its file is logged.
 ///
 /// # Errors
-/// [`ServeError::Service`]: it can be neither read nor made.
+/// [`ServeError::Service`]: it can be neither read nor created.
 pub(crate) async fn first_password(config: &Config) -> Result<Option<FirstPassword>, ServeError> {
     if !config.takes_first_password() {
         return Ok(None);
@@ -74,7 +75,7 @@ pub(crate) async fn first_password(config: &Config) -> Result<Option<FirstPasswo
     Ok(Some(password))
 }
 
-/// Saves now and then which networks have logged in.
+/// Regularly saves the networks with successful logins.
 pub(crate) struct KnownNetworksService {
     saving: JoinHandle<()>,
     receiver: Receiver,

@@ -26,7 +26,7 @@ enum RecipientList {
     ToNextHop,
 }
 
-/// Says if there is a recipient.
+/// True if there is a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exists {
     /// The recipient exists, or cannot be checked.
@@ -81,7 +81,7 @@ impl Maps {
         }
     }
 
-    /// Recipients of copies of a message, each once. No notices report their outcomes.
+    /// Recipients of copies of a message, without duplicates. No notices report their outcomes.
     pub fn copies(&self, envelope: &Envelope) -> Vec<RcptTo> {
         if self.always_bcc.is_none() && self.sender_bcc.is_empty() && self.recipient_bcc.is_empty() {
             return Vec::new();

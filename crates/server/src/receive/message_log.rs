@@ -1,4 +1,4 @@
-//! The one line that the log has of each message.
+//! The log line of each message.
 
 use std::time::Instant;
 
@@ -14,26 +14,26 @@ use crate::repeats::Kind;
 /// The log line of a message.
 #[derive(Default)]
 pub(crate) struct LogLine {
-    /// The message's number, under which all else speaks of it; `None`: it is in no batch.
+    /// The message's number, used everywhere else; `None` without a batch.
     pub id: Option<Lsn>,
-    /// The id in its Received field: the number is not known before the message is durable.
+    /// The id in its Received field: the number is unknown before the message is durable.
     pub received_id: String,
     pub bytes: u64,
     pub message_id: Option<String>,
-    /// Mailboxes and transports here.
+    /// Local mailboxes and transports.
     pub mailboxes: usize,
     /// Recipients at other hosts.
     pub remote: usize,
-    /// Recipients whose mail the configuration discards.
+    /// Recipients whose mail is discarded by configuration.
     pub discarded: usize,
-    /// The client did not send it to its end, and no reply to it was sent.
+    /// True if the client did not send it completely, and got no reply.
     pub abandoned: bool,
     /// Results of the checks of a stranger's message.
     pub results: Option<String>,
     /// Why they put it into Junk.
     pub junk: Option<String>,
     pub why: Option<String>,
-    /// The trouble of ours that kept it out, if it was that.
+    /// Our own problem that prevented it, if any.
     pub trouble: Option<Kind>,
 }
 
@@ -53,7 +53,7 @@ impl LogLine {
         (self.mailboxes, self.discarded) = (mail.recipients.len() - self.remote, discarded);
     }
 
-    /// Notes why nothing was kept.
+    /// Notes why nothing was stored.
     pub fn refused(&mut self, error: &IntakeError) -> Reply {
         self.trouble = match error {
             IntakeError::Full(_) => Some(Kind::NoSpace),

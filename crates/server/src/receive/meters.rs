@@ -17,16 +17,16 @@ pub(crate) struct Meters {
     accepted: Histogram,
     /// Time from the 250 to another host's, in seconds, by domain.
     delivered: Mutex<BTreeMap<String, Histogram>>,
-    /// Times of domains without a row there.
+    /// Times of domains without their own row.
     others: Histogram,
-    /// The age of what is tried again, in seconds.
+    /// The age of retried recipients, in seconds.
     deferred: Histogram,
-    /// Batches that a stream has not passed, looked at each second.
+    /// Batches that a stream still has to pass, sampled each second.
     behind: Mutex<BTreeMap<String, Histogram>>,
     /// Times that hosts became unreachable, and that TLS with one was given up for a while.
     back_offs: AtomicU64,
     tls_avoided: AtomicU64,
-    /// Messages that were signed, and those that were not since a key could not be used.
+    /// Signed messages, and unsigned ones because of an unusable key.
     signed: AtomicU64,
     not_signed: AtomicU64,
     /// Results of the checks of strangers' mail, by method.
@@ -64,7 +64,7 @@ impl Meters {
         self.accepted.count(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Records the age at which another host accepted a recipient's message, in seconds.
+    /// Records the age of a recipient's message when another host accepted it, in seconds.
     pub fn delivered(&self, domain: &str, age_secs: u32) {
         let mut delivered = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
         match delivered.get(domain) {
@@ -79,7 +79,7 @@ impl Meters {
         }
     }
 
-    /// A recipient of this age is tried again.
+    /// A recipient of this age is retried.
     pub fn deferred(&self, age_secs: u32) {
         self.deferred.count(age_secs.into());
     }
@@ -89,7 +89,7 @@ impl Meters {
         self.signed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A message waits, or has gone without, since a key could not be used.
+    /// A message waits or was sent unsigned because of an unusable key.
     pub fn not_signed(&self) {
         self.not_signed.fetch_add(1, Ordering::Relaxed);
     }
@@ -119,12 +119,12 @@ impl Meters {
         self.back_offs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Mail goes to a host in the clear, since TLS with it fails.
+    /// Mail is sent to a host in the clear, as TLS with it fails.
     pub fn tls_avoided(&self) {
         self.tls_avoided.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts of hosts that became unreachable, and of hosts with which TLS was given up.
+    /// Counts of hosts that became unreachable, and of hosts with failed TLS.
     pub fn of_hosts(&self) -> (u64, u64) {
         (self.back_offs.load(Ordering::Relaxed), self.tls_avoided.load(Ordering::Relaxed))
     }
@@ -142,7 +142,7 @@ impl Meters {
         }
     }
 
-    /// All of them.
+    /// All values.
     pub fn read(&self) -> Vec<Distribution> {
         let mut all = vec![
             Distribution::new("posthaste_accept_seconds", self.accepted.read()).in_millionths(),

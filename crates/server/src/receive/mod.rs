@@ -1,4 +1,4 @@
-//! Receiving mail: the handler, what it asks, the list of destinations, and what is recorded of each message.
+//! Receiving mail: the handler, its checks, the list of destinations, and the records of each message.
 
 pub(crate) mod author;
 pub(crate) mod cluster;

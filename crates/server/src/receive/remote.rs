@@ -1,4 +1,4 @@
-//! Mail for other hosts as the receiver knows it: the relay, once it is open, and what becomes of the addresses that it has signed or rewritten.
+//! Mail for other hosts, for the receiver: the relay, once it is open, and its signed and rewritten addresses.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::receive::events::EventRecorder;
 use crate::receive::returned::{self, ReturnPath, ReturnedMail};
 use crate::receive::shards::ShardQueue;
 
-/// Other hosts. Open if the configuration lets anybody use the relay.
+/// Other hosts. Open if anybody may use the relay.
 #[derive(Default)]
 pub(crate) struct RemoteHosts {
     /// In a cluster, the queue of this node's home shard.
@@ -29,7 +29,7 @@ pub(crate) struct RemoteHosts {
     shards: OnceLock<Vec<Arc<ShardQueue>>>,
     /// Shared with the relay. `None`: the machine has no resolver.
     resolver: RwLock<Option<Arc<Resolver>>>,
-    /// Set once mail for other hosts is taken.
+    /// Set once mail for other hosts is accepted.
     forwarding: OnceLock<Forwarding>,
     /// Why the relay is not open although it should be.
     stuck: OnceLock<String>,
@@ -39,7 +39,7 @@ pub(crate) struct RemoteHosts {
 #[derive(Default)]
 pub(crate) struct RelaySlot {
     relay: RwLock<Option<Relay>>,
-    /// Figures of relays that were open before: what is counted never falls.
+    /// Figures of earlier relays, so that counters never decrease.
     past: Mutex<DestinationFigures>,
 }
 
@@ -49,7 +49,7 @@ impl RelaySlot {
         self.relay.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// It is open from now on, or not any more.
+    /// Notes that it is open, or no longer.
     pub fn set(&self, relay: Option<Relay>) {
         let before = std::mem::replace(&mut *self.relay.write().unwrap_or_else(PoisonError::into_inner), relay);
         if let Some(before) = before {
@@ -136,19 +136,19 @@ impl RemoteHosts {
         &self.relay
     }
 
-    /// Notes the shards of this node, once.
+    /// Sets the shards of this node, once.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
     pub fn set_shards(&self, mut shards: Vec<Arc<ShardQueue>>) {
         shards.sort_by_key(|shard| shard.number());
         let _ = self.shards.set(shards);
     }
 
-    /// The shards of this node, by number; none without a cluster.
+    /// The shards of this node, by number; empty without a cluster.
     pub fn shards(&self) -> &[Arc<ShardQueue>] {
         self.shards.get().map_or(&[], Vec::as_slice)
     }
 
-    /// A relay, if one is open: in a cluster that of this node's own shard, or of another one that it owns.
+    /// An open relay, if any: in a cluster that of this node's own shard, or of another owned one.
     pub fn relay(&self) -> Option<Relay> {
         self.relay.opened().or_else(|| self.shards().iter().find_map(|shard| shard.owner().opened()))
     }
@@ -177,17 +177,17 @@ impl RemoteHosts {
         }
     }
 
-    /// True if mail for other hosts is taken at all.
+    /// True if mail for other hosts is accepted at all.
     pub fn is_open(&self) -> bool {
         self.forwarding.get().is_some()
     }
 
-    /// The treatment of senders whose mail is forwarded.
+    /// The rewriting of senders of forwarded mail.
     pub fn forwarding(&self) -> Option<&Forwarding> {
         self.forwarding.get()
     }
 
-    /// Asks the next hop whether it takes mail for an address.
+    /// Asks the next hop about an address.
     pub async fn ask_ahead(&self, address: &Address) -> Ahead {
         match self.relay() {
             Some(relay) => relay.ask_ahead(address).await,
@@ -205,18 +205,18 @@ impl RemoteHosts {
         self.forwarding().map_or(Back::Ordinary, |forwarding| forwarding.back(path))
     }
 
-    /// True if senders get signed return paths, by which complaints are known.
+    /// True if senders get signed return paths, which identify complaints.
     pub fn signs_return_paths(&self) -> bool {
         self.relay().is_some_and(|relay| relay.bounces().return_path.is_some())
     }
 
-    /// A complaint of mail that was sent from here, in a message to an ordinary address.
+    /// A complaint about sent mail, in a message to an ordinary address.
     pub async fn complaint(&self, body: &GatheredBody) -> Option<ReturnedMail> {
         let relay = self.relay();
         returned::complaint(relay.as_ref(), body).await
     }
 
-    /// Logs what came to signed return paths in the message `report`, and suppresses addresses if the configuration says so.
+    /// Logs mail to signed return paths in the message `report`, and suppresses addresses as configured.
     pub fn note_returned(&self, recorder: Option<&EventRecorder>, mail: &ReturnedMail, report: Lsn) {
         if let Some(relay) = self.relay() {
             returned::note(&relay, recorder, mail, report);

@@ -1,4 +1,4 @@
-//! Replies to a client whose message the store cannot keep.
+//! Replies for messages that the store cannot keep.
 
 use posthaste_intake::{IntakeError, NotTaken};
 use posthaste_smtp::Reply;
@@ -15,7 +15,7 @@ pub(crate) fn reply_to(error: &IntakeError) -> Reply {
     }
 }
 
-/// The reply to a client whose message a destination does not take.
+/// The reply for a message that a destination refuses.
 pub(crate) fn reply_of(not_taken: &NotTaken) -> Reply {
     Reply::new(not_taken.code, not_taken.status, not_taken.text.clone())
 }
@@ -24,7 +24,7 @@ pub(crate) fn share_is_full() -> Reply {
     Reply::new(452, "4.3.1", "Too much of your mail is under way, try again later")
 }
 
-/// The reply of a node whose shard is at another node, or which cannot ask the engine.
+/// The reply of a node whose shard is on another node, or which cannot reach the engine.
 pub(crate) fn is_standby() -> Reply {
     Reply::new(451, "4.3.2", "This node takes no mail now, try another one or again later")
 }

@@ -1,4 +1,5 @@
-//! Mail about sent mail: bounces to a signed return path, and complaints of mail that had one. For each: the sent message, the report, and where it goes on.
+//! Mail about sent mail: bounces to a signed return path, and complaints of mail that had one. For each: the sent
+//! message, the report, and the forwarding address.
 
 use std::sync::Arc;
 
@@ -27,12 +28,12 @@ pub(crate) struct Returned {
     pub original: Option<Original>,
 }
 
-/// A message about mail that was sent from here.
+/// A message about mail sent from here.
 #[derive(Debug)]
 pub(crate) struct ReturnedMail {
     /// The mail that it is about.
     pub returned: Vec<Returned>,
-    /// The report; `None` if it cannot be read.
+    /// The report; `None` if unreadable.
     pub report: Option<MailReport>,
 }
 
@@ -41,11 +42,11 @@ pub(crate) struct ReturnedMail {
 pub(crate) enum ReturnPath {
     /// An ordinary address.
     Ordinary,
-    /// Altered, or too old.
+    /// Forged, altered or expired.
     Invalid,
     /// A return path that we have signed.
     Ours(Returned),
-    /// A return path that we have signed, whose recipient cannot be looked up now.
+    /// A return path signed by us, whose recipient cannot be looked up now.
     NotNow,
 }
 
@@ -81,7 +82,7 @@ impl ReturnPath {
     }
 }
 
-/// Logs what came to signed return paths, in the message `report`, and suppresses addresses if the configuration says so.
+/// Logs mail to signed return paths, in the message `report`, and suppresses addresses as configured.
 pub(crate) fn note(relay: &Relay, recorder: Option<&EventRecorder>, mail: &ReturnedMail, report: Lsn) {
     let read = mail.report.as_ref();
     for Returned { key, original } in &mail.returned {
@@ -155,7 +156,7 @@ pub(crate) async fn complaint(relay: Option<&Relay>, body: &GatheredBody) -> Opt
     })
 }
 
-/// True if a message's header contains a word, in any case of letters. The word's first letter occurs in it once.
+/// True if a message's header contains a word, ignoring case. The word's first letter must occur in it once.
 fn header_has(pieces: &[Bytes], word: &[u8]) -> bool {
     let mut matched = 0;
     let mut ended = 2;
@@ -172,10 +173,10 @@ fn header_has(pieces: &[Bytes], word: &[u8]) -> bool {
 
 /// RFC 5965 section 2.
 const REPORT_TYPE: &[u8] = b"feedback-report";
-/// Complaints have the header of their original, or the whole of it.
+/// Maximum size of a complaint, with the header of the original or all of it.
 const COMPLAINT_BYTES_MAX: usize = 1 << 20;
 
-/// The report in a message. One that is too large for memory is not read.
+/// The report in a message. One too large for memory is not read.
 pub(crate) fn read(body: &GatheredBody) -> Option<MailReport> {
     match body {
         GatheredBody::Memory(pieces) => MailReport::read(&pieces.concat()),
@@ -183,7 +184,7 @@ pub(crate) fn read(body: &GatheredBody) -> Option<MailReport> {
     }
 }
 
-/// The report on a recipient: by its address, or on the only one of the report.
+/// The report on a recipient: by its address, or the report's only one.
 fn said(report: Option<&MailReport>, recipient: &str) -> ReportFields {
     match report {
         None => ReportFields { kind: "other".to_owned(), ..ReportFields::default() },

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use posthaste_control::Named;
 use posthaste_shaping::{DomainOrSite, Label, MailScope};
 
-/// The queue's word for what is named.
+/// The queue's scope for these names.
 ///
 /// # Errors
-/// It names nothing, or too much.
+/// No name, or too many.
 pub(crate) fn scope(of: &Named) -> Result<MailScope, String> {
     let text = |name: &Option<String>| name.as_deref().map(Arc::<str>::from);
     let domain = of.domain.as_ref().map(|name| name.to_lowercase().into());

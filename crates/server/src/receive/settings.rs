@@ -1,4 +1,4 @@
-//! Settings that a reload replaces while sessions go on.
+//! Settings that a reload replaces while sessions continue.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use crate::receive::sender_checks::TreatmentRules;
 use crate::receive::tenants::Tenants;
 use posthaste_config::{Checks, Config, LimitSection, Listener, ListenerAuth, Network, Rates, SpoolShare};
 
-/// Settings that a reload replaces while sessions go on.
+/// Settings that a reload replaces while sessions continue.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub host_name: String,
@@ -32,19 +32,19 @@ pub(crate) struct Settings {
     pub checks: Checks,
     /// The act on mail by its results.
     pub treatment: TreatmentRules,
-    /// All authserv-ids of this server, folded: results in these names are ours alone.
+    /// All authserv-ids of this server, folded: only we may write results with these names.
     own_services: Arc<[Arc<str>]>,
     /// The directory of all mail.
     pub mail: PathBuf,
     /// The directory of all mail, if the password of the first minute is valid.
     pub first_password_mail: Option<PathBuf>,
-    /// The directory of the event log; `None`: there is none.
+    /// The directory of the event log; `None` without one.
     pub events: Option<PathBuf>,
-    /// The directory of the search index; `None`: mail is not indexed.
+    /// The directory of the search index; `None` if mail is not indexed.
     pub search: Option<PathBuf>,
     pub directory: Arc<Directory>,
     pub logins: Arc<Logins>,
-    /// Rates of recipients: of a login by name, else the same for all; and of a user of this machine.
+    /// Recipient rates: of single logins by name, else the common one; and of a user of this machine.
     rates_by_login: HashMap<String, Rates>,
     login_rates: Rates,
     local_rates: Rates,
@@ -55,14 +55,14 @@ pub(crate) struct Settings {
     relay_of_listener: Vec<Option<bool>>,
     relay_networks: ByNetwork<bool>,
     relay_local: bool,
-    /// Domains for which everybody's is.
+    /// Domains for which mail of everybody is accepted.
     relay_domains: Vec<String>,
     /// Accounts have quotas.
     pub quota_is_set: bool,
     /// Mail for an account that is full is refused for good.
     pub quota_is_permanent: bool,
     pub tenants: Tenants,
-    /// The domains of the configuration, as the page shows them.
+    /// The configured domains, for the page.
     pub own_domains: OwnDomains,
     pub maps: Maps,
     /// The keys of signatures.
@@ -75,7 +75,7 @@ pub(crate) struct Settings {
     local: MessageLimits,
 }
 
-/// The limits of a message that the smtp crate does not know.
+/// Limits of a message outside the smtp crate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MessageLimits {
     pub hops: usize,
@@ -153,7 +153,7 @@ impl Settings {
         self.relay_local
     }
 
-    /// True for a trusted session without a login: such clients may also say on whose account they send.
+    /// True for a trusted session without a login: such clients may also name the charged account.
     pub fn is_trusted_client(&self, session: &Session) -> bool {
         match session.peer {
             Peer::Local { .. } => self.relay_local,
@@ -163,7 +163,7 @@ impl Settings {
         }
     }
 
-    /// True if mail of this session is written here: by a login, a local program or a request of HTTP.
+    /// True if mail of this session is written here: by a login, a local program or an HTTP request.
     pub fn is_submission(&self, session: &Session) -> bool {
         matches!(session.peer, Peer::Local { .. } | Peer::Token { .. }) || self.login(session).is_some()
     }
@@ -177,7 +177,8 @@ impl Settings {
         is_from_here && !self.signers.is_empty()
     }
 
-    /// True if the client may be anybody, and its mail is checked. Mail that starts on this machine has no address that says anything.
+    /// True if the client may be anybody, so its mail is checked. The address is meaningless for mail from this
+    /// machine.
     pub fn is_checked(&self, session: &Session) -> bool {
         let is_of_network = session.protocol != Protocol::Lmtp && matches!(session.peer, Peer::Tcp { .. });
         let is_remote = session.peer.ip().is_some_and(|ip| !ip.to_canonical().is_loopback());
@@ -210,7 +211,7 @@ impl Settings {
         }
     }
 
-    /// True if this session has to log in before it may bring mail, and has not.
+    /// True if this session must log in before sending mail, and has not.
     pub fn lacks_login(&self, session: &Session) -> bool {
         let needs_none = matches!(session.peer, Peer::Local { .. } | Peer::Token { .. });
         !needs_none && self.auth_mode(session) == ListenerAuth::Required && self.login(session).is_none()
@@ -221,14 +222,14 @@ impl Settings {
         *self.auth[session.listener].get(session.peer.ip())
     }
 
-    /// The login of a session, and its name. A login that a reload has removed, or given another password, is none any more.
+    /// The login of a session, with its name. A login removed by a reload, or with another password, does not count.
     pub fn login<'a>(&'a self, session: &'a Session) -> Option<(&'a str, &'a Login)> {
         let name = &*session.identity.as_ref()?.authorization_id;
         let login = self.logins.get(name).filter(|login| session.state.as_ref() == Some(&login.secrets));
         login.map(|login| (name, login))
     }
 
-    /// On whose account recipients of this session are counted, and how many it may send to. `None`: any number.
+    /// The account charged for recipients of this session, and its limit. `None`: unlimited.
     pub fn quota<'a>(&'a self, session: &'a Session) -> Option<(Cow<'a, str>, &'a [Rate])> {
         let (account, Rates(rates)): (Cow<'a, str>, _) = match &session.peer {
             Peer::Local { .. } => (session.peer.to_string().into(), &self.local_rates),
@@ -247,7 +248,7 @@ impl Settings {
         self.is_trusted(session) || self.relay_domains.iter().any(|open| open.eq_ignore_ascii_case(domain))
     }
 
-    /// Limits of the listener that `session` came to, and of its client's network.
+    /// Limits of the listener of `session`, and of its client's network.
     pub fn limits(&self, session: &Session) -> MessageLimits {
         match session.peer {
             Peer::Local { .. } | Peer::Token { .. } => self.local,

@@ -1,4 +1,4 @@
-//! The shards of a cluster that this node is a member of, as reception and commands know them.
+//! The shards of which this node is a member, for reception and commands.
 
 use std::sync::Arc;
 
@@ -16,13 +16,14 @@ pub(crate) struct ShardQueue {
 }
 
 impl ShardQueue {
-    /// `owner`: the queue while this node owns the shard. `destinations`: of mail that comes under the shard, the queue among them.
+    /// `owner`: the queue while this node owns the shard. `destinations`: those of mail under the shard, including the
+    /// queue.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
     pub fn new(number: u16, intake: Intake, owner: Arc<RelaySlot>, destinations: Vec<Arc<dyn Destination>>) -> Self {
         Self { number, intake, owner, standby: RelaySlot::default(), destinations }
     }
 
-    /// The number of the shard, which its messages have in their ids.
+    /// The number of the shard, which is part of its message ids.
     pub fn number(&self) -> u16 {
         self.number
     }
@@ -32,7 +33,7 @@ impl ShardQueue {
         &self.intake
     }
 
-    /// Destinations of mail that comes under the shard.
+    /// Destinations of mail under the shard.
     pub fn destinations(&self) -> &[Arc<dyn Destination>] {
         &self.destinations
     }

@@ -1,12 +1,12 @@
-//! Changes that hold at all nodes of a cluster.
+//! Changes for all nodes of a cluster.
 
 use posthaste_control::{Named, Suppressed};
 use serde::{Deserialize, Serialize};
 
-/// A change of what all nodes have in common.
+/// A change of shared data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SharedChange {
-    /// Nothing is sent to an address.
+    /// An address must get no mail.
     Suppress(Suppressed),
     /// An entry of the suppression list is removed.
     Unsuppress {
@@ -15,14 +15,14 @@ pub(crate) enum SharedChange {
         /// Its address.
         address: String,
     },
-    /// Mail of a scope is not tried, or is tried again.
+    /// Suspends or resumes mail of a scope.
     Suspend(Named, SharedSuspension),
 }
 
-/// A suspension that an operator has made.
+/// An operator's suspension.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SharedSuspension {
-    /// Its end, in Unix seconds; `None`: none.
+    /// Its end, in Unix seconds; `None`: unlimited.
     pub until: Option<u64>,
     /// The reason, for people.
     pub reason: String,
@@ -30,15 +30,15 @@ pub(crate) struct SharedSuspension {
     pub uid: u32,
     /// Name of the token used over HTTP.
     pub token: String,
-    /// It was ended, then.
+    /// It was ended, at this time.
     pub resumed: Option<u64>,
 }
 
-/// How far a change has come.
+/// Progress of a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Spread {
     /// Nodes on the list.
     pub nodes: usize,
-    /// Nodes on the list that have not applied it yet.
+    /// Listed nodes that have not applied it yet.
     pub missing: Vec<String>,
 }

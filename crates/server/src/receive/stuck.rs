@@ -1,5 +1,5 @@
-//! Streams of the spool that could not be opened. The log repeats them until they are; the control socket and the
-//! page show them.
+//! Streams of the spool that could not be opened. The log repeats them until they are; the control socket and the page
+//! show them.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -45,13 +45,13 @@ impl StuckStreams {
         self.streams().remove(stream);
     }
 
-    /// All of them, with why.
+    /// All of them, with the reasons.
     pub fn all(&self) -> Vec<String> {
         let of = |(stream, stuck): (&String, &StuckStream)| format!("{stream}: {}; {}", stuck.error, stuck.help);
         self.streams().iter().map(of).collect()
     }
 
-    /// Has the log name each again that it has not named for [`TOLD_EVERY`].
+    /// Logs each again that was not logged for [`TOLD_EVERY`].
     pub fn tell_again(&self, now: Instant) {
         for (stream, stuck) in self.streams().iter_mut() {
             if now.saturating_duration_since(stuck.told) >= TOLD_EVERY {

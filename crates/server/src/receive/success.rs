@@ -18,7 +18,7 @@ pub(crate) fn header(front: &FrontFields, pieces: &[Bytes]) -> Vec<u8> {
     header_of(&read.unwrap_or_default(), HEADER_BYTES_MAX)
 }
 
-/// Tells the sender of an envelope; there is at least one success.
+/// Notifies the sender of an envelope of at least one success.
 pub(crate) fn write(
     host_name: &str,
     wording: &Wording,
@@ -47,7 +47,7 @@ pub(crate) fn write(
     .write()
 }
 
-/// Id of a notification: different each time, and known to nobody else.
+/// Unpredictable, unique id of a notification.
 pub(crate) fn random_id() -> u128 {
     u128::from(random()) << 64 | u128::from(random())
 }

@@ -1,4 +1,4 @@
-//! On whose account mail for other hosts is sent, which mailing it belongs to, and where it leaves from.
+//! The charged account, campaign and source of mail for other hosts.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use posthaste_config::{Config, Listener, Network};
 pub(crate) struct Tenants {
     /// Tenants of each listener, in their order.
     listeners: Vec<ByNetwork<Option<Arc<str>>>>,
-    /// The campaigns and the pools of each listener, in their order; none if none is named.
+    /// Campaign and pool of each listener, in order; empty without any.
     campaigns: Vec<ByNetwork<Option<Arc<str>>>>,
     pools: Vec<ByNetwork<Option<Arc<str>>>>,
     known_pools: HashSet<String>,
@@ -29,7 +29,7 @@ pub(crate) struct Tenants {
     fields: LabelFields,
 }
 
-/// The names of the header fields in which trusted clients name a tenant, a campaign and a pool.
+/// Names of the header fields in which trusted clients name a tenant, a campaign and a pool.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct LabelFields {
     pub tenant: Option<Arc<str>>,
@@ -37,7 +37,7 @@ pub(crate) struct LabelFields {
     pub pool: Option<Arc<str>>,
 }
 
-/// Labels that such fields give a message.
+/// Labels from such fields of a message.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Labels {
     pub tenant: Option<Arc<str>>,
@@ -84,13 +84,13 @@ impl Tenants {
         }
     }
 
-    /// The fields that a trusted client may use; `None` if none is configured.
+    /// The fields for trusted clients; `None` if none is configured.
     pub fn fields(&self) -> Option<&LabelFields> {
         Some(&self.fields)
             .filter(|fields| fields.tenant.is_some() || fields.campaign.is_some() || fields.pool.is_some())
     }
 
-    /// Labels a message. `labels` are there for trusted clients alone; what they say comes before what the login's line says.
+    /// Labels a message. `labels` come from trusted clients only, and precede the login's own.
     pub fn label(
         &self,
         message: &mut Mail<'_>,
@@ -118,7 +118,8 @@ impl Tenants {
         }
     }
 
-    /// True if mail on this tenant's account may be from this address: one of its senders or sender domains, if it has any.
+    /// True if mail charged to this tenant may be from this address: one of its senders or sender domains, if it has
+    /// any.
     pub fn may_send_as(&self, tenant: &str, sender: &Address) -> bool {
         let is_bound = self.senders.values().any(|of| **of == *tenant);
         !is_bound || of_address(&self.senders, sender).is_some_and(|of| *of == *tenant)
@@ -161,7 +162,7 @@ fn of_client(listeners: &[ByNetwork<Option<Arc<str>>>], session: &Session) -> Op
     }
 }
 
-/// The name in a field's value; `None` if it is none.
+/// The name in a field's value; `None` if it is invalid.
 pub(crate) fn name_in(value: &[u8]) -> Option<Arc<str>> {
     let text = std::str::from_utf8(value.trim_ascii()).ok()?;
     is_name(text).then(|| text.into())

@@ -1,4 +1,4 @@
-//! Findings of MAIL and RCPT, kept for the message: the recipients' mailboxes, and the memory that they take.
+//! Results of MAIL and RCPT, kept for the message: the recipients' mailboxes, and their memory.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,9 +33,9 @@ pub(crate) struct Transaction {
     returned: Vec<Returned>,
     /// The client of HTTP is named in `Received`.
     names_client: bool,
-    /// The message's id in `Received`, if its client's request has given it one.
+    /// The message's id in `Received`, if its client's request supplied one.
     received_id: Option<String>,
-    /// Octets that the client means to send; 0: not said.
+    /// Announced octets; 0 if unknown.
     announced: u64,
     /// The tenant that the client's token is bound to.
     tenant: Option<Arc<str>>,
@@ -45,27 +45,27 @@ pub(crate) struct Transaction {
     also: Vec<Entry>,
     /// In a cluster: the shard is not handed over before it is dropped.
     begun: Option<Begun>,
-    /// Octets that the recipients take, here, in the envelope and in the spool's record.
+    /// Octets of the recipients here, in the envelope and in the spool's record.
     bytes: usize,
     room: Reservation,
 }
 
-/// A recipient whose mail goes somewhere.
+/// A recipient with a destination.
 struct Recipient {
     mailboxes: Mailboxes,
     /// Without brackets, as the client gave it.
     original: Arc<str>,
-    /// ORCPT and NOTIFY, for those of its mailboxes that are at other hosts (RFC 3461 section 5.2.7.1).
+    /// ORCPT and NOTIFY, for its mailboxes at other hosts (RFC 3461 section 5.2.7.1).
     orcpt: Arc<str>,
     notify: Option<NotifyWhen>,
 }
 
-/// Why one recipient more is too many.
+/// Why another recipient is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Full {
     /// This transaction has no room for it: 452 4.5.3.
     Transaction,
-    /// All transactions together have none: 452 4.3.1.
+    /// No memory left for all transactions together: 452 4.3.1.
     Memory,
 }
 
@@ -129,12 +129,12 @@ impl Transaction {
         Ok(())
     }
 
-    /// The client says how long the message is (RFC 1870).
+    /// Notes the announced length of the message (RFC 1870).
     pub fn announce(&mut self, size: Option<u64>) {
         self.announced = size.unwrap_or(0);
     }
 
-    /// Octets that the client means to send; 0: not said.
+    /// Announced octets; 0 if unknown.
     pub fn announced(&self) -> u64 {
         self.announced
     }
@@ -154,7 +154,7 @@ impl Transaction {
         self.received_id = Some(received_id);
     }
 
-    /// The id that it was given.
+    /// Its assigned id.
     pub fn received_id(&self) -> Option<&str> {
         self.received_id.as_deref()
     }
@@ -169,7 +169,7 @@ impl Transaction {
         self.tenant.as_ref()
     }
 
-    /// In a cluster: only the shard of this node's own may take the message.
+    /// In a cluster: only this node's own shard may take the message.
     pub fn keep_at_home(&mut self) {
         self.must_be_home = true;
     }
@@ -179,12 +179,12 @@ impl Transaction {
         self.must_be_home
     }
 
-    /// Holds the shard that it has begun under.
+    /// Keeps the guard of its shard.
     pub fn hold(&mut self, begun: Begun) {
         self.begun = Some(begun);
     }
 
-    /// The shard that it has begun under, in a cluster.
+    /// Its shard, in a cluster.
     pub fn shard(&self) -> Option<&Arc<ShardQueue>> {
         self.begun.as_ref().map(Begun::shard)
     }
@@ -194,17 +194,17 @@ impl Transaction {
         self.also.push(entry);
     }
 
-    /// Recipients at other hosts that were added as such.
+    /// Recipients added as remote ones.
     pub fn remotes(&self) -> usize {
         self.remote.len()
     }
 
-    /// True if any of it goes to other hosts.
+    /// True if any mail goes to other hosts.
     pub fn has_remote(&self) -> bool {
         self.is_forwarded || !self.remote.is_empty()
     }
 
-    /// Recipients in our hands whose sender wants to hear of success.
+    /// Accepted recipients whose sender wants a notice of success.
     pub fn successes(&self) -> Vec<SuccessHere> {
         let kept = self.recipients.iter().filter(|recipient| recipient.notify.is_some_and(|notify| notify.success));
         let success = |Recipient { mailboxes, original, orcpt, .. }: &Recipient| {
@@ -215,7 +215,7 @@ impl Transaction {
         kept.filter_map(success).collect()
     }
 
-    /// True if an address here forwards it to another host.
+    /// True if a local address forwards it to another host.
     pub fn is_forwarded(&self) -> bool {
         self.is_forwarded
     }
@@ -235,7 +235,7 @@ impl Transaction {
         self.returned
     }
 
-    /// Number of recipients that get nothing.
+    /// Number of recipients whose mail is discarded.
     pub fn discarded(&self) -> usize {
         self.discarded
     }
@@ -296,7 +296,8 @@ impl Transaction {
         }
     }
 
-    /// Each address once, whatever the case of its domain: RFC 5321 section 2.4 leaves that of the local part to the host. Who is named is not forwarded to.
+    /// Each address once, ignoring the case of its domain: RFC 5321 section 2.4 leaves the case of the local part to
+    /// the host. Named recipients get no forwarded copy.
     fn add_remote_places(&self, to: &mut Vec<MailRecipient>) {
         let mut seen = HashSet::new();
         let mut add = |address: Arc<str>, orcpt: Arc<str>, notify, is_forwarded| {
@@ -316,7 +317,7 @@ impl Transaction {
     }
 }
 
-/// The place of a mailbox, as its destination knows it.
+/// The place of a mailbox in its destination.
 pub(crate) fn place_of(mailbox: &Mailbox) -> MailPlace {
     match &mailbox.place {
         Place::Maildir(path) => MailPlace::Maildir(path.clone()),
@@ -348,15 +349,16 @@ fn with_lower_domain(address: &Arc<str>) -> Arc<str> {
     format!("{}{}", &address[..at], address[at..].to_lowercase()).into()
 }
 
-/// NOTIFY, if it was said.
+/// NOTIFY, if given.
 pub(crate) fn notify_when(rcpt: &RcptTo) -> Option<NotifyWhen> {
     let notify = rcpt.notify?;
     Some(NotifyWhen { success: notify.success, failure: notify.failure, delay: notify.delay })
 }
 
-/// Octets of an envelope. The largest alias fits, and the smallest segment of a spool has room for this beside a body that is kept in memory.
+/// Maximum octets of an envelope. The largest alias fits, and the smallest segment of a spool has room for it beside a
+/// body in memory.
 const ENVELOPE_BYTES_MAX: usize = 2 << 20;
-/// An ordinary envelope is a part of what every session takes.
+/// Octets of an envelope included in every session's memory.
 const ENVELOPE_BYTES_FREE: usize = 4 << 10;
 /// `Return-Path: <>`, `Delivered-To: ` and their line ends, generously.
 const FIELD_NAMES_BYTES: usize = 40;

@@ -11,9 +11,9 @@ pub(crate) struct WebhookStates(Mutex<BTreeMap<String, WebhookState>>);
 /// State of a webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WebhookState {
-    /// Since when it has not been told all; `None`: it has.
+    /// Time since which events wait; `None` if none do.
     pub behind_since: Option<Instant>,
-    /// Why it is not told anything now.
+    /// Why it receives no events now.
     pub trouble: Option<String>,
 }
 
@@ -28,7 +28,7 @@ impl WebhookStates {
         self.change(name, |state| *state = WebhookState { behind_since: None, trouble: None });
     }
 
-    /// There is something to tell it.
+    /// True if events wait for it.
     pub fn has_more(&self, name: &str) {
         self.change(name, |state| _ = state.behind_since.get_or_insert_with(Instant::now));
     }
@@ -41,12 +41,12 @@ impl WebhookStates {
         });
     }
 
-    /// Posting to the webhook works again.
+    /// Notes that posting to the webhook works again.
     pub fn works(&self, name: &str) {
         self.change(name, |state| state.trouble = None);
     }
 
-    /// All of them.
+    /// All webhooks.
     pub fn all(&self) -> Vec<(String, WebhookState)> {
         let states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         states.iter().map(|(name, state)| (name.clone(), state.clone())).collect()

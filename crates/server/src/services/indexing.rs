@@ -1,7 +1,7 @@
 //! Keeps the search index up to date: a watch over the mail directory, on a thread of the lowest priority.
 //!
-//! Delivery does not know of it. The kernel reports each new name to the watch. Names that it drops while mail pours
-//! in are found later, by looking at directories. So receiving never waits, and the index is behind instead.
+//! Delivery does not know of it. The kernel reports each new name to the watch. Names that it drops while mail pours in
+//! are found later, by looking at directories. So receiving never waits; the index lags instead.
 
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};
@@ -19,9 +19,9 @@ use posthaste_config::Search;
 
 /// Bytes for the terms of new messages.
 const MEMORY_BYTES: usize = 64 << 20;
-/// Before an index that could not be brought up to date is tried again.
+/// Pause after a failed update of the index.
 const PAUSE: Duration = Duration::from_secs(60);
-/// The lowest priority: of a busy processor this takes a hundredth part or two.
+/// The lowest priority: one or two percent of a busy processor.
 const NICE: i32 = 19;
 
 /// A watch that runs until it is ended.
@@ -32,8 +32,8 @@ pub(crate) struct Indexing {
 }
 
 impl Indexing {
-    /// Begins if the configuration says so. Trouble with the index is told in the log: mail is received all the same. With `for_readers`, the other
-    /// header fields are indexed too: TEXT of IMAP means them.
+    /// Begins if configured. Errors of the index are logged; mail is still received. With `for_readers`, all other
+    /// header fields are indexed, too, for IMAP's TEXT.
     pub fn begin(config: &Search, mail: &Path, for_readers: bool) -> Option<Self> {
         if !config.index {
             return None;

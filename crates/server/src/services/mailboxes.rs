@@ -27,11 +27,11 @@ pub(crate) const NAME: &str = "mailboxes";
 /// Timeout of a mailbox's removal for deliveries in flight.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The last batch that the table of mailboxes has: batches of a new spool begin above it. A spool that is there goes on with its own numbers, and then a table that cannot be
-/// read is told when it is opened.
+/// The last batch in the table of mailboxes: batches of a new spool begin above it. An existing spool continues its
+/// numbers, and an unreadable table is reported when it is opened.
 ///
 /// # Errors
-/// [`ServeError::UnknownLsn`]: the spool is new, and its first batches could be taken for ones that the table has.
+/// [`ServeError::UnknownLsn`]: the spool is new, and its first numbers could repeat those in the table.
 pub(crate) fn last_lsn(config: &Config) -> Result<Lsn, ServeError> {
     match applied_in(&config.mailstore_dir()) {
         Ok(applied) => Ok(Lsn::new(applied)),
@@ -85,13 +85,13 @@ type SettleMaildirs = Box<dyn Fn(Duration) -> Result<(), String> + Send + Sync>;
 
 /// The files of mail that is delivered.
 pub(crate) struct DeliveredFiles {
-    /// True if a mailbox has yet to get the mail of a batch, or its file is not durable.
+    /// True if a mailbox still lacks the mail of a batch, or its file is not durable.
     pub awaits: Box<dyn Fn(Lsn) -> bool + Send + Sync>,
     /// Writes them.
     pub writer: Arc<dyn Destination>,
-    /// Mail that was accepted for a mailbox until now is not delivered any more.
+    /// Cancels the delivery of mail accepted so far for a mailbox.
     pub remove: RemoveMailbox,
-    /// Files that are under way become durable, within a time.
+    /// Makes files in progress durable, with a timeout.
     pub settle: SettleMaildirs,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct DeliveredFiles {
 pub(crate) struct KnownMail {
     /// Part of the names of files, random for each start.
     pub nonce: u32,
-    /// Targets whose messages were expunged.
+    /// Targets of expunged messages.
     pub expunged: HashSet<(Lsn, u16)>,
 }
 
@@ -111,8 +111,8 @@ pub(crate) struct MailTable {
 }
 
 impl MailTable {
-    /// Opens the table, and reads from the spool what it lacks: before delivery makes files again that a kill may have come before. `damage`: of the spool, as its
-    /// opening reported it.
+    /// Opens the table, and reads missing entries from the spool: before delivery makes files of an interrupted run.
+    /// `damage`: reported by the spool's opening.
     pub async fn open(config: &Config, damage: &[Damage], spool: Arc<dyn Spool>) -> Result<Self, UnreadableMailboxes> {
         let table = table_of(config);
         let host = config.host_name.to_string();
@@ -146,7 +146,7 @@ pub(crate) struct Mailboxes {
 }
 
 impl Mailboxes {
-    /// Serves the mailboxes of a table. `files`: of those who write the mailboxes.
+    /// Serves the mailboxes of a table. `files`: access to their writers.
     pub async fn open(
         MailTable { ledger, .. }: MailTable,
         config: &Config,

@@ -1,4 +1,4 @@
-//! Parts of a running server that go on beside the listeners: the spool, destinations, pickup, webhooks, watches.
+//! Parts of a running server besides the listeners: the spool, destinations, pickup, webhooks, watches.
 
 pub(crate) mod cluster;
 pub(crate) mod indexing;

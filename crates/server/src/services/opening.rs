@@ -17,7 +17,7 @@ use crate::repeats::{About, Kind, Repeats};
 use crate::services::mailboxes;
 use posthaste_config::Config;
 
-/// The spool, open, and what is opened on it before its other streams.
+/// The open spool, with the parts that are opened before its other streams.
 pub(crate) struct OpenedSpool {
     pub intake: Intake,
     /// The event log, if there is one.
@@ -30,19 +30,19 @@ pub(crate) struct OpenedSpool {
 /// Mail that a start found in the spool, and finished.
 #[derive(Debug, Default)]
 pub(crate) struct Restored {
-    /// Messages whose delivery was not known to be complete.
+    /// Messages whose delivery was possibly incomplete.
     pub messages: usize,
     /// Mailbox entries that were written again.
     pub restored: usize,
-    /// Entries of mailboxes that cannot be written yet.
+    /// Entries of unwritable mailboxes.
     pub deferred: usize,
-    /// Batches that cannot be read any more.
+    /// Unreadable batches.
     pub damaged_batches: usize,
     /// Damaged places of the spool.
     pub damaged_places: usize,
 }
 
-/// Opens the spool, whose workers `workers` watches, and the event log. A log that cannot be opened is no error.
+/// Opens the spool, with its workers under the watch `workers`, and the event log. A failure of the log is no error.
 ///
 /// # Errors
 /// [`ServeError::Spool`] and [`ServeError::Storage`].
@@ -73,7 +73,7 @@ pub(crate) async fn open_spool(
     tokio::task::spawn_blocking(open).await.map_err(std::io::Error::from)?
 }
 
-/// The settings of a spool, whose events go to the log.
+/// The settings of a spool, which logs its events.
 pub(crate) fn spool_config(config: &Config, repeats: Arc<Repeats>) -> posthaste_spool::Config {
     posthaste_spool::Config {
         events: posthaste_spool::Events::new(move |event| log(event, &repeats)),
@@ -128,7 +128,7 @@ pub(crate) fn log_mended(damage: &Damage) {
     tracing::warn!(place, what, "a file of the spool is damaged or unreadable; it is written anew");
 }
 
-/// `consumer`: whose entries were in the batches.
+/// `consumer`: owner of the lost entries.
 pub(crate) fn log_damaged(batches: &[Lsn], consumer: &str) {
     for batch in batches {
         tracing::error!(%batch, "a batch of the spool cannot be read: its entry for {consumer} is lost");

@@ -1,5 +1,5 @@
-//! Notices that a thread of local delivery, the spool or the ring has panicked: these threads belong to libraries, which
-//! give no handle to wait for.
+//! Detects panics of threads of local delivery, the spool or the ring: these belong to libraries without handles to
+//! wait for.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ pub(crate) fn of_delivery() -> Ended {
     ended
 }
 
-/// Looks at each panic of this process from now on, beside what happens at a panic anyway.
+/// Observes each panic of this process from now on, in addition to the usual handling.
 pub(crate) fn install() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -30,7 +30,7 @@ fn is_of_delivery(thread: &str) -> bool {
     THREADS.iter().any(|begin| thread.starts_with(begin))
 }
 
-/// Beginnings of the names of these threads.
+/// Name prefixes of these threads.
 pub(crate) const THREADS: [&str; 4] = ["deliver", "mail-sync", "spool-", "ring-"];
 
 static WAITING: Mutex<Vec<Alive>> = Mutex::new(Vec::new());

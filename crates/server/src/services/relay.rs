@@ -1,4 +1,4 @@
-//! The relay: opened with the store, who may use it, where notifications go, and what the logs say of it.
+//! The relay: opening, access rights, notifications, and log lines.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,12 +42,12 @@ pub(crate) struct RelayService {
 }
 
 impl RelayService {
-    /// Opens the queue, and tries what an earlier run left.
+    /// Opens the queue, and continues an earlier run's mail.
     ///
     /// A queue that cannot be opened is stuck: its mail is deferred, and stays in the spool.
     ///
     /// # Errors
-    /// A name in the configuration that cannot be used.
+    /// An unusable name in the configuration.
     pub async fn start(config: &Config, mut files: RelayFiles, receiver: Receiver) -> Result<Self, ServeError> {
         let forwarding = std::mem::take(&mut files.forwarding);
         let running = config.storage.data.join(RUNNING);
@@ -104,7 +104,8 @@ impl Service for RelayService {
         OnFailure::GoOn("mail for other hosts waits in the spool")
     }
 
-    /// Limits, routes, TLS policies, sources, pools and `[dns]` are those of the new configuration, also for what waits. Pauses go on.
+    /// Applies limits, routes, TLS policies, sources, pools and `[dns]` of the new configuration, also to waiting mail.
+    /// Pauses continue.
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         let mut kept = Vec::new();
         if let Err(error) = self.reload_resolver(config) {
@@ -115,7 +116,7 @@ impl Service for RelayService {
         kept
     }
 
-    /// Transactions under way are finished, none begins.
+    /// Finishes transactions in progress, and begins none.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         end_blocking(move || {
             let Some(relay) = self.relay else { return };
@@ -130,7 +131,8 @@ impl Service for RelayService {
     }
 }
 
-/// Puts limits, routes, TLS policies, sources, pools, rules and templates of `config` in force. Returns what stays as it was.
+/// Applies limits, routes, TLS policies, sources, pools, rules and templates of `config`. Returns parts that stay
+/// unchanged.
 pub(crate) fn reload(relay: &Relay, config: &Config) -> Vec<&'static str> {
     let mut kept = Vec::new();
     match config.relay.shaping_rules(config.limit_shares()) {
@@ -167,12 +169,12 @@ pub(crate) fn reload(relay: &Relay, config: &Config) -> Vec<&'static str> {
     kept
 }
 
-/// A file in the data directory that is there while the relay runs.
+/// A file in the data directory that exists while the relay runs.
 const RUNNING: &str = "relay.running";
 /// The directory of policies, below `storage.data`.
 const POLICIES: &str = "mta-sts";
 
-/// Warns of resolvers that are believed about DNSSEC, though anybody on the way to them can forge their answers.
+/// Warns of resolvers trusted for DNSSEC although their answers can be forged on the way.
 pub(crate) fn warn_of_far(resolver: &Resolver) {
     for server in resolver.believed_from_afar() {
         let server = server.to_string();
@@ -243,10 +245,10 @@ pub(crate) fn tell_opened(report: &RelayOpenReport, spool: &Path) {
     }
 }
 
-/// The settings of a queue. Opens the files of bounces: once in a process.
+/// The settings of a queue. Opens the files of bounces, so call it once.
 ///
 /// # Errors
-/// A name in the configuration that cannot be used.
+/// An unusable name in the configuration.
 pub(crate) fn relay_config(
     config: &Config,
     files: RelayFiles,
@@ -301,7 +303,7 @@ fn stuck(receiver: &Receiver, error: &dyn std::fmt::Display, help: &str) -> Opti
     None
 }
 
-/// The remedy where the suppression list, or the file of return paths, is damaged or gone.
+/// The remedy for a damaged or lost suppression list, or file of return paths.
 const BOUNCE_FILES_HELP: &str = "stop the server, put this file back, or remove it and the file beside it that ends in `.made` to begin an empty one, and start it again";
 
 /// Advice for a queue that cannot be opened.
@@ -313,7 +315,7 @@ fn help(error: &StreamOpenError) -> &'static str {
     }
 }
 
-/// Says which snapshots could not be read, and what that has cost.
+/// Logs unreadable snapshots, and their consequences.
 fn log_uncertain(report: &RelayOpenReport, spool: &Path) {
     for unreadable in &report.unreadable {
         let file = spool.join(&unreadable.place).display().to_string();
@@ -364,14 +366,14 @@ impl Notifier for Senders {
 /// The addressee of a notification.
 struct Addressee {
     path: ForwardPath,
-    /// The sender was restored from one that we had rewritten.
+    /// True if the sender was restored from a rewritten address.
     is_rewritten: bool,
-    /// The mailboxes of one of ours.
+    /// The mailboxes of a local sender.
     mailboxes: Option<Mailboxes>,
 }
 
 impl Receiver {
-    /// True if somebody may be told by a notification for `sender`.
+    /// True if a notification for `sender` may reach somebody.
     pub fn knows(&self, sender: &str) -> bool {
         self.addressee(sender).is_some()
     }
@@ -393,23 +395,24 @@ impl Receiver {
         Some(Addressee { path, is_rewritten, mailboxes })
     }
 
-    /// Reports whether mail for `sender` goes to mailboxes here.
+    /// True if mail for `sender` goes to mailboxes here.
     pub fn is_ours(&self, sender: &str) -> bool {
         self.addressee(sender).is_some_and(|addressee| addressee.mailboxes.is_some())
     }
 
-    /// True if a refusal may be notified to `sender` of a local program: to other hosts only where the program itself
-    /// may send.
+    /// True if a refusal may be reported to `sender` of a local program: at other hosts only if the program itself may
+    /// send there.
     pub fn may_tell_program(&self, sender: &str) -> bool {
         let is_ours = |addressee: Addressee| addressee.mailboxes.is_some();
         self.addressee(sender).is_some_and(|addressee| is_ours(addressee) || self.settings().lets_programs_relay())
     }
 
-    /// Makes a notification for `sender` durable. `told`: says in the same batch, to the stream that owes it, that it is made. `remote`: the queue's entry that sends it to another host.
-    /// True if the sender can be told at all; if not, nothing is kept.
+    /// Makes a notification for `sender` durable. `told`: entry of the stream that owes it, for the same batch.
+    /// `remote`: the queue's entry that sends it to another host. True if the sender can be notified at all; if not,
+    /// nothing is stored.
     ///
     /// # Errors
-    /// It cannot be kept now.
+    /// It cannot be stored now.
     pub async fn notify(
         &self,
         sender: &str,
@@ -426,7 +429,7 @@ impl Receiver {
     /// Like [`notify`](Self::notify), for a stream of another spool, with its own destinations.
     ///
     /// # Errors
-    /// It cannot be kept now.
+    /// It cannot be stored now.
     pub async fn notify_by(
         &self,
         (intake, destinations): (&Intake, &[Arc<dyn Destination>]),

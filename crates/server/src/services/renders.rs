@@ -1,4 +1,4 @@
-//! Templates of requests that are rendered: a few messages at a time, for a bounded time, and only while the client waits for the answer.
+//! Renders templates of requests: a few messages at a time, for a limited time, and only while the client waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,11 +8,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// The threads of blocking work that templates may have at a time. Clones share it.
+/// The threads for concurrent rendering. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Renders(Arc<Semaphore>);
 
-/// The rendering of one request. It ends with this: the client has its answer, or has left.
+/// The rendering of one request. It ends on drop: the client has its answer, or has disconnected.
 pub(crate) struct Rendering {
     renders: Renders,
     spent: Arc<Spent>,
@@ -29,7 +29,7 @@ struct Spent {
 pub(crate) enum RenderFailure {
     /// No thread was free in time.
     Busy,
-    /// A panic, which the log has.
+    /// A panic, which is logged.
     Panicked,
 }
 
@@ -48,7 +48,8 @@ impl Renders {
 }
 
 impl Rendering {
-    /// Does a part of the work in its turn, on a thread that may block. The closure that it gets says whether there is time left, over all parts: [`RENDER_TIME`].
+    /// Runs a part of the work in its turn, on a blocking thread. The closure gets a function that is true while time
+    /// is left, over all parts: [`RENDER_TIME`].
     ///
     /// # Errors
     /// See [`RenderFailure`].
@@ -69,7 +70,7 @@ impl Rendering {
         spawn_blocking(timed).await.map_err(|_| RenderFailure::Panicked)
     }
 
-    /// Does work that was done once before, as a part: it is known to end, so that it has all the time that it needs.
+    /// Repeats finished work as a part: it is known to end, so it has no time limit.
     ///
     /// # Errors
     /// [`RenderFailure::Panicked`].
@@ -98,7 +99,7 @@ impl Drop for Rendering {
 const RENDER_TIME: Duration = Duration::from_secs(30);
 /// Wait for a turn.
 const TURN_PATIENCE: Duration = Duration::from_secs(10);
-/// A part of the work that gives way to others.
+/// Duration of a part of the work that yields to others.
 pub(crate) const PART_TIME: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! Removes unfinished files in `tmp/` that a crash of ours or another program left, once they are too old to be in
-//! use.
+//! Removes unfinished files in `tmp/` left by a crash of ours or another program, once they are too old to be in use.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,10 +13,10 @@ use tokio::time::Instant;
 
 use crate::lifecycle::{Ended, Ending, OnFailure, Service};
 
-/// Has copies that a kill left in `tmp/` of a mailbox placed where they belong. They are acknowledged mail.
+/// Restores copies that a kill left in `tmp/` of a mailbox. They are acknowledged mail.
 pub(crate) type PlaceCopies = dyn Fn(&MailboxPath) -> Result<(), String> + Send;
 
-/// Looks through all mailboxes at the start and once a day, on a thread of its own, until it is dropped.
+/// Scans all mailboxes at the start and once a day, on its own thread, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Tidy {
     _until: Sender<()>,

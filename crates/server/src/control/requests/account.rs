@@ -1,4 +1,4 @@
-//! A session about the mail of one account: its mailboxes are made, renamed and removed, messages are read and added.
+//! A session about the mail of one account: creates, renames and removes mailboxes, reads and adds messages.
 
 use std::collections::HashMap;
 use std::io;
@@ -41,7 +41,7 @@ struct ControlMailboxParts {
     root: PathBuf,
     /// 0: no limit.
     message_bytes: AtomicU64,
-    /// Locks of those who add mail, by the path of the account's INBOX: one at a time.
+    /// Locks for adding mail, by the path of the account's INBOX: one session at a time.
     adding: Mutex<HashMap<MailboxPath, Weak<AccountLock>>>,
 }
 
@@ -68,7 +68,7 @@ impl ControlMailboxes {
         self.0.message_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// The mailboxes of a login, or of a Maildir that is there.
+    /// The mailboxes of a login, or of an existing Maildir.
     async fn account(&self, name: &str) -> Result<Found, String> {
         let parts = &self.0;
         let none = || format!("{name}: there is no such login, and no such Maildir below {}", parts.root.display());
@@ -99,7 +99,7 @@ impl ControlMailboxes {
 /// The client's side of the connection.
 pub(super) type Commands = BufReader<Take<OwnedReadHalf>>;
 
-/// Answers commands about an account until the client goes. `uid`: the user who asks.
+/// Answers commands about an account until the client disconnects. `uid`: the asking user.
 pub(super) async fn serve(
     commands: Commands,
     write: OwnedWriteHalf,
@@ -138,7 +138,7 @@ impl Client {
         timeout(PATIENCE, self.write.write_all(line.as_bytes())).await?
     }
 
-    /// `None` at the end.
+    /// Reads a command; `None` at the end.
     async fn hear<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         self.commands.get_mut().set_limit(LINE_BYTES_MAX);
         let mut line = Vec::new();
@@ -168,7 +168,7 @@ struct Selected {
 struct Session {
     account: Arc<dyn MailAccount>,
     adding: Arc<AccountLock>,
-    /// Held by the one session that adds mail to the account.
+    /// Lock of the only session that adds mail to the account.
     adds: Option<OwnedMutexGuard<()>>,
     selected: Option<Selected>,
     client: Client,

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::config::acme::Acme;
 
-/// Renews certificates, all or those that are due, and answers a line for each name.
+/// Renews certificates, all or due ones, and answers a line for each name.
 pub(super) async fn renew(
     mut write: OwnedWriteHalf,
     acme: &Acme,

@@ -11,7 +11,7 @@ use super::scopes::filter;
 use super::{Asker, Outcome};
 use crate::receive::handler::Receiver;
 
-/// `until`: when a hold ends.
+/// `until`: end of a hold.
 fn of_queue(action: Doing, until: Option<Secs>) -> QueueAction {
     match action {
         Doing::Hold => QueueAction::Hold(until),
@@ -77,7 +77,7 @@ pub(super) fn act(
     Ok(json!({ "done": changed, "changed": changed, "follow": follow, "outranked": outranked }))
 }
 
-/// Has mail for transports that is held delivered or dropped, if a request says so: how many recipients.
+/// Releases or drops held mail for transports, if requested; returns the number of recipients.
 pub(super) fn on_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> Result<usize, String> {
     let Request::Act { of, action, secs: None, reason, .. } = request else { return Ok(0) };
     let Some(transports) = receiver.transports() else { return Ok(0) };
@@ -88,6 +88,6 @@ pub(super) fn on_transports(request: &Request, asker: &Asker, receiver: &Receive
     }
 }
 
-/// Reply code in the notification of an operator's bounce; no client is told.
+/// Reply code in the notification of an operator's bounce; no client sees it.
 const GIVEN_UP: u16 = 554;
 const REASON_CHARS_MAX: usize = 200;

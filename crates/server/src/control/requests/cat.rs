@@ -1,4 +1,4 @@
-//! A message that waits, as it goes out.
+//! A waiting message, in its outgoing form.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -33,5 +33,5 @@ pub(super) fn in_pieces<'a>(octets: impl Iterator<Item = &'a [u8]>, answer: Answ
 
 /// Octets of one line.
 const PIECE_BYTES: usize = 48 << 10;
-/// Octets of a header; a longer one is cut.
+/// Maximum octets of a header; a longer one is truncated.
 const HEADER_BYTES_MAX: u64 = 1 << 20;

@@ -1,5 +1,5 @@
-//! A spool that no server has open: a command's process opens what its request is about, and answers as a server would. Here also the queue: exports and imports,
-//! under the lock of the spool. Nothing is sent meanwhile.
+//! A spool without a running server: the command's process opens the requested part, and answers like a server. This
+//! includes exports and imports of the queue, under the lock of the spool. Nothing is sent meanwhile.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
@@ -32,12 +32,12 @@ use crate::receive::events::Events;
 use crate::services::relay_log::RelayLog;
 use posthaste_config::Config;
 
-/// Answers a request on a stream as the control socket does, then closes the spool. The number is the user who asks. An error is one of the stream: those of the
-/// request are in the answer.
+/// Answers a request on a stream like the control socket, then closes the spool. The number is the asking user. Errors
+/// are those of the stream: errors of the request are in the answer.
 pub type ClosedAnswer = Box<dyn FnOnce(StdStream, u32) -> io::Result<()>>;
 
-/// Opens the part of a spool that a request is about: mailboxes for a session about an account, the queue for an export or an import. Others cannot open the spool
-/// until the request is answered, a server neither. Blocks while the spool is read.
+/// Opens the requested part of a spool: mailboxes for a session about an account, the queue for an export or an import.
+/// The spool is locked until the request is answered. Blocks while the spool is read.
 ///
 /// # Errors
 /// See [`ClosedError`].
@@ -53,7 +53,7 @@ pub fn open_closed(config: &Config, request: Request) -> Result<ClosedAnswer, Cl
 /// The queue, open.
 pub(crate) struct ClosedQueue {
     relay: Relay,
-    /// The event log, which has the acts, too.
+    /// The event log, which records the commands.
     events: Option<Events>,
     host_name: String,
 }
@@ -84,7 +84,7 @@ pub enum ClosedError {
     },
 }
 
-/// Checks that the spool exists, as opening would create it, and that no process has it.
+/// Checks that the spool exists, as opening would create it, and that no process has it open.
 pub(super) fn check_closed(config: &Config) -> Result<(), ClosedError> {
     let dir = &config.storage.spool;
     if !dir.is_dir() {
@@ -162,7 +162,7 @@ impl ClosedQueue {
     }
 }
 
-/// Settings of a relay that sends nothing.
+/// Settings of a relay without sending.
 fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_dns::SetupError> {
     // Nobody is asked: a machine without a resolver will do.
     let dns = DnsSettings { servers: vec![([127, 0, 0, 1], 53).into()], ..DnsSettings::default() };

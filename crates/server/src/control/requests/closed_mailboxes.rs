@@ -1,4 +1,4 @@
-//! The mailboxes of a server that does not run, under the lock of its spool. Nothing is received or sent meanwhile.
+//! The mailboxes of a stopped server, under the lock of its spool. Nothing is received or sent meanwhile.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdStream;
@@ -61,7 +61,7 @@ impl ClosedMailboxes {
     }
 }
 
-/// Delivery makes the files of messages that are added, and what an earlier run has left.
+/// Opens mailboxes. Delivery makes the files of added messages, and finishes an earlier run's work.
 async fn open(config: &Config, services: &mut Services) -> Result<ControlMailboxes, ClosedError> {
     let opened = open_spool(config, Arc::<Repeats>::default(), posthaste_watch::Watch::default()).await;
     let opened = opened.map_err(|error| unreadable(config, error))?;

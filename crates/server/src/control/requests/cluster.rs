@@ -18,10 +18,10 @@ use crate::receive::handler::Receiver;
 
 type NodeHandle = Arc<dyn NodeControl>;
 
-/// The node that this server is.
+/// This server's cluster node.
 ///
 /// # Errors
-/// It is none.
+/// It is not part of a cluster.
 fn node_of(receiver: &Receiver) -> Result<&NodeHandle, String> {
     receiver.cluster().ok_or_else(|| NO_CLUSTER.to_owned())
 }
@@ -74,7 +74,7 @@ pub(super) async fn drain(
     write.write_all(format!("{last}\n").as_bytes()).await
 }
 
-/// Waits until this node owns none, but not for ever.
+/// Waits, with a timeout, until this node owns no shard.
 async fn give_away(node: NodeHandle) -> Outcome {
     if !status(&node).await.is_draining {
         let (draining, (tell, told)) = (node.clone(), oneshot::channel());
@@ -103,7 +103,7 @@ async fn status(node: &NodeHandle) -> ClusterStatus {
     spawn_blocking(move || node.status()).await.expect("it does not panic")
 }
 
-/// The node's own thread would take no notice of an order that makes no sense.
+/// Validates an order, as the node's thread would ignore an invalid one.
 fn check_move(status: &ClusterStatus, number: u16, to: Option<&str>) -> Result<(), String> {
     let node = &status.node;
     let Some(shard) = status.shards.iter().find(|it| it.shard == number) else {
@@ -132,7 +132,7 @@ fn left(status: &ClusterStatus) -> String {
 }
 
 const NO_CLUSTER: &str = "this server is no node of a cluster: its configuration has no [cluster]";
-/// A hand-over takes a second; transactions that are under way have half a minute.
+/// Timeout of a hand-over: it takes a second, plus half a minute for open transactions.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(40);
 
 #[cfg(test)]

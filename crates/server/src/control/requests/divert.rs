@@ -1,4 +1,4 @@
-//! Mail that goes to another next hop than the configuration has.
+//! Mail diverted to another next hop than the configured one.
 
 use posthaste_control::Named;
 use posthaste_queue::{Diversion, Secs};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::suspend::failed;
 use super::{Answer, Asker, Outcome, scopes};
 
-/// Has mail of a scope go to another next hop.
+/// Diverts mail of a scope to another next hop.
 pub(super) fn divert(
     relay: &Relay,
     asker: &Asker,
@@ -23,7 +23,7 @@ pub(super) fn divert(
     Ok(json!({ "done": 1 }))
 }
 
-/// Has it go where it would go.
+/// Ends a diversion.
 pub(super) fn end(relay: &Relay, asker: &Asker, scope: &Named) -> Outcome {
     let had = relay.end_diversion(scopes::scope(scope)?, &asker.by("")).map_err(failed)?;
     let Asker { uid, token, .. } = asker;

@@ -12,7 +12,7 @@ use crate::config::expiry::{self, ListenerCertificate};
 use crate::config::own_domains::KnownRecords;
 use crate::receive::handler::Receiver;
 
-/// A line for each domain with its keys. The last has what all share.
+/// A line for each domain with its keys. The last line has the common data.
 pub(super) fn list(receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     let settings = receiver.settings();
     let (own, config) = (&settings.own_domains, settings.own_domains.config());
@@ -51,7 +51,7 @@ fn certificate(of: ListenerCertificate) -> Value {
     json!({ "file": file.display().to_string(), "issuer": issuer, "ends": ends, "self_made": is_self_made })
 }
 
-/// Results of the checks of strangers' mail since the start, those that there were.
+/// Results of the checks of incoming mail since the start; those without a count are left out.
 fn checks(receiver: &Receiver) -> Vec<Value> {
     let counts = receiver.meters().of_checks().0;
     let of_method = |(method, counts): (&str, [u64; CHECK_RESULTS.len()])| {
@@ -62,7 +62,7 @@ fn checks(receiver: &Receiver) -> Vec<Value> {
     CHECK_METHODS.into_iter().zip(counts).map(of_method).collect()
 }
 
-/// The records of a domain as they were seen last, a line each. While new ones are asked for, the last line says so.
+/// The last known records of a domain, a line each. During a new check, the last line says so.
 pub(super) fn records(receiver: &Receiver, domain: &str, answer: Answer<'_>) -> Outcome {
     let settings = receiver.settings();
     let known = settings.own_domains.records(&settings.directory, domain);

@@ -12,7 +12,7 @@ use super::transfer::{End, FORMAT, Head, Line, Recipient, VERSION, hex};
 use super::{Answer, Asker, Outcome, as_json};
 use crate::ids::unix_micros;
 
-/// Exports the recipients that fit, each message in several lines. `hold`: they are held here from then on.
+/// Exports matching recipients, each message in several lines. `hold`: they are held here from now on.
 pub(super) fn export(
     relays: &[Relay],
     asker: &Asker,
@@ -48,7 +48,7 @@ pub(super) fn export(
     Ok(as_json(&Line::Last { done: messages, recipients, under_way, broken }))
 }
 
-/// Writes a message; true while the client still listens.
+/// Writes a message; true while the client listens.
 fn say(relay: &Relay, message: &Exported, answer: Answer<'_>) -> Result<bool, ControlError> {
     let len = relay.content_len(message.message)?;
     let (mut at, mut content, mut all) = (0, Context::new(&SHA256), Context::new(&SHA256));

@@ -45,5 +45,5 @@ pub(super) fn find(events: Option<&Path>, wanted: &Wanted, bounds: &Bounds<'_>, 
 
 const MESSAGES: u32 = 100;
 const MESSAGES_MAX: u32 = 1000;
-/// Time for a large log: then the answer has the older part.
+/// Timeout for a large log: then the answer has only older lines.
 const PATIENCE: Duration = Duration::from_secs(20);

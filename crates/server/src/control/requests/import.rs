@@ -1,4 +1,4 @@
-//! Messages of another queue come in: the client sends what `export` has answered, and hears of each message what has become of it.
+//! Imports messages of another queue: the client sends the lines of `export`, and gets a result for each message.
 
 use std::io;
 
@@ -62,10 +62,10 @@ impl Counts {
     }
 }
 
-/// Imports the next message, and returns its line of the answer; `None` after the last.
+/// Imports the next message, and returns its result line; `None` at the end.
 ///
 /// # Errors
-/// The import ends here: the lines are not those of an export, or the queue or its spool is full. It can be begun again from the first line.
+/// The import ends: the lines are invalid, or the queue or its spool is full. It can be restarted from the first line.
 async fn next(
     lines: &mut Lines,
     queue: &impl Importing,
@@ -105,7 +105,7 @@ async fn next(
     }
 }
 
-/// The next line, and its text with the line end.
+/// The next line, with and without its line end.
 async fn line(lines: &mut Lines) -> Result<(Line, Vec<u8>), String> {
     lines.get_mut().set_limit(LINE_BYTES_MAX);
     let mut line = Vec::new();
@@ -120,7 +120,7 @@ async fn line(lines: &mut Lines) -> Result<(Line, Vec<u8>), String> {
     Ok((parsed, line))
 }
 
-/// A message that comes.
+/// A message being imported.
 struct Incoming {
     bytes: u64,
     /// Digest for [`End::sha256`].
@@ -131,7 +131,7 @@ struct Incoming {
     large: Option<Upload>,
 }
 
-/// A message with its last line, or why it is refused while the rest goes on.
+/// A message with its last line, or the reason for refusing it.
 type Received = Result<(Exported, End), String>;
 
 impl Incoming {
@@ -147,7 +147,7 @@ impl Incoming {
         Ok(Self { bytes: 0, digest, scan, pieces: Vec::new(), large })
     }
 
-    /// Takes all lines of the message, also of one that is refused.
+    /// Reads all lines of the message, even of a refused one.
     async fn receive(&mut self, lines: &mut Lines, head: Result<Exported, String>) -> Result<Received, String> {
         let mut message = head;
         loop {
@@ -258,14 +258,14 @@ impl Incoming {
     }
 }
 
-/// The queue that messages come into.
+/// The queue that imports messages.
 pub(super) trait Importing {
     /// # Errors
     /// The import cannot go on.
     fn relay(&self) -> Result<Relay, String>;
 }
 
-/// Imports into a running server, whose end an import does not hold up.
+/// Imports into a running server, whose end is not delayed.
 impl Importing for WeakReceiver {
     fn relay(&self) -> Result<Relay, String> {
         let receiver = self.upgrade().ok_or("the server ends")?;
@@ -282,5 +282,5 @@ impl Importing for Relay {
 
 /// A line has a piece of a message, or a recipient with its last reply.
 const LINE_BYTES_MAX: u64 = 256 << 10;
-/// Wait for a silent client: the export may come over a slow network.
+/// Timeout of a silent client: the export may use a slow network.
 const IDLE_PATIENCE: Duration = Duration::from_secs(300);

@@ -19,7 +19,7 @@ use super::{Answer, as_json};
 pub(super) struct Page<'a> {
     /// Recipients to list.
     pub of: &'a Which,
-    /// Start after this one.
+    /// Start after this recipient.
     pub after: Option<RecipientKey>,
     /// Maximum number of recipients.
     pub most: u64,
@@ -45,7 +45,7 @@ pub(super) fn key(id: &str) -> Result<RecipientKey, String> {
     parsed.ok_or_else(|| "`after` is the id of a recipient, such as 4711.0".to_owned())
 }
 
-/// The recipients of all relays that fit, one on each line. The relays are in the order of the ids of their messages.
+/// Matching recipients of all relays, one on each line, in the order of their message ids.
 pub(super) fn list_all(relays: &[Relay], page: &Page<'_>, answer: Answer<'_>) -> Listed {
     let mut listed = Listed::default();
     for relay in relays {
@@ -58,7 +58,8 @@ pub(super) fn list_all(relays: &[Relay], page: &Page<'_>, answer: Answer<'_>) ->
     listed
 }
 
-/// The recipients of a relay that fit, one on each line. Of one message, replies that are not in memory any more are looked up in the event log.
+/// Matching recipients of a relay, one on each line. For a single message, forgotten replies are looked up in the event
+/// log.
 fn list(relay: &Relay, page: &Page<'_>, answer: Answer<'_>) -> Listed {
     let Page { of, after, most, is_bounded, events } = *page;
     let mut listed = Listed::default();
@@ -84,10 +85,10 @@ fn list(relay: &Relay, page: &Page<'_>, answer: Answer<'_>) -> Listed {
     listed
 }
 
-/// Last deferrals of a message's recipients in the event log, where nothing else says why they wait.
+/// Last deferrals of a message's recipients in the event log, for those without another reason.
 struct Logged {
     found: HashMap<u16, Deferral>,
-    /// Why it is not there of the others.
+    /// Why those of the others are missing.
     missing: String,
 }
 
@@ -186,9 +187,9 @@ fn line_of(waiting: &WaitingRecipient, relay: &Relay) -> WaitingLine {
     }
 }
 
-/// Pages of about a thousand recipients that one part of a list looks at: some dozen milliseconds.
+/// Pages of about a thousand recipients scanned for one part of a list: some dozen milliseconds.
 const PAGES_MAX: u32 = 1000;
-/// Pages of one part where envelopes have to be read.
+/// Pages of one part if envelopes must be read.
 const ENVELOPE_PAGES_MAX: u32 = 20;
 /// Recipients of one message whose replies are looked up.
 const LOOKED_UP_MAX: usize = 1000;

@@ -1,4 +1,4 @@
-//! Logins as the gate against guessing knows them.
+//! Logins, with the state of the defence against guessing.
 
 use posthaste_accounts::{Guessed, GuessingClient, LoginStatus, LoginUse};
 use posthaste_control::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
@@ -42,7 +42,7 @@ fn purpose(of: LoginUse) -> LoginPurpose {
     }
 }
 
-/// Forgets wrong passwords. `done`: of how many clients and accounts there were any.
+/// Clears wrong passwords. `done`: number of clients and accounts that had some.
 pub(super) fn forget(receiver: &Receiver, uid: u32, of: &[String]) -> Outcome {
     let directory = &receiver.settings().directory;
     let parsed = of.iter().map(|text| {

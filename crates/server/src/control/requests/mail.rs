@@ -1,4 +1,4 @@
-//! A message as a person reads it: in the queue, or in a mailbox here.
+//! A message for display: from the queue, or from a mailbox here.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -22,7 +22,7 @@ pub(super) struct Place<'a> {
     pub message: Option<Lsn>,
     /// Mailbox of its delivery, as in the event log; empty: it waits for other hosts.
     pub mailbox: &'a str,
-    /// Name of its file there, in place of the number; empty: not known.
+    /// Its file name there, instead of the number; empty if unknown.
     pub name: &'a str,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn mail(receiver: &Receiver, asker: &Asker, place: Place<'_>) -> Outc
     Ok(json!({ "done": 1, "mail": as_read(&octets) }))
 }
 
-/// The octets of a file that a message has, by its place among them.
+/// The octets of an attached file, by its index.
 pub(super) fn file(receiver: &Receiver, asker: &Asker, place: Place<'_>, number: u32, answer: Answer<'_>) -> Outcome {
     let octets = octets_of(receiver, asker, place, FILE_SOURCE_BYTES_MAX)?;
     if octets.len() as u64 == FILE_SOURCE_BYTES_MAX {
@@ -70,7 +70,7 @@ fn files_in<'a>(parts: &'a [TextPart<'a>]) -> impl Iterator<Item = &'a TextPart<
     parts.iter().filter(|part| part.name.is_some()).take(FIELDS_MAX)
 }
 
-/// Each mailbox is listed once, however many messages of it are asked for. Messages that are not there any more have no line.
+/// Lists each mailbox once, for all requested messages in it. Messages that no longer exist have no line.
 pub(super) fn subjects(receiver: &Receiver, of: &[DeliveredMail], answer: Answer<'_>) -> Outcome {
     if of.len() > SUBJECTS_MAX {
         return Err(format!("at most {SUBJECTS_MAX} messages"));
@@ -115,7 +115,7 @@ fn of_queue(relay: &Relay, asker: &Asker, message: Lsn, bytes_max: u64) -> Resul
     Ok(octets)
 }
 
-/// Files of messages by the part of their names that follows from the message.
+/// Files of messages by the constant part of their names.
 type FilesOf = BTreeMap<Lsn, (Subdir, String)>;
 
 fn maildir_of(receiver: &Receiver, mailbox: &str) -> Result<Maildir, String> {
@@ -182,7 +182,8 @@ fn as_read(octets: &[u8]) -> Value {
     })
 }
 
-/// Plain text that is no attachment. `None`: there is none, or it has another charset than UTF-8, which the index's reader knows.
+/// Plain text that is no attachment. `None`: there is none, or only in a charset other than UTF-8, which the index's
+/// reader decodes.
 fn text_of(octets: &[u8]) -> Option<String> {
     let is_plain = |part: &TextPart<'_>| part.media_type == "text/plain" && part.name.is_none() && !part.is_attachment;
     let parts = parts(octets);
@@ -202,13 +203,13 @@ fn cut(text: &str) -> String {
     text[..end].to_owned()
 }
 
-/// Octets of a message that is shown.
+/// Maximum octets of a displayed message.
 const SOURCE_BYTES_MAX: u64 = 4 << 20;
-/// Octets of a message of which a file is saved.
+/// Maximum octets of a message from which a file is saved.
 const FILE_SOURCE_BYTES_MAX: u64 = 16 << 20;
 /// Octets of a file: as base64 it fits into an answer.
 const FILE_BYTES_MAX: usize = 6_000_000;
-/// Octets of a text of it.
+/// Maximum octets of a text of it.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 const FIELDS_MAX: usize = 200;
 /// Octets of a message's beginning, for its subject.

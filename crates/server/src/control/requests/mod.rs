@@ -1,4 +1,4 @@
-//! The control socket: what an operator asks of the running server, over a UNIX socket in its data directory.
+//! The control socket: operators' requests to the running server, over a UNIX socket in its data directory.
 //!
 //! A request is one line of JSON, the answer lines of JSON. The last line has `done` or `error`; a connection takes one request. Only the server's user, who
 //! owns the socket, and root can connect.
@@ -67,7 +67,7 @@ use crate::control::page_links::{NO_PAGE, PageLinkMaker};
 use crate::lifecycle::{Ending, OnFailure, Service};
 use crate::receive::handler::Receiver;
 
-/// The socket, before requests are answered: clients connect, and wait. The file goes with it.
+/// The socket before requests are answered: clients connect, and wait. The file is removed with it.
 pub(crate) struct ControlSocket {
     path: PathBuf,
     /// The listening socket, until requests are answered.
@@ -75,7 +75,8 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens in `data`. A path that is too long for a socket, or a directory that cannot be written, leaves the server without it: the log says so.
+    /// Listens in `data`. If the path is too long for a socket, or the directory is not writable, the server continues
+    /// without it, and the log says so.
     pub fn listen(data: &Path) -> Option<Self> {
         let path = data.join(SOCKET);
         match listen(&path) {
@@ -97,10 +98,10 @@ impl Drop for ControlSocket {
 
 /// Answers requests.
 pub(crate) struct Control {
-    /// The task that accepts, and the file, which is there as long.
+    /// The accepting task, and the file, which exists as long.
     accepting: Option<(JoinHandle<()>, ControlSocket)>,
     mail: Option<ControlMailboxes>,
-    /// Sessions about mail end with it.
+    /// Ends sessions about mail when it is dropped.
     _ending: watch::Sender<()>,
 }
 
@@ -115,11 +116,11 @@ struct Doors {
     ended: watch::Receiver<()>,
 }
 
-/// Somebody asks for a reload, and waits for what it does.
+/// A reload request, which waits for the result.
 pub(crate) type ReloadAsked = oneshot::Sender<Result<Value, String>>;
 
 impl Control {
-    /// Answers those who connect to `socket`, and who have connected. Requests for a reload go to who has the other end of `reload`.
+    /// Answers clients of `socket`, including those already connected. Reload requests go to the receiver of `reload`.
     pub fn begin(
         socket: Option<ControlSocket>,
         receiver: Receiver,
@@ -170,7 +171,7 @@ impl Service for Control {
     }
 }
 
-/// The spool of the same directory is locked: a socket that is there is left over.
+/// The spool of the same directory is locked, so an existing socket is left over.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -296,7 +297,7 @@ async fn answer(
     write.shutdown().await
 }
 
-/// Answers a request that came by HTTP, with this token. Blocks.
+/// Answers an HTTP request with this token. Blocks.
 ///
 /// # Errors
 /// The selection has changed, or the request is refused.
@@ -311,7 +312,7 @@ pub(crate) fn ask(
     perform(request, &asker, receiver, answer)
 }
 
-/// The refusal of a request whose selection is no longer what was shown, by more than a tenth.
+/// The refusal of a request whose selection has changed by more than a tenth since it was shown.
 fn changed(receiver: &Receiver, request: &Request) -> Option<AskRefusal> {
     let (expected, now) = match request {
         Request::Act { of, action, expect, .. } => ((*expect)?, act::concerned(receiver, of, *action)),
@@ -352,7 +353,7 @@ fn perform(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer
     Ok(last)
 }
 
-/// The message that waits whose contents a request is for.
+/// The waiting message whose content a request needs.
 fn wanted_message(request: &Request) -> Option<Lsn> {
     match request {
         Request::Cat { message, .. } => Some(*message),
@@ -363,7 +364,7 @@ fn wanted_message(request: &Request) -> Option<Lsn> {
     }
 }
 
-/// `None`: it is about mail that waits.
+/// `None` if it concerns waiting mail.
 fn beside_the_queue(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Option<Outcome> {
     Some(match request {
         Request::ForgetMailbox { mailbox } => forget_mailbox(receiver, mailbox),
@@ -426,7 +427,8 @@ fn of_this_node(
     }
 }
 
-/// True if the transports answer a request, or a part of it, also while the queue for other hosts is stuck. A tenant has no mail there.
+/// True if the transports answer a request, at least in part, even while the queue for other hosts is stuck. Tenants
+/// have no mail there.
 fn concerns_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> bool {
     let of = match request {
         Request::List { of, .. }
@@ -539,14 +541,14 @@ pub(crate) fn as_json(line: &impl Serialize) -> Value {
     serde_json::to_value(line).expect("a line of texts and numbers")
 }
 
-/// Takes a line of an answer; whether the client still listens.
+/// Takes a line of an answer; true while the client listens.
 type Answer<'a> = &'a dyn Fn(Value) -> bool;
-/// The last line of an answer, or what went wrong.
+/// The last line of an answer, or the error.
 type Outcome = Result<Value, String>;
 
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 const CONNECTIONS_MAX: usize = 16;
 /// Lines of an answer that wait to be written.
 const LINES_MAX: usize = 256;
-/// Wait for a client that says or takes nothing.
+/// Timeout of a client that sends or reads nothing.
 const PATIENCE: Duration = Duration::from_secs(30);

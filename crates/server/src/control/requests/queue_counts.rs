@@ -1,4 +1,4 @@
-//! Counts of waiting mail over all queues of this server: one, or that of each shard that it owns.
+//! Counts of waiting mail over all queues of this server: one, or one for each owned shard.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -15,9 +15,9 @@ pub(crate) struct QueueCounts {
     pub names: usize,
     /// Recipients of all names.
     pub recipients: u64,
-    /// When the oldest of them was received; `None` if there are none.
+    /// Arrival of the oldest of them; `None` without any.
     pub oldest: Option<i64>,
-    /// The names with most recipients, most first; by name where they are equal.
+    /// The names with most recipients, in descending order, then by name.
     pub busiest: Vec<NamedCount>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct QueueCounts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamedCount {
     pub name: Arc<str>,
-    /// All of them.
+    /// All recipients.
     pub recipients: u64,
     pub deferred: u64,
     pub held: u64,
@@ -40,7 +40,7 @@ pub(crate) struct NamedCount {
 }
 
 impl QueueCounts {
-    /// Counts what fits a filter by several kinds of names, in one scan of each queue. Blocks.
+    /// Counts recipients that match a filter by several kinds of names, in one scan of each queue. Blocks.
     pub fn all<const N: usize>(relays: &[Relay], filter: &Filter, by: [(CountBy, usize); N]) -> [Self; N] {
         // Clocks are read once, not twice for each name.
         let begins: Vec<i64> = relays.iter().map(|relay| relay.wall(0)).collect();
@@ -59,7 +59,7 @@ impl QueueCounts {
         sums.map(|sum| Self::of_sums(sum, most.next().unwrap_or_default()))
     }
 
-    /// Likewise by one kind of names.
+    /// Likewise, by one kind of names.
     pub fn of(relays: &[Relay], filter: &Filter, by: CountBy, most: usize) -> Self {
         let [counts] = Self::all(relays, filter, [(by, most)]);
         counts
@@ -128,7 +128,7 @@ impl NamedCount {
         }
     }
 
-    /// Why they wait, by the queue that has most of them. `relays`: those that were counted.
+    /// Why they wait, according to the queue with most of them. `relays`: the counted ones.
     pub fn standing(&self, relays: &[Relay]) -> Standing {
         let (queue, count) = &self.largest;
         relays.get(*queue).map(|relay| relay.standing(count)).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The queues for other hosts that a request is about: one, or in a cluster that of each shard that this node owns.
+//! The queues concerned by a request: one, or in a cluster one for each owned shard.
 
 use std::cell::RefCell;
 
@@ -147,12 +147,12 @@ const KEYS: [&str; 5] = ["kind", "scope", "to", "message_rate", "connections"];
 /// The queue for other hosts.
 ///
 /// # Errors
-/// It is stuck, or this server has none.
+/// It is stuck, or this server has no queue.
 pub(super) fn relay_of(receiver: &Receiver) -> Result<Relay, String> {
     receiver.relay().ok_or_else(|| no_relay(receiver))
 }
 
-/// The reason why there is no queue for other hosts.
+/// Why there is no queue for other hosts.
 pub(super) fn no_relay(receiver: &Receiver) -> String {
     match receiver.remote().stuck() {
         Some(why) => format!("the queue is stuck: {why}"),

@@ -8,7 +8,7 @@ use posthaste_relay::sender::Filter;
 
 pub(super) use crate::receive::scope_names::{named, scope};
 
-/// The queue's word for recipients that are meant.
+/// The queue's selection of recipients.
 pub(super) fn filter(of: &Which) -> Filter {
     let text = |text: &Option<String>| text.as_deref().map(Arc::from);
     Filter {

@@ -12,7 +12,7 @@ use super::mail::short;
 use super::{Answer, Outcome};
 use crate::receive::handler::Receiver;
 
-/// A part of what is found.
+/// A part of the results.
 pub(super) struct Part {
     /// Maximum age in seconds, by date.
     pub secs: Option<u64>,

@@ -1,4 +1,5 @@
-//! Requests of a node that hold at all nodes of its cluster. They are durable in the engine before they are answered.
+//! Requests to one node that apply to all nodes of its cluster. They are durable in the engine before they are
+//! answered.
 
 use posthaste_control::Request;
 use posthaste_notify::suppression::Suppressed;
@@ -10,7 +11,7 @@ use super::{Answer, Asker, Outcome, as_json, scopes};
 use crate::receive::cluster::NodeControl;
 use crate::receive::shared::{SharedChange, SharedSuspension};
 
-/// True if all nodes of a cluster have it in common.
+/// True if the data are shared by all nodes of a cluster.
 pub(super) fn concerns(request: &Request) -> bool {
     matches!(
         request,
@@ -22,7 +23,8 @@ pub(super) fn concerns(request: &Request) -> bool {
     )
 }
 
-/// Changes it at all nodes. The last line has how many `nodes` there are, and the `missing` ones, which will have it once they run. The list is this node's.
+/// Changes shared data. The last line has the number of `nodes`, and the `missing` ones, which will catch up once they
+/// run. Listings are this node's.
 pub(super) fn perform(door: &dyn NodeControl, request: &Request, asker: &Asker, answer: Answer<'_>) -> Outcome {
     if let Request::Suppressions { of } = request {
         let mut count = 0;

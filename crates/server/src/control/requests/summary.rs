@@ -1,4 +1,4 @@
-//! Counts of waiting mail, made in the server: one line for each name crosses the socket, however much waits.
+//! Counts of waiting mail, made in the server: only one line for each name crosses the socket.
 
 use posthaste_control::{By, CountLine, RoomLine, SummaryEnd, Which};
 use posthaste_relay::sender::{CountBy, QueueLimitNow, Relay, Standing};

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{Answer, Asker, Outcome};
 
-/// The entries that are wanted, one on each line.
+/// Matching entries, one on each line.
 pub(super) fn list(relay: &Relay, wanted: &SuppressionFilter, answer: Answer<'_>) -> Outcome {
     let mut count = 0;
     let shown = list_of(relay)?.list(wanted, wall_secs(), &mut |entry| {
@@ -17,7 +17,7 @@ pub(super) fn list(relay: &Relay, wanted: &SuppressionFilter, answer: Answer<'_>
     Ok(json!({ "done": count }))
 }
 
-/// Adds entries; those without a time are added now.
+/// Adds entries; those without a time get the present one.
 pub(super) fn add(relay: &Relay, asker: &Asker, entries: &[Suppressed]) -> Outcome {
     let now = wall_secs();
     let entries: Vec<Suppressed> = entries.iter().map(|entry| dated(entry, now)).collect();
@@ -34,7 +34,7 @@ pub(super) fn dated(entry: &Suppressed, now: u64) -> Suppressed {
     Suppressed { added, ..entry.clone() }
 }
 
-/// Removes addresses of a tenant, or those for everybody.
+/// Removes addresses of a tenant, or of everybody.
 pub(super) fn remove(relay: &Relay, asker: &Asker, tenant: &str, addresses: &[String]) -> Outcome {
     let removed = list_of(relay)?.remove(tenant, addresses, wall_secs()).map_err(failed)?;
     let first = addresses.first().map_or("", String::as_str);

@@ -1,4 +1,4 @@
-//! Suspended mail, which is not tried for a time.
+//! Suspended mail, which is not tried for some time.
 
 use posthaste_control::Named;
 use posthaste_queue::{QueueEntry, Secs};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Answer, Asker, Outcome, scopes};
 
-/// Tries nothing of a scope.
+/// Suspends a scope.
 pub(super) fn suspend(relay: &Relay, asker: &Asker, scope: &Named, secs: Option<Secs>, reason: &str) -> Outcome {
     relay.suspend(scopes::scope(scope)?, secs, &asker.by(reason)).map_err(failed)?;
     let Asker { uid, token, .. } = asker;
@@ -15,7 +15,7 @@ pub(super) fn suspend(relay: &Relay, asker: &Asker, scope: &Named, secs: Option<
     Ok(json!({ "done": 1 }))
 }
 
-/// Tries it again.
+/// Ends a suspension.
 pub(super) fn resume(relay: &Relay, asker: &Asker, scope: &Named) -> Outcome {
     let had = relay.resume(scopes::scope(scope)?, &asker.by("")).map_err(failed)?;
     let Asker { uid, token, .. } = asker;
@@ -23,7 +23,7 @@ pub(super) fn resume(relay: &Relay, asker: &Asker, scope: &Named) -> Outcome {
     Ok(json!({ "done": u8::from(had) }))
 }
 
-/// Lists the suspensions, one on each line; for a tenant, those of its mail alone.
+/// Lists the suspensions, one on each line; for a tenant, only those of its mail.
 pub(super) fn list(relay: &Relay, asker: &Asker, answer: Answer<'_>) -> Outcome {
     let mut all = relay.suspensions();
     all.retain(|entry| asker.tenant.as_deref().is_none_or(|tenant| is_of(entry, tenant)));
@@ -31,7 +31,7 @@ pub(super) fn list(relay: &Relay, asker: &Asker, answer: Answer<'_>) -> Outcome 
     Ok(json!({ "done": all.len() }))
 }
 
-/// True if a suspension is of this tenant's mail alone.
+/// True if a suspension concerns only this tenant's mail.
 pub(crate) fn is_of(entry: &QueueEntry, tenant: &str) -> bool {
     let (QueueEntry::Suspended { scope, .. } | QueueEntry::Slowed { scope, .. }) = entry else { return false };
     scopes::named(scope).tenant.as_deref() == Some(tenant)

@@ -1,4 +1,4 @@
-//! Dialogues as they happen: lines until the client has gone.
+//! Live dialogues: lines until the client disconnects.
 
 use std::io;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::PATIENCE;
 use crate::receive::live::{Live, Shown};
 
-/// Sessions that a request wants to see; `None` for other requests.
+/// Sessions selected by a request; `None` for other requests.
 pub(super) fn shown(request: &Request) -> Option<Result<Shown, String>> {
     let Request::Trace { inbound, outbound, peer, recipient } = request else { return None };
     let net = |text: &String| {
@@ -29,7 +29,7 @@ pub(super) fn shown(request: &Request) -> Option<Result<Shown, String>> {
     Some(Ok(Shown { inbound: *inbound, outbound: *outbound, peer, recipient }))
 }
 
-/// Writes trace lines until the client leaves.
+/// Writes trace lines until the client disconnects.
 pub(super) async fn follow(mut write: OwnedWriteHalf, live: Live, shown: Shown) -> io::Result<()> {
     let mut watching = live.watch(shown);
     let mut say = async |line: Value| timeout(PATIENCE, write.write_all(format!("{line}\n").as_bytes())).await?;
@@ -46,5 +46,5 @@ pub(super) async fn follow(mut write: OwnedWriteHalf, live: Live, shown: Shown) 
     }
 }
 
-/// Interval of empty lines, by which a client that has left is noticed.
+/// Interval of empty lines, which detect a disconnected client.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! The form in which messages go from one queue to another: lines of JSON.
+//! The transfer format of messages between queues: JSON lines.
 
 use posthaste_intake::notify;
 use posthaste_queue::entry::{Forwarded, HoldReason};
@@ -36,7 +36,7 @@ pub(super) enum Line {
     End {
         end: End,
     },
-    /// The message cannot be read to its end: what came of it is of no use.
+    /// The message could not be read completely: discard its lines.
     Broken {
         broken: String,
     },
@@ -109,7 +109,7 @@ pub(super) struct End {
     pub origin: String,
     /// Bytes of the content.
     pub bytes: u64,
-    /// Of the lines of message and recipients with their line ends, the content, and `origin`.
+    /// Digest of the lines of message and recipients with their line ends, the content, and `origin`.
     pub sha256: String,
 }
 
@@ -266,7 +266,7 @@ impl Recipient {
     }
 }
 
-/// True if it can stand in a command as a value.
+/// True if it is valid as a value in a command.
 fn is_parameter(text: &str) -> bool {
     text.len() <= PARAMETER_BYTES_MAX && !text.contains(|c: char| c.is_control() || c.is_whitespace())
 }

@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::{Asker, as_json};
 
-/// Gives the waiting targets that fit, at most `most`, to `answer` until that says no. Returns the number of all that fit.
+/// Passes matching waiting targets, at most `most`, to `answer` until that returns false. Returns the number of all
+/// matches.
 pub(crate) fn list(transports: &Transports, of: &Which, most: u64, answer: &dyn Fn(Value) -> bool) -> u64 {
     let (mut count, now) = (0, SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
     transports.waiting(&mut |target| {
@@ -23,7 +24,7 @@ pub(crate) fn list(transports: &Transports, of: &Which, most: u64, answer: &dyn 
     count
 }
 
-/// Number of those that fit and that an action would change, as [`release`] and [`delete`] do.
+/// Number of matching targets that an action would change, like [`release`] and [`delete`].
 pub(crate) fn count(transports: &Transports, of: &Which, action: Doing) -> u64 {
     let is_concerned = |held: Option<HeldBy>| match action {
         Doing::Release => held == Some(HeldBy::Uncertain),
@@ -38,10 +39,10 @@ pub(crate) fn count(transports: &Transports, of: &Which, action: Doing) -> u64 {
     count
 }
 
-/// Releases matching targets that are held because their delivery is uncertain. Durable when this returns. Blocks.
+/// Releases matching targets that are held because their delivery is uncertain. Durable on return. Blocks.
 ///
 /// # Errors
-/// The spool takes nothing.
+/// The spool accepts nothing.
 pub(crate) fn release(transports: &Transports, asker: &Asker, of: &Which, reason: &str) -> Result<usize, String> {
     let released = transports.release(&|target| is_meant(target, of))?;
     if released > 0 {
@@ -52,10 +53,10 @@ pub(crate) fn release(transports: &Transports, asker: &Asker, of: &Which, reason
     Ok(released)
 }
 
-/// Drops those that fit and are held: they get no message, and their senders are not told. Durable when this returns. Blocks.
+/// Drops matching held targets: they get no message, and their senders no notice. Durable on return. Blocks.
 ///
 /// # Errors
-/// The spool takes nothing.
+/// The spool accepts nothing.
 pub(crate) fn delete(transports: &Transports, asker: &Asker, of: &Which, reason: &str) -> Result<usize, String> {
     let why = if reason.is_empty() { "deleted by the operator" } else { reason };
     let deleted = transports.drop_held(&|target| is_meant(target, of), &why.into())?;

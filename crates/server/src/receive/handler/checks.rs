@@ -1,7 +1,8 @@
-//! The checks of a session: one list, of which each stage asks all in order; the first that stops decides the reply.
+//! The checks of a session: one list, all called in order at each stage; the first that stops decides the reply.
 //!
-//! Stages: connect, hello, MAIL, RCPT, DATA, end of data. At each a check can refuse or defer. At RCPT it can change the recipient, at DATA the sender. At the end of data
-//! it can add recipients, which the directory routes, write fields in front of the message, label it and hold it. Later only a destination can refuse it.
+//! Stages: connect, hello, MAIL, RCPT, DATA, end of data. At each a check can refuse or defer. At RCPT it can change
+//! the recipient, at DATA the sender. At the end of data it can add recipients, which the directory routes, write
+//! fields in front of the message, label it and hold it. After that only a destination can refuse it.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -32,7 +33,7 @@ use crate::receive::tenants::Labels;
 use crate::receive::transaction::Transaction;
 use crate::repeats::Kind;
 
-/// A member of the list. It says something at the stages that it is about.
+/// A check. It implements the stages that concern it.
 pub(super) trait Check: Sync {
     /// Before the greeting.
     fn connect<'a>(&'a self, session: &'a Session) -> Checking<'a> {
@@ -71,10 +72,10 @@ pub(super) trait Check: Sync {
     }
 }
 
-/// Checks in their order, and the time of those at the end of data.
+/// Checks in order, and the timeout of those at the end of data.
 pub(super) struct CheckList {
     pub checks: &'static [&'static dyn Check],
-    /// All checks of the end of data together take this long at most. Then the client is told to come back.
+    /// Timeout of all checks at the end of data together. Then the client is told to come back.
     pub patience: Duration,
 }
 
@@ -84,7 +85,8 @@ impl Default for CheckList {
     }
 }
 
-/// Each recipient is looked up after it was rewritten, and counted last: a refused one is not counted. The sender is looked up as the client has named it.
+/// Each recipient is looked up after rewriting, and counted last, so that refused ones do not count. The sender is
+/// looked up as the client named it.
 static CHECKS: [&dyn Check; 22] = [
     &ValidLogin,
     &RequiredLogin,
@@ -113,13 +115,13 @@ static CHECKS: [&dyn Check; 22] = [
 /// Default of [`CheckList::patience`].
 pub(super) const CHECKS_PATIENCE: Duration = Duration::from_secs(60);
 
-/// A check under way. Most are done at once, and cost no allocation.
+/// A running check. Most complete at once, without an allocation.
 pub(super) enum Checking<'a> {
     Done(Result<(), Stop>),
     Waiting(Pin<Box<dyn Future<Output = Result<(), Stop>> + Send + 'a>>),
 }
 
-/// The transaction or the command ends here.
+/// Ends the transaction or the command.
 #[derive(Debug)]
 pub(super) struct Stop {
     /// The answer to the client.
@@ -128,7 +130,7 @@ pub(super) struct Stop {
     pub why: Option<String>,
     /// Kind in the log; `None`: that of the stage.
     pub kind: Option<Kind>,
-    /// The mailbox or the setting that it is about, if it is about one.
+    /// The mailbox or setting concerned, if any.
     pub about: Option<String>,
 }
 
@@ -150,7 +152,7 @@ pub(super) struct AtMail<'a> {
     pub receiver: &'a Receiver,
     pub session: &'a Session,
     pub settings: &'a Settings,
-    /// Would take the message.
+    /// The intake of the message.
     pub intake: &'a Intake,
     pub mail: &'a MailFrom,
 }
@@ -161,11 +163,11 @@ pub(super) struct AtData<'a> {
     pub session: &'a Session,
     pub settings: &'a Settings,
     pub sender: &'a mut ReversePath,
-    /// Checks of a stranger's message: they go on while the body comes.
+    /// Checks of an incoming message, which run while the body arrives.
     pub sender_check: Option<SenderCheck>,
 }
 
-/// A message that was read to its end.
+/// A completely read message.
 pub(super) struct ReadMessage<'a> {
     pub receiver: &'a Receiver,
     pub session: &'a Session,
@@ -178,9 +180,9 @@ pub(super) struct ReadMessage<'a> {
     pub author: &'a Author,
     /// A submission has a Date.
     pub has_date: bool,
-    /// Header and body as a signature needs them, if the message may be signed.
+    /// Header and body in the form for a signature, if the message may be signed.
     pub draft: Option<Box<Draft>>,
-    /// The checks of a stranger's message, and the message as its signatures need it.
+    /// The checks of an incoming message, and its data for signatures.
     pub sender_check: Option<(SenderCheck, Box<Verifier>)>,
     /// Results of these checks, for the log.
     pub results: Option<String>,
@@ -189,20 +191,20 @@ pub(super) struct ReadMessage<'a> {
     pub body: &'a StoredBody,
     /// Recipients of the message.
     pub transaction: &'a mut Transaction,
-    /// Labels, and for how long it is held and kept. The rest of it follows from the transaction.
+    /// Labels, hold time and expiry. The rest follows from the transaction.
     pub mail: Mail<'static>,
     /// A complaint that it is.
     pub complaint: Option<ReturnedMail>,
     /// The message's id in `Received`.
     pub received_id: &'a str,
-    /// Header fields that are written in front of it, each line ended by CRLF.
+    /// Header fields written in front of it, each line ended by CRLF.
     pub front: Vec<u8>,
     /// The Message-ID that was added.
     pub new_message_id: Option<String>,
 }
 
 impl ReadMessage<'_> {
-    /// Adds a field below those that are in front already.
+    /// Adds a field below those already in front.
     pub fn add_front(&mut self, field: &str) {
         self.front.extend_from_slice(field.as_bytes());
         if let Some(draft) = &mut self.draft {
@@ -267,7 +269,7 @@ impl CheckList {
     }
 }
 
-/// Stops a session whose login a reload has removed or given another password.
+/// Stops a session whose login was removed by a reload, or got another password.
 struct ValidLogin;
 
 impl ValidLogin {
@@ -295,7 +297,7 @@ impl Check for ValidLogin {
     }
 }
 
-/// Wants a login where the configuration does.
+/// Requires a login where configured.
 struct RequiredLogin;
 
 impl Check for RequiredLogin {
@@ -349,8 +351,7 @@ impl Check for OwnAuthor {
 /// Stops a message that this server has forwarded to itself.
 struct ForwardLoop;
 
-/// Times that this server may have received a message that it forwards. More is a loop, which may multiply the
-/// message each time.
+/// Maximum receptions of a forwarded message by this server. More is a loop, which may multiply the message each time.
 const FORWARDS_MAX: usize = 4;
 
 impl Check for ForwardLoop {
@@ -367,7 +368,7 @@ impl Check for ForwardLoop {
     }
 }
 
-/// Other senders and recipients, and who gets copies, as the maps of the configuration say.
+/// Rewritten senders and recipients, and copies, by the configured maps.
 struct Rewriting;
 
 impl Check for Rewriting {
@@ -397,7 +398,7 @@ impl Check for Rewriting {
     }
 }
 
-/// On whose account mail for other hosts is sent.
+/// The account of mail for other hosts.
 struct TenantLabels;
 
 impl Check for TenantLabels {
@@ -456,7 +457,7 @@ impl Check for ReleaseTimes {
     }
 }
 
-/// A large message goes to a file; who announces one hears now that there is no room for it, not when all of it was sent.
+/// A large message goes to a file: its client is told of lacking space when announcing it, not after sending it.
 struct RoomForLarge;
 
 impl Check for RoomForLarge {
@@ -468,7 +469,7 @@ impl Check for RoomForLarge {
     }
 }
 
-/// A complaint of mail that was sent from here is noted once its message is accepted.
+/// Notes a complaint about sent mail once its message is accepted.
 struct Complaints;
 
 impl Check for Complaints {

@@ -1,4 +1,4 @@
-//! Mail with a detail goes into the folder of that name, where there is one.
+//! Sorts mail with a detail into the folder of that name, if it exists.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::sender::is_exempt_address;
 use crate::receive::detail_folders::find_folder;
 use crate::receive::transaction::Transaction;
 
-/// Looks for the folder. Where that takes long, as on a mount that hangs, the mail goes into INBOX.
+/// Looks for the folder. If that takes long, such as on a hanging mount, the mail goes into INBOX.
 pub(super) struct FolderLookup;
 
 impl Check for FolderLookup {
@@ -39,8 +39,8 @@ impl Check for FolderLookup {
     }
 }
 
-/// Directs mail for Maildirs into their folder `name`, where it exists, except that of postmaster and abuse. True if
-/// any is directed.
+/// Sorts mail for Maildirs into their folder `name`, if it exists, except that of postmaster and abuse. True if any was
+/// sorted.
 pub(super) async fn sort_into(transaction: &mut Transaction, root: &Path, name: &str) -> bool {
     let mut is_sorted = false;
     for index in 0..transaction.recipients() {
@@ -67,7 +67,7 @@ pub(super) async fn sort_into(transaction: &mut Transaction, root: &Path, name: 
     is_sorted
 }
 
-/// The Maildir that a folder of it belongs to.
+/// The Maildir of a folder.
 fn inbox_of(path: &Arc<str>) -> Arc<str> {
     match path.rsplit_once('/') {
         Some((inbox, folder)) if folder.starts_with('.') => inbox.into(),
@@ -93,7 +93,7 @@ async fn look_up(root: &Path, detail: String, mailbox: &mut Mailbox) {
     }
 }
 
-/// Look-ups at a time: a mount that hangs holds no more threads.
+/// Concurrent look-ups: a hanging mount blocks no more threads.
 static LOOK_UPS: Semaphore = Semaphore::const_new(8);
 /// A client waits for it at RCPT.
 const PATIENCE: Duration = Duration::from_millis(200);

@@ -1,4 +1,4 @@
-//! A message that comes without a session of SMTP: asked about and kept as any other.
+//! A message without an SMTP session: checked and stored like any other.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufRead, Read};
@@ -22,11 +22,11 @@ use crate::receive::transaction::Transaction;
 /// Outcomes of the recipients of a message, by their index in the request. `Ok`: it is durable for them.
 pub(crate) type Outcomes = BTreeMap<u32, Result<(), Refusal>>;
 
-/// A message of a request, for those of its recipients that have these indexes there.
+/// A message of a request, for the recipients with these indexes.
 pub(crate) struct InjectedMail {
     /// Session number; the session has no other message.
     pub id: u64,
-    /// Id in `Received`, the log and the events: that of the request, and the message's number there.
+    /// Id in `Received`, the log and events: the request's id, and the message's number in it.
     pub received_id: String,
     pub peer: Peer,
     pub mail: MailFrom,
@@ -34,16 +34,16 @@ pub(crate) struct InjectedMail {
     pub body: InjectedBody,
     /// The client is named in `Received`.
     pub names_client: bool,
-    /// On whose account it is sent, whatever its header says.
+    /// The charged account, whatever its header says.
     pub tenant: Option<Arc<str>>,
 }
 
-/// Makes the entry that settles recipients, with those of them that have failed for good.
+/// Makes the entry of settled recipients, including those that failed for good.
 pub(crate) type Settles<'a> = &'a (dyn Fn(Indexes, BTreeMap<u32, Refusal>) -> Entry + Send + Sync);
 
 impl Receiver {
-    /// Receives one message for all of its recipients, in one batch. With `settles`, the batch has an entry for them and for those that have failed for good; where there is no
-    /// batch, the entry has its own.
+    /// Receives one message for all of its recipients, in one batch. With `settles`, the batch contains an entry for
+    /// them and for those that failed for good; without a batch, the entry gets its own.
     pub async fn inject(&self, injected: InjectedMail, settles: Option<Settles<'_>>) -> Outcomes {
         let InjectedMail { id, received_id, peer, mail, recipients, mut body, names_client, tenant } = injected;
         let mut session = session(id, peer);
@@ -134,14 +134,14 @@ fn session(id: u64, peer: Peer) -> Session {
 
 /// A message in memory.
 pub(crate) struct InjectedBody {
-    /// Pieces that go on as they are: of the header, and of a text whose lines end in CRLF.
+    /// Pieces that are passed unchanged: the header, and a text with CRLF line ends.
     pieces: VecDeque<Bytes>,
-    /// The text whose line ends are changed.
+    /// The text whose line ends are converted.
     text: Option<Reading<BodyOctets>>,
 }
 
 impl InjectedBody {
-    /// `has_crlf`: each line of the text ends in CRLF, except the last perhaps, and there is no NUL.
+    /// `has_crlf`: each line of the text ends in CRLF, except perhaps the last, and there is no NUL.
     pub fn new(header: Vec<u8>, text: Reading<BodyOctets>, has_crlf: bool) -> Self {
         let mut body = Self { pieces: VecDeque::new(), text: None };
         body.add(Bytes::from(header));
@@ -185,7 +185,7 @@ impl BufRead for BodyOctets {
     }
 }
 
-/// Octets of text that are read at a time. Line ends make at most twice as much of it.
+/// Octets of text converted at a time. Line ends at most double it.
 const READ_BYTES: usize = 128 << 10;
 
 impl Incoming for InjectedBody {

@@ -1,4 +1,4 @@
-//! Lines of the log, and events, of what is refused: the first of a kind at their level, repeats at the level `debug`.
+//! Log lines and events of refusals: the first of a kind at their level, repeats at level `debug`.
 
 use std::time::Instant;
 
@@ -90,7 +90,7 @@ impl Receiver {
         reply
     }
 
-    /// Logs that a login has sent from an address that is none of its own.
+    /// Logs a login that sent from an address of others.
     pub(super) fn tell_foreign_sender(&self, session: &Session, user: &str, sender: &ReversePath) {
         let peer = session.peer.to_string();
         let from = sender.to_string();
@@ -98,7 +98,7 @@ impl Receiver {
         log_bounded!(is_told, info, peer, user, from, "sender refused: not an address of this login");
     }
 
-    /// Logs that a client may not send so much, by its share of the spool.
+    /// Logs a client that exceeds its share of the spool.
     pub(super) fn tell_share_is_full(&self, session: &Session, size: u64, why: &str) {
         let peer = session.peer.to_string();
         let is_told = self.is_told(Kind::Refused, client(session));
@@ -113,7 +113,7 @@ impl Receiver {
         log_bounded!(is_told, warn, peer, size, error, help, "no room for a large message");
     }
 
-    /// Logs what became of a message.
+    /// Logs the outcome of a message.
     pub(super) fn log_message(
         &self,
         line: &LogLine,

@@ -14,7 +14,8 @@ use crate::receive::logins::Session;
 use crate::repeats::{About, Kind};
 
 impl Receiver {
-    /// Logs a login and records its event. Every accepted login is recorded, so that the use of a stolen password can be found; refused ones only as often as they are logged.
+    /// Logs a login and records its event. Every accepted login is recorded, so that use of a stolen password can be
+    /// found; refused ones only as often as they are logged.
     pub(super) fn record_login(
         &self,
         peer: &Peer,
@@ -69,10 +70,10 @@ impl Receiver {
     }
 }
 
-/// Why a link to the page opens nothing.
+/// Why a used link to the page is refused.
 const USED_LINK: &str = "it was used, or is older than 10 minutes";
 
-/// The part of a login's name that is logged; some type their password there.
+/// The logged part of a login's name; some users type their password there.
 pub(super) fn logged(user: &str) -> &str {
     const BYTES_MAX: usize = 100;
     &user[..user.floor_char_boundary(BYTES_MAX)]

@@ -1,4 +1,4 @@
-//! Receiving a message: its body read and kept, and the answer to it.
+//! Receiving a message: reads and stores its body, and answers.
 
 use std::future::pending;
 use std::pin::pin;
@@ -28,7 +28,7 @@ use crate::receive::success;
 use crate::receive::transaction::Transaction;
 use crate::repeats::Kind;
 
-/// Findings of the checks of a message's end.
+/// Results of the checks at a message's end.
 struct Checked {
     /// Labels, times and front fields of the message, and the complaint that it is.
     verdict: Result<(Mail<'static>, Option<ReturnedMail>), Stop>,
@@ -41,7 +41,7 @@ struct Checked {
 }
 
 impl Receiver {
-    /// Reads, keeps and answers one message; the log line is the caller's.
+    /// Reads, stores and answers one message; the caller writes the log line.
     pub(super) async fn receive<B: Incoming<Error = BodyError>>(
         &self,
         session: &Session,
@@ -105,7 +105,7 @@ impl Receiver {
         self.accept((session, envelope), (transaction, complaint), mail, (gathered, body), log).await
     }
 
-    /// Asks the checks of DATA, one of which may begin the checks of a stranger's message.
+    /// Calls the checks of DATA, one of which may start the checks of an incoming message.
     fn begin_data(
         &self,
         session: &Session,
@@ -117,7 +117,7 @@ impl Receiver {
         Ok(at.sender_check)
     }
 
-    /// Reads the body to its end.
+    /// Reads the body completely.
     async fn gather<B: Incoming<Error = BodyError>>(
         &self,
         intake: &Intake,
@@ -137,7 +137,7 @@ impl Receiver {
         Ok((gathered, summary, said))
     }
 
-    /// Asks the checks of the message's end, which write its front fields. They have one deadline.
+    /// Calls the checks of the message's end, which write its front fields. They share one deadline.
     async fn check_message<B: Incoming<Error = BodyError>>(
         &self,
         mut message: ReadMessage<'_>,
@@ -236,21 +236,23 @@ impl Receiver {
         }
     }
 
-    /// In a cluster, records where a message came from: its batch is in the shard's spool, and the event log is not.
+    /// In a cluster, records the origin of a message separately: its batch is in the shard's spool, but the event log
+    /// is not.
     fn note_received(&self, shard: Option<&ShardQueue>, mail: &Mail<'_>, message: Option<Lsn>) {
         if let (Some(_), Some(recorder)) = (shard, self.events()) {
             recorder.note_received(mail, message);
         }
     }
 
-    /// Notes what has come to signed return paths, and a complaint, in the message `lsn`.
+    /// Notes bounces to signed return paths, and a complaint, in the message `lsn`.
     fn note_returned(&self, returned: ReturnedMail, complaint: Option<ReturnedMail>, lsn: Lsn) {
         for mail in [Some(returned), complaint].into_iter().flatten() {
             self.remote().note_returned(self.events(), &mail, lsn);
         }
     }
 
-    /// Tells the sender, on a server without a queue for other hosts. Durable before the message is answered: a client that hears nothing sends it again, and is told again.
+    /// Notifies the sender, on a server without a queue for other hosts. Durable before the reply: a client without a
+    /// reply sends the message again, and gets another notice.
     async fn tell_success(&self, envelope: &Envelope, successes: &[SuccessHere], header: &[u8]) {
         let wording = self.remote().wording();
         let written = success::write(&self.settings().host_name, &wording, envelope, successes, header);
@@ -261,7 +263,7 @@ impl Receiver {
         }
     }
 
-    /// The message for its destinations, with the sender that forwarded copies leave with.
+    /// The message for its destinations, with the sender of forwarded copies.
     pub fn mail(&self, transaction: &Transaction, envelope: &Envelope) -> Mail<'static> {
         let settings = self.settings();
         let directory = &settings.directory;
@@ -279,7 +281,7 @@ async fn elapsed<B: Incoming>(client: &mut B, patience: Duration) {
     let _ = client.within(patience, pending::<()>()).await;
 }
 
-/// A body that comes by SMTP or LMTP.
+/// A body received by SMTP or LMTP.
 pub(super) struct SmtpBody<'b, 'c>(pub &'b mut IncomingBody<'c>);
 
 impl Incoming for SmtpBody<'_, '_> {
@@ -306,7 +308,7 @@ fn stopped(stop: Stop, log: &mut LogLine) -> Reply {
     stop.reply
 }
 
-/// The answer to a message whose body was not taken, and its reason for the log.
+/// The reply to a message whose body was not accepted, and the reason for the log.
 fn refuse(why: NotGathered<BodyError, HeaderRefusal>, log: &mut LogLine) -> Reply {
     match why {
         NotGathered::Body(error) => {
@@ -379,7 +381,7 @@ fn write_received(message: &mut ReadMessage<'_>) {
     .write_to(field);
 }
 
-/// Adds what a submission must have and has not (RFC 6409 section 8).
+/// Adds fields missing in a submission (RFC 6409 section 8).
 pub(super) struct MissingFields;
 
 impl Check for MissingFields {
@@ -399,7 +401,7 @@ impl Check for MissingFields {
     }
 }
 
-/// True if the message ended because its client did, in one way or another.
+/// True if the message ended because its client disconnected or gave up.
 fn is_abandoned(error: &BodyError) -> bool {
     matches!(error, BodyError::Reset | BodyError::Disconnected | BodyError::TimedOut | BodyError::Io(_))
 }

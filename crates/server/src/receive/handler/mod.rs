@@ -48,12 +48,12 @@ impl Handler for Receiver {
         self.live().session(true, peer, || session.peer.to_string())
     }
 
-    /// Mostly those that speak no TLS, and clients that do not trust the certificate.
+    /// Mostly clients that speak no TLS, or do not trust the certificate.
     fn tls_failed(&self, session: &Session, error: &std::io::Error) {
         self.tell_failed_tls(session, error);
     }
 
-    /// Counts refused connections beyond a limit, which are logged in sums. Logs each client that may not connect.
+    /// Counts connections refused by a limit, which are logged in sums. Logs each client that may not connect.
     fn turned_away(&self, _: usize, peer: &Peer, why: &driver::ConnectionRefusal) {
         use driver::ConnectionRefusal::{NotAProxy, NotAllowed, Proxy};
         if !matches!(why, NotAllowed | NotAProxy | Proxy(_)) {

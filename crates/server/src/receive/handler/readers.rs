@@ -1,4 +1,4 @@
-//! Logins of clients that read mail: by the passwords of `[auth]`, or by that of the first minute.
+//! Logins of clients that read mail: with the passwords of `[auth]`, or with the first password.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -32,7 +32,8 @@ impl Receiver {
         self.0.first_password.as_ref().filter(|_| self.settings().first_password_mail.is_some())
     }
 
-    /// Checks the password of a client that reads mail by `protocol`, whose wrong guesses count as those of SMTP, and records the outcome.
+    /// Checks the password of a client that reads mail by `protocol`, and records the outcome. Wrong guesses count
+    /// together with those of SMTP.
     pub async fn check_reader(&self, peer: &Peer, protocol: &str, claim: PasswordClaim) -> Result<Grant, LoginFailure> {
         let settings = self.settings();
         match &settings.first_password_mail {
@@ -47,12 +48,12 @@ impl Receiver {
         }
     }
 
-    /// True if some login of readers has keys of SCRAM-SHA-256. The password of the first minute has none.
+    /// True if a login has SCRAM-SHA-256 keys. The first password has none.
     pub fn offers_readers_scram(&self) -> bool {
         self.first_password().is_none() && self.settings().logins.has_scram()
     }
 
-    /// The keys for a client that reads mail by `protocol` and wants to show the password of `user` by SCRAM-SHA-256.
+    /// The SCRAM-SHA-256 keys of `user`, for a client that reads mail by `protocol`.
     pub async fn reader_scram_keys(
         &self,
         peer: &Peer,
@@ -64,7 +65,7 @@ impl Receiver {
         keys.inspect_err(|failure| self.record_login(peer, None, protocol, logged(user), Some(*failure)))
     }
 
-    /// Like [`check_reader`](Self::check_reader), for a proof by such keys.
+    /// Like [`check_reader`](Self::check_reader), for a proof with such keys.
     pub async fn check_reader_scram(
         &self,
         peer: &Peer,
@@ -103,7 +104,7 @@ impl Receiver {
         })
     }
 
-    /// Checks the password of the first minute: for accounts that have mail, and from this machine. A refusal comes after a second.
+    /// Checks the first password: for accounts with mail, and from this machine. A refusal is delayed by a second.
     async fn check_first_password(
         &self,
         peer: &Peer,

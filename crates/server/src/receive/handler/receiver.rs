@@ -21,7 +21,7 @@ use crate::receive::remote::RemoteHosts;
 use crate::receive::settings::Settings;
 use crate::repeats::{LeftOut, Repeats};
 
-/// A receiver that does not keep the others: what the relay has of it, which it keeps itself.
+/// A receiver without strong references to the others: held by the relay.
 #[derive(Clone, Default)]
 pub(crate) struct WeakReceiver(Weak<Shared>);
 
@@ -129,12 +129,12 @@ impl Receiver {
         &self.0.live
     }
 
-    /// The node of a cluster that this server is, if it is one.
+    /// This server's cluster node, if any.
     pub fn cluster(&self) -> Option<&Arc<dyn NodeControl>> {
         self.0.cluster.get()
     }
 
-    /// It is a node of a cluster. Said once.
+    /// Sets the cluster node, once.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
     pub fn set_cluster(&self, node: Arc<dyn NodeControl>) {
         let _ = self.0.cluster.set(node);
@@ -150,12 +150,13 @@ impl Receiver {
         self.0.destinations.events()
     }
 
-    /// Repeats that the log has left out since this was asked last; `all`: even a moment ago.
+    /// Repeats that the log has omitted since the last call; `all`: including the running interval.
     pub fn left_out(&self, all: bool) -> Vec<LeftOut> {
         self.0.repeats.left_out(Instant::now(), all)
     }
 
-    /// Puts new settings in force for whatever begins from now on, and ends sessions of readers whose login has changed.
+    /// Applies new settings to everything that begins from now on, and ends sessions of readers whose login has
+    /// changed.
     pub fn replace(&self, settings: Settings) {
         *self.0.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
         self.0.replaced.send_replace(());
@@ -181,7 +182,7 @@ impl Receiver {
         &self.0.memory
     }
 
-    /// Clients since the start that were told that there are too many of them.
+    /// Clients refused since the start because of too many connections.
     pub fn turned_away(&self) -> u64 {
         self.0.turned_away.load(Ordering::Relaxed)
     }
@@ -199,7 +200,7 @@ impl Receiver {
         Arc::clone(&self.0.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// An id for `Received`, or for what messages of one request have in common.
+    /// An id for `Received`, or for all messages of one request.
     pub(crate) fn new_id(&self) -> String {
         self.0.ids.next()
     }

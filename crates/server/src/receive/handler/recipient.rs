@@ -1,4 +1,4 @@
-//! Recipients: the checks that find out where the mail of each goes, or why it is refused.
+//! Recipients: the checks that determine the destination of each one's mail, or why it is refused.
 
 use std::borrow::Cow;
 
@@ -86,8 +86,7 @@ impl From<Full> for Stop {
     }
 }
 
-/// Routes mail to our signed return paths on to the original sender. If that is no longer known, the mail is read and
-/// discarded.
+/// Routes mail for our signed return paths to the original sender. If that is unknown, the mail is read and discarded.
 pub(super) struct ReturnPathLookup;
 
 impl ReturnPathLookup {
@@ -166,7 +165,7 @@ impl Check for DirectoryLookup {
     }
 }
 
-/// Each place takes mail now: bounds of what waits for a mailbox that cannot be written, and of the queue for other hosts, are felt here.
+/// Checks that each place accepts mail now: limits of unwritable mailboxes, and of the queue for other hosts.
 pub(super) struct PlaceBounds;
 
 impl PlaceBounds {
@@ -197,7 +196,7 @@ impl Check for PlaceBounds {
     }
 }
 
-/// The quota of each account leaves room for the message.
+/// Checks that the message fits into the quota of each account.
 pub(super) struct AccountRoom;
 
 impl AccountRoom {
@@ -237,7 +236,7 @@ impl Check for AccountRoom {
     }
 }
 
-/// Asks the next hop of a recipient at another host for it, if the configuration says so.
+/// Asks the next hop about a recipient at another host, if configured.
 pub(super) struct NextHopVerify;
 
 impl NextHopVerify {
@@ -328,7 +327,7 @@ impl Receiver {
         added
     }
 
-    /// A relay that is not open might take what is refused, or know it as a return path.
+    /// Makes a refusal temporary while the relay is stuck: an open one might accept it, or know it as a return path.
     fn unless_stuck(&self, stop: Stop) -> Stop {
         match self.remote().stuck() {
             Some(why) if stop.reply.is_permanent() => {

@@ -1,4 +1,5 @@
-//! Checks of a stranger's message: begun before its body is read; their results are written into its header, and the message is treated by them.
+//! Checks of an incoming message: started before its body is read. Their results are written into its header, and
+//! decide its treatment.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::folders::sort_into;
 use crate::ids::unix_micros;
 use crate::receive::sender_checks::{SenderCheck, SenderFindings, Treatment};
 
-/// Begins the checks of a stranger's message. None if the client is trusted or there is no resolver.
+/// Starts the checks of an incoming message. None if the client is trusted or there is no resolver.
 pub(super) struct SenderLookup;
 
 impl Check for SenderLookup {
@@ -24,7 +25,7 @@ impl Check for SenderLookup {
     }
 }
 
-/// Writes Authentication-Results above Received. Refuses the message, or sorts it into Junk, as the configuration says.
+/// Writes Authentication-Results above Received. Refuses the message, or sorts it into Junk, as configured.
 pub(super) struct SenderResults;
 
 impl Check for SenderResults {

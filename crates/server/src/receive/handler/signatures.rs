@@ -1,4 +1,4 @@
-//! Signatures of mail that is written here.
+//! Signatures of mail written here.
 
 use posthaste_accounts::AuthorRight;
 use posthaste_directory::Address;
@@ -11,7 +11,8 @@ use crate::config::dkim::NotSigned;
 use crate::ids::unix_micros;
 use crate::repeats::Kind;
 
-/// Signs a message from a domain with a key here, in front of all other fields. The last check: the header does not change after it.
+/// Signs a message of a domain with a key, in front of all other fields. The last check: the header does not change
+/// after it.
 pub(super) struct Signatures;
 
 impl Check for Signatures {
@@ -50,7 +51,7 @@ fn sign(message: &mut ReadMessage<'_>) -> Result<(), Stop> {
     }
 }
 
-/// True if the author is one of the client: `senders=any` frees a login, and is no right to a signature.
+/// True if the author is one of the client's: `senders=any` is no right to a signature.
 fn may_sign_as(message: &ReadMessage<'_>, author: &Address) -> bool {
     let ReadMessage { settings, session, .. } = message;
     if let Some((name, login)) = settings.login(session) {

@@ -8,13 +8,13 @@ use super::ClaimedSender;
 /// The results of all checks of one message.
 pub(crate) struct SenderFindings {
     pub(super) sender: ClaimedSender,
-    /// The domain of From, if it has one address.
+    /// The domain of From, if it contains one address.
     pub(super) author: Option<String>,
     pub(super) spf: Verdict,
     pub(super) dkim: Vec<Verification>,
-    /// `None`: From has no domain that could be asked.
+    /// `None`: From has no domain to look up.
     pub(super) dmarc: Option<DmarcVerdict>,
-    /// SPF of the domain of From says fail for this client. Looked at only where DMARC asks for refusal.
+    /// True if the domain of From fails SPF for this client. Checked only if DMARC asks for refusal.
     pub(super) is_foreign_client: bool,
 }
 
@@ -34,7 +34,7 @@ impl SenderFindings {
         self.results().map(|(method, result)| format!("{method}={result}")).collect::<Vec<_>>().join(" ")
     }
 
-    /// The field Authentication-Results of the service, which is named in A-labels. `None`: its name is no domain.
+    /// The field Authentication-Results of the service, named in A-labels. `None`: its name is no domain.
     pub fn field(&self, service: &str) -> Option<String> {
         let mut field = AuthResults::new(service)?;
         let spf = if self.spf.is_of_sender {
@@ -59,7 +59,7 @@ impl SenderFindings {
         Some(field.to_string())
     }
 
-    /// A message whose author cannot be read is a permanent error (RFC 7489 section 6.6.1).
+    /// DMARC result for the log. An unreadable author is a permanent error (RFC 7489 section 6.6.1).
     fn dmarc_name(&self) -> &'static str {
         self.dmarc.as_ref().map_or("permerror", |dmarc| dmarc.result.name())
     }

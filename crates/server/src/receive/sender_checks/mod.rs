@@ -22,11 +22,11 @@ pub(crate) use findings::SenderFindings;
 use questions::Questions;
 pub(crate) use treatment::{Treatment, TreatmentRules};
 
-/// The checks of one message, from its DATA on. Dropped, they ask no more.
+/// The checks of one message, from DATA on. Dropping it cancels their queries.
 pub(crate) struct SenderCheck {
     resolver: Arc<Resolver>,
     sender: ClaimedSender,
-    /// Asks while the body comes.
+    /// Runs while the body arrives.
     spf: JoinHandle<Verdict>,
 }
 
@@ -88,7 +88,7 @@ impl SenderCheck {
         SenderFindings { sender, author, spf, dkim, dmarc, is_foreign_client }
     }
 
-    /// True if the domain of From says that this client does not send for it.
+    /// True if the domain of From excludes this client.
     async fn is_foreign_to(&self, author: &str, spf: &Verdict, deadline: Instant) -> bool {
         if spf.domain == author {
             return spf.result == SpfResult::Fail;
@@ -128,10 +128,10 @@ impl SenderCheck {
     }
 }
 
-/// Time for the questions of SPF and DKIM, as a part of all.
+/// The part of all time reserved for queries of SPF and DKIM.
 const SENDERS_SHARE: f32 = 0.7;
 
-/// The policy of the domain of From, if From has one.
+/// The policy of From's domain, if any.
 async fn policy_of(dns: Questions, author: Option<&str>, deadline: Instant) -> Option<Result<AuthorPolicy, NoAnswer>> {
     let found = timeout_at(deadline, AuthorPolicy::look_up(&dns, author?)).await;
     Some(found.unwrap_or(Err(NoAnswer::Temporary)))
@@ -143,7 +143,7 @@ impl Drop for SenderCheck {
     }
 }
 
-/// Results of the signatures, whose keys are asked for at once.
+/// Results of the signatures; their keys are queried concurrently.
 async fn verified(resolver: &Resolver, claims: Vec<Claim>, deadline: Instant) -> Vec<Verification> {
     let verify = async |claim: Claim| {
         let Some(name) = claim.key_name() else { return claim.verify(None) };

@@ -16,7 +16,7 @@ pub(crate) enum Treatment {
     Refuse(Reply),
 }
 
-/// The act on messages whose senders do not answer for them, as the configuration says.
+/// The configured treatment of messages whose senders are not authenticated.
 #[derive(Debug)]
 pub(crate) struct TreatmentRules {
     enforce: Enforce,
@@ -35,8 +35,8 @@ impl TreatmentRules {
         Self { enforce, on_temperror, forwarder_networks, forwarder_domains: domains }
     }
 
-    /// Decides what happens to a message. `is_exempt`: it is only for postmaster and abuse, which senders ask for
-    /// help with a refusal.
+    /// Decides the treatment of a message. `is_exempt`: it is only for postmaster and abuse, where senders ask for help
+    /// after a refusal.
     pub fn treatment(&self, findings: &SenderFindings, is_exempt: bool) -> Treatment {
         if self.enforce == Enforce::None || self.is_forwarder(findings) {
             return Treatment::Take;
@@ -88,7 +88,7 @@ impl TreatmentRules {
             .then(|| Reply::new(550, "5.7.26", format!("DMARC of {author}: reject")))
     }
 
-    /// True if the client forwards mail, and changes it: by its address, or by a signature that holds.
+    /// True if the client forwards and changes mail: by its address, or by a valid signature.
     fn is_forwarder(&self, findings: &SenderFindings) -> bool {
         let mut passed = findings.dkim.iter().filter(|signature| signature.is_proof());
         *self.forwarder_networks.get(Some(findings.sender.ip))

@@ -1,4 +1,4 @@
-//! In place of a node, for a program without the feature `cluster`: the configuration cannot ask for one.
+//! Replaces a node in a program without the feature `cluster`, whose configuration cannot ask for one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub fn set_copy_aside(
 pub(crate) enum OpenShards {}
 
 impl OpenShards {
-    /// Opens nothing: see [`EngineLogin::read`].
+    /// Does nothing: see [`EngineLogin::read`].
     ///
     /// # Errors
     /// Never fails.

@@ -1,4 +1,4 @@
-//! Suppressions and suspensions that all nodes have in common: applied here, and changed here for all.
+//! Suppressions and suspensions shared by all nodes: applied here, and changed for all.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -31,7 +31,7 @@ pub(super) struct ControlDesk {
     nodes: NodeList,
     table: SharedTable,
     suppressions: Option<Arc<Suppressions>>,
-    /// Ends the thread that forwards what is fed here.
+    /// Ends the thread that forwards local entries.
     _forwarding: Option<Sender<()>>,
     /// Ends the thread that keeps the log short.
     _cutting: Sender<()>,
@@ -42,7 +42,7 @@ pub(super) struct ControlParts {
     /// This node.
     pub me: NodeName,
     pub log: Arc<dyn ShardLog>,
-    /// The snapshot of the values, and of their place in the log.
+    /// The snapshot of the values, with their position in the log.
     pub path: PathBuf,
     pub suppressions: Option<Arc<Suppressions>>,
     pub queues: Vec<Arc<ShardQueue>>,
@@ -99,7 +99,7 @@ struct SuppressionKey {
 #[derive(Serialize, Deserialize)]
 struct SuppressionValue {
     entry: Suppressed,
-    /// A bounce or complaint has made it: it shortens no other.
+    /// True if a bounce or complaint caused it: it shortens no other entry.
     is_fed: bool,
 }
 
@@ -127,10 +127,10 @@ impl ControlDesk {
         Ok(ControlDesk { me, shard, nodes, table, suppressions, _forwarding: forwarding, _cutting: cutting })
     }
 
-    /// Makes changes for all nodes, durably, and waits a few seconds until all have them. Blocks.
+    /// Makes changes durably for all nodes, and waits a few seconds for all. Blocks.
     ///
     /// # Errors
-    /// The engine does not answer: the text says whether a change may be made.
+    /// The engine does not answer: the text says if a change may have been made.
     pub fn share(&self, changes: &[SharedChange]) -> Result<Spread, String> {
         let entries: Vec<ControlEntry> = changes.iter().map(entry_of).collect();
         let (mut position, mut stored) = (None, 0);
@@ -166,7 +166,7 @@ impl ControlDesk {
         }
     }
 
-    /// The suspension of a scope that was last made or ended.
+    /// The last change of a scope's suspension.
     pub fn suspension(&self, scope: &Named) -> Option<SharedSuspension> {
         let table = lock(&self.table);
         serde_json::from_slice(table.value(ControlKind::Suspension, &json(scope))?).ok()
@@ -319,7 +319,8 @@ fn suppress(list: &Suppressions, entries: &[ControlEntry], now: u64) -> Result<(
     add(list, &run, is_fed, now)
 }
 
-/// Brings addresses that bounces and complaints put on the list here to all nodes. They wait in the list's file until the engine has them.
+/// Passes addresses suppressed here by bounces and complaints to all nodes. They wait in the list's file until the
+/// engine has them.
 fn forward(list: Arc<Suppressions>, shard: Arc<ControlShard>) -> std::io::Result<Sender<()>> {
     list.keep_to_share();
     let (end, ended) = channel();
@@ -337,7 +338,7 @@ fn forward(list: Arc<Suppressions>, shard: Arc<ControlShard>) -> std::io::Result
     Ok(end)
 }
 
-/// Leaves out what a newer release allows and this one does not.
+/// Skips entries that a newer release allows and this one does not.
 fn add(list: &Suppressions, entries: &[Suppressed], is_fed: bool, now: u64) -> Result<(), String> {
     let valid: Vec<Suppressed> = entries.iter().filter(|entry| entry.check().is_ok()).cloned().collect();
     if valid.is_empty() {
@@ -365,7 +366,7 @@ fn end(relay: &Relay, scope: MailScope, of: &SharedSuspension) {
     }
 }
 
-/// It is tried again within a second, if this node is still the owner.
+/// Retried within a second, if this node is still the owner.
 fn tell(error: &dyn std::error::Error) {
     let error = error.to_string();
     tracing::debug!(error, "a suspension of the cluster is not in a queue of this node yet");
@@ -375,7 +376,7 @@ fn by(of: &SharedSuspension) -> Originator {
     Originator { uid: of.uid, token: of.token.clone(), reason: of.reason.clone() }
 }
 
-/// True of the suspension of a queue that was made for this one. Clocks and whole seconds differ a little.
+/// True if a queue's suspension was made for this one. Clocks and whole seconds differ a little.
 fn is_same(relay: &Relay, entry: &QueueEntry, scope: &MailScope, of: &SharedSuspension) -> bool {
     let QueueEntry::Suspended { scope: other, until, reason } = entry else { return false };
     let has_end = *until < Secs::MAX;
@@ -383,7 +384,7 @@ fn is_same(relay: &Relay, entry: &QueueEntry, scope: &MailScope, of: &SharedSusp
     *other == *scope && **reason == *EntryText::from(&*of.reason) && of.until.map_or(!has_end, is_near)
 }
 
-/// Scope and suspension of an entry; `None` if it has no meaning here.
+/// Scope and suspension of an entry; `None` if it is invalid here.
 fn suspension_of(key: &Bytes, value: Option<&Bytes>) -> Option<(MailScope, SharedSuspension)> {
     let scope: Named = serde_json::from_slice(key).ok()?;
     Some((scope_names::scope(&scope).ok()?, serde_json::from_slice(value?).ok()?))
@@ -439,24 +440,24 @@ fn lock(table: &SharedTable) -> MutexGuard<'_, ControlTable> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Tells the other nodes that this one has applied it.
+/// Reports to the other nodes that this one has applied it.
 fn publish(node: &ClusterNode, place: ControlPlace) {
     node.publish(CONTROL_SHARD, MemberReport { spool: 0, log: place.log, applied: place.position, digest: None });
 }
 
 /// A command waits so long for the engine.
 const PUT_PATIENCE: Duration = Duration::from_secs(10);
-/// And so long for the other nodes, which tell each second what they have.
+/// Timeout for the other nodes, which report their position each second.
 const SPREAD_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Entries that are shown before they are forwarded, which takes seconds.
 const UNSHARED_MAX: usize = 2000;
 /// Between two looks for addresses to forward.
 const FORWARD_EVERY: Duration = Duration::from_secs(1);
-/// Between two looks at the suspensions of a queue.
+/// Interval between checks of a queue's suspensions.
 const LOOK_AT_RELAYS: Duration = Duration::from_secs(1);
 const NEAR_SECS: u64 = 3;
-/// A suspension that is over is known for a week: a shard whose owner was away for longer keeps it to its end.
+/// An expired suspension is kept for a week: a shard whose owner was away for longer keeps it to its end.
 const KEPT_SECS: u64 = 7 * 86_400;
 
 #[cfg(test)]

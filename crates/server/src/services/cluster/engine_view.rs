@@ -1,4 +1,5 @@
-//! The engine's view of shards and nodes, for the operator. All of it is asked for at once, with one deadline: an engine that is away answers none of it.
+//! The engine's view of shards and nodes, for the operator. All calls are made at once with one deadline: an
+//! unreachable engine answers none.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::channel;
@@ -10,11 +11,11 @@ use posthaste_cluster::{CellKey, Cells, LogPosition, NodeCell, NodeName, ShardCe
 /// Cells and logs, as far as the engine has answered.
 pub(super) struct EngineView {
     shards: BTreeMap<u16, ShardView>,
-    /// The cell of each node of which the engine has told; `None` of one that has never written it.
+    /// The cell of each node reported by the engine; `None` for one that has never written it.
     pub nodes: BTreeMap<NodeName, Option<NodeCell>>,
 }
 
-/// A shard as the engine has it.
+/// A shard according to the engine.
 #[derive(Default)]
 pub(super) struct ShardView {
     /// Empty for a shard that never had an owner.
@@ -66,7 +67,7 @@ impl EngineView {
         view
     }
 
-    /// A shard, once.
+    /// Takes a shard's answer, once.
     pub fn take_shard(&mut self, shard: u16) -> ShardView {
         self.shards.remove(&shard).unwrap_or_else(|| ShardView {
             troubles: vec!["the engine has not answered in time".to_owned()],
@@ -98,7 +99,8 @@ fn cell(cells: &dyn Cells, shard: u16) -> Result<ShardCell, String> {
     }
 }
 
-/// Makes all calls at once, and returns their answers in the same order. `None`: there was none in time, and a thread is left behind until there is.
+/// Makes all calls concurrently, and returns their answers in order. `None` on a timeout; a thread stays behind until
+/// the answer.
 pub(super) fn ask_all<T: Send + 'static>(calls: Vec<Call<T>>, patience: Duration) -> Vec<Option<T>> {
     let deadline = Instant::now() + patience;
     let mut answers: Vec<Option<T>> = calls.iter().map(|_| None).collect();
@@ -123,7 +125,7 @@ pub(super) fn ask_all<T: Send + 'static>(calls: Vec<Call<T>>, patience: Duration
     answers
 }
 
-/// Calls at a time.
+/// Concurrent calls.
 const THREADS_MAX: usize = 32;
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ struct OpenFailure {
 }
 
 impl QueueHealth {
-    /// Notes an attempt that failed. True if it is the one after which the shard is given up.
+    /// Notes a failed attempt. True if it is the one after which the shard is given up.
     pub fn note_failed(&mut self, as_owner: bool, why: &str) -> bool {
         self.failed = self.failed.saturating_add(1);
         // What kept the owner's queue shut is of more use than what follows from it.
@@ -26,7 +26,8 @@ impl QueueHealth {
         self.failed == OPENINGS_MAX
     }
 
-    /// Notes that the queue is open. The error of an owner stays until an owner's queue opens: that of a standby may open all the same.
+    /// Notes that the queue is open. An owner's error stays until an owner's queue opens: a standby's may open
+    /// nevertheless.
     pub fn note_open(&mut self, as_owner: bool) {
         self.failed = 0;
         self.error.take_if(|error| as_owner || !error.as_owner);

@@ -1,7 +1,8 @@
-//! A node of a cluster: its shards, and what acts for them.
+//! A node of a cluster: its shards and their services.
 //!
-//! The server's own spool stays on its machine, with the event log. All mail is accepted by the spool of the shard that this node is the home of; each shard that it
-//! owns has a relay. A standby's relay only applies entries, and is opened anew at each change of the owner.
+//! The server's own spool stays on its machine, with the event log. All mail is accepted by the spool of this node's
+//! home shard; each owned shard has a relay. A standby's relay only applies entries, and is reopened at each change of
+//! the owner.
 
 #[cfg(not(feature = "cluster"))]
 mod absent;

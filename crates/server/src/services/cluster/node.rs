@@ -1,4 +1,4 @@
-//! The start and the end of a node.
+//! Start and end of a node.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -390,7 +390,7 @@ impl Service for ClusterService {
         kept
     }
 
-    /// Hands its shards over. What is under way is finished, or is another node's.
+    /// Hands its shards over. Work in progress is finished, or continues on another node.
     fn stop(self: Box<Self>, deadline: tokio::time::Instant) -> Ending<'static> {
         Box::pin(async move {
             let (node, (tell, told)) = (self.node.clone(), oneshot::channel());
@@ -426,9 +426,9 @@ const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
 const ENGINE_STARTS: Duration = Duration::from_secs(60);
 /// Between two questions for the engine's room.
 const ENGINE_PACE: Duration = Duration::from_secs(5);
-/// A planned hand-over waits so long for transactions that have begun.
+/// A planned hand-over waits this long for open transactions.
 const TRANSACTIONS: Duration = Duration::from_secs(10);
-/// A planned hand-over waits so long for all that is under way.
+/// A planned hand-over waits this long for work in progress.
 const RELEASE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The list of nodes, for the operator: how they are, and who is taken off.
+//! The list of nodes, for the operator: their state, and removal.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl NodeList {
         self.names.iter().cloned().collect()
     }
 
-    /// The nodes that are not taken off.
+    /// The nodes that were not removed.
     ///
     /// # Errors
     /// The engine does not answer.
@@ -40,18 +40,18 @@ impl NodeList {
         Ok(listed)
     }
 
-    /// Takes a dead node off. It takes some seconds. Blocks.
+    /// Removes a dead node. Takes some seconds. Blocks.
     ///
     /// # Errors
-    /// There is none of this name, it runs, or the engine does not answer.
+    /// No such node, it runs, or the engine does not answer.
     pub fn remove(&self, node: &str) -> Result<(), String> {
         remove_node(&*self.cells, self.known(node)?, &std::thread::sleep).map_err(|error| error.to_string())
     }
 
-    /// Lets it start again. Blocks.
+    /// Re-admits a node. Blocks.
     ///
     /// # Errors
-    /// There is none of this name, it was not taken off, or the engine does not answer.
+    /// No such node, it was not removed, or the engine does not answer.
     pub fn add(&self, node: &str) -> Result<(), String> {
         add_node(&*self.cells, self.known(node)?).map_err(|error| error.to_string())
     }
@@ -82,7 +82,7 @@ impl NodeList {
     }
 }
 
-/// True of a node that does not run, or whose clock is wrong: it has not written for a while.
+/// True for a node that has not written for a while: it does not run, or its clock is wrong.
 pub(super) fn is_silent(cell: &NodeCell, now: Duration) -> bool {
     now.saturating_sub(Duration::from_millis(cell.wall_ms)) > SILENT
 }

@@ -44,7 +44,7 @@ pub(super) struct ServedShard {
     pub state: Arc<ShardState>,
 }
 
-/// The part of this node in each shard, and why it has stopped.
+/// The role of this node in each shard, and why it has stopped.
 #[derive(Default)]
 pub(super) struct Roles(Mutex<BTreeMap<u16, (ShardRole, Option<String>)>>);
 
@@ -284,9 +284,9 @@ impl NodeControl for ServingNode {
     }
 }
 
-/// Commands wait so long for the engine, which answers in milliseconds.
+/// Timeout of commands for the engine, which answers in milliseconds.
 const STATUS_PATIENCE: Duration = Duration::from_secs(3);
-/// A look at the settings asks each server of the engine, some of which may be away.
+/// Timeout of a check of the settings, which asks each server of the engine: some may be down.
 const CHECK_PATIENCE: Duration = Duration::from_secs(15);
 
 #[cfg(test)]

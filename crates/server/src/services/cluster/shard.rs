@@ -20,7 +20,7 @@ use crate::receive::remote::RelaySlot;
 use crate::receive::shards::ShardQueue;
 use crate::services::relay::tell_opened;
 
-/// Settings of all relays of this node, as they are in force.
+/// Present settings of all relays of this node.
 pub(super) struct RelaySettings {
     pub config: RelayConfig,
     pub section: posthaste_config::Relay,
@@ -87,7 +87,7 @@ impl ShardState {
         Self { lease, queue, health, digest }
     }
 
-    /// Begins a transaction, if the owner's relay is open and its lease allows one.
+    /// Begins a transaction, if the owner's relay is open and its lease allows it.
     pub fn begin(&self) -> Option<Begun> {
         let begun = self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.begin()?;
         Some(Begun::new(self.queue.clone(), Box::new(begun)))
@@ -142,7 +142,7 @@ impl ShardRelay {
         let _ = told.recv();
     }
 
-    /// A request after the end has no effect.
+    /// Sends an order; has no effect after the end.
     fn order(&self, order: Order) {
         let _ = self.orders.send(order);
     }
@@ -162,7 +162,8 @@ impl ShardService for ShardRelay {
         self.order(Order::Demote);
     }
 
-    /// The relay has applied all entries before, and none after. One that is being opened has not, and has no digest.
+    /// Reports a digest once the relay has applied exactly the earlier entries. A relay being opened has not, and
+    /// reports none.
     fn digest_at(&self, position: LogPosition) {
         let digest = self.state.opened().map(|relay| Digest { position, sum: relay.queue_digest() });
         *self.state.digest.lock().unwrap_or_else(PoisonError::into_inner) = digest;
@@ -224,7 +225,7 @@ impl Worker {
         matches!(self.role, Role::Released) || self.state.opened().is_some()
     }
 
-    /// Rings the alarm if the relay has ended by itself: then it has panicked.
+    /// Raises an alarm if the relay has ended by itself, which means a panic.
     fn look(&self) {
         let mut cx = Context::from_waker(Waker::noop());
         if self.state.opened().is_some_and(|relay| relay.poll_failed(&mut cx).is_ready()) {
@@ -327,9 +328,9 @@ impl Notifier for ShardSenders {
     }
 }
 
-/// Time between two attempts to open a relay, and between two looks at one that is open.
+/// Interval between attempts to open a relay, and between checks of an open one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Time for what is being sent at a planned hand-over, after its transactions have ended.
+/// Time for sending at a planned hand-over, after its transactions have ended.
 const RELEASE: Duration = Duration::from_secs(20);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The messages of a request, as they are received.
+//! The messages of a request, in their received form.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,9 +21,9 @@ pub(super) struct Bounds {
     /// The domain of a new Message-ID.
     origin: String,
     header_bytes: u64,
-    /// `None`: no limit.
+    /// `None`: unlimited.
     message_bytes: Option<u64>,
-    /// `None`: mail may be from anybody.
+    /// `None`: any sender.
     pub senders: Option<Arc<AllowedSenders>>,
 }
 
@@ -49,16 +49,16 @@ pub(super) struct Composed {
     pub body: InjectedBody,
 }
 
-/// A request whose messages can all be received.
+/// A request with valid messages only.
 pub(super) struct CheckedRequest {
     pub request: Arc<InjectRequest>,
     /// Octets of each message.
     pub sizes: Vec<u64>,
-    /// The only message, unless a template makes it. Others are made anew when their turn comes, so that one at a time takes memory.
+    /// The only message, unless a template makes it. Others are made again in turn, so that only one is in memory.
     pub only: Option<Composed>,
 }
 
-/// A request of which nothing is received.
+/// An invalid request: nothing of it is received.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub status: u16,
@@ -80,7 +80,8 @@ impl From<RenderFailure> for Refused {
     }
 }
 
-/// Reads a request and makes each of its messages once, the first for the session `id`. Whatever is checked of one request gives way to others now and then.
+/// Parses a request and makes each of its messages once, the first for the session `id`. The work of one request yields
+/// to others regularly.
 pub(super) async fn checked(
     rendering: &Rendering,
     body: Vec<u8>,
@@ -112,7 +113,7 @@ pub(super) async fn checked(
     Ok(CheckedRequest { request, sizes, only: None })
 }
 
-/// Does work that takes long or not: at once if it does not, as another thread would take longer to hear of it.
+/// Runs work inline if it is short, as another thread would take longer to be notified; else on a blocking thread.
 pub(super) async fn blocking<T: Send + 'static>(
     is_long: bool,
     work: impl FnOnce() -> T + Send + 'static,
@@ -120,12 +121,12 @@ pub(super) async fn blocking<T: Send + 'static>(
     if is_long { spawn_blocking(work).await.map_err(|_| RenderFailure::Panicked) } else { Ok(work()) }
 }
 
-/// True if one pass over this many octets takes long enough for another thread.
+/// True if one pass over this many octets is worth another thread.
 pub(super) fn is_long(bytes: usize) -> bool {
     bytes > AT_ONCE_BYTES_MAX
 }
 
-/// Makes further messages, after those of known size, for [`PART_TIME`].
+/// Makes further messages, after those with known size, for [`PART_TIME`].
 fn checked_part(
     request: &InjectRequest,
     mut sizes: Vec<u64>,
@@ -145,7 +146,7 @@ fn checked_part(
     Ok(sizes)
 }
 
-/// One message of a request as it is received: lines end in CRLF, Bcc is out, and Date, From and Message-ID are there.
+/// One message of a request in its received form: CRLF line ends, without Bcc, with Date, From and Message-ID.
 pub(super) fn composed(
     request: &InjectRequest,
     number: usize,
@@ -188,7 +189,7 @@ pub(super) fn composed(
     Ok(Composed { id, bytes: wire_bytes, mail, body: InjectedBody::new(header, text, has_crlf) })
 }
 
-/// Octets that are worked on at once: about 100 µs.
+/// Octets of inline work: about 100 µs.
 const AT_ONCE_BYTES_MAX: usize = 64 << 10;
 /// Octets of all messages of a request.
 const REQUEST_BYTES_MAX: u64 = 1 << 30;

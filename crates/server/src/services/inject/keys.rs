@@ -1,4 +1,4 @@
-//! Keys of requests: the log of them, which is opened when it is needed, and a request with its key.
+//! Idempotency keys: their log, which is opened on demand, and a request with its key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::compose::{Refused, blocking, is_long};
 use crate::lifecycle::{Ending, OnFailure, Service, end_blocking};
 use crate::receive::handler::Receiver;
 
-/// The log of keys. A server whose requests have none has no stream for them.
+/// The log of keys. A server without such requests has no stream for them.
 #[derive(Clone)]
 pub(crate) struct InjectKeys(Arc<Shared>);
 
@@ -27,7 +27,7 @@ struct Shared {
     log: OnceCell<KeyLog>,
 }
 
-/// A request whose key is its own.
+/// A request that holds its key.
 pub(super) struct KeyedRequest {
     keys: InjectKeys,
     pub running: RunningKey,
@@ -58,7 +58,7 @@ impl InjectKeys {
         self.0.log.get_or_try_init(open).await
     }
 
-    /// Begins a request with a key. Gives its body back.
+    /// Begins a request with a key. Returns its body.
     pub(super) async fn begin(
         &self,
         token: &[u8; 32],

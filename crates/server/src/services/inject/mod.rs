@@ -35,7 +35,7 @@ struct Shared {
     keys: InjectKeys,
     bounds: RwLock<Bounds>,
     sessions: AtomicU64,
-    /// Memory for messages that are made of requests, in KiB.
+    /// Memory for messages made from requests, in KiB.
     room: Arc<Semaphore>,
     room_kib: u32,
     renders: Renders,
@@ -63,7 +63,7 @@ struct Delivery {
     is_asked: Arc<AtomicBool>,
 }
 
-/// Says so once the client has left, or has its answer.
+/// Signals that the client has disconnected, or has its answer.
 struct Asking(Arc<AtomicBool>);
 
 impl Drop for Asking {
@@ -91,8 +91,9 @@ impl Injector {
         *self.0.bounds.write().unwrap_or_else(PoisonError::into_inner) = Bounds::of(config);
     }
 
-    /// Receives the mail of a request. All of it is checked before the first message is received; then the messages are received at once, and share the
-    /// syncs of the spool. The answer counts a recipient as a success once its message is durable.
+    /// Receives the mail of a request. All of it is validated before the first message is received; then the messages
+    /// are received concurrently, and share the syncs of the spool. The answer counts a recipient as a success once its
+    /// message is durable.
     pub async fn inject(&self, call: InjectCall<'_>) -> InjectReply {
         self.answer(call).await.unwrap_or_else(InjectReply::from)
     }
@@ -131,7 +132,8 @@ impl Injector {
         Ok(reply)
     }
 
-    /// Receives one message of a request, for those of its recipients that have these indexes. `None`: it could not be made, which it was before.
+    /// Receives one message of a request, for the recipients with these indexes. `None`: it could not be made, although
+    /// it was before.
     async fn receive(
         &self,
         request: Arc<InjectRequest>,
@@ -150,7 +152,7 @@ impl Injector {
         Some(self.0.receiver.inject(injected, Some(&settles)).await)
     }
 
-    /// Makes a message that was made before. `None`: the client has left.
+    /// Makes a message again. `None`: the client has disconnected.
     async fn made_again(
         &self,
         request: Arc<InjectRequest>,
@@ -233,12 +235,12 @@ impl Delivery {
     }
 }
 
-/// A panic, which the log has, costs its message only.
+/// Notes a panic, which is logged and costs only its message.
 fn note(outcomes: &mut Outcomes, done: Result<Option<Outcomes>, JoinError>) {
     outcomes.extend(done.ok().flatten().into_iter().flatten());
 }
 
-/// The answer to a request of which all is settled.
+/// The answer to a request whose recipients are all settled.
 async fn replayed(body: Vec<u8>, outcome: KeyOutcome) -> Result<InjectReply, Refused> {
     let parsed = spawn_blocking(move || InjectRequest::parse(&body)).await;
     let request = parsed.map_err(|_| RenderFailure::Panicked)??;
@@ -257,7 +259,7 @@ fn reply<'a>(request: &InjectRequest, outcome: impl Fn(u32) -> Result<&'a (), &'
     InjectReply { body: answer.to_json(), ..InjectReply::of(answer.status()) }
 }
 
-/// A large message is alone if it takes all of the room.
+/// Minimum memory: a large message is alone if it needs all of it.
 const ROOM_KIB_MIN: u32 = 16 << 10;
 const ROOM_KIB_MAX: u32 = 1 << 24;
 const MESSAGE_KIB_MIN: u32 = 16;

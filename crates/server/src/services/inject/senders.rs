@@ -19,7 +19,7 @@ pub(super) struct AllowedSenders {
 }
 
 impl AllowedSenders {
-    /// `None`: the token may send from anybody.
+    /// `None`: any sender.
     pub fn of(token: &Token, settings: Arc<Settings>) -> Option<Self> {
         let bounds = token.bounds();
         let is_bound = !bounds.sender_domains.is_empty() || bounds.tenant.is_some();
@@ -27,7 +27,7 @@ impl AllowedSenders {
         is_bound.then_some(Self { domains, tenant, settings })
     }
 
-    /// Checks the envelope's sender and the one address in From, which is read as strictly as that of a login.
+    /// Checks the envelope sender and the only address in From, which is read as strictly as that of a login.
     ///
     /// # Errors
     /// 403, with the address.
@@ -52,7 +52,7 @@ impl AllowedSenders {
     }
 }
 
-/// A hint for who is refused.
+/// A hint in the refusal.
 const QUOTES: &str = "a name with signs such as @ or , stands in quotes";
 
 fn refused(which: &str) -> Refused {
@@ -63,7 +63,7 @@ fn cut(text: &str) -> String {
     text.chars().take(300).collect()
 }
 
-/// True for one of the domains, and for those below one with a dot in front.
+/// True for one of the domains, and for those below one with a leading dot.
 fn is_below(domains: &[String], domain: &str) -> bool {
     domains.iter().any(|allowed| {
         if allowed.starts_with('.') {

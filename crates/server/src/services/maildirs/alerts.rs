@@ -1,4 +1,4 @@
-//! Mail that waits for mailboxes and mounts: each trouble, and its end, is one line of the log.
+//! Mail that waits for mailboxes and mounts: the beginning and end of each problem is one log line.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -32,18 +32,18 @@ impl MailAlerts {
 #[derive(Debug, Default)]
 struct Told {
     waiting: Option<Instant>,
-    /// Mailboxes that were named, or counted, as those that mail waits for.
+    /// Mailboxes that were logged, or counted, as waited for.
     troubled: HashSet<Arc<str>>,
-    /// Mounts in trouble, by their place below the mail root, and what it is.
+    /// Mounts with problems, by their place below the mail root.
     mounts: HashMap<Arc<str>, Arc<str>>,
     /// Mounts that were named because they are not bound to their file systems.
     unbound: HashSet<Arc<str>>,
-    /// Why mounts were, or are, short of space. A mailbox keeps the reason until it has all that waited.
+    /// Why mounts are or were short of space. A mailbox keeps the reason until all waiting mail is delivered.
     shortages: HashSet<Arc<str>>,
 }
 
 impl Told {
-    /// Names each mount that does not answer or cannot be synced, once, and each that is well again.
+    /// Logs each mount that does not answer or cannot be synced, once, and each recovered one.
     fn report_mounts(&mut self, mounts: &[MountStats]) {
         self.shortages.extend(mounts.iter().filter_map(|mount| mount.short_of_space.clone()));
         // Of a stuck stream the log tells by itself.
@@ -76,8 +76,8 @@ impl Told {
         }
     }
 
-    /// Logs each mailbox that mail begins to wait for, each that has received it all, and the totals once a minute. A
-    /// message counts in `copies` and `bytes` as often as it waits for a mailbox.
+    /// Logs each mailbox for which mail begins to wait, each with all mail delivered, and the totals once a minute.
+    /// `copies` and `bytes` count a message once for each mailbox.
     fn report_mailboxes(&mut self, store: &LocalDelivery, copies: usize, bytes: u64) {
         for line in recovered(store.take_recovered()) {
             tracing::info!(mailbox = &*line.mailbox, messages = line.messages, "waiting mail has been delivered");
@@ -115,7 +115,7 @@ impl Told {
         }
     }
 
-    /// True if `waiting` messages are worth a line: at once, and then each minute while there are any.
+    /// True if `waiting` messages deserve a line: at once, and then each minute while there are any.
     fn is_due(&mut self, waiting: usize, now: Instant) -> bool {
         if waiting == 0 {
             self.waiting = None;

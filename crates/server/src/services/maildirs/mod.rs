@@ -1,4 +1,4 @@
-//! Mailboxes as a destination: opened on the spool, what the log says of them, and their end.
+//! Mailboxes as a destination: opening on the spool, log lines, and end.
 
 mod alerts;
 mod opened;
@@ -29,7 +29,7 @@ use posthaste_config::{Config, OwnerRules};
 pub(crate) use alerts::MailAlerts;
 pub(crate) use opened::{OpenedMail, open_mail};
 
-/// Writes accepted mail into mailboxes. It ends with the spool.
+/// Delivers accepted mail into mailboxes. It ends with the spool.
 pub(crate) struct MaildirService {
     store: LocalDelivery,
     owners: Current,
@@ -37,8 +37,8 @@ pub(crate) struct MaildirService {
 }
 
 impl MaildirService {
-    /// Opens the streams of the mail mounts, and finishes what an earlier run left. `damage`: of the spool, as its opening reported it. `known`: by the table of
-    /// mailboxes, if there is one.
+    /// Opens the streams of the mail mounts, and finishes deliveries of an earlier run. `damage`: reported by the
+    /// spool's opening. `known`: from the table of mailboxes, if there is one.
     ///
     /// # Errors
     /// [`ServeError::Storage`].
@@ -76,7 +76,7 @@ impl MaildirService {
         Ok((Self { store: store.clone(), owners, failed }, store, restored))
     }
 
-    /// The files that it writes, for those who read the mailboxes.
+    /// Access to its files, for readers of the mailboxes.
     pub fn files(&self) -> DeliveredFiles {
         let store = self.store.clone();
         let awaits = Box::new(move |lsn| store.needs_body(lsn));
@@ -105,7 +105,7 @@ impl Service for MaildirService {
         Vec::new()
     }
 
-    /// Stops with the deadline. Mail that is not written by then stays in the spool; the server says how much that is when it has stopped.
+    /// Stops at the deadline. Unwritten mail stays in the spool; the server logs its amount afterwards.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         end_blocking(move || {
             let intake = self.store.intake();
@@ -155,7 +155,7 @@ fn log_lost(lost: &LostMailboxMail) {
     );
 }
 
-/// The rules in force, which a reload replaces.
+/// The rules in force, replaced by a reload.
 #[derive(Debug, Clone)]
 struct Current(Arc<RwLock<OwnerRules>>);
 

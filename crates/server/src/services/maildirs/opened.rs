@@ -1,4 +1,4 @@
-//! Delivery and the table of mailboxes, opened in the order in which they need each other.
+//! Delivery and the table of mailboxes, opened in the order of their dependencies.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ pub(crate) struct OpenedMail {
     pub store: LocalDelivery,
     pub replayed: Restored,
     pub mailboxes: Option<Mailboxes>,
-    /// Mail is received and kept without them.
+    /// Mail is still received and kept without them.
     pub failed: Option<UnreadableMailboxes>,
 }
 
-/// Opens the table of mailboxes, if IMAP or POP3 is on, then delivery, which asks it so as not to write expunged mail
-/// again.
+/// Opens the table of mailboxes, if IMAP or POP3 is on, then delivery, which queries it so as not to write expunged
+/// mail again.
 pub(crate) async fn open_mail(
     config: &Config,
     (intake, memory): (Intake, MemoryBudget),

@@ -1,4 +1,4 @@
-//! The files of the directory that the service knows: queued, at work, or waiting for another attempt.
+//! The known files of the directory: queued, in progress, or waiting for a retry.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -27,9 +27,9 @@ struct File {
     uid: u32,
     /// Attempts that failed.
     failures: u32,
-    /// Work on the file that its message's end asks for, if that was not done.
+    /// Pending work on the file of a finished message.
     unsettled: Option<Settlement>,
-    /// Recipients refused by earlier transactions of the same file. They stay in the file, and one notice reports all
+    /// Recipients refused in earlier transactions of the same file. They stay in the file, and one notice reports all
     /// of them.
     refused: Refused,
 }
@@ -49,7 +49,8 @@ impl Default for Shares {
 }
 
 impl Shares {
-    /// Takes a share for a file of a user. False if the user has more than are left for others: waiting mail of one user cannot keep out that of others.
+    /// Reserves a slot for a file of a user. False if the user has more than are left for others, so that one user's
+    /// waiting mail cannot block others.
     fn take(&mut self, uid: u32) -> bool {
         let of_user = self.of_user.get(&uid).copied().unwrap_or(0);
         let has_room = of_user < self.free;
@@ -82,12 +83,12 @@ impl Files {
         self.known.contains_key(name)
     }
 
-    /// Begins a look through the directory.
+    /// Begins a scan of the directory.
     pub fn look(&self) -> Look {
         Look { known: self.known.keys().cloned().collect(), shares: self.shares.clone() }
     }
 
-    /// Queues what has come or a look has found, oldest first as far as names tell: what is not known, while its user has room.
+    /// Queues new files, oldest first by name, while their user has slots.
     pub fn add(&mut self, mut found: Vec<Found>) {
         found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         for Found { name, uid } in found {
@@ -109,20 +110,20 @@ impl Files {
         Some((name, file.unsettled.take(), std::mem::take(&mut file.refused)))
     }
 
-    /// Forgets a file that is done with. Looks have passed over its name until now, and thus over a new file of the same name.
+    /// Forgets a finished file. Until now scans skipped its name, and thus a new file with the same name.
     pub fn forget(&mut self, name: &OsStr) {
         if let Some(file) = self.known.remove(name) {
             self.shares.give_back(file.uid);
         }
     }
 
-    /// Queues the file again, after the others.
+    /// Queues the file again, at the end.
     pub fn again(&mut self, name: OsString, refused: Refused) {
         self.known.get_mut(&name).expect("a file at work is known").refused = refused;
         self.queue.push_back(name);
     }
 
-    /// The file waits, twice as long as the last time.
+    /// Delays the file, each time twice as long.
     pub fn later(&mut self, name: OsString, unsettled: Option<Settlement>, now: Instant) {
         let Some(file) = self.known.get_mut(&name) else { return };
         file.failures = file.failures.saturating_add(1);
@@ -130,12 +131,12 @@ impl Files {
         self.waiting.insert((now + RETRY.after(file.failures), name));
     }
 
-    /// When the next of those that wait is due.
+    /// The earliest due time of the waiting ones.
     pub fn due(&self) -> Option<Instant> {
         self.waiting.first().map(|(due, _)| *due)
     }
 
-    /// Queues what is due.
+    /// Queues due files.
     pub fn wake(&mut self, now: Instant) {
         while self.due().is_some_and(|due| due <= now) {
             self.queue.extend(self.waiting.pop_first().map(|(_, name)| name));
@@ -143,23 +144,23 @@ impl Files {
     }
 }
 
-/// A file that was not known.
+/// A newly found file.
 #[derive(Debug)]
 pub(super) struct Found {
     pub name: OsString,
     pub uid: u32,
 }
 
-/// The choice of files in a look through the directory.
+/// Selects files during a scan of the directory.
 #[derive(Debug)]
 pub(super) struct Look {
     known: HashSet<OsString>,
-    /// The shares, with those of the choice.
+    /// The slots, including those of the selection.
     shares: Shares,
 }
 
 impl Look {
-    /// Passes over what is known, and the files of a user that has no room.
+    /// Skips known files, and files of a user without slots.
     pub fn choose(&mut self, name: OsString, uid: impl FnOnce() -> Option<u32>) -> Option<Found> {
         if self.known.contains(&name) {
             return None;
@@ -169,9 +170,9 @@ impl Look {
     }
 }
 
-/// Files that are found by one look. More are found by the next.
+/// Maximum files found by one scan. The next one finds more.
 const FOUND_MAX: usize = 1000;
-/// Files that are known. One user's are at most half of them.
+/// Maximum known files. One user may have half of them.
 const KNOWN_MAX: usize = 100_000;
 const RETRY: BackOff = BackOff::new(Duration::from_secs(5), Duration::from_secs(300));
 

@@ -1,4 +1,4 @@
-//! Hand-over of a message from its file to the receiver: SMTP over a pair of sockets, so that it is received like any other.
+//! Passes a message from its file to the receiver: SMTP over a socket pair, so that it is received like any other.
 
 use bytes::BytesMut;
 use posthaste_pickup::{PickupMessage, PickupReadError};
@@ -17,9 +17,9 @@ use crate::receive::handler::Receiver;
 pub(super) struct Fates {
     /// Number of recipients that will get it.
     pub accepted: usize,
-    /// Recipients that will never get it, and why.
+    /// Permanently refused recipients, with the reasons.
     pub refused: Refused,
-    /// Why the receiver was not even asked: what its reply would have been.
+    /// The reply in place of the receiver's, if it was not asked.
     pub not_asked: Option<Reply>,
     /// Recipients that may get it at another attempt, and why not now.
     pub later: Vec<(RcptTo, Reply)>,
@@ -27,13 +27,13 @@ pub(super) struct Fates {
     pub at_once: Vec<RcptTo>,
 }
 
-/// Recipients that will never get it, and why.
+/// Permanently refused recipients, with the reasons.
 pub(super) type Refused = Vec<(RcptTo, Reply)>;
 
 /// The reason why no recipient got the message.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandoverError {
-    /// The file cannot be read, or is not what it should be.
+    /// The file is unreadable or malformed.
     #[error(transparent)]
     Read(#[from] PickupReadError),
     /// The receiver has ended the session: it shuts down.
@@ -50,8 +50,8 @@ impl From<JoinError> for HandoverError {
     }
 }
 
-/// Passes the message to the receiver for some of its recipients. Dropping the future ends the session: the message
-/// is received or not, as when a client is cut off.
+/// Passes the message to the receiver for some of its recipients. Dropping the future ends the session: the message is
+/// received or not, as after a client's disconnect.
 ///
 /// # Errors
 /// See [`HandoverError`]; nothing was accepted, unless the session ended after the last octet.
@@ -103,7 +103,7 @@ impl Talk {
         }
     }
 
-    /// The end of the message is sent only if all of it was there.
+    /// Sends the end of the message only if it was complete.
     async fn send_body(&mut self, mut message: PickupMessage) -> Result<(), HandoverError> {
         loop {
             let (back, piece) = spawn_blocking(move || {

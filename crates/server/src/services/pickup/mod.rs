@@ -1,7 +1,9 @@
-//! Mail from programs on this machine. The service takes the files of the pickup directory one after the other, and has each received like a message by SMTP.
+//! Mail from programs on this machine. The service takes the files of the pickup directory one by one, and passes each
+//! to the receiver like a message by SMTP.
 //!
-//! A file is removed once its message is durable in the spool. Between the two lies the only window for a second copy: a server that is killed there takes the
-//! file again. The sender of what is refused for good is told before the file is moved away. A file that cannot be removed is not handed over again by the same server.
+//! A file is removed once its message is durable in the spool. A kill in between is the only cause of a second copy:
+//! the file is taken again. For a permanent refusal the sender is notified before the file is moved away. A file that
+//! cannot be removed is not handed over again by the same server.
 
 mod files;
 mod handover;
@@ -49,7 +51,8 @@ pub(crate) struct Pickup {
 }
 
 impl Pickup {
-    /// Makes the directory, and begins with what lies there. Trouble with it is told in the log and tried again: other mail is received all the same.
+    /// Makes the directory, and begins with existing files. Errors are logged and retried: other mail is still
+    /// received.
     pub async fn begin(config: &Config, receiver: Receiver) -> Self {
         let path = config.pickup.directory.clone();
         let shared = Arc::new(RwLock::new(config.local_session()));
@@ -109,9 +112,9 @@ struct Worker {
 enum Attempt {
     /// The file is finished.
     Done,
-    /// There is more to do at once: recipients for another transaction. Those of the earlier ones that are refused.
+    /// More work at once: recipients for another transaction. Contains the refused recipients so far.
     Retry(Refused),
-    /// The work cannot go on now. If the message is done, its file is still to be settled so.
+    /// The work cannot continue now. If the message is done, its file still has to be settled this way.
     Later(Option<Settlement>),
 }
 
@@ -147,7 +150,7 @@ impl Worker {
         }
     }
 
-    /// Until a drain, or until the directory is another one.
+    /// Runs until a drain, or until the directory is changed.
     async fn work(&mut self, place: &Arc<Place>, mut watch: Watch) {
         let mut files = Files::default();
         let mut session = 0;
@@ -205,12 +208,12 @@ impl Worker {
         }
     }
 
-    /// True if no more files are taken, or the service is gone.
+    /// True if no more files are taken, or the service has ended.
     fn is_draining(&self) -> bool {
         *self.is_draining.borrow() || self.is_draining.has_changed().is_err()
     }
 
-    /// Queues those of these files that are there and new. Costs what they cost, while a look costs what all files in the directory do.
+    /// Queues new files among these. Cheap, while a scan reads the whole directory.
     async fn enter(&self, place: &Arc<Place>, files: &mut Files, mut names: Vec<OsString>) {
         names.retain(|name| !files.is_known(name));
         let place = Arc::clone(place);
@@ -222,7 +225,7 @@ impl Worker {
         files.add(found.await.unwrap_or_default());
     }
 
-    /// Queues files that are new. True: there are more.
+    /// Queues new files. True if there are more.
     async fn look(&self, place: &Arc<Place>, files: &mut Files) -> bool {
         let place = Arc::clone(place);
         let mut look = files.look();
@@ -280,7 +283,7 @@ impl Worker {
     }
 }
 
-/// When there is something to do without an event. A look that is wanted already waits for the queue to become empty, not for a time.
+/// Time of the next work without an event. A pending scan waits for an empty queue, not for a time.
 fn wake_at(due: Option<Instant>, look_at: Instant, wants_look: bool) -> Option<Instant> {
     let look_at = Some(look_at).filter(|_| !wants_look);
     due.into_iter().chain(look_at).min()
@@ -292,9 +295,10 @@ async fn drain(is_draining: &mut tokio_watch::Receiver<bool>) {
     let _ = is_draining.wait_for(|draining| *draining).await;
 }
 
-/// Reads a file and has its message received, for recipients that are not among the `refused`. Returns what is to be done with the file. If the file has more
-/// recipients than one transaction takes, it also returns those refused so far. The sender is told of all of them after the last transaction. They stay in the
-/// file until then, so a server that is stopped has them refused once more.
+/// Reads a file and passes its message to the receiver, for recipients outside `refused`. Returns the next step for the
+/// file. If it has more recipients than one transaction takes, also returns those refused so far. One notice reports
+/// all of them after the last transaction. They stay in the file until then, so they are refused once more after a
+/// restart.
 async fn receive(
     receiver: &Receiver,
     config: SmtpConfig,
@@ -349,8 +353,8 @@ async fn receive(
     (settlement_of(receiver, &file, uid, handed_over), None)
 }
 
-/// Logs the outcome of a message, and decides what happens to its file. Also takes the reason why the sender cannot
-/// be notified of a refusal yet.
+/// Logs the outcome of a message, and decides the next step for its file. Takes the reason, if the sender cannot be
+/// notified of a refusal yet.
 fn settlement_of(
     receiver: &Receiver,
     file: &str,
@@ -399,14 +403,14 @@ fn not_among(refused: &Refused, all: &[RcptTo]) -> Vec<RcptTo> {
     all.iter().filter(|rcpt| !refused.contains(&rcpt.forward_path)).cloned().collect()
 }
 
-/// The file stays for the recipients of later transactions, and for refused ones that the notice after them reports.
+/// Keeps the file for later transactions' recipients, and for refused ones to be reported after them.
 fn rest_of(fates: Fates) -> (Settlement, Option<Refused>) {
     let mut rest = fates.at_once;
     rest.extend(fates.refused.iter().map(|(rcpt, _)| rcpt.clone()));
     (Settlement::Split { refused: Vec::new(), rest }, Some(fates.refused))
 }
 
-/// Settles the file, or gives the settlement back.
+/// Settles the file, or returns the settlement for a retry.
 async fn settle(place: &Arc<Place>, name: &OsStr, settlement: Settlement) -> Result<(), Settlement> {
     let within = Arc::clone(place);
     let own = name.to_owned();
@@ -423,6 +427,6 @@ async fn settle(place: &Arc<Place>, name: &OsStr, settlement: Settlement) -> Res
 
 /// Messages that are being received.
 const AT_ONCE_MAX: usize = 16;
-/// Time between two looks for files of which no event has told.
+/// Interval between scans for files without an event.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 const TIDY_EVERY: Duration = Duration::from_secs(3600);

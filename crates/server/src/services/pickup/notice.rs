@@ -1,4 +1,4 @@
-//! Notifications to a sender whose recipients are refused for good: the program has long ended (RFC 3464).
+//! Notifications of refused recipients to a sender: the program has ended long ago (RFC 3464).
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::receive::handler::Receiver;
 use crate::receive::success::{HEADER_BYTES_MAX, random_id};
 use crate::receive::transaction::notify_when;
 
-/// Why a sender is not told.
+/// Why a sender is not notified.
 #[derive(Debug)]
 pub(super) enum TellError {
-    /// The file cannot be read, now or later: it is set aside as it is.
+    /// The file is permanently unreadable: it is set aside unchanged.
     Damaged(PickupReadError),
     /// Not now: refuse the recipients again later, and notify the sender then.
     NotNow(String),
@@ -61,7 +61,7 @@ pub(super) async fn tell(
     receiver.notify(sender, written, None, None).await.map(drop).map_err(TellError::NotNow)
 }
 
-/// The envelope and the message, whole if that is returned, else the beginning of it.
+/// The envelope and the message: all of it to be returned, or its beginning.
 fn read(place: &Place, name: &OsStr, returned_max: u64) -> Result<(PickupHead, Vec<Bytes>, bool), PickupReadError> {
     let mut message = PickupMessage::open(&place.directory, name)?;
     let is_whole = message.head().mail.ret != Some(Ret::Headers) && message.bytes() <= returned_max;

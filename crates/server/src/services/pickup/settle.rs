@@ -1,4 +1,4 @@
-//! Settles a file once its message was received, refused or deferred.
+//! Settles a file after its message was received, refused or deferred.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,14 +9,14 @@ use posthaste_smtp::RcptTo;
 
 use super::handover::Fates;
 
-/// The directory and, within it, that of what was refused.
+/// The directory and its subdirectory for refused files.
 #[derive(Debug)]
 pub(super) struct Place {
     pub directory: PickupDirectory,
     pub refused: PickupDirectory,
 }
 
-/// Work that is still to be done with a file.
+/// Remaining work on a file.
 #[derive(Debug, Clone)]
 pub(super) enum Settlement {
     /// All of its recipients have it.
@@ -27,14 +27,14 @@ pub(super) enum Settlement {
     Split {
         /// Never: a file among the refused is for these.
         refused: Vec<RcptTo>,
-        /// Not yet: the file is for these from now on.
+        /// Not yet: the file is for these recipients from now on.
         rest: Vec<RcptTo>,
     },
     /// Leave the file unchanged.
     Keep,
 }
 
-/// Why a settlement was not made.
+/// Why a settlement failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SettleError {
     #[error(transparent)]
@@ -45,7 +45,7 @@ pub(super) enum SettleError {
     Read(#[from] PickupReadError),
 }
 
-/// The name of the directory of what was refused.
+/// Name of the directory of refused files.
 pub(super) const REFUSED: &str = "refused";
 
 impl Settlement {
@@ -63,10 +63,10 @@ impl Settlement {
 }
 
 impl Place {
-    /// Opens both, and makes what is missing.
+    /// Opens both directories, creating missing ones.
     ///
     /// # Errors
-    /// It cannot be made or read, or the server could remove nothing there.
+    /// They cannot be created or read, or the server could not remove files there.
     pub fn open(path: &std::path::Path) -> io::Result<Arc<Self>> {
         let own = rustix::process::geteuid();
         let check = |directory: &PickupDirectory, or_any: bool| {
@@ -85,10 +85,10 @@ impl Place {
         Ok(Arc::new(Self { directory, refused }))
     }
 
-    /// Does it, durably. Blocks.
+    /// Carries it out durably. Blocks.
     ///
     /// # Errors
-    /// Not all was done. It can be tried again, and the message must not be handed over before that.
+    /// It is incomplete. Retry before the message is passed on again.
     pub fn settle(&self, name: &OsStr, settlement: &Settlement) -> Result<(), SettleError> {
         match settlement {
             Settlement::Keep => return Ok(()),
@@ -112,7 +112,7 @@ impl Place {
         Ok(self.directory.sync()?)
     }
 
-    /// The message again, for other recipients.
+    /// A copy of the message for other recipients.
     fn copy_for(
         &self,
         name: &OsStr,

@@ -1,4 +1,4 @@
-//! Tells which files came into the directory (inotify(7)).
+//! Reports new files in the directory (inotify(7)).
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -14,7 +14,7 @@ use tokio::io::unix::AsyncFd;
 /// A watched directory, with its inode at that time.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// `None`: the kernel has no room for one more, or no inotify.
+    /// `None` if inotify is unavailable.
     fd: Option<AsyncFd<OwnedFd>>,
     is_gone: bool,
 }
@@ -24,15 +24,15 @@ pub(super) struct Watch {
 pub(super) struct Came {
     /// Messages, by their names.
     pub names: Vec<OsString>,
-    /// More came than is told: a look finds it.
+    /// True if there are more than reported: a scan finds them.
     pub more: bool,
 }
 
 impl Watch {
-    /// Begins to watch, if the kernel can (`fs.inotify.max_user_instances`). Needs the runtime.
+    /// Starts a watch, if possible (`fs.inotify.max_user_instances`). Needs the runtime.
     ///
     /// # Errors
-    /// There is no such directory.
+    /// The directory is missing.
     pub fn new(dir: &Path) -> io::Result<Self> {
         let begin = || {
             let fd = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
@@ -57,7 +57,7 @@ impl Watch {
         self.is_gone
     }
 
-    /// Waits for something to happen. Nothing is lost if the future is dropped.
+    /// Waits for an event. Dropping the future loses nothing.
     pub async fn changed(&mut self) -> Came {
         let Some(fd) = &mut self.fd else { return std::future::pending().await };
         let Ok(mut ready) = fd.readable_mut().await else {
@@ -100,7 +100,7 @@ fn registered(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(fd)
 }
 
-/// Names that are told at once.
+/// Maximum names reported at once.
 const NAMES_MAX: usize = if cfg!(test) { 100 } else { 10_000 };
 
 #[cfg(test)]
