@@ -1,4 +1,4 @@
-//! Rules for replies: matching a reply, and counting until it is one too many.
+//! Rules for replies: matching a reply, and counting up to a threshold.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -19,8 +19,9 @@ use crate::{
     Upload,
 };
 
-/// The result of an append: called on the ring's thread, in the order of the LSNs, once the batch is durable and its consumers have seen it. Must not block,
-/// and must not hold the spool, whose last handle cannot be dropped on its own thread. If the batch is refused at once, it is called on the caller's thread, before `append` returns.
+/// The result of an append. Called on the ring's thread, in LSN order, once the batch is durable and its consumers have
+/// seen it. Must not block, and must not hold the spool, whose last handle cannot be dropped on its own thread. If the
+/// batch is refused at once, it is called on the caller's thread, before `append` returns.
 pub type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
 
 /// Bodies that a stream no longer needs.
@@ -32,12 +33,14 @@ pub struct Released {
     pub also: Vec<Lsn>,
 }
 
-/// Durable batches for several ordered consumers. Nothing above it knows segments or packs.
+/// Durable batches for several ordered consumers. Users of this trait do not see segments or packs.
 ///
-/// A stream's life: [`stream`](Self::stream) gives its id; [`position`](Self::position) names the snapshot to start from; [`replay`](Self::replay) shows every
-/// entry after it; [`attach`](Self::attach) shows those that came meanwhile, and from then on each new one. Only then may the stream act on the world.
+/// A stream's life: [`stream`](Self::stream) gives its id; [`position`](Self::position) names the snapshot to start
+/// from; [`replay`](Self::replay) passes every entry after it; [`attach`](Self::attach) passes those that came
+/// meanwhile, then each new one. Only then may the stream have effects outside.
 pub trait Spool: Send + Sync {
-    /// The id of the stream with this name, registered if it is new: that blocks for a checkpoint. Durable when this returns, and never used for another name.
+    /// The id of the stream with this name, registered if it is new, which blocks for a checkpoint. Durable on return,
+    /// and never reused for another name.
     ///
     /// # Errors
     /// See [`StreamError`].
@@ -49,84 +52,90 @@ pub trait Spool: Send + Sync {
     /// Appends a batch; does not block, and asks no file system. `then` is called exactly once, except when the ticket cancels the batch.
     fn append(&self, batch: Batch, then: Then) -> Ticket;
 
-    /// Begins a large body, in a file of its own. `announced` is its size in bytes, 0 if unknown: the file system must have that much free
-    /// beside what is reserved for other uploads. Blocks while it asks the file system.
+    /// Begins a large body, in its own file. `announced` is its size in bytes, 0 if unknown: the file system must have
+    /// that much free in addition to reservations of other uploads. Blocks while it queries the file system.
     ///
     /// # Errors
     /// [`StorageFull`](std::io::ErrorKind::StorageFull) if there is no room, or those of creating a file.
     fn upload(&self, announced: u64) -> std::io::Result<Upload>;
 
-    /// Bytes free for large bodies now: above the floor, less what other uploads have reserved. Blocks as [`upload`](Self::upload) does.
+    /// Free bytes for large bodies now: above the floor, minus reservations of other uploads. Blocks like
+    /// [`upload`](Self::upload).
     ///
     /// # Errors
-    /// An error of asking the file system.
+    /// An error of the file system.
     fn room(&self) -> std::io::Result<u64>;
 
-    /// Checks if a large body of that many bytes would find room now. Makes nothing and reserves nothing; blocks as [`upload`](Self::upload) does. After batches were refused for lack
-    /// of space it looks for these, too: the next [`append`](Self::append) finds space that there is by now.
+    /// Checks if a large body of that many bytes would find room now. Creates and reserves nothing; blocks like
+    /// [`upload`](Self::upload). After batches were refused for lack of space, it also updates the space for batches,
+    /// for the next [`append`](Self::append).
     ///
     /// # Errors
     /// Like [`upload`](Self::upload).
     fn check_room(&self, bytes: u64) -> std::io::Result<()>;
 
-    /// Reads a part of a body that some stream needs, and verifies its checksum first. Offsets begin at the first octet of its [front fields](crate::FrontFields), and so does every
-    /// length of a body that the spool tells.
+    /// Reads a part of a body that some stream needs, after verifying its checksum. Offsets and lengths of bodies
+    /// include the [front fields](crate::FrontFields).
     ///
     /// # Errors
     /// See [`ReadError`].
     fn read(&self, body: Lsn, range: Range<u64>) -> Result<Bytes, ReadError>;
 
-    /// The entries of a batch for a stream, in order, as long as any stream needs anything of the batch, even if this stream has passed it. So a stream that
-    /// keeps a body need not keep its entries.
+    /// The entries of a batch for a stream, in order, while any stream needs any part of the batch, even if this stream
+    /// has passed it. So a stream that keeps a body need not keep its entries.
     ///
     /// # Errors
     /// See [`ReadError`].
     fn entries(&self, stream: StreamId, batch: Lsn) -> Result<Vec<Bytes>, ReadError>;
 
-    /// Writes a snapshot of a stream; durable when this returns. It takes effect when [`advance`](Self::advance) names it. `content` is called once and may be
-    /// slow: no lock is held meanwhile.
+    /// Writes a snapshot of a stream; durable on return. It takes effect when [`advance`](Self::advance) names it.
+    /// `content` is called once and may be slow: no lock is held meanwhile.
     ///
     /// # Errors
-    /// An error of `content`, of writing or of syncing; EIO of a sync closes the spool to writing. An older snapshot of that name is still there.
+    /// An error of `content`, of writing or of syncing; EIO of a sync closes the spool to writing. An older snapshot
+    /// with that name is kept.
     fn write_snapshot(
         &self,
         name: &SnapshotName,
         content: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>,
     ) -> std::io::Result<()>;
 
-    /// Opens a snapshot that [`write_snapshot`](Self::write_snapshot) wrote, after it has read and verified all of it.
+    /// Opens a snapshot of [`write_snapshot`](Self::write_snapshot), after verifying all of it.
     ///
     /// # Errors
     /// See [`SnapshotError`].
     fn read_snapshot(&self, name: &SnapshotName) -> Result<SnapshotReader, SnapshotError>;
 
-    /// Opens the stream's last snapshot, or if that is missing or damaged the one before: [`replay`](Self::replay) then goes on from the position of the one that
-    /// was opened. Called before the replay, by a stream whose state is in snapshots.
+    /// Opens the stream's last snapshot, or the previous one if that is missing or damaged: [`replay`](Self::replay)
+    /// then continues from its position. Called before the replay, by a stream whose state is in snapshots.
     ///
     /// # Errors
-    /// The disk failed, and no other snapshot can be read: see [`RestoreError`]. Nothing has changed then.
+    /// The disk failed, and no other snapshot can be read: see [`RestoreError`]. Then nothing has changed.
     fn restore(&self, stream: StreamId) -> Result<Restored, RestoreError>;
 
-    /// True if one more snapshot at the same position is of use, because the last one has no second copy yet, or could not be read.
+    /// True if another snapshot at the same position is useful, because the last one has no second copy yet, or was
+    /// unreadable.
     fn wants_snapshot(&self, stream: StreamId) -> bool;
 
     /// True if a stream has not released a body.
     fn needs_body(&self, stream: StreamId, body: Lsn) -> bool;
 
-    /// For a body that [`read`](Self::read) reports as damaged: reads it again from the disk instead of the page cache. If it is still damaged, its bytes are
-    /// copied into the directory `kept/`, durable when this returns; then the stream may release it. Later calls make no second copy. Blocks.
+    /// For a body that [`read`](Self::read) reports as damaged: reads it again from the disk instead of the page cache.
+    /// If it is still damaged, copies its bytes into the directory `kept/`, durable on return; then the stream may
+    /// release it. Later calls make no second copy. Blocks.
     ///
     /// # Errors
-    /// An error of reading or writing, such as no room: the body should be needed until it is kept.
+    /// An error of reading or writing, such as a full disk: keep the body needed until the copy exists.
     fn set_aside(&self, body: Lsn) -> std::io::Result<SetAside>;
 
-    /// The stream has processed everything up to `position`; its state is in `snapshot`, which is durable already, if it has one. Takes effect with the next
-    /// checkpoint: after a power cut before that, the stream starts from its old position. A release of a body counts once the position has passed its batch.
+    /// The stream has processed everything up to `position`; its state is in the durable `snapshot`, if it has one.
+    /// Takes effect with the next checkpoint: after an earlier power cut, the stream starts from its old position. A
+    /// release of a body counts once the position has passed its batch.
     fn advance(&self, stream: StreamId, position: Lsn, snapshot: Option<SnapshotName>, released: Released);
 
-    /// Shows the stream every entry after its position, in order, and says which LSN was the last. Cancelled batches are not shown. If the stream starts from
-    /// an older snapshot or from none, it is shown what is left from there on, without entries whose body it has released, and told if that is not all: see
-    /// [`Replayed::Uncertain`].
+    /// Passes every entry after the stream's position to it, in order, and returns the last LSN. Skips cancelled
+    /// batches. If the stream starts from an older snapshot or from none, it gets the remaining entries from there on,
+    /// without those whose body it has released, and learns if some are missing: see [`Replayed::Uncertain`].
     ///
     /// # Errors
     /// See [`ReplayError`]; the visitor may have seen a part.
@@ -139,33 +148,35 @@ pub trait Spool: Send + Sync {
     /// See [`ReplayError`]; nothing is attached then.
     fn attach(&self, stream: StreamId, after: Lsn, consumer: Arc<dyn Consumer>) -> Result<(), ReplayError>;
 
-    /// Stops delivering entries: they wait for the next replay. When this returns, no call to the old consumer
-    /// is in progress and the spool does not hold it. A consumer must not call this from its own callbacks.
+    /// Stops delivering entries: they wait for the next replay. On return no call to the old consumer is in progress,
+    /// and the spool does not hold it. A consumer must not call this from its own callbacks.
     fn detach(&self, stream: StreamId);
 
-    /// Why nothing is accepted until the spool is opened again, if a write or a sync has failed. Takes no lock: it may be asked before each act.
+    /// Why nothing is accepted until the spool is reopened, if a write or a sync has failed. Takes no lock, so it may
+    /// be called before each act.
     fn poisoned(&self) -> Option<Arc<str>>;
 
-    /// The pauses that intake should make before it takes a message; the queue asks for its own in it.
+    /// Recommended pauses of intake before each message; the queue adds its own.
     fn pressure(&self) -> &Pressure;
 
-    /// Makes a checkpoint now: what was advanced and released before has taken effect when this returns. Blocks for several syncs.
+    /// Makes a checkpoint now: on return, earlier advances and releases have taken effect. Blocks for several syncs.
     ///
     /// # Errors
     /// See [`CheckpointError`]; nothing is freed then.
     fn checkpoint(&self) -> Result<(), CheckpointError>;
 
-    /// The workers that [`look_for_stuck`](Self::look_for_stuck) looks at: those of the spool, and those that owners of streams add.
+    /// The workers checked by [`look_for_stuck`](Self::look_for_stuck): the spool's own, and those added by owners of
+    /// streams.
     fn watch(&self) -> &Watch;
 
-    /// Looks whether the thread that calls consumers, and those who wait for a batch, comes back, and at all other workers of [`watch`](Self::watch). To be called every few
-    /// seconds.
+    /// Checks if the thread that calls consumers returns, callers that wait for a batch included, and all other workers
+    /// of [`watch`](Self::watch). Call it every few seconds.
     fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker>;
 
     /// Counters and sizes.
     fn stats(&self) -> Stats;
 
-    /// The progress of each stream. Counts what is needed, so do not call it for every message.
+    /// The progress of each stream. Counts needed batches, so do not call it for every message.
     fn streams(&self) -> Vec<StreamStats>;
 }
 
@@ -177,11 +188,12 @@ pub trait Consumer: Send + Sync {
     /// The spool is short of room: the stream should soon advance to `through`. Called on the keeper's thread; must not block.
     fn advance_wanted(&self, through: Lsn);
 
-    /// A checkpoint begins: it will have the stream's last [`advance`](Spool::advance). Called on the thread that makes it; must not block.
+    /// A checkpoint begins, with the stream's last [`advance`](Spool::advance). Called on the thread that makes it;
+    /// must not block.
     fn checkpoint_begins(&self) {}
 
-    /// A checkpoint is durable that has the stream's position `through`: no power cut takes back what was released up to there. Called like
-    /// [`checkpoint_begins`](Self::checkpoint_begins).
+    /// A checkpoint with the stream's position `through` is durable: no power cut undoes releases up to there. Called
+    /// like [`checkpoint_begins`](Self::checkpoint_begins).
     fn checkpoint_durable(&self, through: Lsn) {
         let _ = through;
     }
@@ -189,23 +201,26 @@ pub trait Consumer: Send + Sync {
 
 /// An operator's acts on an open spool.
 pub trait SpoolAdmin: Spool {
-    /// Removes a stream for good, with the data that only it needs. Its id is never used again. For a stream whose consumer will not come back: otherwise it
-    /// holds its data forever. Export it before. Durable when this returns without an error. Returns what the stream still needed.
+    /// Removes a stream for good, with the data that only it needs. Its id is never reused. For a stream whose consumer
+    /// will not return: otherwise it keeps its data forever. Export it before. Durable on success. Returns the data
+    /// that the stream still needed.
     ///
     /// # Errors
     /// [`StreamError::Unknown`], [`StreamError::Attached`]: nothing has changed. [`StreamError::Checkpoint`]: it is removed with the next checkpoint that succeeds.
     fn forget_stream(&self, name: &str) -> Result<StreamStats, StreamError>;
 
-    /// Releases unreadable bodies for all streams, when the operator gives them up. Reading such a body then fails with [`ReadError::NotFound`]. Entries stay, unless
-    /// the head of the batch is lost with them: streams that wait for such entries without a body are uncertain up to there. Durable when this returns without an error.
-    /// After a loss at the end of the log later openings know then where it ends. [Set aside](Spool::set_aside) what is left of a body before.
+    /// Releases unreadable bodies for all streams, when the operator gives them up. Reading such a body then fails with
+    /// [`ReadError::NotFound`]. Entries stay, unless the head of the batch is lost, too: streams that wait for such
+    /// entries without a body are uncertain up to there. Durable on success. After a loss at the end of the log, later
+    /// openings know where it ends. [Set aside](Spool::set_aside) the rest of a body before.
     ///
     /// # Errors
-    /// See [`CheckpointError`]: they are let go with the next checkpoint that succeeds. `StorageFull`: only the end of the loss is not written; call it again.
+    /// See [`CheckpointError`]: they are released with the next successful checkpoint. `StorageFull`: only the end of
+    /// the loss is not written; call it again.
     fn give_up_bodies(&self, bodies: &[Lsn]) -> Result<(), CheckpointError>;
 
-    /// Reads all that streams need while the spool is in use, and verifies it. Calls `pause` after each batch with the bytes read so far. Sleep there to read in the background,
-    /// or end it.
+    /// Reads and verifies all needed data while the spool is in use. Calls `pause` after each batch with the bytes read
+    /// so far. Sleep there to read in the background, or end it.
     ///
     /// # Errors
     /// An error of reading, except for damage.
@@ -226,9 +241,9 @@ pub struct Published {
 /// The body of a batch that has become durable.
 #[derive(Debug, Clone)]
 pub enum PublishedBody {
-    /// It has none.
+    /// No body.
     None,
-    /// In memory, as it was handed in: front fields first.
+    /// In memory, as passed by the caller: front fields first.
     Memory(Arc<[Bytes]>),
     /// To be read with [`Spool::read`].
     Stored {
@@ -237,29 +252,29 @@ pub enum PublishedBody {
     },
 }
 
-/// An entry that is shown again.
+/// A replayed entry.
 #[derive(Debug, Clone, Copy)]
 pub enum Replayed<'a> {
-    /// An entry as it was appended.
+    /// An entry, as appended.
     Entry {
         /// Its batch.
         lsn: Lsn,
         /// The payload.
         payload: &'a Bytes,
-        /// True if it was appended as one that needs the body.
+        /// True if it was appended as needing the body.
         needs_body: bool,
         /// Bytes of the batch's body.
         body_len: u64,
     },
-    /// A batch had an entry for the stream and cannot be read any more.
+    /// A batch with an entry for the stream is unreadable.
     Damaged {
         /// The batch.
         lsn: Lsn,
     },
-    /// Entries up to here are missing, and nobody knows which: the stream's snapshots cannot be read, or the spool was rebuilt. What was shown before may have
-    /// changed since. Messages whose body the stream has not released were shown.
+    /// Entries up to here are missing, and their number is unknown: the stream's snapshots are unreadable, or the spool
+    /// was rebuilt. Entries shown before may be outdated. Messages whose body the stream has not released were shown.
     Uncertain {
-        /// The last batch of which this is so.
+        /// The last batch concerned.
         through: Lsn,
     },
 }
@@ -267,13 +282,13 @@ pub enum Replayed<'a> {
 /// The state that a stream starts from.
 #[derive(Debug)]
 pub struct Restored {
-    /// The last snapshot that can be read; `None` if there is none.
+    /// The last readable snapshot, if any.
     pub snapshot: Option<SnapshotReader>,
     /// Snapshots that are missing or damaged.
     pub unreadable: Vec<Damage>,
 }
 
-/// How far a stream has come.
+/// A stream's progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamStats {
@@ -283,7 +298,7 @@ pub struct StreamStats {
     pub name: String,
     /// Its last [`advance`](Spool::advance).
     pub position: Lsn,
-    /// True if a consumer takes its entries.
+    /// True if it has an attached consumer.
     pub is_attached: bool,
     /// Batches with an entry that it has not passed.
     pub entries: u64,
@@ -297,7 +312,7 @@ pub struct StreamStats {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Every batch up to here is published.
+    /// Every batch up to this one is published.
     pub published: Lsn,
     /// Batches that were cancelled when they were on the disk.
     pub cancelled: u64,
@@ -311,7 +326,7 @@ pub struct Stats {
     pub sync_ns_max: u64,
     /// Each of them, in microseconds.
     pub sync_us: HistogramRead,
-    /// Records that one of them made durable: batches, and notes of the spool's own.
+    /// Records made durable by one of them: batches, and the spool's own notes.
     pub commit_records: HistogramRead,
     /// The space for new batches that is in use, in parts of `space_max`.
     pub space_used: u64,
@@ -323,7 +338,7 @@ pub struct Stats {
     pub large_bodies: usize,
     /// See `large_bodies`.
     pub large_bytes: u64,
-    /// Checkpoints, and those that failed.
+    /// Successful and failed checkpoints.
     pub checkpoints: u64,
     /// See `checkpoints`.
     pub checkpoints_failed: u64,

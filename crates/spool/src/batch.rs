@@ -6,7 +6,7 @@ use crate::bodies::{BodyFile, FinishedUpload};
 use crate::fields::Fields;
 use crate::front::{FrontFields, FrontRegion};
 
-/// Names a stream of one spool. Never used again for another name.
+/// Identifies a stream of one spool. Never reused for another name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub(crate) u16);
 
@@ -16,7 +16,7 @@ impl std::fmt::Display for StreamId {
     }
 }
 
-/// The spool's own stream: entries that say which batches are cancelled.
+/// The spool's own stream: its entries name cancelled batches.
 pub(crate) const OWN: u16 = 0;
 
 /// The part of a batch for one stream. Its values are absolute ("uid 7: flags seen"), never differences: a stream may see an entry again.
@@ -62,7 +62,7 @@ impl Body {
         }
     }
 
-    /// True if there are none.
+    /// True if empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -90,7 +90,7 @@ pub(crate) enum BodyPlace {
     File(BodyFile),
 }
 
-/// A head that was read back.
+/// A decoded head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Head {
     pub entries: Vec<HeadEntry>,
@@ -106,7 +106,7 @@ pub(crate) struct HeadEntry {
 
 const FORMAT: u8 = 1;
 const NEEDS_BODY: u8 = 1;
-/// Entries that a head can hold.
+/// Maximum entries of a head.
 pub(crate) const ENTRIES_MAX: usize = u16::MAX as usize;
 
 impl Head {
@@ -138,7 +138,7 @@ impl Head {
         out
     }
 
-    /// `None` if it is not a head. The ring checks checksums, so this is an unknown format, or a bug.
+    /// `None` if it is malformed. The ring verifies checksums, so this is an unknown format, or a bug.
     pub fn decode(bytes: Bytes) -> Option<Self> {
         let mut fields = Fields::of(&bytes);
         if fields.u8()? != FORMAT {
@@ -190,7 +190,7 @@ impl Head {
         Head { body, ..self }
     }
 
-    /// The batch without body and front fields, which are no longer needed and not copied.
+    /// The batch without body and front fields, which are no longer needed.
     pub fn without_body(self) -> Self {
         match self.body {
             BodyPlace::Record { .. } => Head { body: BodyPlace::None, ..self },
@@ -204,7 +204,7 @@ impl Head {
         Head { entries: vec![HeadEntry { stream: OWN, needs_body: false, payload }], body: BodyPlace::None }
     }
 
-    /// The batches that this one cancels.
+    /// The batches cancelled by this one.
     pub fn cancels(&self) -> impl Iterator<Item = u64> + '_ {
         let own = self.entries.iter().filter(|entry| entry.stream == OWN);
         own.filter_map(|entry| Some(u64::from_le_bytes(entry.payload[..].try_into().ok()?)))

@@ -1,7 +1,7 @@
-//! Large bodies: each in a file of its own, durable before the batch that names it.
+//! Large bodies: each in its own file, durable before the batch that refers to it.
 //!
-//! A file holds the body, and after it one CRC-32C for each [`CHUNK`] bytes of it. The batch keeps the length and the CRC of that table: so any
-//! range can be read and checked without reading the rest.
+//! A file holds the body, and after it one CRC-32C for each [`CHUNK`] bytes of it. The batch contains the length and
+//! the CRC of that table, so any range can be verified without reading the rest.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +29,7 @@ pub(crate) struct BodyFile {
     pub len: u64,
     /// CRC-32C of the table of CRCs after the body.
     pub table_crc: u32,
-    /// The front fields, which the record of the batch has.
+    /// The front fields, which are in the record of the batch.
     pub front: FrontRegion,
 }
 
@@ -54,7 +54,7 @@ impl BodyFile {
     }
 }
 
-/// Bytes that share one checksum.
+/// Bytes covered by one checksum.
 const CHUNK: u64 = 256 << 10;
 /// Suffix of body files.
 const ENDING: &str = ".body";
@@ -62,7 +62,7 @@ const ENDING: &str = ".body";
 /// Why a body file could not be read.
 #[derive(Debug)]
 pub(crate) enum BodyError {
-    /// A checksum does not match, or the file is too short.
+    /// A checksum does not match, or the file is truncated.
     Damaged(&'static str),
     /// There is no file.
     Missing,
@@ -94,7 +94,7 @@ impl Bodies {
         Ok(Bodies { dir, room })
     }
 
-    /// Opens for reading only; makes no directory.
+    /// Opens it read-only, without creating a directory.
     pub fn at(dir: PathBuf) -> Self {
         let room = Arc::new(Room::new(&dir, Space::default()));
         Bodies { dir, room }
@@ -130,7 +130,7 @@ impl Bodies {
         self.dir.join(self.name(upload))
     }
 
-    /// The uploads of which there is a file.
+    /// The uploads that have a file.
     pub fn list(&self) -> io::Result<Vec<u64>> {
         let upload = |name: String| u64::from_str_radix(name.strip_suffix(ENDING)?, 16).ok();
         Ok(files::list(&self.dir)?.into_iter().filter_map(upload).collect())
@@ -140,7 +140,7 @@ impl Bodies {
         files::remove(&self.path(upload))
     }
 
-    /// The bytes of `range`, which is within the body, checked.
+    /// The bytes of `range` within the body, verified.
     pub fn read(&self, body: BodyFile, range: Range<u64>) -> Result<Bytes, BodyError> {
         if range.is_empty() {
             return Ok(Bytes::new());
@@ -155,7 +155,7 @@ impl Bodies {
         Ok(Bytes::from(bytes).slice(skipped..skipped + (range.end - range.start) as usize))
     }
 
-    /// Reads all of it; says what is wrong.
+    /// Reads all of it and returns the damage.
     pub fn verify(&self, body: BodyFile) -> Result<(), BodyError> {
         let (file, table) = self.open_checked(body)?;
         let mut bytes = Vec::new();
@@ -166,7 +166,7 @@ impl Bodies {
         Ok(())
     }
 
-    /// Like [`verify`](Self::verify), but asks the disk and not the page cache. What the disk cannot read is damaged.
+    /// Like [`verify`](Self::verify), but bypasses the page cache. Unreadable sectors count as damage.
     pub fn verify_again(&self, body: BodyFile) -> io::Result<Result<(), &'static str>> {
         if let Ok(file) = File::open(self.path(body.upload)) {
             // Without it the look shows what the page cache has.
@@ -215,7 +215,7 @@ fn read_at(file: &File, into: &mut [u8], offset: u64) -> Result<(), BodyError> {
     })
 }
 
-/// A body file that nothing refers to yet: removed when dropped, unless it is wanted.
+/// A body file without a reference: removed when dropped, unless it is kept.
 #[derive(Debug)]
 struct OnDisk {
     bodies: Arc<Bodies>,
@@ -232,7 +232,7 @@ impl Drop for OnDisk {
     }
 }
 
-/// A large body that is being written. Dropped before it is finished, it leaves nothing.
+/// A large body being written. Dropping it unfinished leaves nothing.
 #[derive(Debug)]
 pub struct Upload {
     writer: File,
@@ -245,11 +245,11 @@ pub struct Upload {
 }
 
 impl Upload {
-    /// Appends bytes to the body. Reserves room in steps that grow with the body; each step asks the file system.
+    /// Appends bytes to the body. Reserves room in steps that grow with the body; each step queries the file system.
     ///
     /// # Errors
-    /// [`StorageFull`](io::ErrorKind::StorageFull) if there is no room for them above [`Config::free_bytes_min`](crate::Config::free_bytes_min), or those of `write`;
-    /// the upload is of no use then.
+    /// [`StorageFull`](io::ErrorKind::StorageFull) if there is no room above
+    /// [`Config::free_bytes_min`](crate::Config::free_bytes_min), or those of `write`; then the upload is unusable.
     pub fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         self.reserved.want(bytes.len() as u64)?;
         posthaste_fsops::write_all(&self.writer, bytes)?;
@@ -266,7 +266,7 @@ impl Upload {
         Ok(())
     }
 
-    /// For a pause: gives back the reserved room. Later bytes reserve again. Does not block.
+    /// For a pause: releases the reservation. Later bytes reserve again. Does not block.
     pub fn pause(&mut self) {
         self.reserved.pause();
     }
@@ -284,7 +284,8 @@ impl Upload {
     /// Makes the file and its name durable. Blocks for as long as the disk takes.
     ///
     /// # Errors
-    /// An error of `write` or `fsync`: then the file is gone. EIO of a sync stops the whole spool, for the device may have lost what others wrote.
+    /// An error of `write` or `fsync`: then the file is removed. EIO of a sync stops the whole spool, as the device may
+    /// have lost writes of others.
     pub fn finish(mut self) -> io::Result<FinishedUpload> {
         if !self.len.is_multiple_of(CHUNK) {
             self.table.put_u32_le(self.chunk_crc);
@@ -300,9 +301,9 @@ impl Upload {
     }
 }
 
-/// A large body that is durable and waits for the batch that names it. Dropped, it leaves nothing.
+/// A durable large body that waits for its batch. Dropping it leaves nothing.
 ///
-/// Clones are the same body. It belongs to one batch; one that is refused gives it back, so that a clone can be appended again.
+/// Clones share the body. It belongs to one batch; a refused batch returns it, so that a clone can be appended again.
 #[derive(Debug, Clone)]
 pub struct FinishedUpload {
     pub(crate) body: BodyFile,
@@ -320,7 +321,8 @@ impl FinishedUpload {
         self.body.len == 0
     }
 
-    /// The octets of the body, for an owner that puts them elsewhere. They come from the page cache of their own write, so no checksum is looked at.
+    /// The octets of the body, for an owner that copies them. They come from the page cache of their own write, so
+    /// checksums are not verified.
     ///
     /// # Errors
     /// Errors of `open`.
@@ -331,16 +333,17 @@ impl FinishedUpload {
         Ok(io::Read::take(file, self.body.len))
     }
 
-    /// From here on a record may name it: the file stays.
+    /// Keeps the file: from here on a record may refer to it.
     ///
     /// # Panics
-    /// When another batch has it: each of them would remove it some day.
+    /// If another batch has it: each of them would remove it later.
     pub(crate) fn keep(&self) {
         let was_kept = self.file.is_wanted.swap(true, Ordering::AcqRel);
         assert!(!was_kept, "body file {:016x} is in another batch", self.body.upload);
     }
 
-    /// No record names it: its last owner removes the file. False: this was the last one, and the file is still there.
+    /// Notes that no record refers to it: its last owner removes the file. False if this was the last owner, and the
+    /// file still exists.
     pub(crate) fn give_back(self) -> bool {
         self.file.is_wanted.store(false, Ordering::Release);
         match Arc::into_inner(self.file) {

@@ -1,7 +1,7 @@
-//! The checkpoint: from where to go on, in two files outside of the ring that are written in turn.
+//! The checkpoint: the start of recovery, in two files outside of the ring that are written alternately.
 //!
-//! A file has its name only once it was durable, and is then rewritten in place, which a full disk does not prevent. The other file is the last good
-//! one meanwhile. A file whose writing failed is not written in place again: a new one takes its name.
+//! A file gets its name once it is durable, and is then rewritten in place, which works on a full disk. The other file
+//! is the last good one meanwhile. After a failed write a file is not rewritten in place: a new one takes its name.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -18,29 +18,30 @@ use crate::fields::{Fields, put_text};
 use crate::snapshots::SnapshotName;
 use crate::{StoreKind, files};
 
-/// State from which all of the spool follows, together with the files that it names and the ring after `through`.
+/// State that determines the whole spool, together with the files that it names and the ring after `through`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
-    /// Grows with each attempt; the higher one counts.
+    /// Increases with each attempt; the higher one counts.
     pub counter: u64,
-    /// The kind of the spool, once the directory of its records is durable: from then on that must be there.
+    /// The kind of the spool, once the directory of its records is durable: from then on that directory must exist.
     pub kind: Option<StoreKind>,
-    /// The live files say what is needed of the batches up to this LSN; of later ones all is.
+    /// Up to this LSN the live files list the needed batches; all later ones are needed.
     pub through: u64,
-    /// The first segment of the ring that is still needed.
+    /// The first segment of the ring still in use.
     pub ring_low: u64,
-    /// No segment from there on has a batch up to this LSN.
+    /// No segment from there on contains a batch up to this LSN.
     pub freed: u64,
-    /// Ids are never used again.
+    /// Ids are never reused.
     pub next_stream: u16,
     pub next_pack: u64,
     pub streams: Vec<StreamRow>,
     pub packs: Vec<PackRow>,
-    /// Windows in which something is needed, and the generation of their files.
+    /// Windows with needed batches, and the generation of their files.
     pub windows: Vec<(u64, u64)>,
-    /// The part of the ring that was durable by then.
+    /// The durable part of the ring at that time.
     pub proof: Proof,
-    /// Cancelled batches whose cancel entry was not durable by then: nothing else says so where a live file or a snapshot is lost.
+    /// Cancelled batches whose cancel entry was not durable at that time: nothing else records them if a live file or a
+    /// snapshot is lost.
     pub cancelled: Vec<u64>,
 }
 
@@ -48,9 +49,10 @@ pub(crate) struct Checkpoint {
 pub(crate) struct StreamRow {
     pub id: u16,
     pub name: String,
-    /// The stream's last position: it has all that it needs up to this LSN.
+    /// The stream's last position: it needs no entry up to this LSN.
     pub position: u64,
-    /// The LSN up to which entries are unknown: no snapshot of the stream can be read, or the spool was rebuilt. 0: they are known.
+    /// The LSN up to which entries are unknown: no snapshot of the stream is readable, or the spool was rebuilt. 0:
+    /// they are known.
     pub uncertain: u64,
     /// Entries after the position and up to here may be lost, because the ring lost batches after the last
     /// checkpoint. 0: none.
@@ -59,7 +61,7 @@ pub(crate) struct StreamRow {
     pub snapshots: Vec<SnapshotRow>,
 }
 
-/// A snapshot, and the stream's position that it goes with.
+/// A snapshot, with the stream's position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SnapshotRow {
     pub position: u64,
@@ -191,22 +193,22 @@ const MAGIC: [u8; 8] = *b"PHCHECK\x02";
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Valid(Checkpoint),
-    /// There has never been one.
+    /// No checkpoint was ever made.
     Nothing,
-    /// There is one or both, and none can be read.
+    /// One or both exist, and none is readable.
     Damaged,
 }
 
-/// One of the two files is there and cannot be used, while the other is whole.
+/// One of the two files exists and is unusable, while the other is intact.
 #[derive(Debug)]
 pub(crate) struct SpoiledCopy {
     slot: usize,
-    /// Why it could not be read; `None`: its bytes are damaged, as a power cut may leave them.
+    /// The read error; `None` if its bytes are damaged, as after a power cut.
     error: Option<io::Error>,
 }
 
 impl SpoiledCopy {
-    /// The disk failed, which no power cut explains.
+    /// True if the disk failed, which no power cut explains.
     pub fn is_unreadable(&self) -> bool {
         self.error.is_some()
     }
@@ -231,10 +233,10 @@ pub(crate) struct CheckpointFiles {
 }
 
 impl CheckpointFiles {
-    /// Also says which of the two is spoiled, which costs nothing as long as the other is whole.
+    /// Reads both files, and reports a damaged one, which is harmless while the other is intact.
     ///
     /// # Errors
-    /// An error of reading, if neither is whole and it is not the disk that has failed.
+    /// A read error, if neither is intact and the disk has not failed.
     pub fn open(dir: &Path) -> io::Result<(Self, Found, Option<SpoiledCopy>)> {
         let mut read = [const { None }; 2];
         let mut errors = [const { None }; 2];
@@ -268,9 +270,9 @@ impl CheckpointFiles {
         Ok((CheckpointFiles { dir: dir.to_owned(), good, is_sound }, found, spoiled))
     }
 
-    /// Makes the checkpoint that was found durable, in both files. Its writer may have been killed before the sync, or the sync may have failed: then it is whole in the page
-    /// cache and not on the disk. Written once more, the same bytes in the same place, it takes no space. The other file may need some: on a full disk it is
-    /// left to the next checkpoint.
+    /// Makes the loaded checkpoint durable, in both files. Its writer may have been killed before the sync, or the sync
+    /// may have failed: then it is intact only in the page cache. Rewriting the same bytes in place takes no space. The
+    /// other file may need some: on a full disk it is left to the next checkpoint.
     pub fn make_durable(&mut self, checkpoint: &Checkpoint) -> io::Result<()> {
         let bytes = checkpoint.encode();
         self.write_in_place(self.good, &bytes)?;
@@ -288,9 +290,9 @@ impl CheckpointFiles {
         Ok(posthaste_fsops::fsync(&file)?)
     }
 
-    /// Writes it to both files, one after the other: at any moment one of them is whole, and after this damage to
-    /// either costs nothing. On success both are durable. Only then may files be removed or reused that the previous
-    /// checkpoint alone needs.
+    /// Writes it to both files, one after the other: at any moment one of them is intact, and later damage to either is
+    /// harmless. On success both are durable. Only then may files be removed or reused that only the previous
+    /// checkpoint needs.
     pub fn write(&mut self, checkpoint: &Checkpoint) -> io::Result<()> {
         let bytes = checkpoint.encode();
         for slot in [1 - self.good, self.good] {

@@ -1,7 +1,8 @@
 //! A checkpoint, step by step.
 //!
-//! Order, always: snapshots and packs are durable with their names before anything here speaks of them; live files are written and synced; the checkpoint that names
-//! them is written and synced; only then are segments used again and files unlinked. A failure anywhere frees nothing.
+//! Order: snapshots and packs are durable with their names before anything refers to them; live files are written and
+//! synced; the checkpoint that names them is written and synced; only then are segments reused and files unlinked. A
+//! failure anywhere frees nothing.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -24,12 +25,12 @@ use crate::{AppendError, CheckpointError, Lsn};
 /// The content of a checkpoint, taken at one moment.
 struct Taken {
     checkpoint: Checkpoint,
-    /// The first segment of the ring that is still needed; the checkpoint may keep some before it.
+    /// The first segment of the ring still in use; the checkpoint may keep earlier ones.
     ring_low: u64,
-    /// Records to forget once it is durable, and all that it does not need.
+    /// Records to forget once it is durable, and everything that it does not need.
     forgotten: LsnSet,
     unneeded: LsnSet,
-    /// Windows to be written, and those that have become empty.
+    /// Windows to write, and those that became empty.
     windows: Vec<(u64, Window)>,
     doomed: Doomed,
 }
@@ -62,8 +63,9 @@ impl Shared {
         outcome.map(drop)
     }
 
-    /// Ends a loss in the ring that a durable checkpoint knows of: appends a record of no stream, and makes a checkpoint. Without a later record each opening takes
-    /// all numbers for lost that missing segments may have had, each time more. Blocks.
+    /// Ends a loss in the ring that a durable checkpoint knows of: appends a record without a stream, and makes a
+    /// checkpoint. Without a later record, each opening would treat more possible numbers of missing segments as lost.
+    /// Blocks.
     pub fn end_loss(&self) -> Result<(), CheckpointError> {
         if self.store.ring().is_none() || self.core.state().lost_through == 0 {
             return Ok(());
@@ -117,7 +119,7 @@ impl Shared {
         Ok(taken.checkpoint.streams.iter().map(|row| (row.id, Lsn::new(row.position))).collect())
     }
 
-    /// Everything in memory as it is now, consistent.
+    /// A consistent copy of the present state in memory.
     fn take(&self, work: &mut Work) -> Taken {
         work.counter += 1;
         // Before the state is held: a segment that fills up meanwhile is needed anyway.
@@ -202,7 +204,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Removes what no checkpoint names. What cannot be removed is removed by the next opening.
+    /// Removes files that no checkpoint names. Failed removals are left to the next opening.
     fn bury(&self, work: &Work, doomed: Doomed) {
         for id in doomed.packs {
             self.packs.remove(id);

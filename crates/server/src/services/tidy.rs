@@ -24,7 +24,7 @@ pub(crate) struct Tidy {
 }
 
 impl Tidy {
-    /// Begins. Without a thread mail is received all the same: `None`, and the log says so.
+    /// Starts it. `None` without a thread: mail is still received, and the log says so.
     pub fn begin(mail: PathBuf, place_copies: Box<PlaceCopies>) -> Option<Self> {
         let (until, is_over) = channel();
         let (alive, ended) = Ended::new();
@@ -60,7 +60,7 @@ impl Service for Tidy {
         OnFailure::GoOn(WITHOUT)
     }
 
-    /// Not waited for: it may be in the midst of a mailbox that hangs, and finishes nothing that anybody misses.
+    /// Not waited for: it may be in a hanging mailbox, and its work can be left unfinished.
     fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
         Box::pin(std::future::ready(Ok(())))
     }
@@ -76,11 +76,12 @@ const WITHOUT: &str = "unfinished files in mailboxes are not removed";
 #[derive(Debug, PartialEq, Eq)]
 struct Cleanup {
     removed: usize,
-    /// Mailboxes that could not be looked into.
+    /// Mailboxes that could not be read.
     troubles: usize,
 }
 
-/// Removes from the `tmp/` of each mailbox below `mail` what has not changed for 36 hours, which is the Maildir's own rule, and is no copy.
+/// Removes old files from the `tmp/` of each mailbox below `mail`: unchanged for 36 hours, which is Maildir's own rule,
+/// and no copies.
 fn tidy(mail: &Path, now: SystemTime, place_copies: &PlaceCopies) -> Result<Cleanup, TidyError> {
     // Found by name and opened from the root, which follows no link out of it.
     let root = MailRoot::open(mail)?;

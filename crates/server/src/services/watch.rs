@@ -1,4 +1,4 @@
-//! Lines of the log for the operator, of which no client is told: a look every two seconds.
+//! Log lines for the operator about events that no client sees: checked every two seconds.
 
 use std::future::{Future, ready};
 use std::pin::Pin;
@@ -42,7 +42,8 @@ impl Watch {
     }
 }
 
-/// Looks at the spool's workers while its consumers are opened, until it is dropped: one that hangs in its replay would otherwise be a start that says nothing.
+/// Watches the spool's workers while its consumers are opened, until it is dropped: otherwise a hanging replay would
+/// look like a silent start.
 pub(crate) struct OpeningWatch(JoinHandle<()>);
 
 impl OpeningWatch {
@@ -63,7 +64,7 @@ impl Drop for OpeningWatch {
     }
 }
 
-/// Names each worker that is stuck, once, and each that goes on, up to a bound.
+/// Logs each stuck worker, once, and each that continues, up to a limit.
 fn report_stuck(found: Vec<StuckWorker>) {
     let others = found.len().saturating_sub(NAMED_MAX);
     for found in found.into_iter().take(NAMED_MAX) {
@@ -91,7 +92,7 @@ impl Service for Watch {
         )
     }
 
-    /// All sessions have ended by then: tells what the log has left out of the last ones.
+    /// All sessions have ended: logs the omitted lines of the last ones.
     fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
         self.task.abort();
         repeats::log(&self.receiver.left_out(true));
@@ -109,7 +110,7 @@ impl Drop for Watch {
     }
 }
 
-/// Troubles that the log has named already, so that each, and its end, is one line.
+/// Problems that were logged already, so that each, and its end, is one line.
 #[derive(Debug, Default)]
 struct Alerts {
     /// A checkpoint of the spool hangs.
@@ -119,7 +120,7 @@ struct Alerts {
 }
 
 impl Alerts {
-    /// Names a checkpoint that hangs, once, and its end.
+    /// Logs a hanging checkpoint, once, and its end.
     fn report_checkpoint(&mut self, running: Option<Duration>) {
         let hangs = running.is_some_and(|running| running >= CHECKPOINT_HANGS);
         match (std::mem::replace(&mut self.checkpoint_hangs, hangs), hangs) {
@@ -145,9 +146,9 @@ impl Alerts {
     }
 }
 
-/// Mailboxes, or workers, that are named at a time.
+/// Maximum mailboxes, or workers, logged at a time.
 pub(crate) const NAMED_MAX: usize = 10;
-/// A checkpoint that takes longer is taken to hang.
+/// A longer checkpoint counts as hanging.
 pub(crate) const CHECKPOINT_HANGS: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 

@@ -174,7 +174,7 @@ pub trait Handler: Send + Sync + 'static {
 
     /// A message arrives. The client gets its reply only when this future is done. Until then the client's octets are
     /// read only through `body`. All earlier replies, the 354 for DATA among them, have been sent, unless the whole
-    /// message has come already.
+    /// message has already arrived.
     ///
     /// A positive outcome counts only if the body came whole and passed the policies; otherwise the client gets the
     /// error. Returning before the end of the body is allowed: the rest is read and dropped. The future is dropped

@@ -1,4 +1,4 @@
-//! Reads needed batches out of a closed spool: their entries and bodies.
+//! Reads needed batches of a closed spool: their entries and bodies.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,17 +20,17 @@ use crate::pack::{IndexEntry, PackError, PackReader};
 use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 use crate::store::RecordError;
 
-/// A batch that some stream needs.
+/// A batch needed by some stream.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ExportedBatch {
     /// LSN of the batch.
     pub lsn: Lsn,
-    /// The entries of streams that need anything of it.
+    /// The entries of streams that need any part of it.
     pub entries: Vec<ExportedEntry>,
-    /// Bytes of front fields, with which the body begins.
+    /// Bytes of front fields at the start of the body.
     pub front_len: u32,
-    /// The body, if any stream needs it; or why it cannot be read.
+    /// The body, if any stream needs it; or the read error.
     pub body: Option<Result<ExportedBody, String>>,
 }
 
@@ -42,7 +42,7 @@ pub struct ExportedEntry {
     /// Content, in JSON as hex.
     #[serde(with = "hex")]
     pub payload: Bytes,
-    /// True if it was appended as one that needs the body.
+    /// True if it was appended as needing the body.
     pub needs_body: bool,
     /// True if the stream has not passed it.
     pub is_waiting: bool,
@@ -50,19 +50,19 @@ pub struct ExportedEntry {
     pub holds_body: bool,
 }
 
-/// The streams of a spool: without them a new spool could not go on where the old one was.
+/// The streams of a spool: without them a new spool could not continue the old one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportedStreams {
-    /// The last batch: new ones come after it.
+    /// The last batch: new ones follow it.
     pub last: Lsn,
-    /// Ids below this are not used again.
+    /// Ids below this are not reused.
     pub next_id: u16,
     /// The streams.
     pub streams: Vec<ExportedStream>,
 }
 
-/// A stream, as the last checkpoint has it.
+/// A stream, according to the last checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportedStream {
@@ -72,7 +72,7 @@ pub struct ExportedStream {
     pub name: String,
     /// Position of the stream: it needs no batch up to here.
     pub position: Lsn,
-    /// The content of entries up to here is not known; 0 for none.
+    /// The content of entries up to here is unknown; 0 for none.
     pub uncertain: Lsn,
     /// Entries after the position and up to here may be lost; 0 for none.
     pub lost: Lsn,
@@ -84,7 +84,7 @@ pub struct ExportedStream {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportedSnapshot {
-    /// The position that it goes with.
+    /// Its position.
     pub position: Lsn,
     /// Name of the snapshot, or the text of a cursor.
     pub name: String,
@@ -125,9 +125,9 @@ mod hex {
 /// The body of an exported batch.
 #[derive(Debug)]
 pub enum ExportedBody {
-    /// All of it.
+    /// Complete, in memory.
     Memory(Bytes),
-    /// In a file, which was read, and whose checksums are right.
+    /// In a file with verified checksums.
     File {
         /// Front fields of the batch.
         front: Bytes,
@@ -139,7 +139,7 @@ pub enum ExportedBody {
 }
 
 impl ExportedBody {
-    /// All of it, front fields first.
+    /// The whole body, front fields first.
     ///
     /// # Errors
     /// Errors of opening its file.
@@ -150,7 +150,7 @@ impl ExportedBody {
         })
     }
 
-    /// All of it, in memory.
+    /// The whole body, in memory.
     ///
     /// # Errors
     /// Errors of reading its file.
@@ -229,7 +229,7 @@ impl ClosedFileSpool {
         Ok(all)
     }
 
-    /// The needed entries of a batch, and those that go with a needed body: the stream's name, and the payload.
+    /// The needed entries of a batch, and those of a needed body: the stream's name, and the payload.
     fn needed_entries<'a>(&'a self, lsn: u64, head: &'a Head) -> impl Iterator<Item = (&'a str, &'a Bytes)> {
         head.entries.iter().filter_map(move |entry| {
             let stream = self.state.streams.get(&entry.stream)?;
@@ -274,7 +274,7 @@ impl ClosedFileSpool {
         }
     }
 
-    /// Opens a snapshot of a stream, after all of it was verified.
+    /// Opens a snapshot of a stream, after verifying all of it.
     ///
     /// # Errors
     /// See [`SnapshotError`].
@@ -298,7 +298,7 @@ impl ClosedFileSpool {
         }))
     }
 
-    /// A batch's head, and where its body would be; `None` if its head is lost.
+    /// A batch's head, and the place of its body; `None` if its head is lost.
     fn find(&self, lsn: u64) -> io::Result<Option<(Head, Located<'_>)>> {
         if let Some((at, offset, header)) = self.places.get(&lsn) {
             let reader = &self.ring[*at].reader;
@@ -350,13 +350,13 @@ fn record_body(head: &Head, place: &Located<'_>) -> io::Result<Result<Bytes, Str
     })
 }
 
-/// The body region of a record, if it is damaged in its front fields alone: something else stands in their place.
+/// The body region of a record with damage in its front fields only: placeholders replace them.
 pub(super) fn mended(reader: &SegmentReader, offset: u32, header: &RecordHeader, head: &Head) -> Option<Bytes> {
     let (raw, _) = reader.body_again(offset, header).ok()?;
     head.front().mended(&raw, header.body_crc)
 }
 
-/// Location where a batch was found.
+/// Place where a batch was found.
 enum Located<'a> {
     Ring(&'a SegmentReader, u32, RecordHeader),
     Pack(Arc<PackReader>, IndexEntry),

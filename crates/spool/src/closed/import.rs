@@ -1,7 +1,8 @@
 //! A new spool from an exported one, of the same or another kind.
 //!
-//! Batches keep their numbers, streams their positions and snapshots: entries and snapshots, which name batches, stay true. So nothing is delivered twice or held, a batch can be
-//! in a spool only once, and an import makes a spool and adds to none.
+//! Batches keep their numbers, streams their positions and snapshots: entries and snapshots, which refer to batches,
+//! stay valid. So nothing is delivered twice or held. As a batch can be in a spool only once, an import always makes a
+//! new spool.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -27,7 +28,7 @@ use crate::store;
 use crate::store::groups::RecordImport;
 use crate::{FrontFields, Lsn, OpenError, SnapshotName, StoreKind, files};
 
-/// A spool that is being made. Nothing opens it before [`finish`](Self::finish) has returned.
+/// A spool under construction. Nothing opens it before [`finish`](Self::finish) has returned.
 pub struct SpoolImport {
     dir: PathBuf,
     kind: StoreKind,
@@ -46,9 +47,9 @@ pub struct ImportedBatch<'a> {
     pub lsn: Lsn,
     /// Entries of the batch.
     pub entries: Vec<ExportedEntry>,
-    /// Bytes of front fields, with which the body begins.
+    /// Bytes of front fields at the start of the body.
     pub front_len: u32,
-    /// The body and its bytes, if any stream holds it.
+    /// The body with its length, if any stream holds it.
     pub body: Option<(&'a mut dyn Read, u64)>,
 }
 
@@ -59,11 +60,12 @@ enum Records {
 }
 
 impl SpoolImport {
-    /// Begins a spool in `dir`, which is empty or not there, or holds what an import that was cut short has left: that is removed.
+    /// Begins a spool in `dir`, which is empty or missing, or contains remains of an interrupted import: these are
+    /// removed.
     ///
     /// # Errors
-    /// `AlreadyExists` if there is anything else, such as a spool from an earlier import. [`OpenError::Locked`] while another import works there.
-    /// `InvalidData` for streams that cannot be. [`OpenError::NotBuilt`]. Errors of writing.
+    /// `AlreadyExists` if there is anything else, such as a spool from an earlier import. [`OpenError::Locked`] while
+    /// another import works there. `InvalidData` for invalid streams. [`OpenError::NotBuilt`]. Errors of writing.
     pub fn begin(dir: &Path, kind: StoreKind, streams: &ExportedStreams) -> Result<Self, OpenError> {
         if !kind.is_built() {
             return Err(OpenError::NotBuilt { kind });

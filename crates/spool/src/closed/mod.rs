@@ -40,41 +40,42 @@ use crate::store::groups::records_lost;
 use crate::store::{self, damage_of};
 use crate::{OpenError, StoreKind, StreamId, StreamStats, files};
 
-/// Mail of a closed spool, or of one moment of an open one, for verification, repair and export. The same for all
-/// kinds of spool.
+/// Mail of a closed spool, or of one moment of an open one, for verification, repair and export. The same for all kinds
+/// of spool.
 pub trait ClosedSpool {
-    /// Shows every entry that its stream needs, in order: the stream's name, the batch, what it says, and bytes of the batch's body, which is not read.
+    /// Visits every entry that its stream needs, in order: the stream's name, the batch, the payload, and the length of
+    /// the batch's body, which is not read.
     ///
     /// # Errors
-    /// An error of reading; an entry whose batch's head is lost is left out.
+    /// An error of reading. Skips entries of batches with a lost head.
     fn entries(&self, each: &mut dyn FnMut(&str, Lsn, &Bytes, u64)) -> io::Result<()>;
 
-    /// The body of a batch, or why it cannot be read; `None` if there is none, or its batch is lost.
+    /// The body of a batch, or the read error; `None` if there is none, or its batch is lost.
     ///
     /// # Errors
     /// An error of reading.
     fn body(&self, lsn: Lsn) -> io::Result<Option<Result<ExportedBody, String>>>;
 
-    /// Shows every batch that is needed, in order, with what is needed of it, until `each` says no. Returns the needed batches that it left out, because their heads
-    /// cannot be read.
+    /// Visits every needed batch, in order, with the needed parts, until `each` returns false. Returns the needed
+    /// batches with unreadable heads, which it left out.
     ///
     /// # Errors
-    /// An error of reading; other damage is told in the batch.
+    /// An error of reading; other damage is reported in the batch.
     fn export(&self, each: &mut dyn FnMut(ExportedBatch) -> ControlFlow<()>) -> io::Result<Vec<Lsn>>;
 
-    /// Bodies that a stream needs and that cannot be read, in order, each with the reason.
+    /// Needed but unreadable bodies, in order, each with the reason.
     ///
     /// # Errors
-    /// An error of reading, except for sectors that cannot be read.
+    /// An error of reading, except for unreadable sectors.
     fn unreadable_bodies(&self) -> io::Result<Vec<(Lsn, String)>>;
 
-    /// Batches needed for their entries alone whose heads cannot be read, in order: their entries are lost.
+    /// Batches with unreadable heads, needed only for their entries, in order: these are lost.
     ///
     /// # Errors
-    /// An error of reading, except for sectors that cannot be read.
+    /// An error of reading, except for unreadable sectors.
     fn lost_entries(&self) -> io::Result<Vec<Lsn>>;
 
-    /// The streams that need anything of a batch.
+    /// The streams that need any part of a batch.
     fn needed_by(&self, lsn: Lsn) -> Vec<&str>;
 
     /// Bytes that [`verify`](Self::verify) reads, about.
@@ -95,16 +96,18 @@ pub trait ClosedSpool {
         self.verify_with(&mut |_| ControlFlow::Continue(()))
     }
 
-    /// Rewrites what a second copy or the batches themselves tell: one of the two checkpoint files, a copy of a segment's header, the index of a pack. A snapshot
-    /// that cannot be read is moved to `kept/`: its stream starts from the one before, or from the batches. Nothing else is changed. A lost live file needs no repair: the next opening finds again what it said; until then no index is written for its batches. Bytes of a
-    /// batch or of a body are not written twice; what is lost of them stays lost. A damaged copy of a head costs nothing and is left as it is.
+    /// Rewrites data that a second copy or the batches contain: one of the two checkpoint files, a copy of a segment's
+    /// header, the index of a pack. Moves an unreadable snapshot to `kept/`: its stream starts from the previous one,
+    /// or from the batches. Changes nothing else. A lost live file needs no repair: the next opening reconstructs it;
+    /// until then no index is written for its batches. Batches and bodies have no second copy, so their lost bytes stay
+    /// lost. A damaged copy of a head is harmless and stays.
     ///
     /// # Errors
     /// An error of reading; files that could not be written are in the result.
     fn repair(&self) -> io::Result<Repaired>;
 }
 
-/// A spool as it is on the disk.
+/// A spool on the disk.
 pub struct ClosedFileSpool {
     dir: PathBuf,
     checkpoint: Checkpoint,
@@ -118,16 +121,16 @@ pub struct ClosedFileSpool {
     bodies: Bodies,
     snapshots: Snapshots,
     damage: Vec<Damage>,
-    /// Copies of which the other one is whole.
+    /// Damaged copies whose counterpart is intact.
     spare: Vec<Spare>,
-    /// Windows of batches whose live file cannot be read.
+    /// Windows of batches with an unreadable live file.
     lost_windows: Vec<u64>,
     /// Segments of the ring that are missing, and that an opening refuses to do without.
     missing: Vec<u64>,
     _lock: Option<File>,
 }
 
-/// One of two copies that is damaged, while the other is whole.
+/// A damaged copy whose counterpart is intact.
 #[derive(Debug, Clone)]
 enum Spare {
     Checkpoint(Damage),
@@ -153,7 +156,7 @@ pub struct Inspection {
     pub through: Lsn,
     /// The last batch.
     pub last: Lsn,
-    /// The streams and what they need.
+    /// The streams and their needs.
     pub streams: Vec<StreamStats>,
     /// Segments of the ring that are in service, in order.
     pub segments: Vec<PlaceReport>,
@@ -163,9 +166,9 @@ pub struct Inspection {
     pub large: Vec<(Lsn, String, u64)>,
     /// Body files that no batch names.
     pub unnamed_bodies: Vec<String>,
-    /// Damage found on the way; [`ClosedFileSpool::verify`] reads everything.
+    /// Damage found so far; [`ClosedFileSpool::verify`] reads everything.
     pub damage: Vec<Damage>,
-    /// Damage without loss, because a second copy is whole. A power cut may leave such damage.
+    /// Damage without loss, because a second copy is intact. A power cut may leave such damage.
     pub spare: Vec<Damage>,
 }
 
@@ -175,7 +178,7 @@ pub struct Inspection {
 pub struct PlaceReport {
     /// File name.
     pub name: String,
-    /// First and last batch; zero if there is none.
+    /// First and last batch; zero without any.
     pub first: Lsn,
     /// See `first`.
     pub last: Lsn,
@@ -197,8 +200,8 @@ impl ClosedFileSpool {
         Self::read(dir, Some(lock))
     }
 
-    /// Like [`open`](Self::open), but also while a server has the spool open: shows one moment of it. Data may be moved or
-    /// removed while it is read: a result counts if [`is_current`](Self::is_current) says so afterwards.
+    /// Like [`open`](Self::open), but also while a server has the spool open: shows one moment of it. Data may be moved
+    /// or removed during the reading: a result is valid only if [`is_current`](Self::is_current) is true afterwards.
     ///
     /// # Errors
     /// Like [`open`](Self::open), except that it may be in use.
@@ -224,7 +227,7 @@ impl ClosedFileSpool {
         Self::read(dir, None)
     }
 
-    /// True if another process has it open now. Takes no lock: the next to open it finds it free.
+    /// True if another process has it open now. Takes no lock, so it does not block others.
     ///
     /// # Errors
     /// `NotFound` if there is no spool; those of opening its lock.
@@ -282,7 +285,7 @@ impl ClosedFileSpool {
         self.damage.push(Damage { lsn: lsn.map(Lsn::new), place: place.into(), what: what.into() });
     }
 
-    /// Notes losses of the ring that a stream needs; up to the checkpoint the live files say which.
+    /// Notes losses of the ring that a stream needs; up to the checkpoint, the live files list them.
     fn note_lost(&mut self, found: &[posthaste_ring::RingDamage]) {
         let through = self.checkpoint.through;
         let is_needed = |(first, last): (posthaste_ring::Lsn, posthaste_ring::Lsn)| {
@@ -503,7 +506,7 @@ fn no_spool() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "there is no spool in this directory")
 }
 
-/// Takes the lock of a spool that is there.
+/// Locks an existing spool.
 fn lock(dir: &Path) -> Result<File, OpenError> {
     let lock = File::open(dir.join(LOCK)).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => no_spool(),
@@ -522,7 +525,7 @@ fn copies(path: &Path) -> io::Result<[Option<SegmentHeader>; 2]> {
     Ok(SegmentHeader::decode_copies(&blocks))
 }
 
-/// True if a segment's file holds only zeros: it was made and never put to use.
+/// True if a segment's file contains only zeros: it was made and never used.
 fn is_never_used(path: &Path) -> io::Result<bool> {
     let mut file = File::open(path)?;
     let mut piece = vec![0; 1 << 20];

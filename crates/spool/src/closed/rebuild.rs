@@ -1,4 +1,4 @@
-//! A new spool from what is left of one that has lost both of its checkpoint files.
+//! Makes a new spool from the remains of one that has lost both checkpoint files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -33,24 +33,23 @@ use crate::{OpenError, StoreKind, files};
 pub struct Rebuilt {
     /// Batches that were found.
     pub batches: u64,
-    /// Their streams. Each is shown all of its batches again, and told that some are missing.
+    /// Its streams. Each sees all of its batches again, and learns that some are missing.
     pub streams: Vec<String>,
     /// Large bodies that were copied.
     pub large: u64,
-    /// Batches left out because the file of a large body that a stream needed is gone: released by that stream, or
-    /// lost.
+    /// Batches left out because a needed large body's file is missing: released, or lost.
     pub left_out: Vec<Lsn>,
     /// Parts that could not be read.
     pub damage: Vec<Damage>,
 }
 
-/// A batch, wherever it was found: in the ring, in a pack, or in both.
+/// The places of a batch: in the ring, in a pack, or in both.
 struct RecordPlaces(Vec<(usize, u32, RecordHeader)>);
 
 /// Everything that was found.
 #[derive(Default)]
 struct Left {
-    /// The records of a kind that writes in groups; then there are no places, and all of it is whole.
+    /// The records, for a kind that writes in groups; then there are no places, and all records are intact.
     records: Option<ClosedRecords>,
     readers: Vec<(String, SegmentReader)>,
     places: BTreeMap<u64, RecordPlaces>,
@@ -60,12 +59,15 @@ struct Left {
 }
 
 impl ClosedFileSpool {
-    /// Makes a new spool in `to`, which is not there yet, from everything that is found in `dir`, whose checkpoint files are both damaged or missing. `dir` stays as
-    /// it is. Nobody knows any more what each stream has passed and released: so every stream is shown everything again, from the beginning and without its
-    /// snapshot, and told so ([`Replayed::Uncertain`](crate::Replayed::Uncertain)). LSNs stay the same. Cut short, it leaves a directory that no spool is opened in.
+    /// Makes a new spool in `to`, which must not exist, from everything found in `dir`, whose checkpoint files are both
+    /// damaged or missing. `dir` is not changed. As the streams' positions and releases are unknown, every stream sees
+    /// everything again, from the beginning and without its snapshot, and learns that
+    /// ([`Replayed::Uncertain`](crate::Replayed::Uncertain)). LSNs stay the same. An interrupted run leaves a directory
+    /// in which no spool can be opened.
     ///
     /// # Errors
-    /// [`OpenError::Locked`] while somebody has it open; [`OpenError::Importing`]; `AlreadyExists` if there is a checkpoint that can be read, or something in the place of `to`; those of reading and writing.
+    /// [`OpenError::Locked`] while somebody has it open; [`OpenError::Importing`]; `AlreadyExists` if a checkpoint is
+    /// readable, or `to` exists; those of reading and writing.
     pub fn rebuild(dir: &Path, to: &Path) -> Result<Rebuilt, OpenError> {
         let _lock = lock(dir)?;
         has_been_imported(dir)?;
@@ -195,7 +197,7 @@ impl Left {
         Ok(())
     }
 
-    /// The body of a batch, from whichever place has it whole.
+    /// The body of a batch, from a place where it is intact.
     fn body(&self, lsn: u64) -> Result<Bytes, RecordError> {
         if let Some(records) = &self.records {
             return records.medium.body(Lsn::new(lsn), 0..u32::MAX);

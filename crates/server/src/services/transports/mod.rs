@@ -1,4 +1,4 @@
-//! The transports of the configuration: opened with the store, and what the log says of them.
+//! The configured transports: opening with the store, and log lines.
 
 mod refusals;
 
@@ -28,7 +28,8 @@ use crate::services::opening::log_damaged;
 use posthaste_config::Config;
 use refusals::RefusalNotices;
 
-/// Programs, files and LMTP servers get their mail. Opened when the configuration names the first of them, at the latest by a reload.
+/// Delivers mail to programs, files and LMTP servers. Opened when the configuration names the first one, at the latest
+/// by a reload.
 pub(crate) struct TransportService {
     opened: Arc<Late<Transports>>,
     spool: Arc<dyn Spool>,
@@ -38,10 +39,10 @@ pub(crate) struct TransportService {
 }
 
 impl TransportService {
-    /// Opens the stream, and tries what an earlier run left. If it cannot be opened it is stuck, until a reload can.
+    /// Opens the stream, and continues an earlier run's mail. If that fails it is stuck, until a reload succeeds.
     ///
     /// # Errors
-    /// There is no thread to open it on.
+    /// No thread could be started.
     pub async fn start(config: &Config, receiver: &Receiver) -> Result<Self, ServeError> {
         let spool = receiver.destinations().intake().spool().clone();
         let recorder = receiver.events().cloned();
@@ -89,7 +90,7 @@ impl Service for TransportService {
         Vec::new()
     }
 
-    /// Finishes deliveries under way, or leaves them to the next start.
+    /// Finishes deliveries in progress, or leaves them to the next start.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         end_blocking(move || self.opened.end_by(deadline.into_std()))
     }
@@ -178,7 +179,7 @@ fn of_transport(fate: Fate, targets: &[TargetId], error: FailureReason) -> Recor
     Recorded::now(EventKind::Transport(OfTransport { fate, stage, error, targets }))
 }
 
-/// Each failure once: while it lasts, `posthaste spool inspect` shows it.
+/// Logs each failure once: while it lasts, `posthaste spool inspect` shows it.
 fn log(event: TransportEvent) {
     let text = |text: &Arc<str>| text.to_string();
     match event {

@@ -1,5 +1,5 @@
-//! Readers of notifications that a transport refuses a message for good: the sender if it is one of ours, else the postmaster of the recipient's domain. A stranger's
-//! address may be forged.
+//! Addressees of notices that a transport refuses a message for good: the sender if it is local, else the postmaster of
+//! the recipient's domain. A stranger's address may be forged.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -66,8 +66,8 @@ struct Reader {
     telling: Option<PostmasterTelling>,
 }
 
-/// A notice to the postmaster in progress. Dropped without success, also by a panic, it lets the next refusal try
-/// again.
+/// A notice to the postmaster in progress. Dropped without success, even by a panic, it allows another one at the next
+/// refusal.
 struct PostmasterTelling {
     notices: RefusalNotices,
     transport: Arc<str>,
@@ -93,7 +93,7 @@ impl RefusalNotices {
     /// mail.
     ///
     /// # Errors
-    /// A notice about this transport is in progress, and may fail: try again.
+    /// A notice about this transport is in progress, and may fail: retry.
     fn reader(&self, receiver: &Receiver, refused: &RefusedMail) -> Result<Option<Reader>, String> {
         if receiver.is_ours(&refused.sender) {
             return Ok(Some(Reader { address: refused.sender.to_string(), telling: None }));
@@ -106,7 +106,7 @@ impl RefusalNotices {
         Ok(telling.map(|telling| Reader { address: format!("{POSTMASTER}@{domain}"), telling: Some(telling) }))
     }
 
-    /// The right to tell the postmaster of a transport now; `None` if that was done within the hour.
+    /// The right to notify the postmaster of a transport now; `None` if that was done within the hour.
     fn begin_postmaster(&self, transport: &Arc<str>, now: Instant) -> Result<Option<PostmasterTelling>, String> {
         let mut told = self.told();
         told.retain(|_, last| now.saturating_duration_since(last.since) < POSTMASTER_PAUSE);
@@ -120,7 +120,7 @@ impl RefusalNotices {
         }
     }
 
-    /// The notice is durable, or was not made: the next refusal makes one.
+    /// Notes that the notice is durable, or was not made: then the next refusal makes one.
     fn postmaster_told(&self, transport: &Arc<str>, is_made: bool) {
         let mut told = self.told();
         match told.get_mut(transport).filter(|_| is_made) {

@@ -9,15 +9,15 @@ use serde::Deserialize;
 
 use super::place::Place;
 
-/// Events that are posted at once.
+/// Events posted in one request.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     /// A JSON array.
     pub body: Vec<u8>,
     pub events: usize,
-    /// The place after its last line.
+    /// The position after its last line.
     pub through: Place,
-    /// Files that were gone or damaged before they were read to their end.
+    /// Files that were lost or damaged before they were read completely.
     pub missing_files: u64,
 }
 
@@ -29,7 +29,7 @@ struct Line<'a> {
     event: std::borrow::Cow<'a, str>,
 }
 
-/// Reads from a place on: at most `events_max` wanted events, and about [`BODY_BYTES_MAX`]. Empty if there are none
+/// Reads from a position: at most `events_max` wanted events, and about [`BODY_BYTES_MAX`]. Empty if there are none
 /// now.
 pub(super) fn read(reader: &mut Reader, from: Place, wanted: &[String], events_max: usize) -> io::Result<Batch> {
     let mut batch = Batch { body: b"[".to_vec(), through: from, ..Batch::default() };
@@ -51,7 +51,7 @@ pub(super) fn read(reader: &mut Reader, from: Place, wanted: &[String], events_m
 }
 
 impl Batch {
-    /// A line that is no event, which only another program can have written, is left out.
+    /// Skips a line that is no event, which another program must have written.
     fn put_line(&mut self, line: &[u8], wanted: &[String]) {
         let Ok(Line { lsn, event }) = serde_json::from_slice(line) else { return };
         let before = if lsn == self.through.lsn { self.through.index } else { 0 };

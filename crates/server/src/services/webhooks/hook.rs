@@ -1,4 +1,4 @@
-//! The thread of one webhook: reads, posts, notes how far it has come; again and again.
+//! The thread of one webhook: reads, posts, and saves its position in a loop.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,14 +18,15 @@ pub(super) struct Hook {
     /// Directory of the event log.
     pub dir: PathBuf,
     pub webhook: Webhook,
-    /// State of the spool that the events come from. Once it is poisoned nothing is posted: a restart may know nothing of these events, or post them again.
+    /// State of the spool that supplies the events. Once it is poisoned nothing is posted: a restart may not know these
+    /// events, or post them again.
     pub poison: PoisonWatch,
     pub states: Arc<WebhookStates>,
     pub stop: Arc<Stop>,
 }
 
 impl Hook {
-    /// Until it is told to stop.
+    /// Runs until it is told to stop.
     pub fn run(&self) {
         let name = &self.webhook.name;
         let mut trouble = Trouble { name, back_off: RETRY, is_told: false };
@@ -41,7 +42,7 @@ impl Hook {
         }
     }
 
-    /// Posts what comes until it is told to stop.
+    /// Posts new events until it is told to stop.
     fn follow(&self, trouble: &mut Trouble<'_>) -> Result<(), String> {
         let said = |error: std::io::Error| error.to_string();
         let poster = Poster::new(&self.webhook)?;
@@ -102,7 +103,7 @@ impl Hook {
         }
     }
 
-    /// Waits while too much is posted that is not saved; false if it is told to stop before.
+    /// Waits while too many posted events are not saved; false if it is told to stop meanwhile.
     fn may_post(&self, saving: &mut Saving<'_>, place: Place) -> bool {
         while !saving.budget.may_begin() {
             if self.waits_for_ever(saving) {
@@ -118,7 +119,7 @@ impl Hook {
         true
     }
 
-    /// True after a stop, if the spool is poisoned: until then nothing is done.
+    /// True after a stop, if the spool is poisoned: until then it does nothing.
     fn waits_for_ever(&self, saving: &Saving<'_>) -> bool {
         let Some(why) = saving.budget.poisoned() else { return false };
         let webhook = &self.webhook.name;
@@ -131,14 +132,14 @@ impl Hook {
         true
     }
 
-    /// Notes why it could not be told: in part, as certificates and alerts are a stranger's text. Returns the pause.
+    /// Notes why a post failed, shortened, as certificates and alerts are a stranger's text. Returns the pause.
     fn fails(&self, why: &str, trouble: &mut Trouble<'_>) -> Duration {
         let why = &why[..why.floor_char_boundary(WHY_BYTES_MAX)];
         self.states.fails(&self.webhook.name, why);
         trouble.begins(why)
     }
 
-    /// Posts a batch until it is taken; false if it is told to stop before.
+    /// Posts a batch until it is accepted; false if it is told to stop meanwhile.
     fn post(&self, poster: &Poster, batch: &Batch, saving: &Saving<'_>, trouble: &mut Trouble<'_>) -> bool {
         loop {
             if self.stop.is_set() || self.waits_for_ever(saving) {
@@ -160,7 +161,8 @@ impl Hook {
     }
 }
 
-/// The file of a hook's place. While the disk is full the place is kept in memory and saved later: up to a bound that delays no post, and it repeats none.
+/// The file of a hook's position. While the disk is full the position is kept in memory and saved later: up to a limit
+/// this neither delays nor repeats a post.
 struct Saving<'a> {
     name: &'a str,
     path: &'a Path,
@@ -176,7 +178,7 @@ impl<'a> Saving<'a> {
         Saving { name, path, saved, failed: None, budget: OutcomeBudget::new(poison, Instant::now()) }
     }
 
-    /// Tells of a stop, and of its end.
+    /// Logs a stop, and its end.
     fn look(&self) {
         let webhook = self.name;
         match self.budget.look(Instant::now()) {
@@ -192,8 +194,8 @@ impl<'a> Saving<'a> {
         }
     }
 
-    /// True if a place must be saved although nothing was posted. A few unwanted lines cost little to read again
-    /// after a restart.
+    /// True if a position must be saved although nothing was posted. A few unwanted lines are cheap to read again after
+    /// a restart.
     fn is_due(&self, place: Place) -> bool {
         match (self.failed, self.saved) {
             (Some(failed), _) => failed.elapsed() >= SAVE_PAUSE,
@@ -202,7 +204,7 @@ impl<'a> Saving<'a> {
         }
     }
 
-    /// Trouble, and its end, are told once each.
+    /// Saves the position. A problem, and its end, are logged once each.
     fn save(&mut self, place: Place) {
         let webhook = self.name;
         match place.save(self.path) {
@@ -227,7 +229,7 @@ impl<'a> Saving<'a> {
     }
 }
 
-/// Lines about a hook that fails: once, and when it works again.
+/// Log lines about a failing hook: once, and when it works again.
 struct Trouble<'a> {
     name: &'a str,
     back_off: BackOff,
@@ -263,9 +265,9 @@ const WHY_BYTES_MAX: usize = 1000;
 /// After a failure.
 const RETRY: BackOff = BackOff::new(Duration::from_millis(500), Duration::from_secs(300));
 const UNSAVED_BYTES_MAX: u64 = 1 << 20;
-/// Time after a failure at which a place is saved again.
+/// Pause before a failed save is retried.
 const SAVE_PAUSE: Duration = Duration::from_secs(5);
-/// Time between two looks for new lines.
+/// Interval of checks for new lines.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

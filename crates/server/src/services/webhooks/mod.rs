@@ -37,7 +37,7 @@ struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Tells a thread to end, also while it waits.
+/// Tells a thread to end, even while it waits.
 #[derive(Default)]
 struct Stop {
     is_set: Mutex<bool>,
@@ -63,15 +63,15 @@ impl Stop {
 }
 
 impl Webhooks {
-    /// Starts those of the configuration.
+    /// Starts the configured ones.
     pub fn begin(config: &Config, poison: PoisonWatch, states: Arc<WebhookStates>) -> Self {
         let mut webhooks = Self { dir: config.events.dir.clone(), poison, states, running: Vec::new() };
         webhooks.change(&config.webhooks);
         webhooks
     }
 
-    /// All end when their request has, and those that are wanted begin: one of the same name goes on where the old one ends. Also one that is the same, as the
-    /// contents of its files may have changed.
+    /// Ends all after their current request, and starts the wanted ones: one of the same name continues at the old
+    /// position. Unchanged ones restart, too, as the content of their files may have changed.
     fn change(&mut self, wanted: &[Webhook]) {
         let mut old: HashMap<String, Running> =
             self.running.drain(..).map(|running| (running.name.clone(), running)).collect();
@@ -84,7 +84,7 @@ impl Webhooks {
     }
 }
 
-/// Why a webhook could not be told anything: it tries again until its files are there.
+/// Why a webhook cannot be posted to: it retries until its files exist.
 pub(crate) fn unusable(webhook: &Webhook) -> Option<String> {
     post::Poster::new(webhook).err().map(|why| format!("webhook {}: {why}", webhook.name))
 }
@@ -131,7 +131,7 @@ impl Service for Webhooks {
         Vec::new()
     }
 
-    /// Requests under way are waited for; what they tell is told again if they do not end.
+    /// Waits for requests in progress; unfinished ones are repeated later.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static> {
         self.running.iter().for_each(|running| running.stop.set());
         Box::pin(async move {

@@ -1,4 +1,4 @@
-//! Position of a webhook in the event log: a small file with a checksum, replaced as a whole; the one before is kept.
+//! Position of a webhook in the event log: a small file with a checksum, replaced atomically; the previous one is kept.
 
 use std::fs;
 use std::io;
@@ -10,15 +10,15 @@ use posthaste_spool::Lsn;
 use rustix::fs::{AtFlags, CWD, Mode};
 use serde::{Deserialize, Serialize};
 
-/// A place in the log, and the number of the last line in front of it.
+/// A position in the log, and the number of the line before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Place {
     /// The number of the file.
     pub file: u64,
-    /// Bytes of lines in front of it.
+    /// Bytes of lines before it.
     pub offset: u64,
-    /// The place in the spool of the last line.
+    /// The spool position of the last line.
     #[serde(default)]
     pub lsn: Lsn,
     /// Number of the line at that place, from 1; 0 if there was none.
@@ -31,7 +31,7 @@ impl Place {
         Cursor { file: self.file, offset: self.offset }
     }
 
-    /// Reads the place; `None` if there was never one. If the file is lost or damaged, the previous one is used, and
+    /// Reads the position; `None` if there was never one. If the file is lost or damaged, the previous one is used, and
     /// later posts are repeated.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Place {
         Err(io::Error::new(error.kind(), why))
     }
 
-    /// Saves the place durably, and keeps the previous file.
+    /// Saves the position durably, and keeps the previous file.
     pub fn save(self, path: &Path) -> io::Result<()> {
         let before = before(path);
         let _ = posthaste_fsops::unlink(&before);
@@ -85,7 +85,7 @@ fn read(path: &Path) -> io::Result<Option<Place>> {
     }
 }
 
-/// The file of the place that was saved before.
+/// The file of the previously saved position.
 fn before(path: &Path) -> PathBuf {
     path.with_added_extension("before")
 }
