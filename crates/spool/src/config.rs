@@ -10,10 +10,11 @@ use crate::{Lsn, StoreKind};
 /// Durability of a kind on an LSM tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LsmDurability {
-    /// A group of batches is synced before anybody is told.
+    /// A group of batches is synced before its callers are told.
     #[default]
     Synced,
-    /// A group was given to the kernel: a power cut loses it. For comparison with servers that do so; no server's configuration can say it.
+    /// A group was passed to the kernel: a power cut loses it. For comparison with servers that do so; no server's
+    /// configuration can select it.
     None,
 }
 
@@ -24,28 +25,29 @@ pub struct Config {
     pub kind: StoreKind,
     /// Durability of kinds on an LSM tree. The others always sync.
     pub lsm_durability: LsmDurability,
-    /// The ring's segments and bounds; of these, other kinds use those of batches and of what waits. Its own events come as [`SpoolEvent`](crate::SpoolEvent)s of the spool.
+    /// The ring's segments and limits; other kinds use its limits of batches and of waiting bytes. Its own events are
+    /// passed on as [`SpoolEvent`](crate::SpoolEvent)s.
     pub ring: posthaste_ring::Config,
     /// Longest time between checkpoints, if anything has changed.
     pub checkpoint_every: Duration,
     /// A checkpoint is also made after this many bytes of heads and bodies.
     pub checkpoint_bytes: u64,
-    /// A checkpoint that took longer is reported as an event.
+    /// A longer checkpoint is reported as an event.
     pub checkpoint_slow: Duration,
     /// Target size of a pack. A pack has at least one record, so it may be larger.
     pub pack_bytes: u64,
     /// Batches with a body are refused while the file system has less than this free, and large bodies that would take it below.
     pub free_bytes_min: u64,
-    /// Like [`free_bytes_min`](Self::free_bytes_min), of inodes; not asked where the file system has no number of them.
+    /// Like [`free_bytes_min`](Self::free_bytes_min), for inodes; ignored if the file system does not count them.
     pub free_inodes_min: u64,
-    /// Has a thread make checkpoints and packs. Without it the owner calls `checkpoint` and the like.
+    /// Starts a thread for checkpoints and packs. Without it the owner calls `checkpoint` and the like.
     pub keeper: bool,
     /// Time between two scrubs of the keeper: it reads all stored data and verifies the checksums. Damage is reported as an event.
     pub scrub_every: Duration,
     /// Limit of a scrub in bytes a second; 0: no scrub.
     pub scrub_bytes_per_sec: u64,
-    /// The highest LSN of this spool that its owner has on record elsewhere. If this is another spool, whose LSNs end below it, new ones begin above it, and above all that the first one
-    /// may have given since. Zero if the owner has none.
+    /// The highest LSN of this spool that its owner has recorded elsewhere. If this is another spool, whose LSNs end
+    /// below it, new ones begin above it, and above all that the first one may have assigned since. Zero if unknown.
     pub lsns_above: Lsn,
     /// Callback for failures.
     pub events: Events,

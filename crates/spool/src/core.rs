@@ -1,6 +1,7 @@
-//! Where the ring's thread leaves what it has made durable, for consumers and the keeper.
+//! State where the ring's thread records durable batches, for consumers and the keeper.
 //!
-//! Callbacks that wait in the ring hold this and not the ring: the last of them may be dropped on the ring's own thread.
+//! Callbacks waiting in the ring refer to this and not to the ring, as the last of them may be dropped on the ring's
+//! own thread.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,17 +23,17 @@ use crate::{AppendError, Consumer, Entry, Published, PublishedBody};
 #[derive(Default)]
 pub(crate) struct Core {
     state: Mutex<State>,
-    /// Held while consumers are called, from the look for them on.
+    /// Locked while consumers are called, including the look-up of them.
     telling: Mutex<()>,
     /// Like `telling`, for notices of checkpoints: a consumer that hangs must not delay a checkpoint.
     announcing: Mutex<()>,
     pub bell: Bell,
     pub showing: Showing,
-    /// Appended since the last checkpoint began.
+    /// Bytes appended since the last checkpoint began.
     pub bytes: AtomicU64,
     /// The keeper is called when `bytes` passes this.
     pub bytes_wanted: AtomicU64,
-    /// The store that publishes here, once it is open.
+    /// The store that publishes here, once open.
     store: OnceLock<Weak<dyn Store>>,
 }
 
@@ -42,7 +43,7 @@ impl Core {
         Core { showing: Showing::new(watch), ..Core::default() }
     }
 
-    /// The store is open: cancel entries go there.
+    /// Notes that the store is open: cancel entries go there.
     pub fn opened(&self, store: &Arc<dyn Store>) {
         let is_first = self.store.set(Arc::downgrade(store)).is_ok();
         assert!(is_first, "a core has one store");
@@ -52,12 +53,12 @@ impl Core {
         self.state.lock().expect("nothing panics while it is held")
     }
 
-    /// For calls to consumers: none that has been detached is called, or held, once this can be had.
+    /// The lock for calls to consumers: while it is held, no detached consumer is called or referenced.
     pub fn telling(&self) -> MutexGuard<'_, ()> {
         self.telling.lock().expect("consumers do not panic")
     }
 
-    /// Takes away a stream's consumer, and waits for the end of a call to it.
+    /// Removes a stream's consumer, and waits for the end of a call to it.
     pub fn detach(&self, stream: u16) {
         let consumer = self.state().streams.get_mut(&stream).and_then(|stream| stream.consumer.take());
         drop(self.telling());
@@ -66,7 +67,7 @@ impl Core {
         drop(consumer);
     }
 
-    /// Tells each consumer of a checkpoint. No lock is held that a batch needs.
+    /// Notifies each consumer of a checkpoint, without locks that batches need.
     pub fn announce(&self, tell: impl Fn(u16, &dyn Consumer)) {
         let _announcing = self.announcing.lock().expect("consumers do not panic");
         let consumers: Vec<_> = {
@@ -76,7 +77,7 @@ impl Core {
         consumers.iter().for_each(|(id, consumer)| tell(*id, &**consumer));
     }
 
-    /// A batch is durable: notes who needs what, then tells the consumers.
+    /// Handles a durable batch: records the streams' needs, then calls the consumers.
     pub fn publish(self: &Arc<Self>, lsn: Lsn, batch: Appended) {
         self.showing.begins();
         let telling = self.telling();
@@ -112,7 +113,7 @@ impl Core {
     }
 
     /// Notes a durable batch that was cancelled: consumers do not see it, and an entry in the store's next write
-    /// tells later openings. Called on the store's own thread.
+    /// records it for later openings. Called on the store's own thread.
     pub fn cancelled(self: &Arc<Self>, lsn: Lsn) {
         let mut state = self.state();
         state.published = lsn.get();
@@ -121,8 +122,8 @@ impl Core {
         self.append_cancels();
     }
 
-    /// Appends an entry for each cancelled batch that has none. Until it is durable, checkpoints name the batch. An entry that is refused is tried again with the
-    /// next batch that is published: by then there is room.
+    /// Appends an entry for each cancelled batch without one. Until it is durable, checkpoints list the batch. A
+    /// refused entry is retried with the next published batch: by then there is room.
     fn append_cancels(self: &Arc<Self>) {
         let Some(store) = self.store.get().and_then(Weak::upgrade) else { return };
         let new: Vec<u64> = {
@@ -171,11 +172,11 @@ impl AppendedBody {
     }
 }
 
-/// The body file of a batch whose fate is not known yet.
+/// The body file of an undecided batch.
 pub(crate) struct FileOfBatch {
     body: BodyFile,
     core: Arc<Core>,
-    /// Taken out once the fate is known.
+    /// Taken once the fate is known.
     upload: Cell<Option<FinishedUpload>>,
 }
 
@@ -200,7 +201,8 @@ impl FileOfBatch {
         drop(self.upload.take());
     }
 
-    /// The batch was not written: the file is its owner's again. Without an owner the keeper removes it, for the ring's thread must not block.
+    /// The batch was not written: its owner gets the file back. Without an owner the keeper removes it, as the ring's
+    /// thread must not block.
     fn give_back(&self) {
         if self.upload.take().is_some_and(|upload| !upload.give_back()) {
             self.core.state().unripe_uploads.push(self.body.upload);
@@ -209,8 +211,8 @@ impl FileOfBatch {
 }
 
 impl Drop for FileOfBatch {
-    /// The batch was cancelled. A power cut before its cancel entry is durable may still show it to the streams, with
-    /// its body. So the body's file is removed only after a checkpoint that excludes this.
+    /// The batch was cancelled. A power cut before its cancel entry is durable may still publish it, with its body. So
+    /// the body's file is removed only after a checkpoint that excludes this.
     fn drop(&mut self) {
         if self.upload.take().is_some() {
             self.core.state().unripe_uploads.push(self.body.upload);
@@ -223,7 +225,7 @@ impl Drop for FileOfBatch {
 pub(crate) enum Wanted {
     /// Something may be due.
     Look,
-    /// The ring is full: a checkpoint at once, and packs.
+    /// The ring is full: make a checkpoint at once, and packs.
     Room,
     Stop,
 }
@@ -243,7 +245,7 @@ impl Bell {
         self.changed.notify_all();
     }
 
-    /// True if the end is wanted.
+    /// True if the end is requested.
     pub fn is_end_wanted(&self) -> bool {
         *self.wanted.lock().expect("nothing panics while it is held") == Some(Wanted::Stop)
     }
@@ -262,7 +264,7 @@ impl Bell {
         drop(waited.expect("nothing panics while it is held"));
     }
 
-    /// The most wanted work since the last call, or `None` when time is up.
+    /// The most urgent work since the last call, or `None` on a timeout.
     pub fn wait(&self, timeout: Duration) -> Option<Wanted> {
         let now = self.wanted.lock().expect("nothing panics while it is held");
         let waited = self.changed.wait_timeout_while(now, timeout, |wanted| wanted.is_none());

@@ -11,16 +11,17 @@ use crate::{StoreKind, StreamId};
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
-    /// No space now, in the ring or on the disk: refuse for now (452). The keeper has been asked to make some.
+    /// No space now, in the ring or on the disk: refuse for now (452). The keeper was asked to make some.
     #[error("the spool is full: {0}")]
     Full(Arc<str>),
-    /// Too many bytes wait to be written: come back soon.
+    /// Too many bytes wait to be written: retry soon.
     #[error("too many bytes wait to be written")]
     Busy,
     /// A local resource is missing, such as file descriptors: refuse for now, tell the operator.
     #[error("the spool cannot go on: {0}")]
     Local(Arc<io::Error>),
-    /// A write or a sync failed: nothing is accepted until the spool is opened again. Whether this batch is durable is not known.
+    /// A write or a sync failed: nothing is accepted until the spool is reopened. It is unknown if this batch is
+    /// durable.
     #[error("the spool is closed to writing after a failure: {0}")]
     Poisoned(Arc<str>),
     /// Larger than a record can be: put the body into a file of its own.
@@ -52,17 +53,17 @@ pub enum OpenError {
     /// Another process has it open.
     #[error("the spool is in use: stop the process that has it open, or use another directory")]
     Locked,
-    /// Both checkpoints are damaged, gone or unreadable, and there is something to lose.
+    /// Both checkpoints are damaged, missing or unreadable, and there are data to lose.
     #[error(
         "both files checkpoint.0 and checkpoint.1 of the spool are damaged, missing or unreadable; keep its directory: `posthaste spool repair --rebuild` makes a new spool from the remaining data"
     )]
     NoCheckpoint,
-    /// Segments of the ring are missing that batches were written to. Nothing was changed.
+    /// Segments of the ring with batches are missing. Nothing was changed.
     #[error(
         "{0}; put the files back into ring/, or stop waiting for them with `posthaste spool repair --give-up-damaged`, which says what is lost"
     )]
     Missing(Box<dyn std::error::Error + Send + Sync>),
-    /// The directory of records is not there, or is empty, though there were some. Nothing was changed.
+    /// The directory of records is missing or empty, although there were records. Nothing was changed.
     #[error(
         "{} holds no records, and the spool has had some: mount its disk, or put the directory back; or stop waiting for them with `posthaste spool repair --give-up-damaged`, which says what is lost",
         dir.display()
@@ -71,15 +72,15 @@ pub enum OpenError {
         /// The directory.
         dir: std::path::PathBuf,
     },
-    /// An import into it has not ended.
+    /// An import into it is incomplete.
     #[error("the import into the spool has not ended: repeat `posthaste spool import`")]
     Importing,
-    /// The spool has another kind than the configuration. Nothing was changed.
+    /// The spool's kind differs from the configured one. Nothing was changed.
     #[error(
         "the spool is of the kind \"{found}\" and `storage.kind` says \"{wanted}\"; set it to \"{found}\", or move the mail: `posthaste spool export DIR --to EXPORT`, then `posthaste spool import NEW --from EXPORT --kind {wanted}`"
     )]
     OtherKind {
-        /// The kind of the spool that is there.
+        /// The kind of the existing spool.
         found: StoreKind,
         /// The kind that was asked for.
         wanted: StoreKind,
@@ -102,7 +103,7 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// No stream needs anything of a batch of this LSN, or it has no body.
+    /// No stream needs any part of a batch with this LSN, or it has no body.
     #[error("no stream needs batch {0} here")]
     NotFound(Lsn),
     /// The body is shorter than the range.
@@ -162,7 +163,7 @@ pub enum StreamError {
     /// No stream has this name.
     #[error("there is no stream {0:?}")]
     Unknown(String),
-    /// A consumer takes its entries.
+    /// A consumer is attached to it.
     #[error("stream {0:?} has a consumer")]
     Attached(String),
     /// The write could not be made durable.
@@ -170,7 +171,7 @@ pub enum StreamError {
     Checkpoint(#[from] CheckpointError),
 }
 
-/// Why a checkpoint, or work that ends with one, failed. Nothing is freed or removed then.
+/// Why a checkpoint, or work that ends with one, failed. Then nothing was freed or removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
@@ -197,13 +198,13 @@ impl CheckpointError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// There is no such stream.
+    /// The stream does not exist.
     #[error("there is no stream {0}")]
     NoStream(StreamId),
     /// A consumer is attached already.
     #[error("stream {0} has a consumer")]
     Attached(StreamId),
-    /// The disk failed; what is on it may be whole.
+    /// The disk failed; the data may be intact.
     #[error("cannot read batch {lsn}: {error}")]
     Io {
         /// The batch.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::Lsn;
 
-/// Something that the operator should know.
+/// An event for the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpoolEvent {
@@ -30,14 +30,14 @@ pub enum SpoolEvent {
         /// The error.
         error: String,
     },
-    /// A write or a sync failed: nothing is accepted until the spool is opened again.
+    /// A write or a sync failed: nothing is accepted until the spool is reopened.
     Poisoned {
         /// Why.
         why: String,
     },
-    /// Stored bytes are not what was written.
+    /// Stored bytes differ from the written ones.
     Damage(Damage),
-    /// The file system is below one of the floors, or above them again.
+    /// The file system fell below a floor, or is above them again.
     ShortOfSpace {
         /// True if it is below.
         is_short: bool,

@@ -1,7 +1,7 @@
 //! Fields of entries: little-endian numbers and short texts, written one after the other.
 //!
-//! [`Fields`] reads bytes that may be damaged or hostile: it stays within them, never panics, and copies a text only if all of it is there.
-//! Numbers are written with [`bytes::BufMut`] (`put_u32_le` and the like), texts with [`put_text`].
+//! [`Fields`] reads bytes that may be damaged or hostile: it stays within bounds, never panics, and copies a text only
+//! if it is complete. Numbers are written with [`bytes::BufMut`] (`put_u32_le` and the like), texts with [`put_text`].
 
 use bytes::BufMut;
 
@@ -79,7 +79,7 @@ impl<'a> Fields<'a> {
         self.u64().map(Lsn::new)
     }
 
-    /// A text that [`put_text`] wrote, as `&str`, `String` or `Arc<str>`; also `None` if it is not UTF-8.
+    /// A text written by [`put_text`], as `&str`, `String` or `Arc<str>`; also `None` if it is not UTF-8.
     pub fn text<T: From<&'a str>>(&mut self) -> Option<T> {
         let mut after = self.clone();
         let len = after.u16()?;
@@ -88,7 +88,7 @@ impl<'a> Fields<'a> {
         Some(text.into())
     }
 
-    /// Ends the reading; `None` if bytes are left.
+    /// Ends the reading; `None` if bytes remain.
     pub fn end(&self) -> Option<()> {
         self.is_empty().then_some(())
     }
@@ -97,7 +97,7 @@ impl<'a> Fields<'a> {
 /// Writes a text: its length in bytes (u16), and its bytes.
 ///
 /// # Panics
-/// If it has more than 65,535 bytes. Check lengths where texts come in.
+/// If it has more than 65,535 bytes. Check lengths on input.
 pub fn put_text(out: &mut impl BufMut, text: &str) {
     out.put_u16_le(u16::try_from(text.len()).expect("texts are checked when they come in"));
     out.put_slice(text.as_bytes());

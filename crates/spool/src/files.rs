@@ -1,4 +1,4 @@
-//! Small files that are written once and whole, and the directories they lie in.
+//! Small files that are written once, and their directories.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -10,20 +10,20 @@ use std::path::Path;
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use rustix::io::Errno;
 
-/// Mode of the files here: for their owner alone.
+/// Mode of the files here: owner only.
 pub(crate) const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Creates an empty file for reading and writing; one of that name, left by an earlier life, loses its bytes.
+/// Creates an empty file for reading and writing; truncates an existing one of an earlier run.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
     Ok(posthaste_fsops::open(path, flags, OWNER)?.into())
 }
 
-/// Writes a file whole and makes its bytes durable; its name is durable after [`sync_dir`].
+/// Writes a complete file and makes its bytes durable; its name is durable after [`sync_dir`].
 ///
 /// # Errors
-/// An error leaves nothing of the file, as far as it can be removed. The next try takes another name: bytes that a failed sync has forgotten
-/// would look well in the page cache.
+/// After an error the file is removed if possible. The next try must use another name: bytes lost in a failed sync
+/// would look valid in the page cache.
 pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let file = create(path)?;
     let written = posthaste_fsops::write_all(&file, bytes).and_then(|()| Ok(posthaste_fsops::fsync(&file)?));
@@ -33,7 +33,8 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Bytes of a file as they are on the disk, not in the page cache. Sectors that cannot be read are zeros; what follows the end is left out.
+/// Bytes of a file read from the disk, bypassing the page cache. Unreadable sectors are zeros; nothing is returned
+/// beyond the end.
 pub(crate) fn read_again(file: &File, offset: u64, len: u64) -> io::Result<Vec<u8>> {
     let first = offset / SECTOR * SECTOR;
     // Without it the read shows what the page cache has.
@@ -62,7 +63,8 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     Ok(posthaste_fsops::fsync(File::open(dir)?)?)
 }
 
-/// Removes a file, if it is there. Not durable by itself: a file that comes back after a power cut is removed by the next opening.
+/// Removes a file, if it exists. Not durable by itself: a file that returns after a power cut is removed by the next
+/// opening.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match posthaste_fsops::unlink(path) {
         Err(Errno::NOENT) => Ok(()),
@@ -70,7 +72,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A random number that cannot be guessed, from the standard library's source, which tests can seed.
+/// An unpredictable number, from the standard library's source, which tests can seed.
 pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(0)
 }

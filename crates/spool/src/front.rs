@@ -1,5 +1,6 @@
-//! Front fields: what acceptance writes in front of a message, such as `Received`. They are a region of the record between its head and its body, with a checksum of their
-//! own; the record of a large body has them in the body's place. They are released with the body.
+//! Front fields: header fields that acceptance writes in front of a message, such as `Received`. They are a region of
+//! the record between its head and its body, with their own checksum; for a large body they are in the body's place.
+//! They are released with the body.
 
 use bytes::{BufMut, Bytes};
 
@@ -7,12 +8,13 @@ use crate::fields::Fields;
 
 /// Header fields in front of a body, each line ended by CRLF.
 ///
-/// For every reader they and the body are one message: [`Spool::read`](crate::Spool::read) and every length begin at their first octet. Damage of them costs the fields and not the
-/// message: readers then get a field `X-Lost` with as many octets and lines, so that no length changes.
+/// For every reader they and the body are one message: [`Spool::read`](crate::Spool::read) and every length begin at
+/// their first octet. Damage costs only the fields: readers then get a field `X-Lost` with the same number of octets
+/// and lines, so that no length changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FrontFields(Bytes);
 
-/// Why octets cannot stand in front of a body.
+/// Why octets are invalid as front fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrontFieldsError {
     /// More than [`FrontFields::BYTES_MAX`].
@@ -27,7 +29,7 @@ impl FrontFields {
     /// 64 KiB.
     pub const BYTES_MAX: usize = 64 << 10;
 
-    /// Checks the lines and the length; what the fields say is not looked at.
+    /// Checks the lines and the length, but not the content of the fields.
     ///
     /// # Errors
     /// See [`FrontFieldsError`].
@@ -58,7 +60,7 @@ impl FrontFields {
         self.0.len()
     }
 
-    /// True if there are none.
+    /// True if empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -69,7 +71,7 @@ impl FrontFields {
     }
 }
 
-/// The front fields of a batch, as its head describes them. All zero: there are none.
+/// The front fields of a batch, as described in its head. All zero: none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct FrontRegion {
     pub len: u32,
@@ -102,12 +104,12 @@ impl FrontRegion {
         (whole == crc).then(|| [&self.substitute()[..], body].concat().into())
     }
 
-    /// These fields once they are replaced by [`substitute`](Self::substitute).
+    /// These fields after replacement by [`substitute`](Self::substitute).
     pub fn replaced(&self) -> Self {
         FrontRegion { crc: crc32c::crc32c(&self.substitute()), ..*self }
     }
 
-    /// A field with as many octets and lines.
+    /// A placeholder field with the same number of octets and lines.
     pub fn substitute(&self) -> Bytes {
         let len = self.len as usize;
         let mut out = Vec::with_capacity(self.len as usize);
@@ -133,7 +135,7 @@ impl FrontRegion {
     }
 }
 
-/// Text in place of lost fields.
+/// Name of the placeholder.
 const NAME: &[u8] = b"X-Lost:";
 /// A field of one letter without a value.
 const SHORTEST: usize = b"X:\r\n".len();

@@ -1,4 +1,5 @@
-//! The thread that makes checkpoints when they are due and room when the ring is short of it. Nothing else waits for these files.
+//! The thread that makes checkpoints when they are due, and room when the ring is short of it. Nothing else waits for
+//! these files.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,7 @@ use crate::core::{Core, Wanted};
 use crate::events::SpoolEvent;
 use crate::shared::{Shared, usable_bytes};
 
-/// The running thread; dropped, it ends when what it is doing is done.
+/// The running thread. Dropping it ends the thread after its current work.
 pub(crate) struct Keeper {
     core: Arc<Core>,
     thread: Option<JoinHandle<()>>,
@@ -68,7 +69,8 @@ fn run(shared: &Shared) {
 }
 
 impl Shared {
-    /// One look: asks laggards, makes a checkpoint if one is due or frees anything, packs if the ring is short. Says whether it made a checkpoint.
+    /// One round: asks laggards, makes a checkpoint if one is due or frees anything, packs if the ring is short. True
+    /// if it made a checkpoint.
     pub fn keep(&self, is_due: bool, is_room_wanted: bool) -> Result<bool, crate::CheckpointError> {
         let Some(ring) = self.store.ring() else { return self.keep_records(is_due, is_room_wanted) };
         let max = self.segments_max(ring);
@@ -113,7 +115,7 @@ impl Shared {
         Ok(made)
     }
 
-    /// Like [`keep`](Self::keep), of a store that forgets single records: there is nothing to pack.
+    /// Like [`keep`](Self::keep), for a store that forgets single records: it needs no packs.
     fn keep_records(&self, is_due: bool, is_room_wanted: bool) -> Result<bool, crate::CheckpointError> {
         let is_pressed = self.is_pressed();
         let (published, is_changed) = {
@@ -133,14 +135,14 @@ impl Shared {
         Ok(is_wanted)
     }
 
-    /// Segments that are there, and those that the disk has room for.
+    /// Existing segments, plus those for which the disk has room.
     fn segments_max(&self, ring: &Ring) -> usize {
         let stats = ring.stats();
         let room = self.bodies.room().free().unwrap_or(u64::MAX) / self.config.ring.segment_bytes.max(1);
         stats.max_segments.min(stats.segments.saturating_add(usize::try_from(room).unwrap_or(usize::MAX)))
     }
 
-    /// True if the store is short of space, or the disk of room: then nothing is kept longer than it must be.
+    /// True if the store or the disk is short of space: then nothing is kept longer than necessary.
     pub fn is_pressed(&self) -> bool {
         let stats = self.store.stats();
         let max = self.store.ring().map_or(stats.space_max, |ring| self.segments_max(ring) as u64);
@@ -158,7 +160,7 @@ impl Shared {
         last <= state.packed_through || last <= state.published && !state.is_any_needed(first..=last)
     }
 
-    /// Asks the streams that have not passed the batches up to an LSN to advance, once for each LSN.
+    /// Asks streams behind an LSN to advance, once for each LSN.
     fn ask_laggards(&self, through: u64) {
         let _telling = self.core.telling();
         let asked: Vec<_> = {
@@ -179,8 +181,8 @@ impl Shared {
         }
     }
 
-    /// Compares what the file system has free with the floors. Below that of bytes it first gets back free segments of the ring: it needs them more than the
-    /// next burst of mail does.
+    /// Compares free space with the floors. Below the floor of bytes it first removes free segments of the ring: space
+    /// is more urgent than the next burst of mail.
     pub fn look_at_space(&self) {
         let room = self.bodies.room();
         let Ok((mut space, mut is_short)) = room.look() else { return };
@@ -195,8 +197,8 @@ impl Shared {
     }
 }
 
-/// Segments that are packed for one checkpoint.
+/// Segments packed for one checkpoint.
 const PACKED_AT_ONCE: usize = 4;
 
-/// Interval of the keeper's looks without requests.
+/// Interval of the keeper's rounds without requests.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

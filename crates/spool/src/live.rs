@@ -27,7 +27,7 @@ pub(crate) fn lsns_of(window: u64) -> std::ops::RangeInclusive<u64> {
 /// The content of one window's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// Stream, whether the words are of bodies (else entries), number of the word, word.
+    /// Stream, true for words of bodies (else of entries), number of the word, word.
     pub words: Vec<(u16, bool, u64, u64)>,
     /// Bodies that lie in files of their own, by their LSNs.
     pub large: Vec<(u64, crate::bodies::BodyFile)>,
@@ -38,7 +38,7 @@ impl Window {
         self.words.is_empty()
     }
 
-    /// Adds what a stream needs of this window.
+    /// Adds a stream's needs in this window.
     pub fn add(&mut self, window: u64, stream: u16, is_body: bool, set: &LsnSet) {
         self.words.extend(set.words_in(lsns_of(window)).map(|(key, word)| (stream, is_body, key, word)));
     }
@@ -100,7 +100,7 @@ impl LiveFiles {
         Ok(files)
     }
 
-    /// Opens for reading only; makes no directory.
+    /// Opens read-only, without creating a directory.
     pub fn at(spool: &Path) -> Self {
         LiveFiles { dir: spool.join("live") }
     }
@@ -126,7 +126,7 @@ impl LiveFiles {
         files::remove(&self.path(window, generation))
     }
 
-    /// Every generation of which there is a file, named by a checkpoint or not.
+    /// Every existing generation, named by a checkpoint or not.
     pub fn list(&self) -> io::Result<Vec<(u64, u64)>> {
         let parse = |name: String| {
             let (window, generation) = name.split_once('.')?;

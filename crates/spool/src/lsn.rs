@@ -7,9 +7,10 @@ use std::str::FromStr;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Log sequence number: the permanent name of a batch. Grows from batch to batch of a spool, with gaps, and is never reused.
+/// Log sequence number: the permanent id of a batch. Increases with each batch of a spool, with gaps, and is never
+/// reused.
 ///
-/// In JSON it is a string: it may be larger than the integers that JavaScript and others tell apart (2^53).
+/// In JSON it is a string: it may exceed the exact integers of JavaScript and others (2^53).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(u64);
 
@@ -22,7 +23,7 @@ impl Lsn {
         Lsn(number)
     }
 
-    /// The batch `number` of a shard of a cluster. The bits of the shard are above those of the number.
+    /// The batch `number` of a shard of a cluster. The shard is in the bits above the number.
     ///
     /// # Panics
     /// If the number does not fit into 48 bits.

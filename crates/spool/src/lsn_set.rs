@@ -1,4 +1,4 @@
-//! Sets of LSNs, small where they are dense and where they are sparse.
+//! Sets of LSNs, compact for dense and for sparse content.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -82,7 +82,7 @@ impl LsnSet {
         self.words_in(range).flat_map(|(key, word)| bits(word).map(move |bit| key * 64 + bit))
     }
 
-    /// The words of a range by their number, without the bits outside of it; none is 0.
+    /// The non-zero words of a range by their number, without bits outside of it.
     pub fn words_in(&self, range: RangeInclusive<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
         let (first, last) = range.into_inner();
         // An empty range is one that ends before it begins; a map panics at such.
@@ -103,7 +103,7 @@ impl LsnSet {
         self.words.range(keys).filter_map(masked)
     }
 
-    /// Puts a word in as it came from [`words_in`](Self::words_in).
+    /// Inserts a word returned by [`words_in`](Self::words_in).
     pub fn insert_word(&mut self, key: u64, word: u64) {
         if word != 0 {
             *self.words.entry(key).or_default() |= word;

@@ -1,4 +1,4 @@
-//! One way to read a message, wherever its octets are.
+//! Reads a message from any of its places.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::{FrontFields, Lsn, ReadError, SetAside, Spool};
 /// The octets of a message for one target: its prefix, then the front fields and the body of its batch. Clones share
 /// them.
 ///
-/// Offsets begin at the prefix. Without one they are those of [`Spool::read`].
+/// Offsets begin at the prefix. Without one they equal those of [`Spool::read`].
 #[derive(Clone)]
 pub struct MessageReader {
     prefix: Bytes,
@@ -26,28 +26,28 @@ enum Source {
     Spool { spool: Arc<dyn Spool>, batch: Lsn },
 }
 
-/// A message that no attempt can read any more.
+/// A permanently unreadable message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostMessage {
     /// The error of reading.
     pub why: String,
-    /// The file with the rest of it, if there is any.
+    /// The file with the rest of it, if any.
     pub kept: Option<PathBuf>,
 }
 
 impl MessageReader {
-    /// A message in memory, as it was handed in: front fields first.
+    /// A message in memory, as passed by the caller: front fields first.
     pub fn in_memory(parts: Arc<[Bytes]>) -> Self {
         let batch_len = parts.iter().map(|part| part.len() as u64).sum();
         MessageReader { prefix: Bytes::new(), batch_len, source: Source::Memory(parts) }
     }
 
-    /// A message that is yet to be appended.
+    /// A message not appended yet.
     pub fn of_draft(front: &FrontFields, parts: &[Bytes]) -> Self {
         Self::in_memory(std::iter::once(front.bytes()).chain(parts).cloned().collect())
     }
 
-    /// A message in the spool. `len` counts its front fields and its body, like every length that the spool tells.
+    /// A message in the spool. `len` includes front fields and body, like every length in the spool.
     pub fn in_spool(spool: Arc<dyn Spool>, batch: Lsn, len: u64) -> Self {
         MessageReader { prefix: Bytes::new(), batch_len: len, source: Source::Spool { spool, batch } }
     }
@@ -65,7 +65,7 @@ impl MessageReader {
         }
     }
 
-    /// Puts octets in front, such as Return-Path and Delivered-To of a target.
+    /// Adds octets in front, such as Return-Path and Delivered-To of a target.
     #[must_use]
     pub fn with_prefix(self, prefix: Bytes) -> Self {
         MessageReader { prefix, ..self }
@@ -86,8 +86,8 @@ impl MessageReader {
         matches!(self.source, Source::Memory(_))
     }
 
-    /// The next octets from `from` on: at most `len_max`, and none at the end of the message alone. Nothing is copied
-    /// that is in memory, so a piece ends where a part does. Blocks if the message is in the spool.
+    /// The next octets from `from` on: at most `len_max`, and empty only at the end of the message. Data in memory are
+    /// not copied, so a piece may end at a part's end. Blocks if the message is in the spool.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -123,8 +123,8 @@ impl MessageReader {
         }
     }
 
-    /// The first `len_max` octets, in pieces of at most 1 MiB or as they are in memory. Blocks if the message is in the
-    /// spool.
+    /// The first `len_max` octets, in pieces of at most 1 MiB, or of the parts in memory. Blocks if the message is in
+    /// the spool.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -147,11 +147,11 @@ impl MessageReader {
         Ok(pieces)
     }
 
-    /// Decides if an attempt failed for good, because the message is damaged or gone. What is left of it is set aside
+    /// Decides if an attempt failed for good, because the message is damaged or gone. The rest of it is set aside
     /// first. Blocks.
     ///
     /// # Errors
-    /// Retry, for this reason: it did not, or the rest could not be kept.
+    /// The reason to retry: the failure may be temporary, or the rest could not be saved.
     pub fn give_up(&self, failed: io::Error) -> io::Result<LostMessage> {
         let unreadable = failed.get_ref().and_then(|error| error.downcast_ref());
         let (Some(Unreadable(error)), Source::Spool { spool, batch }) = (unreadable, &self.source) else {
@@ -201,7 +201,7 @@ fn part_of(part: &Bytes, from: u64, len_max: u64) -> Bytes {
     part.slice(from as usize..to as usize)
 }
 
-/// Octets that are read from the spool at a time.
+/// Octets read from the spool at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The names of the streams, once more beside the checkpoint: without them a spool that has lost both checkpoint files could not be rebuilt.
+//! A second copy of the streams' names beside the checkpoint: without it a spool that has lost both checkpoint files
+//! could not be rebuilt.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +11,7 @@ use crate::codec::{seal, unseal};
 use crate::fields::{Fields, put_text};
 use crate::files;
 
-/// Streams by their ids, and the id that comes next.
+/// Streams by their ids, and the next id.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Names {
     pub next: u16,
@@ -33,7 +34,7 @@ impl Names {
         Ok(posthaste_fsops::replace_file(&spool.join(FILE), files::OWNER, &seal(out))?)
     }
 
-    /// `None` if there are none, or they are damaged or unreadable.
+    /// `None` if they are missing, damaged or unreadable.
     pub fn read(spool: &Path) -> io::Result<Option<Self>> {
         match std::fs::read(spool.join(FILE)) {
             Err(error) if posthaste_fsops::is_of_disk(&error) => Ok(None),

@@ -1,4 +1,4 @@
-//! Opening: the checkpoint, the live files it names, and what the store holds after it.
+//! Opening: reads the checkpoint, its live files, and the store's later records.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -33,22 +33,24 @@ use crate::{Config, FileSpool, OpenError, StoreKind, files};
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct OpenReport {
-    /// Damage to stored data, each with what it cost; everything else is whole.
+    /// Damage to stored data, with the loss caused by each; everything else is intact.
     pub damage: Vec<Damage>,
-    /// Unfinished writes of the last process, which were cut off, and damage with a whole second copy. Nothing of it had been acknowledged.
+    /// Truncated unfinished writes of the last process, and damage with an intact second copy. None of it was
+    /// acknowledged.
     pub cut_off: Vec<Damage>,
-    /// Files that could not be read and of which a second copy or the batches tell the same. They were written anew, or will be with the next checkpoint.
+    /// Unreadable files whose content a second copy or the batches contain. They were rewritten, or will be with the
+    /// next checkpoint.
     pub mended: Vec<Damage>,
     /// Batches after the last checkpoint.
     pub batches_behind_checkpoint: u64,
     /// The last batch.
     pub last: Lsn,
-    /// Body files that no batch names. They stay where they are, because something could not be read that may have named them.
+    /// Body files without a batch. They are kept, because an unreadable file may refer to them.
     pub unnamed_bodies: Vec<String>,
 }
 
 impl FileSpool {
-    /// Opens the spool in `dir`, making one if there is none, and finds what every stream still needs. Streams see nothing before
+    /// Opens or creates the spool in `dir`, and determines the needs of every stream. Streams see nothing before
     /// [`Spool::replay`](crate::Spool::replay).
     ///
     /// # Errors
@@ -142,7 +144,7 @@ impl FileSpool {
     }
 }
 
-/// Makes the lock's file if there is none.
+/// Creates the lock's file if it is missing.
 pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
     let lock = posthaste_fsops::open(dir.join(LOCK), flags, files::OWNER).map_err(io::Error::from)?;
@@ -152,7 +154,7 @@ pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
     }
 }
 
-/// The checkpoint to start from. A new spool gets one before anything else, so a spool without one has lost it.
+/// The checkpoint to start from. A new spool gets one first, so a spool without one has lost it.
 fn first_checkpoint(dir: &Path, report: &mut OpenReport) -> Result<(CheckpointFiles, Checkpoint), OpenError> {
     let (mut files, found, spoiled) = CheckpointFiles::open(dir)?;
     if let (Found::Valid(_), Some(spoiled)) = (&found, &spoiled) {
@@ -175,7 +177,7 @@ fn first_checkpoint(dir: &Path, report: &mut OpenReport) -> Result<(CheckpointFi
     Ok((files, checkpoint))
 }
 
-/// Reads the live files. Returns the windows whose files are damaged: no batch is lost with them.
+/// Reads the live files. Returns the windows with damaged files, which lose no batch.
 fn read_windows(live: &LiveFiles, state: &mut State, mended: &mut Vec<Damage>) -> io::Result<Vec<u64>> {
     let mut lost = Vec::new();
     for (window, generation) in state.windows.clone() {
@@ -220,7 +222,7 @@ fn remove_unnamed(dir: &Path, live: &LiveFiles, snapshots: &Snapshots, state: &S
 /// The batches after the checkpoint.
 struct TakenIn {
     batches: u64,
-    /// LSN of the last damaged record, whose content is unknown; 0 if there is none.
+    /// LSN of the last damaged record, whose content is unknown; 0 if none.
     lost_through: u64,
 }
 
@@ -258,7 +260,7 @@ struct Needs {
     body: BodyPlace,
 }
 
-/// Shows the heads in the store from an LSN on, until `each` says no.
+/// Visits the heads in the store from an LSN on, until `each` returns false.
 fn visit(
     store: &dyn Store,
     from: u64,
@@ -294,7 +296,8 @@ fn visit(
     }
 }
 
-/// Restores a lost live file, as far as the batches tell: a stream needs the entries after its position, and of the bodies none is let go.
+/// Reconstructs a lost live file from the batches: a stream needs the entries after its position, and no body counts as
+/// released.
 fn find_again(
     store: &dyn Store,
     packs: &PackCache,
@@ -341,8 +344,7 @@ fn find_again(
     Ok(())
 }
 
-/// For a store that removes records one by one: removes those that came back after a power cut, and reports missing
-/// ones.
+/// For a store that removes single records: removes those that returned after a power cut, and reports missing ones.
 fn forget_again(store: &dyn Store, state: &State, checkpoint: &Checkpoint, is_certain: bool, damage: &mut Vec<Damage>) {
     let Some(held) = store.extent().held else { return };
     let needed = state.all_needed();
@@ -357,7 +359,7 @@ fn forget_again(store: &dyn Store, state: &State, checkpoint: &Checkpoint, is_ce
     }
 }
 
-/// Removes body files that no batch names, if that is certain; else says which there are.
+/// Removes body files without a batch, if that is certain; else returns them.
 fn remove_bodies(bodies: &Bodies, state: &State, is_certain: bool) -> io::Result<Vec<String>> {
     let named: BTreeSet<u64> = state.large.values().map(|body| body.upload).collect();
     let mut left = Vec::new();
@@ -378,8 +380,8 @@ pub(crate) fn has_been_imported(dir: &Path) -> Result<(), OpenError> {
 }
 
 pub(crate) const RING: &str = "ring";
-/// The file with the segments that must be there. Not in the directory of the ring: it tells when all of that is gone.
+/// The file with the list of segments. Outside of the ring's directory, as it reveals a loss of the whole directory.
 pub(crate) const ROSTER: &str = "segments";
 pub(crate) const LOCK: &str = "lock";
-/// There while an import has not ended.
+/// Exists while an import is incomplete.
 pub(crate) const IMPORTING: &str = "importing";

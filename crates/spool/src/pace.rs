@@ -1,11 +1,11 @@
-//! Packing gives way to those who append.
+//! Packing yields to appends.
 
 use std::time::{Duration, Instant};
 
 use crate::shared::Shared;
 
-/// The pace of one pack. A pause follows each piece and lasts as long as the piece took, so commits have half of the
-/// device and of a processor to themselves. There is no pause without commits, or while the ring is short of room.
+/// The pace of one pack. Each piece is followed by a pause of equal length, so that commits have half of the device and
+/// of a processor. There is no pause without commits, or while the ring is short of room.
 pub(crate) struct Pace<'a> {
     shared: &'a Shared,
     begun: Instant,
@@ -40,7 +40,7 @@ impl<'a> Pace<'a> {
     }
 }
 
-/// Bytes that a pack writes at once.
+/// Bytes of one write of a pack.
 const PIECE_BYTES: u64 = 1 << 20;
-/// A device so slow is busy with others; a pack of 256 MiB is made within half a minute all the same.
+/// A slower device is busy with other work; a pack of 256 MiB is still made within half a minute.
 const PAUSE_MAX: Duration = Duration::from_millis(100);

@@ -1,9 +1,9 @@
-//! Moves needed batches out of the oldest segments into packs, and merges packs that are small or mostly unneeded.
+//! Moves needed batches from the oldest segments into packs, and merges packs that are small or mostly unneeded.
 //!
 //! A pack, its index and both names are durable before a checkpoint names it. Its sources are removed after that checkpoint.
 //!
-//! Damaged records are never rewritten: their segment is adopted whole as a pack, and such a pack is not merged. A later read may succeed, and
-//! [`set_aside`](crate::Spool::set_aside) copies what is left.
+//! Damaged records are never rewritten: their segment is adopted whole as a pack, and such a pack is not merged. A
+//! later read may succeed, and [`set_aside`](crate::Spool::set_aside) copies the rest.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -32,7 +32,7 @@ struct Record {
 /// Why records are not copied.
 enum CopyError {
     Io(io::Error),
-    /// One of them is damaged.
+    /// A record is damaged.
     Damaged(Damage),
 }
 
@@ -46,7 +46,7 @@ fn damage(lsn: u64, what: &str) -> Damage {
     Damage { lsn: Some(Lsn::new(lsn)), place: "found while packing".to_owned(), what: what.to_owned() }
 }
 
-/// Why an error of the disk is no reason to try again later: a sector that cannot be read is as damaged as one that reads wrong.
+/// Classifies a disk error: an unreadable sector is as damaged as one with wrong content, so a retry is pointless.
 fn of_io(lsn: u64, error: io::Error) -> CopyError {
     match Errno::from_io_error(&error) {
         Some(Errno::IO) => CopyError::Damaged(damage(lsn, "it cannot be read from the disk")),
@@ -91,7 +91,7 @@ impl Shared {
         Ok(done)
     }
 
-    /// The oldest segments that are not packed and that nothing more is written to or published from.
+    /// The oldest unpacked segments to which nothing more is written or published.
     fn sealed_segments(&self, ring: &Ring, count: usize) -> Vec<SegmentInfo> {
         let segments = ring.segments();
         let state = self.core.state();
@@ -100,15 +100,17 @@ impl Shared {
         segments.into_iter().take_while(is_done).filter(|segment| !is_packed(segment)).take(count).collect()
     }
 
-    /// True if three quarters of a segment, and the bodies of three quarters of its records, are needed: then copying would cost more than the room that is lost.
-    /// Entries alone are copied: a stream that needs no bodies and is stuck is not to keep those of all mail.
+    /// True if three quarters of a segment, and the bodies of three quarters of its records, are needed: then copying
+    /// would cost more than the wasted space. Otherwise entries are copied: a stuck stream without needed bodies must
+    /// not keep the bodies of all mail.
     fn is_worth_keeping(&self, segment: &SegmentInfo) -> bool {
         let records = segment.last.get() - segment.first.get() + 1;
         let needed = self.core.state().needed_bodies(segment.first.get()..=segment.last.get());
         segment.bytes_used * 4 >= segment.segment_bytes * 3 && needed * 4 >= records * 3
     }
 
-    /// Makes a pack of a segment as it is: the file gets a second name, and keeps it when the ring releases its own. `found`: its damage, if some is known.
+    /// Turns a segment into a pack: the file gets a second name, and keeps it when the ring releases its own. `found`:
+    /// its known damage.
     fn adopt(
         &self,
         ring: &Ring,
@@ -153,7 +155,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Copies what is needed of some segments into one pack, or of as many of them as fill it. Says how many.
+    /// Copies the needed parts of some segments into one pack, until it is full. Returns the number of segments.
     fn copy_segments(&self, ring: &Ring, segments: &[SegmentInfo], work: &mut Work) -> Result<usize, CheckpointError> {
         let first = segments[0].first.get();
         let last = segments[segments.len() - 1].last.get();
@@ -195,7 +197,7 @@ impl Shared {
         Ok(done)
     }
 
-    /// An id that is never used again, and what is needed of the batches that the pack is for.
+    /// A new id, and the needs of the batches for the pack.
     fn begin_pack(&self, first: u64, last: u64) -> (u64, Vec<(u64, bool)>) {
         let mut state = self.core.state();
         state.next_pack += 1;
@@ -210,7 +212,7 @@ impl Shared {
         state.is_changed_otherwise = true;
     }
 
-    /// After a failure nothing of the pack is left, as far as it can be removed.
+    /// Handles the end of packing. After a failure the pack's files are removed if possible.
     fn packed<T>(&self, id: u64, outcome: io::Result<T>) -> Result<T, CheckpointError> {
         if outcome.is_err() {
             self.packs.remove(id);
@@ -221,7 +223,8 @@ impl Shared {
         outcome.map_err(CheckpointError::io("cannot write a pack"))
     }
 
-    /// Shows records of a segment in the ring, in order, by one scan. A record that the scan does not find is looked up on its own, which tells why.
+    /// Visits records of a segment in the ring, in order, by one scan. A record that the scan misses is looked up
+    /// separately, which tells the reason.
     fn each_of_segment(
         &self,
         reader: &SegmentReader,
@@ -296,7 +299,7 @@ impl Shared {
         empty.len()
     }
 
-    /// Merges neighbouring packs: rewrites their needed batches as one pack. Says how many fewer there are.
+    /// Merges neighbouring packs: rewrites their needed batches as one pack. Returns the reduction of their number.
     fn merge(&self, rows: &[PackRow], work: &mut Work) -> Result<usize, CheckpointError> {
         let first = rows[0].first;
         let last = rows[rows.len() - 1].last;
@@ -340,7 +343,7 @@ impl Shared {
 struct Copying<'a> {
     shared: &'a Shared,
     id: u64,
-    /// `None` while nothing was copied: a pack of no records gets no file.
+    /// `None` while nothing was copied: an empty pack gets no file.
     writer: Option<PackWriter>,
     pace: Pace<'a>,
 }
@@ -365,7 +368,7 @@ impl<'a> Copying<'a> {
         self.writer.as_ref().map_or(0, PackWriter::bytes)
     }
 
-    /// Makes the pack durable. None: nothing was copied.
+    /// Makes the pack durable. `None`: nothing was copied.
     fn finish(self) -> io::Result<Option<PackRow>> {
         let Some(writer) = self.writer else { return Ok(None) };
         let records = writer.records();
@@ -405,7 +408,7 @@ fn without_body(head: Bytes) -> Bytes {
     }
 }
 
-/// Neighbours that are worth being one pack: those of which less than 30 % is needed, with others that are small; or many small ones.
+/// Neighbours worth merging: those with less than 30 % needed, together with small ones; or many small ones.
 fn worth_merging(packs: &[(PackRow, u64)], pack_bytes: u64) -> Option<std::ops::Range<usize>> {
     let bytes = |&(row, needed): &(PackRow, u64)| row.bytes * needed / row.records.max(1);
     let is_poor = |&(row, needed): &(PackRow, u64)| needed * 10 < row.records * 3;
@@ -430,7 +433,8 @@ fn worth_merging(packs: &[(PackRow, u64)], pack_bytes: u64) -> Option<std::ops::
     None
 }
 
-/// This many small packs in a row become one: each record is rewritten once for each power of this that the packs grow by.
+/// Number of small packs in a row that are merged: each record is rewritten once for each power of this number by which
+/// the packs grow.
 const SMALL_PACKS: usize = 8;
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! The pause of intake before it takes one more message, so that whatever has to make room for it keeps up.
+//! The pause of intake before each message, so that making room keeps up.
 //!
-//! Two things press: the ring, once the keeper has to pack to make room in it, and the queue of mail for other hosts, once what can be sent waits for long.
-//! Nobody is refused for it, and no wait is longer than [`PAUSE_MAX`].
+//! Pressure comes from the ring, once the keeper must pack to make room, and from the queue of mail for other hosts,
+//! once sendable mail waits for long. No mail is refused for it, and no pause exceeds [`PAUSE_MAX`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The pauses that a spool and its queue ask of intake. Reading it takes no lock.
+/// The pauses of intake requested by a spool and its queue. Reading them takes no lock.
 #[derive(Debug)]
 pub struct Pressure {
     /// Bytes of the ring in use, as the ring counts them.
@@ -26,7 +26,7 @@ impl Pressure {
         self.usable.store(bytes, Ordering::Relaxed);
     }
 
-    /// Says how much the queue presses: 0 for not at all, 1 for the longest pause.
+    /// Sets the queue's pressure: 0 for none, 1 for the longest pause.
     pub fn set_queue(&self, level: f32) {
         self.queue.store(level.to_bits(), Ordering::Relaxed);
     }
@@ -38,7 +38,8 @@ impl Pressure {
     }
 }
 
-/// From three quarters on. The keeper packs from five eighths on, so a queue of deferred mail alone keeps the ring below.
+/// Pressure from three quarters on. The keeper packs from five eighths on, so a queue of deferred mail alone keeps the
+/// ring below.
 fn pause_of_ring(used: u64, usable: u64) -> Duration {
     let from = usable / 4 * 3;
     if used <= from {
@@ -47,7 +48,8 @@ fn pause_of_ring(used: u64, usable: u64) -> Duration {
     pause_at((used - from) as f32 / usable.saturating_sub(from).max(1) as f32)
 }
 
-/// The third power: hardly anything at first, so that a wave is not felt, and enough near the end that even thousands of connections are slow.
+/// The third power: hardly anything at first, so that a burst is not noticed, and enough near the end to slow thousands
+/// of connections.
 fn pause_at(level: f32) -> Duration {
     // Also of what is not a number.
     if level > 0.0 { PAUSE_MAX.mul_f32(level.min(1.0).powi(3)) } else { Duration::ZERO }

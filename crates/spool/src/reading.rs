@@ -1,4 +1,4 @@
-//! Reads bodies and entries back, from the store, packs and files.
+//! Reads bodies and entries from the store, packs and files.
 
 use std::ops::Range;
 
@@ -92,7 +92,7 @@ impl Shared {
         Ok(if read.is_empty() { front } else { [front, read].concat().into() })
     }
 
-    /// The front fields of a large body. If they are lost, the body is whole all the same.
+    /// The front fields of a large body. If they are lost, the body is still intact.
     pub fn front_of(&self, lsn: Lsn, body: BodyFile) -> Result<Bytes, ReadError> {
         let len = u64::from(body.front.len);
         if len == 0 {
@@ -112,7 +112,7 @@ impl Shared {
         }
     }
 
-    /// The record's body region, if it is damaged in its front fields alone: something else stands in their place.
+    /// The record's body region with damage in its front fields only: placeholders replace them.
     pub fn mended_in_store(&self, lsn: Lsn) -> Option<Bytes> {
         let head = Head::decode(self.store.read_head(lsn).ok()?)?;
         let (raw, _) = self.store.read_body_again(lsn).ok()?;
@@ -131,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// A body that is needed is never given up because it is not where it should be: that may be put right.
+    /// A needed body that is missing is never given up: that may be repaired.
     fn missing(&self, lsn: Lsn, what: &str) -> ReadError {
         if self.core.state().is_body_needed(lsn.get()) {
             ReadError::Unreachable { lsn, what: what.to_owned() }
@@ -208,7 +208,7 @@ fn part(lsn: Lsn, whole: &Bytes, range: &Range<u64>) -> Result<Bytes, ReadError>
     Ok(whole.slice(range.start as usize..range.end as usize))
 }
 
-/// The reason given for a message of which only the front fields are damaged.
+/// The reason for a message with damaged front fields only.
 pub(crate) const LOST_FRONT: &str = "the fields in front of a message are damaged, the message is whole";
 
 fn check_range(lsn: Lsn, range: &Range<u64>, len: u64) -> Result<(), ReadError> {

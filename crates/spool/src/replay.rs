@@ -1,4 +1,4 @@
-//! Shows a stream what follows its position, and attaches it to what comes.
+//! Replays a stream from its position, and attaches it to new entries.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -13,7 +13,7 @@ use crate::pack::PackError;
 use crate::shared::{MOVES_MAX, Shared};
 use crate::{Consumer, Published, PublishedBody, ReplayError, Replayed, StreamId};
 
-/// A batch as it is found again.
+/// A replayed batch.
 pub(crate) enum Found {
     Batch {
         head: Head,
@@ -25,7 +25,7 @@ pub(crate) enum Found {
 
 /// Steps of a replay.
 const STEPS: &[&str] = &["", "reading batches", "showing an entry to its consumer"];
-/// A replay that is in one step for longer is reported.
+/// Maximum time of one step of a replay; a longer one is reported.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Shared {
@@ -77,8 +77,9 @@ impl Shared {
         }
     }
 
-    /// For a stream that starts from an older snapshot, or from none. Shows the entries that the store still has between that and the stream's position, but for
-    /// those whose body it has released. Shows every entry whose body it has not released, too, wherever that is. True if that is all there was.
+    /// For a stream that starts from an older snapshot, or from none. Replays the remaining entries between that and
+    /// the stream's position, except those whose body it has released. Also replays every entry whose body it has not
+    /// released. True if nothing was missing.
     fn replay_gap(
         &self,
         stream: StreamId,
@@ -174,7 +175,7 @@ impl Shared {
         }
     }
 
-    /// Finds batches that some stream needs, in order. Neighbours in the store are read in one go.
+    /// Finds needed batches, in order. Neighbours in the store are read together.
     fn find_all(&self, lsns: &[u64], each: &mut dyn FnMut(u64, Found)) -> Result<(), ReplayError> {
         let packed_through = self.core.state().packed_through;
         let (packed, in_store) = lsns.split_at(lsns.partition_point(|lsn| *lsn <= packed_through));
@@ -200,7 +201,7 @@ impl Shared {
         left.try_for_each(|lsn| self.find(lsn).map(|found| each(lsn, found)))
     }
 
-    /// A batch that some stream needs, from the store or a pack.
+    /// A needed batch, from the store or a pack.
     pub fn find(&self, lsn: u64) -> Result<Found, ReplayError> {
         for _ in 0..MOVES_MAX {
             let place = {
@@ -236,7 +237,7 @@ impl Shared {
         Ok(Found::Gone)
     }
 
-    /// Told once, here or by the opening.
+    /// Reports a lost head once, here or in the opening.
     fn tell_lost_head(&self, lsn: u64, what: &str) {
         if self.lost_heads.lock().expect("nothing panics while it is held").insert(lsn) {
             let place = self.store.name().to_owned();
@@ -276,7 +277,7 @@ fn show(stream: StreamId, lsn: u64, found: Found, visitor: &mut dyn FnMut(Replay
     }
 }
 
-/// One look-up in the store costs as much as skipping this many heads.
+/// Number of heads whose skipping costs as much as one look-up in the store.
 const SPARSE: u64 = 16;
 /// Batches that a replay takes from the state under one lock; they are read in a few MiB.
 const SHOWN_AT_ONCE: usize = 16 << 10;

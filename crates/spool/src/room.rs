@@ -1,4 +1,4 @@
-//! Room on the file system for large bodies that are being written.
+//! Room on the file system for large bodies being written.
 //!
 //! No space is allocated ahead. Bytes that uploads may still write are reserved in steps. Each step is compared with
 //! the free space minus the steps of all others. So uploads together never take the file system below the floor, and
@@ -23,7 +23,7 @@ pub(crate) struct Room {
 /// Counts of all uploads together.
 #[derive(Debug, Default)]
 struct Count {
-    /// Bytes that they may write without asking again.
+    /// Bytes that they may write without another query.
     reserved: u64,
     /// Bytes that they have written.
     written: u64,
@@ -51,7 +51,7 @@ impl Room {
         self.floor.bytes.saturating_sub(space.bytes)
     }
 
-    /// Bytes above the floor, beside what uploads have reserved.
+    /// Bytes above the floor, minus reservations of uploads.
     ///
     /// # Errors
     /// An error of asking the file system.
@@ -60,7 +60,7 @@ impl Room {
         Ok(space.bytes.saturating_sub(self.floor.bytes).saturating_sub(self.count().reserved))
     }
 
-    /// Checks if a body of that many bytes would find room now, beside those under way.
+    /// Checks if a body of that many bytes would find room now, in addition to those in progress.
     ///
     /// # Errors
     /// [`io::ErrorKind::StorageFull`], or those of asking the file system.
@@ -99,7 +99,7 @@ impl std::fmt::Debug for Room {
     }
 }
 
-/// The part of the room that one upload has reserved; dropped, it is given back.
+/// The reservation of one upload, returned on drop.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     room: Arc<Room>,
@@ -110,8 +110,8 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    /// Begins a body of `announced` bytes (0: unknown). All of them must find room now, and no more than the first
-    /// step of them is reserved: announcing costs nothing.
+    /// Begins a body of `announced` bytes (0: unknown). There must be room for all of them now, but only the first step
+    /// is reserved: announcing is free.
     ///
     /// # Errors
     /// Like [`Room::check`].
@@ -122,7 +122,7 @@ impl Reserved {
         Ok(this)
     }
 
-    /// Before that many bytes are written.
+    /// Call it before writing that many bytes.
     ///
     /// # Errors
     /// Like [`Room::check`].
@@ -135,7 +135,7 @@ impl Reserved {
         self.grow(missing.saturating_add(self.ahead(bytes))).or_else(|_| self.grow(missing))
     }
 
-    /// After that many bytes were written: from now on the file system counts them.
+    /// Call it after writing that many bytes, which the file system then counts.
     pub fn wrote(&mut self, bytes: u64) {
         self.written += bytes;
         self.room.count().written += bytes;
@@ -147,7 +147,7 @@ impl Reserved {
         self.give_back(self.bytes);
     }
 
-    /// Bytes to reserve beyond what has come: as much again, within bounds, and nothing that was not announced.
+    /// Bytes to reserve in advance: as many as were received, within bounds, and not more than announced.
     fn ahead(&self, coming: u64) -> u64 {
         let come = self.written.saturating_add(coming);
         let step = come.clamp(STEP_BYTES, STEP_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! Reads everything that is stored and needed, and compares the checksums: on request, and regularly in the background.
+//! Reads all needed data and verifies the checksums: on request, and regularly in the background.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -24,7 +24,7 @@ pub struct ScrubReport {
     pub read: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Places that do not have what was written, if any stream needs them.
+    /// Damaged places that a stream needs.
     pub damage: Vec<Damage>,
     /// True if it was ended early.
     pub is_partial: bool,
@@ -41,7 +41,7 @@ impl ScrubReport {
     }
 }
 
-/// The background scrub's thread. Dropping it ends the thread after the batch that it is reading.
+/// The background scrub's thread. Dropping it ends the thread after its current batch.
 pub(crate) struct Scrubber {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -89,13 +89,13 @@ impl Stop {
     }
 }
 
-/// Time from the start at which `bytes` may have been read.
+/// Time from the start after which `bytes` may have been read.
 fn due(bytes: u64, bytes_per_sec: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / bytes_per_sec.max(1))
 }
 
 impl Shared {
-    /// One pass at the set pace. What is damaged is told as it is found.
+    /// One pass at the configured pace. Damage is reported immediately.
     fn scrub_slowly(&self, stop: &Stop) -> ControlFlow<()> {
         let begun = Instant::now();
         let mut told = 0;
@@ -243,7 +243,8 @@ impl Shared {
 }
 
 impl Shared {
-    /// Leaves out missing and damaged ones, so that their stream writes new ones. After a failed read the file may be whole: it stays.
+    /// Drops missing and damaged snapshots, so that their stream writes new ones. After a failed read the file may be
+    /// intact: it stays.
     fn scrub_snapshots(
         &self,
         report: &mut ScrubReport,
@@ -286,7 +287,7 @@ pub(crate) enum Broken {
     Body(&'static str),
 }
 
-/// Reads every record of a pack; tells how many bytes it has, or what is wrong, also with those that are needed and not in its index.
+/// Reads every record of a pack; returns its bytes, or the damage, including needed records that its index lacks.
 pub(crate) fn scrub_pack(
     reader: &PackReader,
     needed: &[(u64, bool)],

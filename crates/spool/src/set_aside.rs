@@ -1,4 +1,4 @@
-//! Damaged bodies: what is left of them is copied to where it stays when the spool releases them.
+//! Damaged bodies: their rest is copied to a place that survives their release.
 
 use std::fs::File;
 use std::io;
@@ -16,18 +16,18 @@ use crate::store::RecordError;
 /// The outcome for a damaged body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetAside {
-    /// Read again it is whole: nothing was done.
+    /// Intact after another read: nothing was done.
     Whole,
-    /// The rest of it was copied into this file.
+    /// The rest was copied into this file.
     Kept(PathBuf),
-    /// There is nothing to keep.
+    /// Nothing is left to copy.
     Gone {
         /// The missing part.
         why: String,
     },
 }
 
-/// A body that was read again.
+/// A body after another read.
 enum Reread {
     Whole,
     Damaged(Bytes),
@@ -132,7 +132,7 @@ impl Shared {
         }
     }
 
-    /// Copies what there is of a large body, its front fields in front.
+    /// Copies the remains of a large body, its front fields first.
     fn copy(&self, lsn: Lsn, body: BodyFile, to: &Path) -> io::Result<()> {
         let front = self.front_of(lsn, body).map_err(io::Error::other)?;
         let from = File::open(self.bodies.path(body.upload))?;

@@ -27,12 +27,12 @@ pub(crate) struct Shared {
     pub snapshots: Snapshots,
     pub packs: PackCache,
     pub dir: PathBuf,
-    /// Held while a checkpoint or a pack is made: one at a time.
+    /// Locked while a checkpoint or a pack is made: one at a time.
     pub work: Mutex<Work>,
     pub is_short_of_space: AtomicBool,
-    /// Batches whose front fields were found damaged: each is told once.
+    /// Batches with damaged front fields: each is reported once.
     pub lost_fronts: Mutex<BTreeSet<u64>>,
-    /// Batches whose heads are lost: each is told once.
+    /// Batches with lost heads: each is reported once.
     pub lost_heads: Mutex<BTreeSet<u64>>,
     pub pressure: Pressure,
     pub checkpoints: AtomicU64,
@@ -43,24 +43,24 @@ pub(crate) struct Shared {
     pub _lock: std::fs::File,
 }
 
-/// Bytes of a ring of `segments` that records with a body may use; the last segment is for those without.
+/// Bytes available for records with a body in a ring of `segments`; the last segment is for those without.
 pub(crate) fn usable_bytes(segments: usize, segment_bytes: u64) -> u64 {
     (segments.max(3) as u64 - 1).saturating_mul(segment_bytes)
 }
 
-/// State that only one thread at a time may touch.
+/// State used by one thread at a time.
 pub(crate) struct Work {
     pub files: CheckpointFiles,
     pub live: LiveFiles,
     /// Counter of the last attempt.
     pub counter: u64,
-    /// The first segment of the ring that the last attempt needed: all before it have been free ever since.
+    /// The first segment of the ring needed at the last attempt: all before it have been free since.
     pub ring_low: u64,
-    /// Like [`ring_low`](Self::ring_low), of the last one that is durable.
+    /// Like [`ring_low`](Self::ring_low), of the last durable checkpoint.
     pub durable_ring_low: u64,
-    /// Records that the last durable checkpoint did not need: the next one forgets them.
+    /// Records unneeded by the last durable checkpoint: the next one forgets them.
     pub unneeded: LsnSet,
-    /// Damaged records of packs, by the pack: it is not merged while one of them is needed, or until a restart.
+    /// Damaged records of packs, by pack: it is not merged while one of them is needed, or until a restart.
     pub damaged_packs: HashMap<u64, Vec<Lsn>>,
 }
 
@@ -84,5 +84,5 @@ pub(crate) fn moves_too_often() -> std::io::Error {
     std::io::Error::other("it moves too often")
 }
 
-/// A batch moves once from the ring and then with each cleaning; nobody reads so slowly as to see more of that.
+/// Maximum moves of a batch: once from the ring and once with each cleaning; no reader is slow enough to see more.
 pub(crate) const MOVES_MAX: usize = 8;

@@ -1,4 +1,4 @@
-//! Watches the calls of the ring's thread: a consumer that hangs there stops all.
+//! Watches the calls of the ring's thread: a hanging consumer there stops everything.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use posthaste_watch::{StuckWorker, Watch, Watcher, Worker};
 #[derive(Debug)]
 pub(crate) struct Showing {
     worker: Worker,
-    /// The stream whose consumer is called; 0 for none.
+    /// The stream whose consumer is being called; 0 for none.
     stream: AtomicU16,
     watcher: Watcher,
 }
@@ -36,12 +36,12 @@ impl Showing {
         self.step(stream, 2);
     }
 
-    /// It calls those who wait for the batch.
+    /// Calls the callbacks of waiting appends.
     pub fn answers(&self) {
         self.step(0, 3);
     }
 
-    /// It goes on to the next.
+    /// Continues with the next batch.
     pub fn ends(&self) {
         self.step(0, 0);
     }
@@ -51,7 +51,7 @@ impl Showing {
         self.worker.pulse().step(step);
     }
 
-    /// New findings. `name` gives a stream's name.
+    /// New findings. `name` returns a stream's name.
     pub fn look(&self, now: Instant, name: impl FnOnce(u16) -> Option<String>) -> Vec<StuckWorker> {
         let stream = Some(self.stream.load(Ordering::Relaxed)).filter(|stream| *stream != 0);
         let name = stream.and_then(name).map_or_else(String::new, |name| format!("stream {name}"));

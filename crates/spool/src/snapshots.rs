@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use crate::events::Damage;
 use crate::files;
 
-/// Names what a stream keeps with its position: a snapshot, which is a file of the spool, or a cursor, which is nothing but its text.
+/// Identifies a stream's state at its position: a snapshot, which is a file of the spool, or a cursor, which is only a
+/// text.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SnapshotName {
     text: String,
@@ -24,7 +25,8 @@ impl SnapshotName {
         is_name.then(|| SnapshotName { text: name.to_owned(), is_file: true })
     }
 
-    /// A cursor: a place outside of the spool, whose text is all of the stream's state. `None` as for [`new`](Self::new).
+    /// A cursor: a position outside of the spool, whose text is the stream's whole state. `None` as for
+    /// [`new`](Self::new).
     pub fn cursor(text: &str) -> Option<Self> {
         Self::new(text).map(|name| SnapshotName { is_file: false, ..name })
     }
@@ -48,13 +50,13 @@ impl SnapshotName {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// Its file is not there.
+    /// Its file is missing.
     #[error("is missing")]
     Missing,
-    /// Its file is not what was written.
+    /// Its file is damaged.
     #[error("is damaged")]
     Damaged,
-    /// The disk failed; what the file holds is not known.
+    /// The disk failed; the file's content is unknown.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
 }
@@ -69,7 +71,7 @@ impl Read for SnapshotReader {
     }
 }
 
-/// Length and checksum of what is written to it.
+/// Length and checksum of the written data.
 #[derive(Default)]
 struct Sum {
     len: u64,
@@ -96,7 +98,7 @@ impl Write for Sum {
     }
 }
 
-/// Writes to a file and sums up what was written.
+/// Writes to a file and computes the checksum.
 struct Sealing {
     file: File,
     sum: Sum,
@@ -115,7 +117,7 @@ impl Write for Sealing {
 
 /// After the content: its length (u64, little-endian), then the CRC-32C of the content and that length (u32). Zeros are no trailer.
 const TRAILER: u64 = 12;
-/// Bytes that are gathered before they are written, and read at once.
+/// Bytes of one write, and of one read.
 const WRITTEN_AT_ONCE: usize = 256 << 10;
 
 /// The directory `snapshots/`.
@@ -125,7 +127,7 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Of a spool that is looked at from outside: makes nothing.
+    /// Read-only access to a spool from outside.
     pub fn at(spool: &Path) -> Self {
         Snapshots { dir: spool.join("snapshots") }
     }
@@ -136,7 +138,8 @@ impl Snapshots {
         Ok(snapshots)
     }
 
-    /// Writes a snapshot with its trailer and makes it durable with its name. Under another name until it is whole.
+    /// Writes a snapshot with its trailer and makes it durable with its name. It has a temporary name until it is
+    /// complete.
     pub fn write(
         &self,
         name: &SnapshotName,
@@ -191,7 +194,7 @@ impl Snapshots {
         files::remove(&self.dir.join(&name.text))
     }
 
-    /// Moves what there is of one into a directory of the spool.
+    /// Moves the remains of a snapshot into a directory of the spool.
     pub fn move_to(&self, name: &SnapshotName, dir: &Path) -> io::Result<()> {
         match posthaste_fsops::rename(self.dir.join(&name.text), dir.join(&name.text)) {
             Err(rustix::io::Errno::NOENT) => return Ok(()),
@@ -201,7 +204,7 @@ impl Snapshots {
         files::sync_dir(&self.dir)
     }
 
-    /// Removes what is none of these, unfinished ones included.
+    /// Removes all other files, including unfinished ones.
     pub fn remove_others(&self, named: &[SnapshotName]) -> io::Result<()> {
         for name in files::list(&self.dir)? {
             if named.iter().all(|other| other.text != name) {

@@ -1,4 +1,4 @@
-//! A spool in a directory: what goes in, and what is read back.
+//! A spool in a directory: writing and reading.
 
 use std::io::Write;
 use std::ops::{ControlFlow, Range};
@@ -30,7 +30,7 @@ use crate::{
 
 /// A spool in a directory of a file system.
 ///
-/// Dropped, it makes a last checkpoint. What had been acknowledged is safe without it.
+/// Dropping it makes a last checkpoint, without which acknowledged data are safe, too.
 pub struct FileSpool {
     pub(crate) shared: Arc<Shared>,
     pub(crate) keeper: Option<Keeper>,
@@ -39,21 +39,21 @@ pub struct FileSpool {
 }
 
 impl FileSpool {
-    /// Where damaged bodies are kept.
+    /// The directory of saved damaged bodies.
     pub fn kept_dir(spool: &Path) -> PathBuf {
         set_aside::kept_dir(spool)
     }
 
-    /// Ends without a last checkpoint, as a kill would: what was advanced since the last one is forgotten.
+    /// Ends without a last checkpoint, like a kill: advances since the last one are forgotten.
     pub fn abandon(mut self) {
         drop((self.scrubber.take(), self.keeper.take()));
         self.is_abandoned = true;
     }
 
-    /// Makes a checkpoint: what was advanced and released takes effect, and space is freed.
+    /// Makes a checkpoint: advances and releases take effect, and space is freed.
     ///
     /// # Errors
-    /// See [`CheckpointError`]; nothing is freed then.
+    /// See [`CheckpointError`]; then nothing is freed.
     pub fn checkpoint(&self) -> Result<(), CheckpointError> {
         self.shared.checkpoint()
     }
@@ -72,25 +72,26 @@ impl FileSpool {
         FileStats { ring, packs: state.packs.len(), pack_bytes: state.packs.iter().map(|pack| pack.bytes).sum() }
     }
 
-    /// Moves what is still needed of up to `segments` of the oldest ring segments into packs. Returns how many segments that were. They can be reused after
-    /// the next checkpoint.
+    /// Moves the needed data of up to `segments` of the oldest ring segments into packs. Returns their number. They can
+    /// be reused after the next checkpoint.
     ///
     /// # Errors
-    /// See [`CheckpointError`]; everything stays where it is then.
+    /// See [`CheckpointError`]; then nothing is moved.
     pub fn pack_oldest(&self, segments: usize) -> Result<usize, CheckpointError> {
         self.shared.pack_oldest(segments)
     }
 
-    /// Merges packs with few needed batches, and drops packs with none. Returns by how many the packs became fewer; the files go after the next checkpoint.
+    /// Merges packs with few needed batches, and drops packs with none. Returns the reduction of the number of packs;
+    /// files are removed after the next checkpoint.
     ///
     /// # Errors
-    /// See [`CheckpointError`]; everything stays where it is then.
+    /// See [`CheckpointError`]; then nothing is moved.
     pub fn clean_packs(&self) -> Result<usize, CheckpointError> {
         self.shared.clean_packs()
     }
 }
 
-/// Figures of a spool in a directory, beside those of every kind.
+/// Figures of a spool in a directory, in addition to those of every kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileStats {
@@ -316,7 +317,7 @@ impl Spool for FileSpool {
     }
 }
 
-/// A body that is written with its batch: where it will be, as it is published, and the bytes of the record.
+/// A body written with its batch: its place, its form for publication, and the bytes of the record.
 fn inline(front: FrontFields, mut parts: Vec<Bytes>) -> (BodyPlace, AppendedBody, Vec<Bytes>) {
     let len = parts.iter().map(Bytes::len).sum::<usize>();
     // Longer than any segment: the ring refuses it.
@@ -377,7 +378,7 @@ impl Shared {
         self.core.state().streams.iter().map(stats).collect()
     }
 
-    /// Keeps the names of the streams where they are found without a checkpoint.
+    /// Writes the names of the streams to their own file, readable without a checkpoint.
     fn write_names(&self) -> Result<(), CheckpointError> {
         self.not_poisoned()?;
         let _one_at_a_time = self.work.lock().expect("a checkpoint does not panic");

@@ -1,7 +1,7 @@
 //! The spool's state in memory: the needs of each stream, and the pack of each batch.
 //!
-//! Memory runs ahead of the disk: it holds what the next checkpoint will say. Whatever cannot be taken back (a segment is used again, a file is unlinked) is noted here
-//! and done only after a checkpoint that was taken later has become durable.
+//! Memory is ahead of the disk: it has the content of the next checkpoint. Irreversible steps (reuse of a segment,
+//! removal of a file) are noted here and done only after a later checkpoint has become durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -26,9 +26,9 @@ pub(crate) struct State {
     /// By their LSNs, which do not overlap.
     pub packs: Vec<PackRow>,
     pub next_pack: u64,
-    /// Up to here batches are read from packs, after it from the ring.
+    /// Up to here batches are read from packs, later ones from the ring.
     pub packed_through: u64,
-    /// Bodies in files of their own, those that a stream needs.
+    /// Needed bodies in their own files.
     pub large: BTreeMap<u64, BodyFile>,
     /// Generations of the live files that the last checkpoint names.
     pub windows: BTreeMap<u64, u64>,
@@ -36,15 +36,15 @@ pub(crate) struct State {
     pub dirty: BTreeSet<u64>,
     /// Cancelled batches without a durable cancel entry. `true`: it is being written.
     pub cancelled: BTreeMap<u64, bool>,
-    /// Body files of refused or cancelled batches: doomed by the next checkpoint, so that they go after the one after it.
+    /// Body files of refused or cancelled batches: marked by the next checkpoint, removed after the one that follows.
     pub unripe_uploads: Vec<u64>,
-    /// Streams that no durable checkpoint names yet.
+    /// Streams unknown to every durable checkpoint.
     pub undurable_streams: BTreeSet<u16>,
     /// Set by changes that [`is_changed`](Self::is_changed) would not see otherwise.
     pub is_changed_otherwise: bool,
-    /// The ring has no batch up to here any more.
+    /// The ring contains no batch up to here any more.
     pub freed: u64,
-    /// The opening has found batches lost that had been acknowledged; up to here.
+    /// The last acknowledged batch that the opening found lost.
     pub lost_through: u64,
     /// Of the last checkpoint.
     pub through: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Doomed {
     pub packs: Vec<u64>,
     pub uploads: Vec<u64>,
     pub snapshots: Vec<SnapshotName>,
-    /// Live files that a failed checkpoint names: that checkpoint may still be on the disk.
+    /// Live files of a failed checkpoint, which may still be on the disk.
     pub live: Vec<(u64, u64)>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Stream {
     /// Its last advance: it has processed everything up to here.
     pub position: u64,
     pub snapshot: Option<SnapshotRow>,
-    /// Snapshots in the last durable checkpoint: the stream's own, and the one before.
+    /// Snapshots in the last durable checkpoint: the stream's own, and the previous one.
     durable: [Option<SnapshotRow>; 2],
     /// The LSN up to which entries are unknown.
     pub uncertain: u64,
@@ -95,7 +95,7 @@ pub(crate) struct Stream {
     early: BTreeSet<u64>,
     early_below: u64,
     pub consumer: Option<Arc<dyn Consumer>>,
-    /// How far it was last asked to advance.
+    /// The last position to which it was asked to advance.
     pub asked: u64,
 }
 
@@ -117,7 +117,7 @@ impl Stream {
         }
     }
 
-    /// Where it starts: after the position of its snapshot, at the beginning if there is none that could be read.
+    /// Start of its replay: after the position of its snapshot, or the beginning without a readable one.
     pub fn base(&self) -> u64 {
         match &self.snapshot {
             Some(snapshot) if snapshot.name.is_file() => snapshot.position.min(self.position),
@@ -126,7 +126,7 @@ impl Stream {
         }
     }
 
-    /// Its snapshots, the last one first: the one before counts if the last one cannot be read.
+    /// Its snapshots, latest first: the previous one counts if the last one is unreadable.
     pub fn snapshots(&self) -> Vec<SnapshotRow> {
         let Some(last) = &self.snapshot else { return Vec::new() };
         let is_other = |row: &&SnapshotRow| last.name.is_file() && row.name.is_file() && row.name != last.name;
@@ -144,8 +144,8 @@ impl Stream {
             && (is_behind || is_durable && self.durable[1].as_ref().is_none_or(|it| it.position < last.position))
     }
 
-    /// Moves the snapshots of a stream without entries since them up to the next entry, as if written just before that. So the ring need not keep
-    /// others' batches to show that there was nothing.
+    /// Moves the snapshots of a stream without later entries up to the next entry, as if written just before it. So the
+    /// ring need not keep batches of others to prove that there was none.
     fn keep_up(&mut self, published: u64) {
         let through = self.entries.first().map_or(published, |first| first - 1);
         let position = self.position;
@@ -155,14 +155,14 @@ impl Stream {
         }
     }
 
-    /// A checkpoint with these snapshots is durable. Returns those that are of no use any more.
+    /// Handles a durable checkpoint with these snapshots. Returns those that became useless.
     fn made_durable(&mut self, rows: &[SnapshotRow]) -> Vec<SnapshotName> {
         let named = [0, 1].map(|nth| rows.get(nth).cloned());
         let before = std::mem::replace(&mut self.durable, named);
         before.into_iter().flatten().map(|row| row.name).filter(|name| !self.names(name)).collect()
     }
 
-    /// True if a checkpoint, or the next one, names this file.
+    /// True if a checkpoint, or the next one, refers to this file.
     fn names(&self, name: &SnapshotName) -> bool {
         self.durable.iter().flatten().chain(&self.snapshot).any(|row| row.name == *name)
     }
@@ -185,7 +185,7 @@ impl Stream {
         }
     }
 
-    /// The lowest batch of which it needs anything in a range.
+    /// The first batch in a range of which it needs any part.
     fn first_needed(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let entry = self.entries.first_in(range.clone());
         let body = self.bodies.first_in(range);
@@ -204,7 +204,7 @@ impl State {
         self.dirty.insert(window_of(lsn));
     }
 
-    /// The body of a batch is in a file; without a stream that needs it the file goes.
+    /// Notes a batch whose body is in a file; if no stream needs it, the file is removed.
     pub fn add_large(&mut self, lsn: u64, body: BodyFile) {
         if self.is_body_needed(lsn) {
             self.large.insert(lsn, body);
@@ -213,7 +213,8 @@ impl State {
         }
     }
 
-    /// The store has lost batches up to `through`: each later number is new, and no stream knows its entries after the checkpoint.
+    /// Handles the loss of batches up to `through`: later numbers are new, and streams do not know their entries after
+    /// the checkpoint.
     pub fn lose(&mut self, through: u64) {
         self.lost_through = through;
         if through <= self.through {
@@ -224,7 +225,7 @@ impl State {
         self.streams.values_mut().for_each(|stream| stream.lost = stream.lost.max(through));
     }
 
-    /// Rebuilds the needs of a batch whose live file is lost: entries after each stream's position are needed, and no
+    /// Rebuilds the needs of a batch with a lost live file: entries after each stream's position are needed, and no
     /// body counts as released.
     pub fn find_again(&mut self, lsn: u64, head: &Head) {
         for entry in &head.entries {
@@ -284,7 +285,7 @@ impl State {
         }
     }
 
-    /// No stream needs the body any more.
+    /// Releases the body for all streams.
     pub fn give_up_body(&mut self, lsn: u64) {
         for stream in self.streams.values_mut() {
             stream.bodies.remove(lsn);
@@ -293,7 +294,8 @@ impl State {
         self.doomed.uploads.extend(self.large.remove(&lsn).map(|body| body.upload));
     }
 
-    /// Gives up a batch whose head is lost, with its entries. A stream that waited for one without a body is uncertain up to there: it said what became of others.
+    /// Gives up a batch with a lost head, and its entries. A stream that waited for an entry without a body is
+    /// uncertain up to there, as it reported outcomes of other batches.
     pub fn give_up_batch(&mut self, lsn: u64) {
         for stream in self.streams.values_mut() {
             let is_message = stream.bodies.contains(lsn);
@@ -304,7 +306,7 @@ impl State {
         self.give_up_body(lsn);
     }
 
-    /// Removes a stream; data that it alone needed is released.
+    /// Removes a stream; data that only it needed are released.
     pub fn forget_stream(&mut self, id: u16) {
         let Some(stream) = self.streams.remove(&id) else { return };
         self.is_changed_otherwise = true;
@@ -320,7 +322,7 @@ impl State {
         }
     }
 
-    /// See [`Stream::leave_out`]. Their files go with the next checkpoint.
+    /// See [`Stream::leave_out`]. Their files are removed with the next checkpoint.
     pub fn leave_out_snapshots(&mut self, stream: u16, unreadable: &[SnapshotName]) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
         stream.leave_out(unreadable);
@@ -328,7 +330,7 @@ impl State {
         self.is_changed_otherwise = true;
     }
 
-    /// A checkpoint is durable. Returns snapshots that are of no use any more.
+    /// Handles a durable checkpoint. Returns snapshots that became useless.
     pub fn made_durable(&mut self, checkpoint: &Checkpoint) -> Vec<SnapshotName> {
         self.through = checkpoint.through;
         let mut useless = Vec::new();
@@ -353,7 +355,7 @@ impl State {
         self.streams.values().any(|stream| stream.bodies.contains(lsn))
     }
 
-    /// True if any stream needs anything of these batches.
+    /// True if any stream needs any part of these batches.
     pub fn is_any_needed(&self, range: RangeInclusive<u64>) -> bool {
         self.streams.values().any(|stream| stream.first_needed(range.clone()).is_some())
     }
@@ -370,7 +372,7 @@ impl State {
         all.iter(range).map(|lsn| (lsn, bodies.contains(lsn))).collect()
     }
 
-    /// The batches of which some stream needs anything.
+    /// The batches of which some stream needs any part.
     pub fn all_needed(&self) -> LsnSet {
         let mut all = LsnSet::default();
         for set in self.streams.values().flat_map(|stream| [&stream.entries, &stream.bodies]) {
@@ -379,7 +381,7 @@ impl State {
         all
     }
 
-    /// The published ones of these batches of which no stream needs anything.
+    /// The published ones of these batches that no stream needs.
     pub fn unneeded(&self, held: &LsnSet) -> LsnSet {
         held.without(&self.all_needed(), 0..=self.published)
     }
@@ -404,7 +406,7 @@ impl State {
         bodies.len()
     }
 
-    /// The pack that a batch is in, if it is in one.
+    /// The pack that contains a batch, if any.
     pub fn pack_of(&self, lsn: u64) -> Option<u64> {
         let at = self.packs.partition_point(|pack| pack.first <= lsn).checked_sub(1)?;
         Some(&self.packs[at]).filter(|pack| lsn <= pack.last).map(|pack| pack.id)
@@ -437,7 +439,7 @@ impl State {
         self.streams.values_mut().for_each(|stream| stream.keep_up(published));
     }
 
-    /// The rows of a checkpoint taken now: all but its counter, its kind, the ring and the windows.
+    /// The rows of a checkpoint taken now: all except its counter, its kind, the ring and the windows.
     pub fn rows(&self) -> Checkpoint {
         let row = |(&id, stream): (&u16, &Stream)| StreamRow {
             id,
@@ -459,7 +461,7 @@ impl State {
         }
     }
 
-    /// The streams, packs and numbers of a checkpoint; what is needed comes from the live files it names.
+    /// The streams, packs and numbers of a checkpoint; the needs come from its live files.
     pub fn of_rows(checkpoint: &Checkpoint) -> Self {
         let stream = |row: &StreamRow| Stream {
             name: row.name.clone(),

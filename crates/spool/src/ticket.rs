@@ -1,4 +1,4 @@
-//! A batch on its way, to be cancelled.
+//! Cancelling a batch in flight.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::Lsn;
 pub enum Cancelled {
     /// The batch is not and will not be written, and `then` is not called.
     NotWritten,
-    /// It is being written or was just written under this LSN. `then` is not called, and no consumer is shown the batch.
+    /// It is being or was just written under this LSN. `then` is not called, and no consumer sees the batch.
     Written(Lsn),
     /// `then` was called or is being called.
     TooLate,
@@ -26,7 +26,7 @@ pub trait Cancel: Send + Sync {
 #[derive(Clone)]
 pub struct Ticket(Fate);
 
-/// Each append has one, so that of the ring costs no allocation.
+/// One for each append, so that the ring's needs no allocation.
 #[derive(Clone)]
 enum Fate {
     Decided,
@@ -35,12 +35,12 @@ enum Fate {
 }
 
 impl Ticket {
-    /// Of a batch whose cancellation is decided by `batch`.
+    /// For a batch whose cancellation is decided by `batch`.
     pub fn new(batch: Arc<dyn Cancel>) -> Self {
         Ticket(Fate::Other(batch))
     }
 
-    /// Of a batch that was refused at once.
+    /// For a batch that was refused at once.
     pub fn refused() -> Self {
         Ticket(Fate::Decided)
     }

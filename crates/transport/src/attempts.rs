@@ -1,4 +1,4 @@
-//! Attempts that may begin, their outcomes, and when they are repeated.
+//! Attempts that may begin, their outcomes, and retries.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ impl Queues {
         Some((self.next_worker, work))
     }
 
-    /// The worker's next work at the same transport. Others come first if they wait for a worker.
+    /// The worker's next work at the same transport. Other transports come first if they wait for a worker.
     pub fn take_more(&mut self, worker: u64, transport: &Arc<str>, now: Instant) -> Option<Work> {
         let queue = self.queues.get(transport)?;
         let may_go_on = queue.blocked_until.is_none() && queue.running <= queue.workers_max();
@@ -77,8 +77,8 @@ impl Queues {
         Some(Work { transport: of_queue, body, body_len: message.body_len, deliver: message.deliver.clone(), targets })
     }
 
-    /// A worker's attempt has ended. `is_overdue`: the message is older than it may be. Returns the outcome of the
-    /// target, and events for the log.
+    /// Ends a worker's attempt. `is_overdue`: the message is older than permitted. Returns the target's outcome, and
+    /// events for the log.
     pub fn finish(
         &mut self,
         worker: u64,
@@ -153,7 +153,7 @@ impl Queues {
         (done, notes)
     }
 
-    /// An attempt has failed for one target, which waits.
+    /// Notes a failed attempt for one target, which then waits.
     fn failed(&mut self, key: TargetKey, failure: Failure, error: FailureReason, now: Instant) -> Option<Note> {
         let back_off = self.config.retry;
         let held = self.config.held_pause;
@@ -175,7 +175,7 @@ impl Queues {
         Some(Note::Failed { transport, key, recipient, attempts, due, failure, is_new, error })
     }
 
-    /// The targets that are queued for a transport that fails, and of which it was not told that they wait.
+    /// The targets queued for a failing transport that were not reported as waiting.
     fn begin_to_wait(&mut self, transport: &Arc<str>) -> Vec<TargetId> {
         let queued = self.queues.get(transport).map(|queue| queue.queued.clone());
         let is_new =
@@ -191,7 +191,7 @@ impl Queues {
         Some(TargetId { message, number, transport, recipient })
     }
 
-    /// Queues what is due.
+    /// Queues due targets.
     pub fn wake(&mut self, now: Instant) {
         while self.due.first().is_some_and(|(due, _)| *due <= now) {
             let Some((due, wake)) = self.due.pop_first() else { return };
@@ -245,7 +245,7 @@ impl Queues {
         self.workers.len()
     }
 
-    /// True if a worker could begin, were there not too many.
+    /// True if a worker could begin, apart from the limit of workers.
     pub fn is_any_ready(&self) -> bool {
         !self.ready.is_empty()
     }

@@ -1,8 +1,8 @@
-//! Work that blocks, beside the tasks that wait for it.
+//! Blocking work for waiting tasks.
 
 use std::panic::resume_unwind;
 
-/// Runs what blocks. A panic goes on in the waiting task.
+/// Runs blocking work. A panic continues in the waiting task.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,

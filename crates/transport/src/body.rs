@@ -1,4 +1,4 @@
-//! A message as transports are given it: the fields in front of it, its line ends, its loss.
+//! A message in the form for transports: front fields, line ends, loss.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use posthaste_spool::{LostMessage, MessageReader};
 use crate::entry::{Deliver, Target};
 use crate::work::Outcome;
 
-/// The outcome of an attempt whose reading or writing has failed. Blocks.
+/// The outcome of an attempt with a failed read or write. Blocks.
 pub(crate) fn failed(reader: &MessageReader, failed: io::Error, what: &str) -> Outcome {
     match reader.give_up(failed) {
         Ok(LostMessage { why, kept }) => Outcome::Lost(why.into(), kept),
@@ -51,7 +51,7 @@ impl ToLf {
     }
 }
 
-/// Bytes that are in memory at a time.
+/// Bytes in memory at a time.
 pub(crate) const PIECE_BYTES: u64 = 256 << 10;
 
 #[cfg(test)]

@@ -19,8 +19,8 @@ pub(crate) struct CarriedMessage {
 }
 
 impl Queues {
-    /// Position up to which nothing is needed, and released bodies. `None` if nothing has changed since the last
-    /// call, or while held targets are not recorded yet: advancing would drop the entries that show them.
+    /// Position up to which nothing is needed, and released bodies. `None` if nothing has changed since the last call,
+    /// or while held targets are not recorded yet: advancing would drop their entries.
     pub fn take_advance(&mut self) -> Option<(Lsn, Released)> {
         if !self.holds_to_record.is_empty() || !std::mem::take(&mut self.is_changed) {
             return None;
@@ -34,9 +34,9 @@ impl Queues {
         Some((position, Released { below, also }))
     }
 
-    /// Takes the messages to write again, without bodies: those that hold up the position at or below `through`, or
-    /// all if far more was shown than waits. Each comes with the lengths of its files before the append, its sent and
-    /// owed notices, and its held targets.
+    /// Takes the messages to append again, without bodies: those that hold up the position at or below `through`, or
+    /// all if far more entries were shown than wait. Each comes with the lengths of its files before the append, its
+    /// sent and owed notices, and its held targets.
     pub fn take_laggards(&mut self, through: Lsn) -> Vec<CarriedMessage> {
         for body in std::mem::take(&mut *self.failed_carries.lock().unwrap_or_else(PoisonError::into_inner)) {
             self.messages.get_mut(&body).into_iter().for_each(|message| message.carry = Carry::No);
@@ -57,8 +57,8 @@ impl Queues {
         carried.collect()
     }
 
-    /// Notes of transports and targets that wait because of a failure, at most `max`, to be appended again: the stream
-    /// advances past the older ones.
+    /// Notes of failing transports and targets, at most `max`, to be appended again: the stream advances past the older
+    /// ones.
     pub fn troubles(&self, max: usize) -> Vec<Note> {
         let blocked = self.queues.iter().filter_map(|(transport, queue)| {
             let due = queue.blocked_until?;
@@ -126,6 +126,6 @@ fn refusal(key: TargetKey, job: &Job, reply: &Arc<str>) -> TransportEntry {
     })
 }
 
-/// Waiting messages are re-appended once so many entries were shown, plus [`CARRY_RATIO`] for each of them.
+/// Waiting messages are appended again once this many entries were shown, plus [`CARRY_RATIO`] for each of them.
 const CARRY_ENTRIES: usize = 4096;
 const CARRY_RATIO: usize = 8;

@@ -15,27 +15,28 @@ pub struct Config {
     pub host_name: String,
     /// Time limit of a program; then its process group is killed.
     pub program_time: Duration,
-    /// Time limit for an LMTP server's reply, and for it to take what is written.
+    /// Timeout of an LMTP server's reply, and of each write to it.
     pub lmtp_time: Duration,
     /// Time limit for the lock of a file.
     pub lock_time: Duration,
     /// Pauses after failures.
     pub retry: BackOff,
-    /// A message that cannot be delivered is held when it is older than this.
+    /// An undeliverable message is held once it is older than this.
     pub max_age: Duration,
-    /// The pause of a message that is held, and after a refusal for good.
+    /// Pause of a held message, and after a permanent refusal.
     pub held_pause: Duration,
-    /// Bytes that may wait for one transport; beyond, [`Transports::check_transport`](crate::Transports::check_transport) refuses.
+    /// Bytes that may wait for one transport; beyond it
+    /// [`Transports::check_transport`](crate::Transports::check_transport) refuses.
     pub pending_bytes_max: u64,
-    /// Bytes that may wait for all of them.
+    /// Bytes that may wait for all transports.
     pub pending_bytes_max_all: u64,
     /// Memory for bodies on their way to LMTP servers.
     pub lmtp_bytes_max: u64,
-    /// Time for which the drop of the last handle waits for work under way.
+    /// Time for which the drop of the last handle waits for work in progress.
     pub shutdown_patience: Duration,
     /// Hears the outcome of each target.
     pub observer: Option<Arc<dyn TransportObserver>>,
-    /// Teller of refusals; without it nobody is told.
+    /// Sends notices of refusals; without it there are none.
     pub notifier: Option<Arc<dyn RefusalNotifier>>,
 }
 

@@ -1,4 +1,4 @@
-//! The consumer of the transports' stream: what was published, what came of each attempt, and how far the stream is released.
+//! The consumer of the transports' stream: published messages, outcomes of attempts, and the stream's progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     pub wake: Arc<Notify>,
     /// Some targets owe a notice.
     pub notices_wanted: Notify,
-    /// A worker has ended, or its last target is done.
+    /// Notified when a worker has ended, or its last target is done.
     pub idle: Condvar,
     /// The LSN that the spool wants to be passed.
     pub wanted: AtomicU64,
@@ -77,7 +77,7 @@ impl Shared {
         true
     }
 
-    /// Appends an entry that nobody waits for.
+    /// Appends an entry without waiting.
     pub fn append(&self, entry: &TransportEntry) {
         self.stream.append([entry.encode()], |_| ());
     }
@@ -87,12 +87,12 @@ impl Shared {
         self.stream.append_durably([entry.encode()]).map(drop).map_err(|error| format!("the spool: {error}"))
     }
 
-    /// Appends what an operator wants, and waits until it is durable, also for room. Blocks.
+    /// Appends an operator's command, and waits until it is durable, if necessary for room. Blocks.
     pub fn append_command(&self, entry: &TransportEntry) -> Result<(), String> {
         self.stream.append_command(entry.encode()).map(drop).map_err(|error| format!("the spool: {error}"))
     }
 
-    /// Says how far the stream has come, and writes down anew what holds it up.
+    /// Advances the stream, and appends the messages again that hold it up.
     pub fn advance(&self) {
         let wanted = Lsn::new(self.wanted.swap(0, Ordering::AcqRel));
         let (advance, laggards, troubles) = {
@@ -117,7 +117,7 @@ impl Shared {
         troubles.iter().filter_map(|note| trouble(note, now)).for_each(|trouble| self.append(&trouble));
     }
 
-    /// Enters what became of a worker's attempt.
+    /// Records the outcome of a worker's attempt.
     pub fn finish(&self, worker: u64, work: &Work, outcomes: Vec<Outcome>) {
         let now = Instant::now();
         let age = Duration::from_secs(unix_secs(SystemTime::now()).saturating_sub(work.deliver.secs));
@@ -136,7 +136,7 @@ impl Shared {
         self.wake.notify_one();
     }
 
-    /// Tells losses before anything is given up.
+    /// Reports losses before anything is given up.
     fn tell_lost(&self, work: &Work, outcomes: &[Outcome]) {
         for (target, outcome) in work.targets_with(outcomes, |outcome| matches!(outcome, Outcome::Lost(..))) {
             let Outcome::Lost(error, kept) = outcome else { continue };
@@ -150,7 +150,7 @@ impl Shared {
         }
     }
 
-    /// A worker has ended, in whatever way.
+    /// Handles the end of a worker, however it ended.
     pub fn worker_ended(&self, worker: u64, panic: Option<&str>) {
         let now = Instant::now();
         let why = format!("the worker panicked, which is a bug: {}", panic.unwrap_or("it has ended too early"));
@@ -180,5 +180,5 @@ impl Shared {
     }
 }
 
-/// Failures noted once more with messages that are written down anew.
+/// Failures appended again together with messages.
 const NOTES_MAX: usize = 1000;

@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// Closes all descriptors but the standard ones in programs that are run from now on. Those that this process opens are marked when they are opened; this is for
-/// those that it was started with.
+/// Closes inherited descriptors, except the standard ones, in programs started from now on. Descriptors opened by this
+/// process are marked when opened.
 ///
 /// # Errors
 /// The kernel is older than 5.11.

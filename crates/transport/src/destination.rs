@@ -27,13 +27,13 @@ impl Destination for Transports {
         }
     }
 
-    /// Also what was refused; not what is held.
+    /// Includes refused messages, but not held ones.
     fn retry(&self) {
         self.queues().retry_all();
         self.0.shared.wake.notify_one();
     }
 
-    /// A program that still runs at the deadline is killed.
+    /// A program still running at the deadline is killed.
     fn end_by(&self, deadline: Instant) {
         self.0.end_by(deadline);
     }
@@ -46,7 +46,7 @@ impl Destination for Transports {
         self.0.runtime.look(now)
     }
 
-    /// Refused if too much waits for a transport already, or for all of them.
+    /// Refuses if too much waits for a transport, or for all of them.
     fn check(&self, place: &MailPlace, _: u64) -> Result<(), NotTaken> {
         let MailPlace::Transport(transport) = place else { return Ok(()) };
         self.check_transport(transport).map_err(|full| NotTaken {

@@ -13,18 +13,19 @@ use crate::reason::FailureReason;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// It is tried again after a pause that doubles.
+    /// Retried after a pause that doubles.
     Temporary,
-    /// The other side does not want the message, now or ever. It stays in the spool and is tried again after a long pause.
+    /// The other side refuses the message permanently. It stays in the spool and is retried after a long pause.
     Refused,
-    /// The attempt failed, and the message is older than [`Config::max_age`](crate::Config::max_age). It stays in the spool and is tried again after a long pause.
+    /// The attempt failed, and the message is older than [`Config::max_age`](crate::Config::max_age). It stays in the
+    /// spool and is retried after a long pause.
     Overdue,
-    /// The worker panicked, which is a bug. Tried again as after a temporary failure.
+    /// The worker panicked, which is a bug. Retried as after a temporary failure.
     Panicked,
 }
 
 impl Failure {
-    /// True if the message is held: somebody has to look at it.
+    /// True if the message is held: an operator has to look at it.
     pub fn is_held(self) -> bool {
         matches!(self, Failure::Refused | Failure::Overdue)
     }
@@ -38,9 +39,10 @@ pub type TargetKey = (Lsn, u16);
 pub enum TransportEntry {
     /// A message to deliver.
     Deliver(Deliver),
-    /// Targets have got it, or are not to get it any more. Nobody waits for this entry: without it they get it once more.
+    /// Targets have got it, or no longer need it. Nobody waits for this entry: without it they get it once more.
     Done(Vec<TargetKey>),
-    /// A file is about to be appended to: durable before the first byte is written, so that half a message is recognised after a kill.
+    /// A file is about to be appended to: durable before the first byte is written, so that a partial message is
+    /// recognised after a kill.
     Begun {
         /// The target.
         key: TargetKey,
@@ -50,11 +52,11 @@ pub enum TransportEntry {
     /// A failed attempt, for `spool inspect`. A later one for the same target replaces it. The first refusal of a
     /// target also says *notice owed*: a notice is due until [`Told`](Self::Told) records it.
     Trouble(TargetTrouble),
-    /// Notices of refusals are made, in the batch of the notice: of these targets nobody is told any more.
+    /// Notices of refusals were made, in the same batch: these targets need no more.
     Told(Vec<TargetKey>),
     /// Targets that may or may not have their message: not tried until they are [released](Self::Released).
     Held(Vec<TargetKey>),
-    /// An operator has these targets tried again.
+    /// An operator releases these targets for another attempt.
     Released(Vec<TargetKey>),
 }
 
@@ -65,20 +67,21 @@ pub struct Deliver {
     pub secs: u64,
     /// The sender's address; empty for none.
     pub sender: Arc<str>,
-    /// BODY=8BITMIME was said of it.
+    /// True if it came with BODY=8BITMIME.
     pub is_8bit: bool,
-    /// Its header needs SMTPUTF8.
+    /// True if its header needs SMTPUTF8.
     pub smtputf8: bool,
-    /// The batch that has its body and the body's length. `None`: this one. An entry that takes the place of an older one names that one's batch.
+    /// The batch with its body, and the body's length. `None`: this one. A replacement of an older entry names that
+    /// entry's batch.
     pub body: Option<(Lsn, u64)>,
-    /// Targets that are still to get it, each with its number.
+    /// Remaining targets, each with its number.
     pub targets: Vec<(u16, Target)>,
 }
 
 /// One recipient at one transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// The transport as the configuration has it.
+    /// The transport as configured.
     pub transport: Arc<str>,
     /// The address that the transport gets it for.
     pub recipient: Arc<str>,
@@ -91,7 +94,7 @@ pub struct Target {
 /// Why a target waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetTrouble {
-    /// The target. `None`: everything for the transport waits.
+    /// The target. `None`: all mail for the transport waits.
     pub key: Option<TargetKey>,
     /// The transport.
     pub transport: Arc<str>,
@@ -101,11 +104,11 @@ pub struct TargetTrouble {
     pub next_try_secs: u64,
     /// Failure of the last attempt. A panic is recorded as an ordinary failure.
     pub failure: Failure,
-    /// The end of the last attempt; a text of at most [`ERROR_BYTES_MAX`].
+    /// The error of the last attempt, at most [`ERROR_BYTES_MAX`].
     pub error: FailureReason,
 }
 
-/// Bytes of an error that are kept.
+/// Maximum bytes of an error.
 pub const ERROR_BYTES_MAX: usize = 1000;
 
 const VERSION: u8 = 1;
@@ -131,7 +134,8 @@ impl TransportEntry {
     /// The entry's payload.
     ///
     /// # Panics
-    /// An address, a transport or an error of more than 65,535 bytes, or more than 65,535 targets: all of them are checked when they come in.
+    /// An address, a transport or an error of more than 65,535 bytes, or more than 65,535 targets: all of them are
+    /// checked on input.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(256);
         out.put_u8(VERSION);
@@ -164,7 +168,7 @@ impl TransportEntry {
         out.freeze()
     }
 
-    /// Reads a payload; `None` if this version does not know it.
+    /// Decodes a payload; `None` if this version does not know it.
     pub fn decode(payload: Bytes) -> Option<Self> {
         let mut rest = Fields::of(&payload);
         if rest.u8()? != VERSION {

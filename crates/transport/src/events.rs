@@ -12,7 +12,7 @@ use crate::work::{LostMail, Note};
 pub struct TransportEvents(pub(crate) Arc<dyn Fn(TransportEvent) + Send + Sync>);
 
 impl TransportEvents {
-    /// Calls `tell` for each event, on the thread where it happens.
+    /// Calls `tell` for each event, on the thread of its cause.
     pub fn new(tell: impl Fn(TransportEvent) + Send + Sync + 'static) -> Self {
         TransportEvents(Arc::new(tell))
     }
@@ -32,19 +32,19 @@ pub enum TransportEvent {
     Failed {
         /// Where.
         transport: Arc<str>,
-        /// The batch of the spool that has the body.
+        /// The transport.
         id: u64,
         /// The recipient.
         recipient: Arc<str>,
         /// Attempts so far.
         attempts: u32,
-        /// How.
+        /// The kind of failure.
         failure: Failure,
-        /// The attempt before, if there was one since the opening, ended in another way.
+        /// True if the previous attempt since the opening, if any, ended differently.
         is_new: bool,
-        /// The end of the attempt.
+        /// The error of the attempt.
         error: Arc<str>,
-        /// When it is tried again.
+        /// Time until the retry.
         pause: Duration,
     },
     /// Outcomes cannot be recorded, so nothing more is delivered.
@@ -53,25 +53,26 @@ pub enum TransportEvent {
         unrecorded: u64,
         /// Why.
         why: Arc<str>,
-        /// It stays so until the spool is opened again.
+        /// True if that lasts until the spool is reopened.
         is_final: bool,
     },
-    /// It is recorded again, and delivery goes on.
+    /// Outcomes are recorded again, and delivery continues.
     RecordedAgain,
-    /// The transport takes no mail now.
+    /// The transport accepts no mail now.
     Unavailable {
-        /// Where.
+        /// The transport.
         transport: Arc<str>,
         /// Failures in a row.
         attempts: u32,
         /// Why.
         error: Arc<str>,
-        /// When it is tried again.
+        /// Time until the retry.
         pause: Duration,
         /// For the first time since it failed, a message was tried that is older than [`Config::max_age`](crate::Config::max_age).
         is_overdue: bool,
     },
-    /// A refusal could not be told to anybody; it is tried again. With others it may be so, too: at most one event a minute.
+    /// The sender could not be notified of a refusal; it is retried. Others may be affected, too: at most one event a
+    /// minute.
     NotTold {
         /// The batch of the spool that has the body of the refused message.
         id: u64,
@@ -80,9 +81,9 @@ pub enum TransportEvent {
     },
     /// The body of a message is lost: it was given up for one target.
     Lost(LostMail),
-    /// It takes mail again.
+    /// It accepts mail again.
     Recovered {
-        /// Where.
+        /// The transport.
         transport: Arc<str>,
     },
 }

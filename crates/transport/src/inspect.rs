@@ -1,4 +1,4 @@
-//! A look at the stream of the transports from outside, also while a server has the spool open: which mail waits, and why.
+//! Reads the transports' stream from outside, even while a server has the spool open: waiting mail, with reasons.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -28,13 +28,13 @@ pub struct UnreachedTarget {
     pub number: u16,
     /// The target.
     pub target: Target,
-    /// Why, if it was tried in vain; otherwise the message is on its way, or held.
+    /// The error, after a failed attempt; otherwise the message is in flight, or held.
     pub trouble: Option<TargetTrouble>,
     /// Held: it is unknown if the target has its message.
     pub is_uncertain: bool,
 }
 
-/// The messages that wait for transports, in the order in which they came. Changes nothing.
+/// The messages waiting for transports, in order of arrival. Changes nothing.
 ///
 /// # Errors
 /// An error of the file system.

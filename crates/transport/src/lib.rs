@@ -1,9 +1,10 @@
-//! Durable delivery to places that are no Maildir: programs, mbox files, LMTP servers.
+//! Durable delivery to programs, mbox files and LMTP servers.
 //!
-//! For any server that keeps mail in a spool. All of them together are one stream of it; each has a queue, retries and a bound of its own, so one that hangs
-//! or fails holds up nobody else. Each target gets a message at least once: a kill between the delivery and its note in the spool has it delivered again.
+//! For any server that keeps mail in a spool. All of them share one stream; each has its own queue, retries and limit,
+//! so that a hanging or failing one does not delay others. Each target gets a message at least once: after a kill
+//! between the delivery and its record in the spool, it is delivered again.
 //!
-//! It runs programs and writes files with the rights of the process, and does not know who may configure them: its user sees to that.
+//! It runs programs and writes files with the rights of the process; the caller decides who may configure them.
 #![warn(missing_docs)]
 
 mod attempts;

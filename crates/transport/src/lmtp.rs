@@ -1,4 +1,4 @@
-//! Hands messages to an LMTP server, several over one connection.
+//! Delivers messages to an LMTP server, several over one connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Session {
         Session { client: None, host_name: host_name.to_owned(), patience, memory, memory_kib }
     }
 
-    /// Hands over one message for all its recipients.
+    /// Delivers one message for all its recipients.
     pub async fn deliver(&mut self, work: &Work, reader: MessageReader) -> Vec<Outcome> {
         let all = |outcome: Outcome| vec![outcome; work.targets.len()];
         // A body larger than all memory there is comes alone.
@@ -145,5 +145,5 @@ fn is_lost_before(outcome: &Outcome, stage: Stage) -> bool {
 }
 
 const CONNECT_MAX: Duration = Duration::from_secs(30);
-/// Patience for the reply to QUIT, which decides nothing.
+/// Timeout of the reply to QUIT, which may be missing.
 const QUIT_PATIENCE: Duration = Duration::from_secs(5);

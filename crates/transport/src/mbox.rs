@@ -30,15 +30,16 @@ pub(crate) struct Append<'a> {
 pub(crate) enum AppendError {
     /// The message cannot be read.
     Body(io::Error),
-    /// The file cannot be locked or written; as it was before.
+    /// The file cannot be locked or written; it is unchanged.
     File(String),
 }
 
 impl Append<'_> {
-    /// Appends the message and syncs it. `begin` is called with the file's length and has to make that durable, before the first byte is written.
+    /// Appends the message and syncs it. `begin` is called with the file's length and must make it durable, before the
+    /// first byte is written.
     ///
     /// # Errors
-    /// See [`AppendError`]: the file ends where it did.
+    /// See [`AppendError`]: the file is unchanged.
     pub fn run(&self, begin: &mut dyn FnMut(u64) -> Result<(), String>) -> Result<(), AppendError> {
         let file_error = |error: io::Error| AppendError::File(format!("{}: {error}", self.path.display()));
         let deadline = Instant::now() + self.lock_time;
@@ -93,7 +94,7 @@ impl Append<'_> {
         each(&out)
     }
 
-    /// Looks for what an attempt has left that was cut short, and takes it off the file.
+    /// Finds the remains of an interrupted append, and truncates the file before them.
     fn cut_off(&self, file: &File, begun: u64) -> Result<Found, AppendError> {
         let file_error = |error: io::Error| AppendError::File(format!("{}: {error}", self.path.display()));
         let len = file.metadata().map_err(file_error)?.len();
@@ -135,7 +136,7 @@ impl Append<'_> {
 enum Found {
     /// The whole message: only the sync is missing.
     Whole,
-    /// No part of the message is there now.
+    /// The file contains no part of the message now.
     Other,
 }
 
@@ -160,7 +161,7 @@ fn sync(file: &File, path: &Path, with_name: bool) -> io::Result<()> {
     }
 }
 
-/// Opens and locks the file, and says whether it was made. Another program may move it away meanwhile.
+/// Opens and locks the file; true if it was created. Another program may move it away meanwhile.
 fn open_locked(path: &Path, deadline: Instant) -> io::Result<(File, bool)> {
     loop {
         let is_there = std::fs::symlink_metadata(path).is_ok();
@@ -189,7 +190,7 @@ fn open_locked(path: &Path, deadline: Instant) -> io::Result<(File, bool)> {
     }
 }
 
-/// `PATH.lock`, as other mail programs make it. Where it may not be made, the file's own lock has to do.
+/// `PATH.lock`, as in other mail programs. Where it cannot be created, the file's own lock is used.
 struct DotLock(Option<PathBuf>);
 
 impl DotLock {
@@ -230,7 +231,7 @@ impl Drop for DotLock {
     }
 }
 
-/// Its process is gone, or it does not name one and is old.
+/// True if its process has ended, or it names none and is old.
 fn is_stale(lock: &Path) -> bool {
     let content = std::fs::read_to_string(lock).unwrap_or_default();
     if let Some(pid) = content.trim().parse().ok().and_then(Pid::from_raw) {
@@ -242,7 +243,7 @@ fn is_stale(lock: &Path) -> bool {
 }
 
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
-/// A lock of nobody known is broken after this time.
+/// Age after which a lock without a known process is broken.
 const LOCK_AGE_MAX: Duration = Duration::from_secs(300);
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use posthaste_spool::{Entry, Lsn};
 use crate::entry::Failure;
 use crate::reason::FailureReason;
 
-/// Hears what becomes of targets. Called by workers: must not block.
+/// Receives the outcomes of targets. Called by workers: must not block.
 pub trait TransportObserver: Debug + Send + Sync {
     /// Called when targets have the message. The returned entry goes into the batch that records it: a power cut
     /// loses both or neither. If it loses both, the targets are delivered and reported again.
@@ -17,21 +17,22 @@ pub trait TransportObserver: Debug + Send + Sync {
     /// The batch with the entry for this many targets was refused.
     fn lost(&self, targets: u64);
 
-    /// They cannot be delivered now, and are tried again: told once for each target since the opening, and again if it fails in another way.
+    /// They cannot be delivered now, and are retried. Called once for each target since the opening, and again after a
+    /// different failure.
     fn waits(&self, targets: Vec<TargetId>, failure: Failure, error: FailureReason);
 
-    /// The body of its message is lost, or an operator has dropped it. It is not tried again.
+    /// The body of its message is lost, or an operator has dropped it. No retry.
     fn given_up(&self, target: TargetId, error: Arc<str>);
 }
 
-/// Names one target of a message.
+/// Identifies one target of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetId {
     /// The batch that has the message's body.
     pub message: Lsn,
     /// Its number among the message's targets for transports.
     pub number: u16,
-    /// The transport as the configuration has it.
+    /// The transport as configured.
     pub transport: Arc<str>,
     /// The address that the transport gets it for.
     pub recipient: Arc<str>,

@@ -16,7 +16,8 @@ use crate::body::{PIECE_BYTES, ToLf, failed, prefix};
 use crate::entry::{Deliver, Target};
 use crate::work::Outcome;
 
-/// Runs it to its end, or until `patience` is over; then its process group is killed. No shell, no descriptors but the standard ones, an environment of its own.
+/// Runs it to its end, or until `patience` is over; then kills its process group. No shell, only the standard
+/// descriptors, and its own environment.
 pub(crate) async fn run(
     arguments: &[String],
     deliver: &Deliver,
@@ -80,7 +81,8 @@ pub(crate) async fn run(
     verdict(program, status, &said)
 }
 
-/// A program and all that it has started in its group: killed when dropped, unless the program has ended. It sees the end of its input only if that was whole.
+/// A program and the processes of its group: killed on drop, unless the program has ended. It sees the end of its input
+/// only if the message was complete.
 struct Group {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -120,7 +122,7 @@ async fn write(stdin: &mut Option<ChildStdin>, reader: MessageReader) -> io::Res
     Ok(())
 }
 
-/// A program need not read all; what it made of it is told by its exit status.
+/// A program need not read all its input; its exit status tells the outcome.
 fn is_closed(written: io::Result<()>) -> io::Result<bool> {
     match written {
         Ok(()) => Ok(false),
@@ -177,7 +179,7 @@ fn environment(deliver: &Deliver, target: &Target) -> Vec<(&'static str, String)
     ]
 }
 
-/// The beginning of what a program has said.
+/// The beginning of a program's output.
 #[derive(Debug, Default)]
 struct ProgramOutput(Vec<u8>);
 
@@ -187,7 +189,7 @@ impl ProgramOutput {
         self.0.extend_from_slice(&text[..text.len().min(room)]);
     }
 
-    /// In one line, with a colon before it.
+    /// On one line, after a colon.
     fn shown(&self) -> String {
         let text = String::from_utf8_lossy(&self.0);
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -198,7 +200,7 @@ impl ProgramOutput {
 
 /// EX_DATAERR, EX_NOUSER, EX_NOHOST, EX_UNAVAILABLE, EX_NOPERM: the same message would be refused again.
 const REFUSALS: [i32; 5] = [65, 67, 68, 69, 77];
-/// Of what a program says.
+/// Maximum bytes of a program's output.
 const SAID_BYTES_MAX: usize = 500;
-/// Patience for the end of a program's output, after the program's own end.
+/// Timeout of the end of a program's output, after its exit.
 const LAST_WORDS: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The state of each message for each transport. Bookkeeping alone: it reads no clock, starts nothing and touches no disk.
+//! The state of each message at each transport. Bookkeeping only: reads no clock, starts nothing and touches no disk.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::entry::{Deliver, Failure, Target, TargetKey, TargetTrouble, TransportEntry};
 use crate::reason::FailureReason;
 
-/// Where a target stands.
+/// The state of a target.
 ///
 /// ```text
 ///              a worker takes it            it was taken
@@ -39,12 +39,13 @@ pub(crate) struct Message {
     pub carry: Carry,
 }
 
-/// The state of a message that may be written down anew.
+/// The state of a message that may be appended again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Carry {
     #[default]
     No,
-    /// Its batch is on its way. Stale: the message has changed since, and the entry of that may stand in front of the batch. So the stream does not pass it with this batch.
+    /// Its batch is in flight. Stale: the message has changed since, and that entry may precede the batch. So the
+    /// stream does not pass it with this batch.
     UnderWay { is_stale: bool },
 }
 
@@ -53,23 +54,23 @@ pub(crate) struct Job {
     pub stand: Stand,
     pub attempts: u32,
     pub begun: Option<u64>,
-    /// The end of the last attempt.
+    /// The error of the last attempt.
     pub error: Option<(Failure, FailureReason)>,
-    /// It was told that it waits.
+    /// True if it was reported as waiting.
     pub is_told: bool,
-    /// Facts to tell of its refusal.
+    /// Facts for the notice of its refusal.
     pub notice: RefusalNotice,
 }
 
 /// State of the notice about a refusal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum RefusalNotice {
-    /// It was never refused for good.
+    /// It was never permanently refused.
     #[default]
     None,
     /// Owed, with the first reply of the other side.
     Owed(Arc<str>),
-    /// In this run or an earlier one.
+    /// Sent, in this run or an earlier one.
     Told,
 }
 
@@ -78,11 +79,11 @@ pub(crate) struct Queue {
     pub transport: Result<Arc<Transport>, Arc<str>>,
     pub queued: VecDeque<TargetKey>,
     pub running: usize,
-    /// Failures in a row of the transport itself.
+    /// Consecutive failures of the transport itself.
     pub attempts: u32,
     pub blocked_until: Option<Instant>,
     pub error: Option<FailureReason>,
-    /// It was told that messages wait for longer than they may.
+    /// True if overdue messages were reported.
     pub is_overdue: bool,
     pub is_ready: bool,
     pub targets: usize,
@@ -105,25 +106,25 @@ pub(crate) enum Wake {
 pub(crate) struct Queues {
     pub config: Config,
     pub messages: BTreeMap<Lsn, Message>,
-    /// Entries that stand for messages, or say something that this version does not know.
+    /// Entries of messages, or entries unknown to this version.
     pub entries: BTreeSet<Lsn>,
     pub unknown: Vec<Lsn>,
     pub seen: Lsn,
-    /// Entries since the last time that nothing waited, or that what waits was written down anew.
+    /// Entries since nothing waited, or since waiting messages were appended again.
     pub shown: usize,
     pub queues: HashMap<Arc<str>, Queue>,
-    /// Transports that a worker may begin with.
+    /// Transports at which a worker may begin.
     pub ready: VecDeque<Arc<str>>,
     pub due: BTreeSet<(Instant, Wake)>,
     pub released: Vec<Lsn>,
-    /// Targets that owe a notice since the last look.
+    /// Targets with an owed notice since the last look.
     pub owing: Vec<TargetKey>,
-    /// Held targets of which the stream does not say so yet: until it does, it passes nothing.
+    /// Held targets that the stream does not record yet: until then, it does not advance.
     pub holds_to_record: BTreeSet<TargetKey>,
     /// Messages whose new entries the spool has refused.
     pub failed_carries: Arc<Mutex<Vec<Lsn>>>,
     pub is_changed: bool,
-    /// Targets that replay has shown as done: an entry that stands for an older one may name them.
+    /// Targets that the replay has shown as done: a replacement entry may still list them.
     pub done: Option<HashSet<TargetKey>>,
     pub workers: HashMap<u64, Worker>,
     pub next_worker: u64,
@@ -153,7 +154,7 @@ impl Queues {
         }
     }
 
-    /// The replay has ended.
+    /// True once the replay has ended.
     pub fn replayed(&mut self) {
         self.done = None;
         self.is_changed = true;
@@ -168,7 +169,7 @@ impl Queues {
         }
     }
 
-    /// An entry is shown. Returns the targets that it names although they are done.
+    /// Takes an entry. Returns its targets that are already done.
     pub fn show(&mut self, lsn: Lsn, entry: Option<TransportEntry>, body_len: u64) -> Vec<TargetKey> {
         self.seen = self.seen.max(lsn);
         self.shown += 1;
@@ -305,14 +306,14 @@ impl Queues {
         self.messages.get_mut(&body)?.jobs.get_mut(&number)
     }
 
-    /// Marks what is being written down anew of a message as stale.
+    /// Marks an entry in flight for a message as stale.
     pub fn changed(&mut self, body: Lsn) {
         if let Some(Message { carry: Carry::UnderWay { is_stale }, .. }) = self.messages.get_mut(&body) {
             *is_stale = true;
         }
     }
 
-    /// Notes of what was delivered are lost: all that wait may have had their messages.
+    /// Holds all waiting targets, as records of deliveries are lost: they may have had their messages.
     pub fn hold_all(&mut self) {
         for (body, message) in &mut self.messages {
             for (number, job) in &mut message.jobs {
@@ -322,7 +323,7 @@ impl Queues {
         }
     }
 
-    /// A target that was held is tried.
+    /// Queues a held target for an attempt.
     fn release(&mut self, key: TargetKey) {
         self.holds_to_record.remove(&key);
         let Some(job) = self.job(key).filter(|job| job.stand == Stand::Held) else { return };
@@ -336,7 +337,7 @@ impl Queues {
         }
     }
 
-    /// Makes a transport ready if a worker may begin with it.
+    /// Makes a transport ready if a worker may begin at it.
     pub fn consider(&mut self, transport: &Arc<str>) {
         let Some(queue) = self.queues.get_mut(transport) else { return };
         let may_begin = queue.transport.is_ok() && queue.blocked_until.is_none() && queue.running < queue.workers_max();
@@ -379,7 +380,7 @@ impl Queues {
         self.queues.get(transport).map_or(0, |queue| queue.bytes)
     }
 
-    /// Bytes that wait for all of them.
+    /// Bytes waiting for all transports.
     pub fn bytes(&self) -> u64 {
         self.queues.values().map(|queue| queue.bytes).sum()
     }
@@ -414,7 +415,8 @@ impl StreamState for Queues {
 }
 
 impl Queue {
-    /// Programs may well run beside each other, and a server has several connections; a file is written by one. A transport that has failed is tried by one.
+    /// Maximum workers: programs run concurrently, and a server has several connections; a file is written by one. A
+    /// transport that has failed is tried by one.
     pub fn workers_max(&self) -> usize {
         match &self.transport {
             _ if self.attempts > 0 => 1,
@@ -424,7 +426,7 @@ impl Queue {
     }
 }
 
-/// Workers at one transport.
+/// Maximum workers at one transport.
 const TRANSPORT_WORKERS_MAX: usize = 4;
-/// Bytes that a target counts beside the body.
+/// Bytes counted for a target in addition to the body.
 const TARGET_BYTES: u64 = 1024;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::entry::ERROR_BYTES_MAX;
 
-/// The end of an attempt that failed: the reply of a server, with the stage that it answers, or another error.
+/// The error of a failed attempt: a server's reply with its stage, or another error.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FailureReason {
-    /// `greeting`, `LHLO`, `MAIL`, `RCPT`, `DATA` or `message`; empty if no server said it.
+    /// `greeting`, `LHLO`, `MAIL`, `RCPT`, `DATA` or `message`; empty without a server's reply.
     pub stage: Arc<str>,
     /// The reply, or the error.
     pub text: Arc<str>,
@@ -24,7 +24,7 @@ impl FailureReason {
         if self.stage.is_empty() { self.text.clone() } else { self.to_string().into() }
     }
 
-    /// As an entry can hold it.
+    /// Truncated for an entry.
     pub(crate) fn shortened(&self) -> Self {
         let text = &self.text;
         let end = (0..=text.len().min(ERROR_BYTES_MAX)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);

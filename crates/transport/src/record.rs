@@ -1,4 +1,4 @@
-//! Makes deliveries durable. While it cannot, no more begin: they would be repeated after a restart.
+//! Makes deliveries durable. On failure no more begin: they would be repeated after a restart.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,10 +16,11 @@ use crate::entry::{TargetKey, TransportEntry};
 use crate::events::{TransportEvent, TransportEvents};
 use crate::observer::{TargetId, TransportObserver};
 
-/// Records deliveries within a budget; records that the spool refuses are kept and appended again. It does not hold the spool, whose thread calls it.
+/// Records deliveries within a budget; refused records are kept and appended again. It does not keep the spool open,
+/// whose thread calls it.
 pub(crate) struct DeliveryRecorder {
     pub budget: OutcomeBudget,
-    /// Records that the spool refused, to be appended again.
+    /// Records refused by the spool, to be appended again.
     refused: Mutex<Vec<DoneRecord>>,
     events: TransportEvents,
     observer: Option<Arc<dyn TransportObserver>>,
@@ -29,7 +30,7 @@ pub(crate) struct DeliveryRecorder {
     closed: Notify,
 }
 
-/// Targets that are done, with what the observer says of them.
+/// Finished targets, with the observer's records.
 #[derive(Debug, Clone)]
 struct DoneRecord {
     entries: Vec<Entry>,
@@ -92,7 +93,8 @@ impl Shared {
         self.recorder.budget.is_closed()
     }
 
-    /// Goes on with an act until it is done. `None`: the spool is poisoned, so the outcome cannot be recorded; no further step was made.
+    /// Continues an act until it is done. `None`: the spool is poisoned, so the outcome cannot be recorded; no further
+    /// step was made.
     pub async fn unless_poisoned<T>(&self, act: impl Future<Output = T>) -> Option<T> {
         let mut act = pin!(act);
         let mut closed = pin!(self.recorder.closed.notified());
@@ -110,7 +112,8 @@ impl Shared {
         .await
     }
 
-    /// Notes what is done, and with it what the observer has to say of what was delivered. What the spool refuses is appended again each second.
+    /// Records finished targets, together with the observer's record of deliveries. Refused records are appended again
+    /// each second.
     pub fn record_done(&self, done: Vec<TargetKey>, delivered: Vec<TargetId>) {
         let targets = done.len();
         let count = delivered.len() as u64;
@@ -133,20 +136,19 @@ impl Shared {
         self.stream.spool().append(Batch { entries, body: Body::None }, Box::new(then));
     }
 
-    /// Says in the stream which targets are held, until it has that.
+    /// Records held targets in the stream, with retries.
     pub fn record_holds(&self) {
         let holds: Vec<TargetKey> = self.queues().holds_to_record.iter().copied().collect();
         holds.chunks(KEYS_MAX).for_each(|keys| self.append(&TransportEntry::Held(keys.to_vec())));
     }
 
-    /// Appends what the spool has refused.
+    /// Appends refused records again.
     pub fn append_refused(&self) {
         let refused = std::mem::take(&mut *self.recorder.refused.lock().expect("refused records"));
         refused.into_iter().for_each(|record| self.append_record(record));
     }
 
-    /// Appends again the records that the spool refused, and reports trouble with records. Call it each second while
-    /// nothing may begin.
+    /// Appends refused records again, and reports problems. Call it each second while nothing may begin.
     pub fn look_at_records(&self) {
         self.append_refused();
         self.record_holds();
@@ -161,5 +163,5 @@ impl Shared {
     }
 }
 
-/// Targets that one entry names.
+/// Maximum targets of one entry.
 pub(crate) const KEYS_MAX: usize = 5000;

@@ -1,7 +1,7 @@
 //! Notices of refusals: *notice owed*.
 //!
-//! The entry of the first refusal of a target says that a notice is owed, and the batch of the notice clears it. So a kill, or a notice that cannot be kept now,
-//! costs nobody the word: it is made later, also after a restart.
+//! The entry of the first refusal of a target says that a notice is owed, and the batch of the notice clears it. So a
+//! kill, or a notice that cannot be stored now, loses none: it is made later, even after a restart.
 
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -22,23 +22,23 @@ use crate::workers::caught;
 
 /// Tells of messages that transports refuse.
 pub trait RefusalNotifier: Debug + Send + Sync {
-    /// Makes the notice durable, with `told` in its batch. Dropped, the future leaves both or none.
+    /// Makes the notice durable, with `told` in its batch. Dropping the future leaves both or none.
     fn tell(&self, refused: RefusedMail, told: Entry) -> Telling;
 }
 
 /// The future of [`RefusalNotifier::tell`]: true if a notice was sent, which is then recorded. An error is retried.
 pub type Telling = Pin<Box<dyn Future<Output = Result<bool, String>> + Send>>;
 
-/// A message that a transport has refused for good, for one recipient.
+/// A message that a transport has permanently refused, for one recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedMail {
     /// The batch of the spool that has the body.
     pub id: u64,
-    /// Where.
+    /// The transport.
     pub transport: Arc<str>,
     /// The recipient.
     pub recipient: Arc<str>,
-    /// The recipient as the sender has given it.
+    /// The recipient given by the sender.
     pub original: Arc<str>,
     /// The sender's address; empty for none.
     pub sender: Arc<str>,
@@ -77,7 +77,7 @@ impl Queues {
     }
 }
 
-/// Makes the notices that are owed, until the end.
+/// Makes owed notices, until the end.
 pub(crate) async fn tell_refusals(shared: Arc<Shared>) {
     let Some(notifier) = shared.config.notifier.clone() else { return std::future::pending().await };
     let mut schedule = NoticeSchedule::new(Duration::ZERO);
@@ -121,7 +121,7 @@ const IDLE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 impl Queues {
-    /// Every target that waits was refused, and somebody was told.
+    /// True if every waiting target was refused, and its notice sent.
     pub fn are_all_told(&self) -> bool {
         self.messages.values().flat_map(|message| message.jobs.values()).all(|job| job.notice == RefusalNotice::Told)
     }

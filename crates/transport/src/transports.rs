@@ -1,4 +1,4 @@
-//! The transports as a whole: opened, asked and ended.
+//! All transports: opening, queries and end.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Transports {
     }
 }
 
-/// The last handle ends it.
+/// The last handle ends the delivery.
 pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
     attached: AttachedStream,
@@ -44,24 +44,24 @@ pub(crate) struct Handle {
 pub struct TransportMessage {
     /// The sender's address; empty for none.
     pub sender: Arc<str>,
-    /// BODY=8BITMIME was said of it.
+    /// True if it came with BODY=8BITMIME.
     pub is_8bit: bool,
-    /// Its header needs SMTPUTF8.
+    /// True if its header needs SMTPUTF8.
     pub smtputf8: bool,
-    /// Where it goes: 1 to 65,535.
+    /// Its targets: 1 to 65,535.
     pub targets: Vec<Target>,
 }
 
 /// The findings of an opening.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct TransportOpenReport {
-    /// Messages that were not known to be delivered.
+    /// Messages whose delivery was not recorded.
     pub messages: usize,
-    /// Batches that cannot be read any more.
+    /// Unreadable batches.
     pub damaged: Vec<Lsn>,
     /// Batches that a later version has written. They stay in the spool.
     pub unknown: Vec<Lsn>,
-    /// Targets that are held from now on, as notes of what was delivered are lost.
+    /// Targets that are now held, as records of deliveries are lost.
     pub held: usize,
 }
 
@@ -92,7 +92,7 @@ pub struct TransportStats {
 }
 
 impl Transports {
-    /// Registers the stream and has everything in it delivered that is not known to be.
+    /// Registers the stream and delivers everything in it whose delivery is not recorded.
     ///
     /// # Errors
     /// See [`StreamOpenError`].
@@ -150,7 +150,7 @@ impl Transports {
         self.0.shared.stream.entry_of_body(TransportEntry::Deliver(deliver).encode())
     }
 
-    /// Checks if mail for a transport can be taken: not if too much waits for it already, or for all of them (SMTP 452 4.2.2).
+    /// Checks that not too much mail waits for a transport, or for all of them (SMTP 452 4.2.2).
     ///
     /// # Errors
     /// Too much waits.
@@ -165,10 +165,11 @@ impl Transports {
         }
     }
 
-    /// Has targets tried that are held as nobody knows whether they have had their messages, and for which `is_meant` holds: how many. Durable when this returns. Blocks.
+    /// Releases targets that are held because their delivery is uncertain, and for which `is_meant` is true; returns
+    /// their number. Durable on return. Blocks.
     ///
     /// # Errors
-    /// The spool takes nothing. Some may be released.
+    /// The spool accepts nothing. Some may be released.
     pub fn release(&self, is_meant: &dyn Fn(&WaitingTarget) -> bool) -> Result<usize, String> {
         let held = self.queues().waiting(Instant::now());
         let held = held.iter().filter(|target| target.waits == TransportWaits::Uncertain && is_meant(target));
@@ -179,11 +180,11 @@ impl Transports {
         Ok(keys.len())
     }
 
-    /// Drops targets that are held, for whatever reason, and for which `is_meant` holds: how many. They get no message, and nobody is told but the observer, of `why`. Durable
-    /// when this returns. Blocks.
+    /// Drops held targets for which `is_meant` is true; returns their number. They get no message, and only the
+    /// observer learns of it, with the reason `why`. Durable on return. Blocks.
     ///
     /// # Errors
-    /// The spool takes nothing. They are dropped all the same, as soon as it does; a restart before that brings them back.
+    /// The spool accepts nothing. They are dropped as soon as it does; an earlier restart restores them.
     pub fn drop_held(&self, is_meant: &dyn Fn(&WaitingTarget) -> bool, why: &Arc<str>) -> Result<usize, String> {
         let shared = &self.0.shared;
         let dropped = shared.queues().drop_held(Instant::now(), is_meant);
@@ -246,7 +247,7 @@ impl Drop for Handle {
     }
 }
 
-/// For files and for reading bodies: as many as there may be workers.
+/// Threads for files and for reading bodies: the maximum number of workers.
 const BLOCKING_THREADS_MAX: usize = 256;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The mail that waits, for those who ask a running server.
+//! Waiting mail, for queries to a running server.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::queues::{Queues, Stand};
 use crate::reason::FailureReason;
 use crate::transports::Transports;
 
-/// One recipient that waits for a transport.
+/// A recipient waiting for a transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingTarget {
     /// The batch of the spool that has the message.
     pub id: u64,
     /// Its number within the message.
     pub number: u16,
-    /// Where it goes.
+    /// The transport.
     pub transport: Arc<str>,
     /// The recipient.
     pub recipient: Arc<str>,
@@ -33,7 +33,7 @@ pub struct WaitingTarget {
     pub attempts: u32,
     /// The cause of its wait.
     pub waits: TransportWaits,
-    /// How the last attempt ended, or why there was none.
+    /// The error of the last attempt, or why there was none.
     pub why: Option<Arc<str>>,
 }
 
@@ -46,14 +46,14 @@ pub enum TransportWaits {
     Running,
     /// The next try.
     Retry(Duration),
-    /// Somebody who looks at it; the next try comes then.
+    /// Held for an operator; the next attempt comes after this time.
     Held(Duration),
     /// An operator's decision: it is unknown if the target has its message. It is not tried.
     Uncertain,
 }
 
 impl Transports {
-    /// Shows what waits, in the order of the messages, until `show` breaks.
+    /// Passes waiting targets to `show`, in message order, until it breaks.
     pub fn waiting(&self, show: &mut dyn FnMut(WaitingTarget) -> ControlFlow<()>) {
         // What is shown may take long to be read.
         let all = self.queues().waiting(Instant::now());
@@ -62,7 +62,7 @@ impl Transports {
 }
 
 impl Queues {
-    /// Takes out those that are held and meant: no worker has them.
+    /// Removes matching held targets: no worker has them.
     pub fn drop_held(&mut self, now: Instant, is_meant: &dyn Fn(&WaitingTarget) -> bool) -> Vec<TargetId> {
         let is_held =
             |target: &WaitingTarget| matches!(target.waits, TransportWaits::Uncertain | TransportWaits::Held(_));

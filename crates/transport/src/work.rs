@@ -15,17 +15,17 @@ use crate::reason::FailureReason;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Delivered,
-    /// Try it again, after a pause that doubles.
+    /// Retry after a pause that doubles.
     Failed(FailureReason),
-    /// The other side does not want it, now or ever.
+    /// The other side refuses it permanently.
     Refused(FailureReason),
-    /// The transport takes no mail now, this message or another.
+    /// The transport accepts no mail now, whatever the message.
     Unavailable(FailureReason),
-    /// The body is lost: no attempt will ever succeed. What is left of it is kept.
+    /// The body is lost: no attempt will succeed. The rest of it is saved.
     Lost(Arc<str>, Option<PathBuf>),
 }
 
-/// The work of a worker: one message, and its targets that go there together.
+/// The work of a worker: one message, and its targets to be delivered together.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
     pub transport: Arc<Transport>,
@@ -36,7 +36,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Its targets for which an attempt has ended in some way.
+    /// Its targets whose attempt has ended in this way.
     pub fn targets_with<'a>(
         &'a self,
         outcomes: &'a [Outcome],
@@ -69,11 +69,11 @@ pub(crate) enum Note {
         attempts: u32,
         due: Instant,
         failure: Failure,
-        /// The attempt before, if there was one, ended in another way.
+        /// True if the previous attempt, if any, ended differently.
         is_new: bool,
         error: FailureReason,
     },
-    /// `is_overdue`: for the first time since it failed, one of its messages was older than it may be.
+    /// `is_overdue`: for the first time since its failure, one of its messages is overdue.
     Unavailable {
         transport: Arc<str>,
         attempts: u32,
@@ -91,7 +91,7 @@ pub(crate) enum Note {
     },
 }
 
-/// A message that was given up for one target: its body in the spool is damaged, or is not there any more.
+/// A message given up for one target: its body in the spool is damaged or missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostMail {
@@ -103,6 +103,6 @@ pub struct LostMail {
     pub bytes: u64,
     /// The error.
     pub error: Arc<str>,
-    /// The file with what is left of the body, if anything is.
+    /// The file with the rest of the body, if any.
     pub kept: Option<PathBuf>,
 }

@@ -17,7 +17,7 @@ use crate::lmtp::Session;
 use crate::mbox::{Append, AppendError};
 use crate::work::{Outcome, Work};
 
-/// Starts a worker for whatever may begin, until the end.
+/// Starts workers for all permitted work, until the end.
 pub(crate) async fn schedule(shared: Arc<Shared>) {
     let mut looked = Instant::now();
     loop {
@@ -56,7 +56,8 @@ pub(crate) async fn schedule(shared: Arc<Shared>) {
     }
 }
 
-/// Starts a worker. The only place that does, so that the end of each is entered: a panic costs the message an attempt, and the transport nothing.
+/// Starts a worker. The only place that does, so that each end is handled: a panic fails an attempt, but does not
+/// affect the transport.
 fn start(shared: Arc<Shared>, worker: u64, work: Work) {
     tokio::spawn(async move {
         let panicked = caught(run(&shared, worker, work)).await.err();
@@ -79,7 +80,7 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("it does not say why").to_owned()
 }
 
-/// One worker: a message, and others for the same LMTP server over the same connection.
+/// One worker: a message, then others for the same LMTP server over the same connection.
 async fn run(shared: &Arc<Shared>, worker: u64, mut work: Work) {
     let transport = work.transport.text().clone();
     let memory = shared.lmtp_memory.clone();
@@ -97,7 +98,7 @@ async fn run(shared: &Arc<Shared>, worker: u64, mut work: Work) {
     shared.unless_poisoned(session.end()).await;
 }
 
-/// One message, for all targets of the work: more than one at an LMTP server alone.
+/// Delivers one message to all targets of the work: several only at an LMTP server.
 async fn deliver(shared: &Arc<Shared>, work: &Work, session: &mut Session) -> Vec<Outcome> {
     let reader = shared.reader(work);
     let Some(part) = work.targets.first() else { return Vec::new() };
@@ -141,8 +142,8 @@ async fn deliver(shared: &Arc<Shared>, work: &Work, session: &mut Session) -> Ve
     vec![outcome]
 }
 
-/// When a worker that waits for others is looked at again.
+/// Time until a waiting worker is checked again.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
-/// Between two looks whether what was delivered is recorded.
+/// Interval of checks that deliveries are recorded.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const IDLE_PAUSE: Duration = Duration::from_secs(60);

@@ -212,7 +212,7 @@ impl Left {
         last
     }
 
-    /// The body of a batch that has lost its front fields alone, and its head with what stands in their place.
+    /// The body of a batch that has lost only its front fields, and its head with their placeholders.
     fn mend(&mut self, lsn: u64) -> Option<Bytes> {
         let head = self.heads.get(&lsn)?.clone();
         let body = match &self.records {
@@ -251,7 +251,7 @@ impl Left {
         Ok(gone.into_iter().map(Lsn::new).collect())
     }
 
-    /// The streams, none of which has passed anything. Those that were removed for good have no name any more.
+    /// The streams at position zero. Permanently removed ones have no name any more.
     fn state(&mut self, dir: &Path) -> io::Result<State> {
         let ids: BTreeSet<u16> =
             self.heads.values().flat_map(|head| head.entries.iter().map(|entry| entry.stream)).collect();
@@ -284,7 +284,8 @@ impl Left {
         Ok(count)
     }
 
-    /// Copies each record. One that is damaged stays so, but for lost front fields, which are replaced; one that cannot be read is left out.
+    /// Copies each record. A damaged one stays damaged, except that lost front fields are replaced; an unreadable one
+    /// is left out.
     fn copy_records(&mut self, from: &ClosedRecords, mut import: RecordImport) -> io::Result<()> {
         for lsn in self.places.keys().copied().collect::<Vec<_>>() {
             let error = match self.body(lsn) {

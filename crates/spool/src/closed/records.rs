@@ -35,12 +35,12 @@ impl ClosedRecords {
         Damage { lsn: Some(Lsn::new(lsn)), place: self.place().to_owned(), what: what.to_owned() }
     }
 
-    /// Bytes of them all.
+    /// Bytes of all together.
     pub fn bytes(&self) -> u64 {
         self.medium.bytes(&self.held)
     }
 
-    /// The body region of a record, if it is damaged in its front fields alone: something else stands in their place.
+    /// The body region of a record with damage in its front fields only: placeholders replace them.
     pub fn mended(&self, lsn: u64, head: &Head) -> Option<Bytes> {
         let crc = self.medium.header(Lsn::new(lsn)).ok()?.body_crc;
         head.front().mended(&self.medium.body_again(Lsn::new(lsn)).ok()?.0, crc)
@@ -70,8 +70,8 @@ impl ClosedFileSpool {
         Ok((heads, damaged))
     }
 
-    /// Notes damaged records that are needed, and all after the last checkpoint: a record is published whole, so it
-    /// was acknowledged.
+    /// Notes damaged records that are needed, and all after the last checkpoint: records are published whole, so these
+    /// were acknowledged.
     pub(super) fn note_damaged_records(&mut self, damaged: Vec<Damage>, heads: &BTreeMap<u64, Head>) {
         let through = self.checkpoint.through;
         let cancelled = self.cancelled(heads);
@@ -81,7 +81,7 @@ impl ClosedFileSpool {
         self.damage.extend(noted);
     }
 
-    /// Notes needed records that are gone.
+    /// Notes missing records that are needed.
     pub(super) fn note_missing_records(&mut self) {
         let Some(records) = self.records.clone() else { return };
         let missing = self.state.all_needed().without(&records.held, 0..=u64::MAX);

@@ -1,4 +1,4 @@
-//! Puts right what a second copy, or the batches themselves, tell.
+//! Repairs data that a second copy, or the batches themselves, contain.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -24,9 +24,9 @@ use crate::state::State;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Repaired {
-    /// Files that are whole again.
+    /// Repaired files.
     pub files: Vec<String>,
-    /// Files that stay as they are, and why. All else was repaired.
+    /// Files that could not be repaired, with the reasons.
     pub failed: Vec<(String, String)>,
 }
 
@@ -89,7 +89,7 @@ impl ClosedFileSpool {
         write_damaged_copies(&path, &header)
     }
 
-    /// Writes an index in place of a damaged one: under another name first.
+    /// Replaces a damaged index: written under another name first.
     fn repair_index(&self, row: &PackRow) -> io::Result<()> {
         let is_lost = |window: &u64| {
             let lsns = lsns_of(*window);

@@ -1,4 +1,4 @@
-//! Reads everything that is needed.
+//! Reads all needed data.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -87,7 +87,7 @@ impl ClosedFileSpool {
         Ok(report)
     }
 
-    /// True if a record in the ring is damaged in its front fields alone.
+    /// True if a record in the ring has damage in its front fields only.
     fn has_lost_front(&self, at: usize, offset: u32, header: &RecordHeader) -> bool {
         let reader = &self.ring[at].reader;
         let head = reader.head(offset, header).ok().and_then(Head::decode);

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex};
 use crate::files;
 use crate::pack::{PackError, PackReader, index_path, pack_path};
 
-/// Packs that are kept open, two descriptors each.
+/// Maximum open packs, two descriptors each.
 pub(crate) const OPEN_MAX: usize = 128;
 
 /// An LRU of readers. A read holds the `Arc` only while it copies.
 #[derive(Debug)]
 pub(crate) struct PackCache {
     dir: PathBuf,
-    /// The one that was used last at the end.
+    /// Least recently used first.
     open: Mutex<Vec<(u64, Arc<PackReader>)>>,
 }
 
@@ -44,7 +44,7 @@ impl PackCache {
         Ok(reader)
     }
 
-    /// Closes an unneeded pack and removes its files. The next opening removes those that could not be removed.
+    /// Closes an unneeded pack and removes its files. Failed removals are left to the next opening.
     pub fn remove(&self, id: u64) {
         for path in [pack_path(&self.dir, id), index_path(&self.dir, id)] {
             let _ = files::remove(&path);

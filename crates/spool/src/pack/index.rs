@@ -1,7 +1,9 @@
-//! The index of a pack: where each record is, sorted by LSN, in blocks with a checksum each; and copies of the heads whose bodies are at least eight times as long.
+//! The index of a pack: the place of each record, sorted by LSN, in blocks with checksums; and copies of heads whose
+//! bodies are at least eight times as long.
 //!
-//! Block 0 is the header. After it lie the copies, then blocks of 127 entries and, at the end, the first LSN of each block (the fences). A look-up keeps the
-//! fences in memory and reads one block. A replay reads the copies one after the other; what is damaged among them is read from the pack.
+//! Block 0 is the header. After it lie the copies, then blocks of 127 entries and, at the end, the first LSN of each
+//! block (the fences). A look-up keeps the fences in memory and reads one block. A replay reads the copies
+//! sequentially; damaged ones are read from the pack.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -30,7 +32,7 @@ pub(crate) struct IndexEntry {
     pub body_len: u32,
     pub head_crc: u32,
     pub body_crc: u32,
-    /// Offset of the head's copy in the index, if there is one.
+    /// Offset of the head's copy in the index, if any.
     pub copy: Option<NonZeroU64>,
 }
 
@@ -59,12 +61,12 @@ const BODY_TO_HEAD_MIN: usize = 8;
 /// Encoded bytes in memory until they are written.
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 
-/// An index that is being written. Dropped before it is finished, it leaves a file that the next opening removes.
+/// An index under construction. Dropped unfinished, it leaves a file that the next opening removes.
 pub(crate) struct IndexWriter {
     file: File,
     pack: u64,
     entries: Vec<IndexEntry>,
-    /// Bytes that are not written yet, and their place.
+    /// Unwritten bytes, and their offset.
     buffer: Vec<u8>,
     at: u64,
 }
@@ -143,7 +145,7 @@ fn encode_block(entries: &[IndexEntry]) -> Vec<u8> {
     sealed_block(bytes)
 }
 
-/// The entries of a block whose checksum was right.
+/// The entries of a block with a verified checksum.
 fn decode_block(block: &[u8; BLOCK], count: usize) -> Vec<IndexEntry> {
     let u64_at = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
     let u32_at = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"));
@@ -184,7 +186,7 @@ pub(crate) struct Index {
     /// Offset of the first block of entries.
     blocks_at: u64,
     fences: Vec<u64>,
-    /// The block that was read last, and its number: a replay reads one after the other.
+    /// The last block read, and its number: a replay reads sequentially.
     last_block: Mutex<Option<(usize, Arc<[IndexEntry]>)>>,
     copies: Pieces,
 }
@@ -226,7 +228,7 @@ impl Index {
         Ok(decode_block(&bytes, count))
     }
 
-    /// The entry of a record; `None` if the pack does not have it.
+    /// The entry of a record; `None` if it is not in the pack.
     pub fn find(&self, lsn: u64) -> Result<Option<IndexEntry>, PackError> {
         let Some(number) = self.fences.partition_point(|fence| *fence <= lsn).checked_sub(1) else { return Ok(None) };
         let last = self.last_block.lock().expect("nothing panics while it is held").clone();
@@ -241,7 +243,7 @@ impl Index {
         Ok(entries.binary_search_by_key(&lsn, |entry| entry.lsn).ok().map(|nth| entries[nth]))
     }
 
-    /// The copy of a head, checked; `None` if there is none.
+    /// The verified copy of a head; `None` if there is none.
     pub fn head(&self, entry: &IndexEntry) -> Result<Option<Bytes>, PackError> {
         let Some(at) = entry.copy else { return Ok(None) };
         let head = self.copies.read(&self.file, at.get(), entry.head_len as usize).map_err(PackError::Io)?;

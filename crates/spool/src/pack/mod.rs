@@ -1,7 +1,7 @@
-//! Packs: what is still needed of batches whose place in the ring is used again.
+//! Packs: needed parts of batches whose segments in the ring are reused.
 //!
-//! `packs/<id>.pack` has a segment's format: blocks 0 and 1 hold a segment header, records follow. Beside it is `packs/<id>.index`. A record that is not in the
-//! index does not exist. A pack is never changed; cleaning writes a new one.
+//! `packs/<id>.pack` has a segment's format: blocks 0 and 1 hold a segment header, records follow. Beside it is
+//! `packs/<id>.index`. A record missing in the index does not exist. A pack is immutable; cleaning writes a new one.
 
 mod cache;
 mod index;

@@ -1,4 +1,4 @@
-//! Reads short parts of a file, most of them one after the other.
+//! Reads short parts of a file, mostly sequentially.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,8 @@ use bytes::Bytes;
 pub(crate) struct Pieces(Mutex<(u64, Bytes)>);
 
 impl Pieces {
-    /// A part of the file: out of the piece that was read last, or of the next one, which begins with it. Less than `len` where the file ends.
+    /// A part of the file: from the last piece read, or from a new one that begins with it. Shorter than `len` at the
+    /// end of the file.
     pub fn read(&self, file: &File, offset: u64, len: usize) -> io::Result<Bytes> {
         let within = |at: u64, piece: &Bytes| {
             let start = usize::try_from(offset.checked_sub(at)?).ok()?;
@@ -38,7 +39,7 @@ impl Pieces {
     }
 }
 
-/// Read at once for parts that lie close together.
+/// Bytes of one read for adjacent parts.
 pub(crate) const PIECE_BYTES: usize = 64 << 10;
-/// Read at once for a part that is far from the last one.
+/// Bytes of one read for a distant part.
 const SINGLE_BYTES: usize = 4 << 10;

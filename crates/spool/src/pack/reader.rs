@@ -34,7 +34,7 @@ impl From<PackError> for io::Error {
 }
 
 impl PackError {
-    /// A file that is not there has not been lost by a failing disk but all the same.
+    /// A missing file is not lost because of a failing disk, but lost nevertheless.
     pub fn of_missing(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |error| match error.kind() {
             io::ErrorKind::NotFound => PackError::Damaged(what),
@@ -43,7 +43,7 @@ impl PackError {
     }
 }
 
-/// A pack and its index, both open. Stays readable when the files lose their names.
+/// A pack and its index, both open. Stays readable after the files were unlinked.
 #[derive(Debug)]
 pub(crate) struct PackReader {
     path: PathBuf,
@@ -61,7 +61,8 @@ impl PackReader {
         Ok(PackReader { path, file, index, pieces: Pieces::default() })
     }
 
-    /// A record. One that the index lacks had a damaged head when the pack was made: it is looked for in the whole pack, as it may be readable now.
+    /// A record. If the index lacks it, its head was damaged when the pack was made: the whole pack is searched, as it
+    /// may be readable now.
     pub fn find(&self, lsn: u64) -> Result<Option<IndexEntry>, PackError> {
         if let Some(entry) = self.index.find(lsn)? {
             return Ok(Some(entry));
@@ -95,7 +96,7 @@ impl PackReader {
         Ok(())
     }
 
-    /// The head, checked: the copy in the index, or that of the record if no whole copy is there.
+    /// The verified head: the copy in the index, or the record's own without an intact copy.
     pub fn head(&self, entry: &IndexEntry) -> Result<Bytes, PackError> {
         match self.index.head(entry) {
             Ok(Some(head)) => Ok(head),
@@ -126,14 +127,14 @@ impl PackReader {
         self.part(offset, entry.body_len, entry.body_crc, "a body is damaged")
     }
 
-    /// The body with something in place of its front fields, if it is damaged in them alone.
+    /// The body with placeholders for its front fields, if only these are damaged.
     pub fn mended(&self, entry: &IndexEntry) -> Option<Bytes> {
         let head = Head::decode(self.head(entry).ok()?)?;
         let (raw, _) = self.body_again(entry).ok()?;
         head.front().mended(&raw, entry.body_crc)
     }
 
-    /// The body as it is on the disk, not in the page cache, also damaged; and whether its checksum matches.
+    /// The body read from the disk, bypassing the page cache, even if damaged; and true if its checksum matches.
     pub fn body_again(&self, entry: &IndexEntry) -> io::Result<(Bytes, bool)> {
         let offset = entry.offset + RECORD_HEADER as u64 + u64::from(entry.head_len);
         let bytes = read_again(&self.file, offset, entry.body_len.into())?;

@@ -1,4 +1,4 @@
-//! Writes a pack: around the page cache, in pieces of 1 MiB, one at a time.
+//! Writes a pack, bypassing the page cache, in pieces of 1 MiB, one at a time.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::files;
 use crate::pack::{IndexEntry, IndexWriter, index_path, pack_path};
 
-/// A pack that is being written. Dropped before it is finished, it leaves files that the next opening removes.
+/// A pack under construction. Dropped unfinished, it leaves files that the next opening removes.
 pub(crate) struct PackWriter {
     dir: PathBuf,
     header: SegmentHeader,
@@ -30,7 +30,7 @@ impl PackWriter {
         Ok(PackWriter { dir: dir.to_owned(), header, output, index })
     }
 
-    /// Appends a record; LSNs grow. Without a body it is one whose body is damaged, and is read as such.
+    /// Appends a record with a higher LSN. Without a body it counts as one with a damaged body.
     pub fn append(&mut self, lsn: u64, head: &[u8], body: Option<&[u8]>) -> io::Result<()> {
         let body_crc = body.map_or(CRC_OF_DAMAGED, crc32c::crc32c);
         let body = body.unwrap_or_default();
@@ -55,12 +55,12 @@ impl PackWriter {
         self.output.len
     }
 
-    /// The LSN of the first record; there is one.
+    /// The LSN of the first record, which must exist.
     pub fn first(&self) -> u64 {
         self.index.entries()[0].lsn
     }
 
-    /// The LSN of the last record; there is one.
+    /// The LSN of the last record, which must exist.
     pub fn last(&self) -> u64 {
         let entries = self.index.entries();
         entries[entries.len() - 1].lsn
@@ -79,19 +79,19 @@ impl PackWriter {
     }
 }
 
-/// A file that is written in whole blocks from memory that begins on one, so that direct I/O can be done.
+/// A file written in whole blocks from aligned memory, for direct I/O.
 struct Aligned {
     file: File,
     direct: Option<File>,
     buffer: Vec<u8>,
     filled: usize,
-    /// Bytes so far, those in the buffer included.
+    /// Bytes so far, including the buffer.
     len: u64,
 }
 
 /// Not that of no bytes, which is 0.
 const CRC_OF_DAMAGED: u32 = 1;
-/// Bytes that go to the device at once.
+/// Bytes of one write to the device.
 const PIECE: usize = 1 << 20;
 
 impl Aligned {
@@ -117,7 +117,7 @@ impl Aligned {
         Ok(())
     }
 
-    /// Zeros up to this length, which is less than a block away.
+    /// Fills with zeros up to this length, less than a block away.
     fn fill_to(&mut self, len: u64) -> io::Result<()> {
         const ZEROS: [u8; BLOCK] = [0; BLOCK];
         self.write(&ZEROS[..(len - self.len) as usize])

@@ -1,17 +1,18 @@
-//! The consequences of a commit, for who appended the batch.
+//! The consequences of a commit, for the caller of the append.
 
 use std::sync::Arc;
 
 use crate::core::{Appended, Core, Wanted};
 use crate::{AppendError, Lsn, Then};
 
-/// A batch on its way through a store, told its outcome once. A type of its own and no closure: the store puts it into what it allocates for the record anyway.
+/// A batch on its way through a store, which reports its outcome once. A type instead of a closure, so that it needs no
+/// allocation of its own.
 ///
-/// Dropped without a word, the batch was cancelled.
+/// Dropped without a report, the batch was cancelled.
 pub(crate) enum Commit {
     /// A batch of the spool's user.
     Batch { core: Arc<Core>, appended: Appended, then: Then },
-    /// A record that says that another batch was cancelled.
+    /// A record of another batch's cancellation.
     Cancel { core: Arc<Core>, cancelled: u64 },
 }
 

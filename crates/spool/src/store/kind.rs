@@ -10,12 +10,13 @@ use crate::OpenError;
 use crate::checkpoint::{CheckpointFiles, Found};
 use crate::open::RING;
 
-/// How a spool keeps its batches. All kinds keep the same promise; a spool stays of the kind that it was made as. The numbers are those of checkpoints on disk.
+/// The kind of a spool's storage. All kinds keep the same promise, and a spool never changes its kind. The numbers are
+/// those of checkpoints on disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum StoreKind {
-    /// A log of large files that are used again, one sync for all that wait.
+    /// A log of large recycled files, one sync for all waiting messages.
     #[default]
     Ring = 1,
     /// One file for each message.
@@ -29,8 +30,8 @@ pub enum StoreKind {
 impl StoreKind {
     const ALL: [StoreKind; 4] = [StoreKind::Ring, StoreKind::Files, StoreKind::Fjall, StoreKind::Rocksdb];
 
-    /// The kind of the spool in this directory, by its checkpoint: the directory of its records may be away. A spool that is being made, or has lost its checkpoint,
-    /// is told by that directory. `None` if there is no spool yet.
+    /// The kind of the spool in this directory, from its checkpoint, as the directory of its records may be missing.
+    /// Without a checkpoint, the directory of records decides. `None` without a spool.
     pub fn of(spool: &Path) -> Option<Self> {
         let on_record = match CheckpointFiles::open(spool) {
             Ok((_, Found::Valid(checkpoint), _)) => checkpoint.kind,
@@ -44,7 +45,7 @@ impl StoreKind {
         kind.map_or(0, |kind| kind as u8)
     }
 
-    /// `None` for a byte that no kind has.
+    /// `None` for an unknown byte.
     pub(crate) fn decode(byte: u8) -> Option<Option<Self>> {
         match byte {
             0 => Some(None),
@@ -71,7 +72,7 @@ impl StoreKind {
         }
     }
 
-    /// Checks that a spool in this directory could be of this kind. Changes nothing of the spool, which may be in use.
+    /// Checks that a spool in this directory could be of this kind. Read-only, so the spool may be in use.
     ///
     /// # Errors
     /// [`OpenError::OtherKind`] if the spool in this directory is of another kind; [`OpenError::NotBuilt`].

@@ -1,4 +1,5 @@
-//! Where batches lie. A kind of spool is a store; streams, needs, checkpoints, bodies and snapshots stand above it and are written once.
+//! The storage of batches. A kind of spool is a store; streams, needs, checkpoints, bodies and snapshots are built on
+//! it, once for all kinds.
 
 mod commit;
 mod files;
@@ -29,16 +30,17 @@ use crate::lsn_set::LsnSet;
 use crate::room::Room;
 use crate::{Config, Lsn, OpenError, Stats, Ticket};
 
-/// Durable records, each with a head and a body, under numbers that grow and are never used again.
+/// Durable records with a head and a body, under increasing numbers that are never reused.
 pub(crate) trait Store: Send + Sync {
-    /// The directory in the spool that holds it.
+    /// Its directory in the spool.
     fn name(&self) -> &'static str;
 
-    /// Appends a record; does not block. `then` is told on the store's own thread, in the order of the LSNs, once the record is on stable storage. A refusal is
-    /// told at once, on the caller's thread. A record that is cancelled in time drops it.
+    /// Appends a record; does not block. `then` is called on the store's own thread, in LSN order, once the record is
+    /// on stable storage. A refusal is reported at once, on the caller's thread. A record cancelled in time drops
+    /// `then`.
     fn append(&self, head: Bytes, body: Vec<Bytes>, then: Commit) -> Ticket;
 
-    /// Like [`append`](Self::append), for a record that the store's own thread owes: it goes out with the next write.
+    /// Like [`append`](Self::append), for a record owed by the store's own thread: it is part of the next write.
     fn append_first(&self, head: Bytes, then: Commit) {
         drop(self.append(head, Vec::new(), then));
     }
@@ -46,7 +48,8 @@ pub(crate) trait Store: Send + Sync {
     /// Waits until all that was appended before is durable or refused.
     fn flush(&self);
 
-    /// Shows the records from `from` on that are published, in order, cancelled ones too. What is forgotten meanwhile is left out.
+    /// Visits the published records from `from` on, in order, including cancelled ones. Skips records that are
+    /// forgotten meanwhile.
     ///
     /// # Errors
     /// See [`VisitError`].
@@ -58,16 +61,16 @@ pub(crate) trait Store: Send + Sync {
     /// See [`RecordError`].
     fn read_head(&self, lsn: Lsn) -> Result<Bytes, RecordError>;
 
-    /// A part of the body of a record, which ends with it. The checksum of all of it is compared before any of it is returned.
+    /// A part of the body of a record, cut at its end. The checksum of the whole body is verified first.
     ///
     /// # Errors
     /// See [`RecordError`].
     fn read_body(&self, lsn: Lsn, range: Range<u32>) -> Result<Bytes, RecordError>;
 
-    /// The body as it is on the disk and not in the page cache, and whether it is whole.
+    /// The body on the disk, bypassing the page cache, and true if it is intact.
     ///
     /// # Errors
-    /// See [`RecordError`]; a damaged body is none.
+    /// See [`RecordError`]; a damaged body is no error.
     fn read_body_again(&self, lsn: Lsn) -> Result<(Bytes, bool), RecordError>;
 
     /// The checksum (CRC-32C) that the body was written with.
@@ -82,7 +85,7 @@ pub(crate) trait Store: Send + Sync {
     /// Removes records that a durable checkpoint no longer needs.
     fn forget(&self, unneeded: &Unneeded);
 
-    /// Accepts nothing more until it is opened again, because a sync has failed on its device.
+    /// Accepts nothing more until it is reopened, because a sync has failed on its device.
     fn poison(&self, why: String);
 
     /// The reason, if it accepts nothing more. Takes no lock.
@@ -91,25 +94,25 @@ pub(crate) trait Store: Send + Sync {
     /// Counters of commits, and its space. The rest is zero.
     fn stats(&self) -> Stats;
 
-    /// The ring, if it is one: it alone has segments, which become packs.
+    /// The ring, if it is one: only the ring has segments, which become packs.
     fn ring(&self) -> Option<&Ring> {
         None
     }
 }
 
-/// A record as [`Store::visit`] shows it.
+/// A record, for [`Store::visit`].
 pub(crate) struct Visited {
     pub lsn: Lsn,
     /// Its checksum was right.
     pub head: Bytes,
-    /// Bytes of its body, which was not read.
+    /// Bytes of its body, which is not read.
     pub body_len: u32,
 }
 
-/// Why a visit has not shown every record.
+/// Why a visit was incomplete.
 #[derive(Debug)]
 pub(crate) enum VisitError {
-    /// Records are damaged; all others were shown.
+    /// Records are damaged; all others were visited.
     Damaged(Vec<Damage>),
     /// An error of reading.
     Io(io::Error),
@@ -118,11 +121,11 @@ pub(crate) enum VisitError {
 /// The records of a store at one moment.
 #[derive(Default)]
 pub(crate) struct Extent {
-    /// Up to where they are durable, if a checkpoint is to say so.
+    /// Their durable part, if a checkpoint records it.
     pub proof: Proof,
     /// Segments in service, if records are forgotten by these.
     pub segments: Vec<SegmentInfo>,
-    /// The records themselves, if each is forgotten by itself.
+    /// The records themselves, if single ones are forgotten.
     pub held: Option<LsnSet>,
 }
 
@@ -131,7 +134,7 @@ pub(crate) struct Extent {
 pub(crate) struct Unneeded {
     /// All in segments below this number.
     pub segments_below: u64,
-    /// And these, of a store that forgets each by itself.
+    /// And these, for a store that forgets single ones.
     pub lsns: LsnSet,
 }
 
@@ -145,18 +148,18 @@ pub(crate) struct Reopened {
     pub last: Lsn,
     /// Acknowledged records up to here are lost.
     pub lost_through: Lsn,
-    /// Batches up to here are in packs, if they are anywhere. `None`: the store has no record that says so.
+    /// Batches up to here can only be in packs. `None` if the store does not record it.
     pub packed_through: Option<u64>,
-    /// Bytes of records, and those that mail may use: what presses on intake. To be read without a lock.
+    /// Bytes of records, and the limit for mail, which determine the pressure on intake. Read without a lock.
     pub bytes_used: Arc<AtomicU64>,
     /// See `bytes_used`.
     pub usable_bytes: u64,
 }
 
-/// Why a record could not be read back.
+/// Why a record could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordError {
-    /// It never was published, or was forgotten.
+    /// It was never published, or was forgotten.
     #[error("record {0} is not in the log")]
     NotFound(Lsn),
     /// Its header or head has other bytes than were written: it is lost.
@@ -170,7 +173,7 @@ pub(crate) enum RecordError {
     Io(Lsn, io::Error),
 }
 
-/// Opens the store of a spool, or makes it.
+/// Opens or creates the store of a spool.
 ///
 /// # Errors
 /// See [`OpenError`].
@@ -188,8 +191,8 @@ pub(crate) fn open(
     }
 }
 
-/// Opens the medium of a kind that writes in groups, or makes it, and finds the records. What the last process left unsynced above `through` is durable when this
-/// returns.
+/// Opens or creates the medium of a kind that writes in groups, and finds the records. Unsynced records of the last
+/// process above `through` are durable on return.
 fn open_medium(dir: &Path, config: &Config, through: u64) -> Result<OpenedMedium, OpenError> {
     match config.kind {
         StoreKind::Ring => unreachable!("the ring writes by itself"),
@@ -203,10 +206,11 @@ fn open_medium(dir: &Path, config: &Config, through: u64) -> Result<OpenedMedium
     }
 }
 
-/// Finds the records of a spool of this kind, in its directory `dir`, without opening it as a store. `None`: the kind does not write in groups.
+/// Finds the records of a spool of this kind, in its directory `dir`, read-only. `None`: the kind does not write in
+/// groups.
 ///
 /// # Errors
-/// [`OpenError::Locked`] if the medium can be open only once, and is; errors of reading.
+/// [`OpenError::Locked`] if the medium allows one opening, and is open; errors of reading.
 pub(crate) fn look(kind: StoreKind, dir: &Path) -> Result<Option<OpenedMedium>, OpenError> {
     let at = dir.join(kind.dir());
     match kind {
@@ -218,7 +222,7 @@ pub(crate) fn look(kind: StoreKind, dir: &Path) -> Result<Option<OpenedMedium>, 
     }
 }
 
-/// False if the directory of records has never been a spool's, or what it held is gone. The ring tells that by itself.
+/// False if the directory of records was never used, or its content is lost. The ring detects that itself.
 ///
 /// # Errors
 /// Errors of reading.

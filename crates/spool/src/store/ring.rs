@@ -1,4 +1,4 @@
-//! The ring as a store: segments, recycled when a checkpoint needs none of their batches, or adopted as packs.
+//! The ring as a store: segments are recycled when a checkpoint needs none of their batches, or adopted as packs.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -17,7 +17,7 @@ use crate::room::Room;
 use crate::shared::usable_bytes;
 use crate::{AppendError, Config, Lsn, OpenError, Stats, Ticket};
 
-/// Opens the ring with what else is known of it: the checkpoint, and LSNs on record elsewhere.
+/// Opens the ring with further knowledge: the checkpoint, and LSNs recorded elsewhere.
 pub(crate) fn open(
     dir: &Path,
     config: &Config,
@@ -69,7 +69,7 @@ pub(crate) fn damage_of(found: &posthaste_ring::RingDamage) -> Damage {
     Damage { lsn: found.lsns.map(|(first, _)| first.into()), place, what }
 }
 
-/// Events of the ring, told on its own thread.
+/// Events of the ring, reported on its own thread.
 fn events(core: &Arc<Core>, config: &Config) -> posthaste_ring::RingEvents {
     let core = core.clone();
     let events = config.events.clone();
@@ -88,7 +88,7 @@ fn told(then: Commit) -> impl FnOnce(Result<posthaste_ring::Lsn, posthaste_ring:
     move |outcome| then.tell(outcome.map(Lsn::from).map_err(AppendError::from))
 }
 
-/// Each method of the ring that has the same name is its own.
+/// Delegates to the ring's methods of the same names.
 impl Store for Ring {
     fn name(&self) -> &'static str {
         RING

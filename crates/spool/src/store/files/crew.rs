@@ -1,4 +1,4 @@
-//! Threads that write and sync files beside each other: one sync at a time would leave the disk waiting.
+//! Threads that write and sync files concurrently: one sync at a time would leave the disk idle.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -45,7 +45,7 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    /// Writes all and returns them in the order of their LSNs. The caller works, too; a thread that cannot be started is one less.
+    /// Writes all and returns them in LSN order. The caller works, too; a thread that fails to start is left out.
     pub fn write(&mut self, jobs: Vec<Job>) -> Vec<Drafted> {
         while self.threads.len() < THREADS_MAX.min(jobs.len().saturating_sub(1)) {
             let of_thread = self.jobs.clone();
@@ -112,5 +112,5 @@ impl Jobs {
     }
 }
 
-/// Beside the writer. A disk with one queue has enough of them, and each is asleep without work.
+/// Threads in addition to the writer. They saturate a disk with one queue, and sleep without work.
 const THREADS_MAX: usize = 15;

@@ -12,15 +12,15 @@ use super::record::HIDDEN;
 use crate::files::OWNER;
 use crate::store::groups::WriteError;
 
-/// A file whose bytes are on stable storage, and that no record has yet. Dropped without a name it is gone, or is removed by the next opening.
+/// A synced file that is no record yet. Dropped without a name it vanishes, or is removed by the next opening.
 pub(crate) enum RecordDraft {
     Nameless(NamelessFile),
-    /// A file system without nameless files gives it a name that no record has.
+    /// On a file system without unnamed files it has a temporary name.
     Hidden(File, String),
 }
 
 impl RecordDraft {
-    /// Writes all and makes it durable.
+    /// Writes all octets and makes them durable.
     ///
     /// # Errors
     /// [`WriteError`].
@@ -64,10 +64,11 @@ impl RecordDraft {
         }
     }
 
-    /// Gives it its name, which is durable after a sync of the directory.
+    /// Names it; durable after a sync of the directory.
     ///
     /// # Errors
-    /// Errors of `linkat` and `rename`. Without /proc, and without the right to name a file by its descriptor, this record fails and later ones get a hidden name.
+    /// Errors of `linkat` and `rename`. Without /proc, and without the right to name a file by its descriptor, this
+    /// record fails and later ones get a temporary name.
     pub fn publish(self, dir: &File, name: &str) -> io::Result<()> {
         match self {
             RecordDraft::Nameless(nameless) => match nameless.link(dir, name)? {

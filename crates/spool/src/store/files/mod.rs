@@ -1,6 +1,8 @@
-//! One file for each record: for comparison, for file systems that the ring does not like, and for who wants to read a spool with `ls`.
+//! One file for each record: for comparison, for file systems unsuitable for the ring, and for reading a spool with
+//! `ls`.
 //!
-//! A file has no name before its bytes are synced, so a file with a name is whole. A record counts once its directory is synced, too.
+//! A file is named after its bytes are synced, so a named file is complete. A record counts once its directory is
+//! synced, too.
 
 mod crew;
 mod draft;
@@ -45,7 +47,7 @@ pub(crate) fn open(dir: &Path, through: u64) -> Result<OpenedMedium, OpenError> 
     Ok((FilesMedium::at(dir), held))
 }
 
-/// Like [`open`], and changes nothing.
+/// Like [`open`], but changes nothing.
 ///
 /// # Errors
 /// Errors of reading.
@@ -54,7 +56,7 @@ pub(crate) fn look(dir: &Path) -> Result<OpenedMedium, OpenError> {
     Ok((FilesMedium::at(dir), held))
 }
 
-/// True if there is a directory that records lie in.
+/// True if any directory of records exists.
 ///
 /// # Errors
 /// An error of reading.
@@ -71,7 +73,7 @@ impl FilesMedium {
         RecordFile::open(&self.dir, lsn)
     }
 
-    /// Removes a directory that holds no record and gets none any more.
+    /// Removes an empty directory that gets no more records.
     fn remove_empty(&self, number: u64, is_held: &dyn Fn(RangeInclusive<u64>) -> bool) {
         // A group may have files in the last two.
         let is_written = number + 1 >= self.writes_in.load(Ordering::Acquire);

@@ -1,4 +1,4 @@
-//! A record as a file: where it lies and its bytes.
+//! A record as a file: its path and its bytes.
 //!
 //! The [header](StoredHeader), the head, the body.
 //!
@@ -19,9 +19,9 @@ use crate::lsn_set::LsnSet;
 use crate::store::RecordError;
 use crate::store::groups::{HEADER, STEP, StoredHeader};
 
-/// LSNs that share a directory. Each opening begins in a new one.
+/// LSNs in one directory. Each opening begins in a new one.
 pub(crate) const PER_DIR: u64 = STEP;
-/// Directories that share one.
+/// Directories in one parent.
 const DIRS: u64 = 1 << 12;
 /// In front of the name of a record that is not whole, on a file system without nameless files.
 pub(crate) const HIDDEN: &str = ".";
@@ -62,7 +62,7 @@ impl RecordFile {
         }
     }
 
-    /// That part of the body, after all of it was verified.
+    /// A part of the body, after verifying all of it.
     ///
     /// # Errors
     /// See [`RecordError`].
@@ -81,10 +81,10 @@ impl RecordFile {
         Ok(Bytes::from(body).slice((range.start as usize).min(end)..end))
     }
 
-    /// The body as it is on the disk, and whether it is whole.
+    /// The body on the disk, and true if it is intact.
     ///
     /// # Errors
-    /// An error of reading, except for sectors that cannot be read: they are zeros.
+    /// An error of reading, except for unreadable sectors, which are zeros.
     pub fn body_again(&self) -> Result<(Bytes, bool), RecordError> {
         let read = files::read_again(&self.file, self.body_at(), self.header.body_len.into());
         let body = read.map_err(|error| RecordError::Io(self.lsn, error))?;
@@ -97,7 +97,7 @@ impl RecordFile {
     }
 }
 
-/// A file that ends too early was cut.
+/// Reads at an offset. A file that ends too early was truncated.
 fn read_at(file: &File, lsn: Lsn, bytes: &mut [u8], offset: u64) -> Result<(), RecordError> {
     file.read_exact_at(bytes, offset).map_err(|error| match error.kind() {
         io::ErrorKind::UnexpectedEof => RecordError::HeadDamaged(lsn),
@@ -124,10 +124,10 @@ pub(crate) fn path_of(dir: &Path, lsn: u64) -> PathBuf {
     dir_of(dir, dir_number(lsn)).join(name_of(lsn))
 }
 
-/// The records that have a file in its place, and files of writes that did not end.
+/// The records with a file in place, and files of unfinished writes.
 ///
 /// # Errors
-/// An error of reading a directory, except that it is not there.
+/// An error of reading a directory. A missing one is no error.
 pub(crate) fn list(dir: &Path) -> io::Result<(LsnSet, Vec<PathBuf>)> {
     let mut found = LsnSet::default();
     let mut unfinished = Vec::new();

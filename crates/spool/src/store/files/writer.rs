@@ -1,4 +1,4 @@
-//! Writes groups of records: their bytes are synced beside each other, then they get their names in order, then each directory is synced once.
+//! Writes groups of records: syncs their bytes concurrently, names them in order, then syncs each directory once.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::store::groups::{GroupWriter, NewRecord, WriteError};
 pub(super) struct FilesWriter {
     medium: Arc<FilesMedium>,
     crew: Crew,
-    /// The directories of the group, by their numbers, and the last one before.
+    /// The directories of the group, by number, and the previous one.
     dirs: BTreeMap<u64, Arc<File>>,
 }
 

@@ -33,7 +33,7 @@ impl Default for GroupCounters {
 }
 
 impl GroupCounters {
-    /// A group of records was made durable: one sync, as its waiters see it.
+    /// Counts a durable group of records as one sync.
     pub fn count_commit(&self, records: u64, bytes: u64, took: Duration) {
         let ns = took.as_nanos() as u64;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);

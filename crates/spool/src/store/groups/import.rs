@@ -1,4 +1,4 @@
-//! Writes the records of a spool that nobody has open.
+//! Writes the records of a spool under construction.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::header::StoredHeader;
 use super::medium::{GroupWriter, Medium, NewRecord, WriteError};
 use super::{GROUP_MAX, numbers};
 
-/// Records on their way into a new spool, in groups that share their syncs.
+/// Records being written to a new spool, in groups that share their syncs.
 pub(crate) struct RecordImport {
     writer: Box<dyn GroupWriter>,
     group: Vec<NewRecord>,
@@ -18,7 +18,7 @@ pub(crate) struct RecordImport {
 }
 
 impl RecordImport {
-    /// Into a medium in `dir`, which is new.
+    /// Begins in a new medium in `dir`.
     ///
     /// # Errors
     /// Errors of writing.
@@ -27,7 +27,7 @@ impl RecordImport {
         Ok(RecordImport { writer: medium.writer(0), group: Vec::new(), bytes: 0 })
     }
 
-    /// Puts in a record above the one before.
+    /// Adds a record with the next higher number.
     ///
     /// # Errors
     /// Errors of writing.
@@ -38,7 +38,7 @@ impl RecordImport {
         self.put_as(header, lsn, head, body)
     }
 
-    /// Puts in a record with the checksums that it had: one that was damaged stays so.
+    /// Adds a record with its old checksums: a damaged one stays damaged.
     ///
     /// # Errors
     /// Errors of writing.
@@ -67,5 +67,5 @@ fn io_error((WriteError::Write(error) | WriteError::Sync(error)): WriteError) ->
     error
 }
 
-/// Bytes of a group: it is held in memory.
+/// Bytes of a group, which is held in memory.
 const GROUP_BYTES: u64 = 16 << 20;

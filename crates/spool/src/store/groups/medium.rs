@@ -1,4 +1,4 @@
-//! The place of a store's records: files, or a database.
+//! The medium of a store's records: files, or a database.
 
 use std::io;
 use std::ops::{Range, RangeInclusive};
@@ -16,7 +16,7 @@ pub(crate) type OpenedMedium = (Arc<dyn Medium>, LsnSet);
 
 /// Reads and removes records.
 pub(crate) trait Medium: Send + Sync {
-    /// The writing side; its records begin at `next`. There is one at a time.
+    /// The writer; its records begin at `next`. There is one at a time.
     fn writer(self: Arc<Self>, next: u64) -> Box<dyn GroupWriter>;
 
     /// # Errors
@@ -29,19 +29,20 @@ pub(crate) trait Medium: Send + Sync {
     /// See [`RecordError`].
     fn head(&self, lsn: Lsn) -> Result<(StoredHeader, Bytes), RecordError>;
 
-    /// A part of the body, which ends with it. The checksum of all of it is compared before any of it is returned.
+    /// A part of the body, cut at its end. The checksum of the whole body is verified first.
     ///
     /// # Errors
     /// See [`RecordError`].
     fn body(&self, lsn: Lsn, range: Range<u32>) -> Result<Bytes, RecordError>;
 
-    /// The body as it is on the disk, if the medium can tell, and whether it is whole.
+    /// The body on the disk, if the medium can bypass caches, and true if it is intact.
     ///
     /// # Errors
     /// See [`RecordError`].
     fn body_again(&self, lsn: Lsn) -> Result<(Bytes, bool), RecordError>;
 
-    /// Removes records, without making that durable: an opening forgets again what came back. `is_held` tells if a range has any record left.
+    /// Removes records, not durably: an opening forgets returned ones again. `is_held` tells if any record of a range
+    /// is left.
     fn remove(&self, lsns: &LsnSet, is_held: &dyn Fn(RangeInclusive<u64>) -> bool);
 
     /// Bytes on the disk, about.
@@ -59,10 +60,10 @@ pub(crate) trait GroupWriter: Send {
         Ok(())
     }
 
-    /// Makes a group durable, whose numbers grow; returns the outcome of each.
+    /// Makes a group of ascending numbers durable; returns the outcome of each.
     ///
     /// # Errors
-    /// A sync that all share has failed: nothing of the group counts, nor does anything later.
+    /// The shared sync has failed: no record of the group counts, nor any later one.
     fn write(&mut self, group: Vec<NewRecord>) -> io::Result<Vec<Result<(), WriteError>>>;
 }
 
@@ -79,6 +80,6 @@ pub(crate) struct NewRecord {
 pub(crate) enum WriteError {
     /// The write failed, and left nothing.
     Write(io::Error),
-    /// The device may have dropped bytes of others, too.
+    /// The device may also have dropped bytes of others.
     Sync(io::Error),
 }

@@ -1,4 +1,5 @@
-//! Stores whose records one thread writes in groups: it takes all that wait, has their [`Medium`] make them durable, and calls back in order.
+//! Stores whose records one thread writes in groups: it takes all waiting ones, makes them durable in their [`Medium`],
+//! and calls back in order.
 
 mod counters;
 mod header;
@@ -38,7 +39,7 @@ pub(crate) struct GroupStore {
     writer: Option<JoinHandle<()>>,
 }
 
-/// State that the writer has, too.
+/// State shared with the writer.
 pub(crate) struct GroupShared {
     kind: StoreKind,
     medium: Arc<dyn Medium>,
@@ -53,7 +54,7 @@ pub(crate) struct GroupShared {
 }
 
 impl GroupStore {
-    /// Opens it; `open_medium` makes durable what the last process left unsynced above an LSN, and finds the records.
+    /// Opens it; `open_medium` makes unsynced records of the last process above an LSN durable, and finds the records.
     pub fn open(
         dir: &Path,
         config: &Config,
@@ -118,7 +119,7 @@ impl GroupShared {
         self.poison.get().cloned()
     }
 
-    /// Accepts nothing from now on. The first reason stays.
+    /// Accepts nothing more. The first reason stays.
     fn poison_with(&self, why: String) -> Arc<str> {
         let why: Arc<str> = why.into();
         if self.poison.set(why.clone()).is_ok() {
@@ -128,13 +129,14 @@ impl GroupShared {
     }
 }
 
-/// The damage of a spool whose directory of records is gone, `known` the last batch on record elsewhere: nobody knows how many came after it.
+/// The damage of a spool with a lost directory of records. `known`: the last batch recorded elsewhere; the number of
+/// later ones is unknown.
 pub(crate) fn records_lost(kind: StoreKind, known: u64) -> Damage {
     let what = format!("holds no records: its disk may be away (batches from {} on)", known + 1);
     Damage { lsn: Some(Lsn::new(known + 1)), place: kind.dir().to_owned(), what }
 }
 
-/// A record that is not there is damage: nobody asks for one that was forgotten.
+/// A missing record is damage: nobody requests a forgotten one.
 fn missing_is_damage<T>(read: Result<T, RecordError>) -> Result<T, RecordError> {
     read.map_err(|error| match error {
         RecordError::NotFound(lsn) => RecordError::HeadDamaged(lsn),
@@ -256,5 +258,5 @@ impl Drop for GroupStore {
 
 /// Records of a group: a medium of files has a descriptor for each until it has its name.
 const GROUP_MAX: usize = 256;
-/// Head and body of a record together.
+/// Maximum bytes of a record's head and body together.
 const RECORD_BYTES_MAX: usize = 1 << 30;

@@ -10,9 +10,9 @@ use crate::files;
 pub(crate) const NEXT: &str = "next";
 /// An opening begins at a multiple of this.
 pub(crate) const STEP: u64 = 1 << 12;
-/// LSNs between the highest that somebody else has on record and the first of a spool that took another's place.
+/// Gap between the highest LSN recorded elsewhere and the first of a replacement spool.
 const SEEN_GAP: u64 = 1 << 32;
-/// More LSNs than were given after a checkpoint.
+/// More LSNs than are ever assigned after a checkpoint.
 pub(super) const LOST_MAX: u64 = 1 << 32;
 
 /// Makes the directory of a new store. Durable when this returns.
@@ -24,8 +24,9 @@ pub(crate) fn begin(dir: &Path) -> io::Result<()> {
     write(dir, 0)
 }
 
-/// The first LSN of an opening, which is on record when this returns. A failed sync may leave records in the page cache alone. They are
-/// shown now and gone after a power cut; then no record tells that their numbers were used. Numbers of an opening are less than a group above its first, or above a durable one.
+/// The first LSN of an opening, recorded durably on return. A failed sync may leave records in the page cache only:
+/// visible now, lost after a power cut, with no other trace of their numbers. Numbers of an opening are less than a
+/// group above its first, or above a durable one.
 pub(super) fn reserve(dir: &Path, known: u64, seen: u64) -> io::Result<u64> {
     let reserved = match std::fs::read(dir.join(NEXT)) {
         Err(error) if posthaste_fsops::is_of_disk(&error) => 0,
@@ -40,7 +41,7 @@ fn write(dir: &Path, next: u64) -> io::Result<()> {
     Ok(posthaste_fsops::replace_file(&dir.join(NEXT), files::OWNER, &seal(next.to_le_bytes().to_vec()))?)
 }
 
-/// The first LSN of an opening. `known` is the highest on record here, `seen` elsewhere.
+/// The first LSN of an opening. `known` is the highest recorded here, `seen` elsewhere.
 fn next_lsn(known: u64, seen: u64) -> u64 {
     let next = if known == 0 { 1 } else { (known / STEP + 2) * STEP };
     if seen < next { next } else { (seen / STEP + 2) * STEP + SEEN_GAP }

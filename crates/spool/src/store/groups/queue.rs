@@ -12,7 +12,7 @@ use super::medium::NewRecord;
 use crate::store::Commit;
 use crate::{AppendError, Lsn};
 
-/// One record that is to be written.
+/// A record to be written.
 pub(crate) struct Waiting {
     header: StoredHeader,
     /// Head and body.
@@ -29,7 +29,7 @@ pub(crate) struct Told {
 /// Work of the writer.
 pub(crate) enum Item {
     Record(Waiting),
-    /// Told once everything before it is done.
+    /// Notified once everything before it is done.
     Flush(Sender<()>),
 }
 
@@ -38,14 +38,14 @@ impl Waiting {
         Waiting { header, parts, told: Told { fate: RecordFate::default(), then: Box::new(then) } }
     }
 
-    /// The record under its number, and who is told.
+    /// The record with its number, and the callback.
     pub fn numbered(self, lsn: u64) -> (NewRecord, Told) {
         (NewRecord { lsn, header: self.header, parts: self.parts }, self.told)
     }
 }
 
 impl Told {
-    /// Tells the outcome, unless it was cancelled. Returns whether it told.
+    /// Reports the outcome, unless it was cancelled. True if it reported.
     pub fn tell(self, outcome: Result<Lsn, AppendError>) -> bool {
         let is_decided = self.fate.decide();
         if is_decided {
@@ -75,7 +75,7 @@ impl RecordQueue {
         RecordQueue { inner: Mutex::default(), arrived: Condvar::new(), bytes_max, batch_max: batch_max.max(1) }
     }
 
-    /// Queues an item, or gives it back with the reason why not.
+    /// Queues an item, or returns it with the error.
     pub fn push(&self, item: Item) -> Result<(), (Item, AppendError)> {
         let bytes = item.bytes();
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +91,7 @@ impl RecordQueue {
         Ok(())
     }
 
-    /// Everything that waits, up to a batch; `None` once it is closed and nothing waits.
+    /// All waiting items, up to a batch; `None` once it is closed and empty.
     pub fn next(&self) -> Option<Vec<Item>> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.arrived.wait_while(inner, |inner| inner.items.is_empty() && !inner.is_closed);
@@ -102,7 +102,7 @@ impl RecordQueue {
         Some(batch).filter(|batch| !batch.is_empty())
     }
 
-    /// Takes nothing more.
+    /// Accepts nothing more.
     pub fn close(&self) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
         self.arrived.notify_all();

@@ -1,4 +1,4 @@
-//! The thread that takes all records that wait, has them made durable and calls back in the order of their LSNs.
+//! The thread that takes all waiting records, makes them durable and calls back in LSN order.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -124,7 +124,8 @@ fn refuse(records: Vec<Numbered>, error: &AppendError) {
 }
 
 impl GroupShared {
-    /// Tells an append why it has failed. After a failed sync, and after errors that nobody can explain away, nothing more is accepted.
+    /// Returns the error of a failed append. After a failed sync, and after unexplained errors, nothing more is
+    /// accepted.
     pub fn refusal(&self, error: WriteError) -> AppendError {
         let error = match error {
             WriteError::Sync(error) => return AppendError::Poisoned(self.poison_with(format!("sync failed: {error}"))),

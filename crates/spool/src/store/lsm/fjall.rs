@@ -1,5 +1,5 @@
-//! The tree of the crate `fjall`. A put is one batch: `PersistMode::SyncAll` writes it to the journal and calls fsync before anything sees it. A batch that has no
-//! end is left out by the next opening; one that has an end and a hole is refused.
+//! The tree of the crate `fjall`. A put is one batch: `PersistMode::SyncAll` writes it to the journal and calls fsync
+//! before anything sees it. The next opening skips a batch without an end, and refuses one with an end and a hole.
 
 use std::io;
 use std::path::Path;

@@ -1,11 +1,11 @@
-//! Records in an LSM tree, for comparison: heads and bodies apart, and one synced batch for a group.
+//! Records in an LSM tree, for comparison: heads and bodies separately, and one synced batch for a group.
 //!
 //! | part | key | value |
 //! | --- | --- | --- |
 //! | `heads` | LSN, big-endian | the [header](StoredHeader), the head |
 //! | `bodies`, values apart from keys | LSN, big-endian | the body; none if it is empty |
 //!
-//! After an error of its log a tree takes nothing more, so a full disk closes such a store, too.
+//! After an error of its log a tree accepts nothing more, so a full disk closes such a store, too.
 
 #[cfg(feature = "fjall")]
 pub(super) mod fjall;
@@ -26,7 +26,7 @@ use crate::{LsmDurability, Lsn, OpenError};
 
 /// A tree with two parts.
 pub(super) trait LsmTree: Send + Sync + Sized + 'static {
-    /// Opens or makes it. All that it has is durable when this returns.
+    /// Opens or creates it. All its content is durable on return.
     ///
     /// # Errors
     /// [`OpenError::Locked`] if another process has it open; [`OpenError::Log`] if it cannot be opened.
@@ -45,10 +45,10 @@ pub(super) trait LsmTree: Send + Sync + Sized + 'static {
     /// Writes all or nothing.
     ///
     /// # Errors
-    /// An error of the log: the tree takes nothing more.
+    /// An error of the log: the tree accepts nothing more.
     fn put(&self, records: Vec<LsmRecord>, durability: LsmDurability) -> io::Result<()>;
 
-    /// Removes records, if it can; not durable by itself.
+    /// Removes records if possible; not durable by itself.
     fn remove(&self, lsns: &LsnSet);
 
     /// Bytes on the disk.
@@ -81,7 +81,7 @@ struct LsmMedium<T> {
     durability: LsmDurability,
 }
 
-/// Opens or makes the tree in `dir`, and finds the records.
+/// Opens or creates the tree in `dir`, and finds the records.
 ///
 /// # Errors
 /// As [`LsmTree::open`].
@@ -128,7 +128,7 @@ impl<T: LsmTree> Medium for LsmMedium<T> {
         Ok(body.slice((range.start as usize).min(end)..end))
     }
 
-    /// By way of the caches: a tree has no other.
+    /// Reads through the caches: a tree offers nothing else.
     fn body_again(&self, lsn: Lsn) -> Result<(Bytes, bool), RecordError> {
         let header = self.header(lsn)?;
         let body = match self.get(Part::Bodies, lsn)? {
@@ -163,5 +163,5 @@ impl<T: LsmTree> GroupWriter for LsmWriter<T> {
     }
 }
 
-/// Bytes of blocks that were read: a spool reads what has just come.
+/// Bytes of cached blocks: a spool mostly reads recent records.
 const CACHE_BYTES: usize = 32 << 20;

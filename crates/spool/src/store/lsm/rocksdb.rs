@@ -1,5 +1,5 @@
-//! The tree of RocksDB: column families, bodies in blob files. A put is one batch, whose write calls fdatasync on the log before it returns. The next opening leaves
-//! out a batch at the end of the log that is not whole.
+//! The tree of RocksDB: column families, bodies in blob files. A put is one batch, whose write calls fdatasync on the
+//! log before it returns. The next opening skips an incomplete batch at the end of the log.
 
 use std::io;
 use std::path::Path;
@@ -53,7 +53,7 @@ impl LsmTree for RocksDb {
         batch.write(durability == LsmDurability::Synced).map_err(io::Error::other)
     }
 
-    /// Many neighbours as one range, which each read has to look at.
+    /// Removes many neighbours as one range, which later reads must consider.
     fn remove(&self, lsns: &LsnSet) {
         let mut batch = self.batch();
         let mut lsns = lsns.iter(0..=u64::MAX).peekable();
