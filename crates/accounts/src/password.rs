@@ -22,7 +22,7 @@ pub enum HashError {
     #[error("not a hash of Argon2, such as `posthaste password` prints")]
     Form,
     /// A check would cost so much that logins could exhaust the server.
-    #[error("a check of this hash would take too much: at most {MEMORY_KIB_MAX} KiB of memory and {PASSES_MAX} passes")]
+    #[error("a check of this hash would cost too much: at most {MEMORY_KIB_MAX} KiB of memory and {PASSES_MAX} passes")]
     Cost,
 }
 

@@ -414,7 +414,7 @@ impl Worker {
                 if let Err(error) = written {
                     tracing::error!(
                         error = error.to_string(),
-                        "cannot save the retry times of certificates: a restart tries them at once"
+                        "cannot save the retry times of certificates: a restart retries them at once"
                     );
                 }
             }

@@ -303,7 +303,7 @@ impl KnownTokens {
                 let error = self.file.error(kind).to_string();
                 // Once for each change: a later success names the next one.
                 if looks.read.take().is_some() {
-                    tracing::error!(error, "the file of tokens cannot be used: every token is refused");
+                    tracing::error!(error, "the token file is unusable: every token is refused");
                 }
                 Err(TokensUnreadable)
             }

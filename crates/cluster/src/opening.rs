@@ -42,7 +42,7 @@ pub enum ShardOpenError {
     #[error("the local spool has lost its place in the log: {0}")]
     PlaceLost(String),
     /// The log ends before this member's position: it was rolled back or recreated.
-    #[error("the log ends at position {end}, and this member has applied position {applied}")]
+    #[error("the log ends at position {end}, but this member has applied position {applied}")]
     RolledBack {
         /// The last position of the log.
         end: LogPosition,

@@ -92,7 +92,7 @@ pub enum Invalid {
         why: &'static str,
     },
     /// Records that this reader needs were cut: it was away too long, and needs seeding. No damage.
-    #[error("the log begins at position {first}, and position {position} is needed")]
+    #[error("the log begins at position {first}, but position {position} is needed")]
     Cut {
         /// The first position needed.
         position: LogPosition,

@@ -17,7 +17,7 @@ pub enum RosterError {
     #[error("{0} runs: `posthaste cluster drain` there, stop it, and try again")]
     Alive(NodeName),
     /// It can start already.
-    #[error("{0} is on the list: it may start")]
+    #[error("{0} was not removed: it may start")]
     Listed(NodeName),
     /// The engine did not answer. The change may have happened: try again, a repetition is safe.
     #[error(transparent)]

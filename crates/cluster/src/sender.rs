@@ -135,7 +135,7 @@ pub enum SenderEnd {
         epoch: u64,
     },
     /// The spool was closed, or this node became a standby, before the log was open.
-    #[error("the opening was given up")]
+    #[error("the opening was cancelled")]
     GivenUp,
 }
 

@@ -28,7 +28,7 @@ pub enum UnprovenAd {
     #[error("the resolver {0} does not say that `{name}` is signed: it does not validate DNSSEC", name = SIGNED)]
     NotSigned(IpAddr),
     /// It returned an answer with a broken signature.
-    #[error("the resolver {0} does not validate DNSSEC: {name} has a broken signature, and an answer", name = BROKEN)]
+    #[error("the resolver {0} does not validate DNSSEC: it answers for {name}, whose signature is broken", name = BROKEN)]
     NotValidated(IpAddr),
     /// No answer to a test.
     #[error("the resolver {server} has no answer for `{name}`: {why}")]

@@ -32,7 +32,7 @@ pub struct Deferral {
 #[non_exhaustive]
 pub enum Missing {
     /// All lines since the message was received were read.
-    #[error("the event log does not have it")]
+    #[error("it is not in the event log")]
     Absent,
     /// Older files were removed.
     #[error("the event log does not reach back that far")]
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(found(dir, BYTES_MAX), (texts.clone(), reach.into()), "also once they are compressed");
         // From where the message came, nothing older is of it.
         write(dir, 0, &[deferred(7, 7, 9, "its own batch")]);
-        assert_eq!(found(dir, BYTES_MAX), (texts, "the event log does not have it".into()));
+        assert_eq!(found(dir, BYTES_MAX), (texts, "it is not in the event log".into()));
         write(dir, 0, &[deferred(7, 6, 9, "x"), attempt(8, 7, 3, RelayFate::Unknown, "451 lost")]);
         assert_eq!(found(dir, BYTES_MAX).0[2], said("451 lost"));
         assert_eq!(found(dir, BYTES_MAX).1, "");

@@ -32,7 +32,7 @@ pub enum IntakeError {
     #[error("too much mail waits to be written")]
     Busy,
     /// Its sender cancelled it before it was durable.
-    #[error("the message was given up before it was durable")]
+    #[error("the message was cancelled before it was durable")]
     Cancelled,
     /// The intake was closed.
     #[error("no more mail is accepted")]

@@ -21,7 +21,7 @@ pub enum MailstoreError {
     #[error("the mailbox is read-only")]
     ReadOnly,
     /// The mailbox already exists (IMAP: NO \[ALREADYEXISTS\]).
-    #[error("there is such a mailbox")]
+    #[error("the mailbox already exists")]
     Exists,
     /// Another mailbox has that special use (IMAP: NO \[USEATTR\]).
     #[error("another mailbox has that special use")]

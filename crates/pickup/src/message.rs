@@ -40,13 +40,13 @@ pub enum PickupReadError {
     #[error("it is gone")]
     Gone,
     /// The file is no regular file, or has several names.
-    #[error("it is not a file, or has a second name")]
+    #[error("it is not a regular file, or has a second name")]
     NotAFile,
     /// We may not read it.
     #[error("the server may not read it")]
     Forbidden,
     /// Shorter or longer than its first line says.
-    #[error("it has {found} bytes and not {promised}: it is torn, or was not written to its end")]
+    #[error("it has {found} bytes instead of {promised}: it is truncated or incomplete")]
     Length {
         /// Octets after the first line.
         found: u64,

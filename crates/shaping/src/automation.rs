@@ -115,7 +115,7 @@ impl Builder {
         let built = RegexSetBuilder::new(patterns).case_insensitive(true).size_limit(SET_BYTES_MAX).build();
         all.patterns = built.map_err(|_| ShapingError::Meaning {
             section: "automation".to_owned(),
-            why: "the patterns are too many or too large together".to_owned(),
+            why: "the patterns together are too large".to_owned(),
         })?;
         Ok(all)
     }

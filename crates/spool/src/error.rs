@@ -18,7 +18,7 @@ pub enum AppendError {
     #[error("too many bytes wait to be written")]
     Busy,
     /// A local resource is missing, such as file descriptors: refuse for now, tell the operator.
-    #[error("the spool cannot go on: {0}")]
+    #[error("a local resource is missing: {0}")]
     Local(Arc<io::Error>),
     /// A write or a sync failed: nothing is accepted until the spool is reopened. It is unknown if this batch is
     /// durable.
@@ -104,7 +104,7 @@ pub enum OpenError {
 #[non_exhaustive]
 pub enum ReadError {
     /// No stream needs any part of a batch with this LSN, or it has no body.
-    #[error("no stream needs batch {0} here")]
+    #[error("no stream needs batch {0}")]
     NotFound(Lsn),
     /// The body is shorter than the range.
     #[error("the body of batch {lsn} has {len} bytes")]

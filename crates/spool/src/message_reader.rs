@@ -277,7 +277,7 @@ mod tests {
         let [memory, stored] = readers(dir.path());
         let gone = || io::Error::from(ReadError::NotFound(Lsn::new(9)));
         let lost = stored.give_up(gone()).unwrap();
-        assert_eq!((lost.why, lost.kept), ("no stream needs batch 9 here".to_owned(), None));
+        assert_eq!((lost.why, lost.kept), ("no stream needs batch 9".to_owned(), None));
         assert_eq!(memory.give_up(gone()).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert!(stored.give_up(io::ErrorKind::StorageFull.into()).is_err());
     }

@@ -33,7 +33,7 @@ pub enum Refused {
     #[error("the rate is reached")]
     Until(u64),
     /// More tokens at once than the burst allows: no time is late enough.
-    #[error("more at once than the burst of the rate")]
+    #[error("the burst of the rate allows fewer at once")]
     Never,
 }
 

@@ -59,7 +59,7 @@ pub enum ControlShardError {
     #[error("the control shard cannot be changed now: {0}")]
     Offline(String),
     /// It may be stored, now or later. Repeating it is safe in both cases.
-    #[error("the control shard did not answer, and may be changed all the same; try again: {0}")]
+    #[error("the control shard did not answer, but may have been changed; try again: {0}")]
     Unknown(String),
 }
 

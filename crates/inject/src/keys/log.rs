@@ -205,7 +205,7 @@ impl Shared {
             {
                 tracing::error!(
                     error = error.to_string(),
-                    "cannot write the keys of requests: they stay in the spool's log; retrying"
+                    "cannot save Idempotency-Keys: they stay in the spool's log; retrying"
                 );
             }
             is_failing = outcome.is_err();

@@ -28,10 +28,10 @@ pub enum MailLedgerError {
     #[error("the mailbox has no UIDs left")]
     OutOfUids,
     /// The loss counter in the file beside the table.
-    #[error("the file of skipped UIDs: {0}")]
+    #[error("cannot use the file of skipped UIDs: {0}")]
     SkipFile(std::io::Error),
     /// The thread that commits could not be started.
-    #[error("a thread for the table of mailboxes: {0}")]
+    #[error("cannot start a thread for the table of mailboxes: {0}")]
     Thread(std::io::Error),
 }
 

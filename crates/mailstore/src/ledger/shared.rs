@@ -49,7 +49,7 @@ impl Shared {
                     let error = error.to_string();
                     tracing::error!(error, "the table of mailboxes cannot be written: changes wait in the spool");
                 }
-                Ok(()) if pause.is_some() => tracing::info!("the table of mailboxes is written again"),
+                Ok(()) if pause.is_some() => tracing::info!("the table of mailboxes can be written again"),
                 _ => {}
             }
             if outcome.is_ok() {

@@ -235,7 +235,7 @@ impl MaildirAccount {
             tracing::warn!(
                 mailbox = self.inbox.as_str(),
                 folder,
-                "this folder's name is no mailbox name, or taken; it is left out, further ones are not logged"
+                "this folder's name is invalid as a mailbox name, or taken; it is left out, and further ones are not logged"
             );
         }
         known.is_utf7 = found.is_utf7;
@@ -278,7 +278,7 @@ impl MaildirAccount {
         let Some(id) = used_up else { return found };
         if let Err(error) = self.rebuild(id, true).await {
             let (mailbox, error) = (name.as_str(), error.to_string());
-            tracing::error!(mailbox, error, "the UIDs of a mailbox are used up, and it cannot be made anew now");
+            tracing::error!(mailbox, error, "the UIDs of a mailbox are used up, and it cannot be rebuilt now");
         }
         lock(&self.mailboxes).ids.get(name).copied()
     }

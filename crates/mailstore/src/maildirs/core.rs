@@ -248,7 +248,7 @@ impl MailboxCore {
             self.is_broken.store(self.is_spent.load(Ordering::Relaxed), Ordering::Relaxed);
             if first(&self.told.not_taken) {
                 let error = error.to_string();
-                tracing::error!(mailbox = directory, error, "this Maildir cannot be served; tried again at each look");
+                tracing::error!(mailbox = directory, error, "this Maildir cannot be served; retrying at each look");
             }
         })?;
         self.shared.note_account(owner);

@@ -27,7 +27,7 @@ impl MaildirAccount {
             Ok(()) => self.is_set_up.store(true, Ordering::Relaxed),
             Err(error) => {
                 let (mailbox, error) = (self.inbox.as_str(), error.to_string());
-                tracing::warn!(mailbox, error, "the usual folders cannot be made; the next login tries again");
+                tracing::warn!(mailbox, error, "the usual folders cannot be created; the next login tries again");
             }
         }
     }

@@ -49,7 +49,7 @@ impl GoneDirs {
     pub fn sweep(&self, now: SystemTime) {
         for dir in self.all() {
             if let Err(error) = dir.sweep(now, KEEP_TIME) {
-                tracing::warn!(error = error.to_string(), "files of expunged messages cannot be removed; tried again");
+                tracing::warn!(error = error.to_string(), "files of expunged messages cannot be removed; retrying");
             }
         }
     }

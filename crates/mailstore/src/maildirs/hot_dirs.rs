@@ -154,7 +154,7 @@ impl HotDirs {
                     let error = error.to_string();
                     tracing::warn!(
                         error,
-                        "cannot watch all mailboxes that are waited for (fs.inotify.max_user_watches): of others, changes by other programs are found within a second"
+                        "too few inotify watches for all open mailboxes (fs.inotify.max_user_watches): in the others, changes by other programs are found within a second"
                     );
                 }
             }

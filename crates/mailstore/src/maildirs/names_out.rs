@@ -167,7 +167,7 @@ impl<'a> NamesWriter<'a> {
             tracing::error!(
                 mailbox,
                 error,
-                "names of files cannot be made durable: until the next start they follow the flags, and the table alone keeps these"
+                "renames of mail files cannot be made durable: until the next start only the table keeps flags"
             );
         }
         synced.is_ok()

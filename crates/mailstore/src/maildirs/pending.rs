@@ -107,7 +107,7 @@ pub(super) fn finish_folders(account: &MaildirAccount) {
             Ok(()) => folder_is_done(account, id, folder.lsn),
             Err(error) => {
                 let (mailbox, error) = (folder.from.as_str(), error.to_string());
-                tracing::warn!(mailbox, error, "the directory of a deleted or renamed mailbox stays; tried again");
+                tracing::warn!(mailbox, error, "cannot remove or rename the directory of a mailbox; retrying");
             }
         }
     }
@@ -191,7 +191,7 @@ fn take_back(account: &MaildirAccount, id: u32, from: &MailboxPath, to: &Mailbox
     tracing::error!(
         mailbox,
         taken,
-        "another program has made a folder of the new name: this mailbox keeps its old one"
+        "another program has made a folder with the new name: this mailbox keeps its old name"
     );
     let mut known = lock(&account.mailboxes);
     known.ids.retain(|_, of| of.0 != id);

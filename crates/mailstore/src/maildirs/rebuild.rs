@@ -51,7 +51,7 @@ impl FolderChanges<'_> {
         self.replace(core, id);
         let (mailbox, messages) = (lock(&core.path).to_string(), rebuilt.messages);
         let (uid_validity, keeps_uids) = (rebuilt.uid_validity.get(), rebuilt.keeps_uids);
-        tracing::warn!(mailbox, messages, uid_validity, keeps_uids, "a mailbox was made anew from its files");
+        tracing::warn!(mailbox, messages, uid_validity, keeps_uids, "a mailbox was rebuilt from its files");
         Ok(rebuilt)
     }
 

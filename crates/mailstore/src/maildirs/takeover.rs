@@ -143,7 +143,7 @@ impl Takeover<'_> {
             tracing::error!(
                 mailbox,
                 next,
-                "its UIDs are used up: it gets another UIDVALIDITY, and clients load its mail again"
+                "its UIDs are used up: it gets a new UIDVALIDITY, and clients download its mail again"
             );
             found.last_validity = used_up.validity.get();
         }

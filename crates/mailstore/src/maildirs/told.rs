@@ -51,7 +51,7 @@ impl Told {
             tracing::warn!(mailbox, error, "cannot read dovecot-keywords; keywords stay as they were");
         }
         if let Some(error) = odd.same_key.as_ref().filter(|_| first(&self.same_key)) {
-            tracing::warn!(mailbox, error, "a second file of one key cannot be renamed, and is left out");
+            tracing::warn!(mailbox, error, "a second file with the same key cannot be renamed, and is left out");
         }
         match &odd.not_durable {
             Some(error) if first(&self.not_durable) => {
@@ -63,7 +63,7 @@ impl Told {
         if odd.out_of_uids && first(&self.out_of_uids) {
             tracing::error!(
                 mailbox,
-                "no UIDs left: its sessions end, and it gets another UIDVALIDITY; clients load its mail again"
+                "no UIDs left: its sessions end, and it gets a new UIDVALIDITY; clients download its mail again"
             );
         }
     }

@@ -126,7 +126,7 @@ impl TableName {
 #[non_exhaustive]
 pub enum MetaError {
     /// The disk is full. Nothing was committed, and reading works; a later commit may succeed.
-    #[error("no room for the table: {0}")]
+    #[error("the disk of the table is full: {0}")]
     NoRoom(String),
     /// The disk failed. Nothing more is committed to this file; the next commit first copies the rows of the last one
     /// into a new file.

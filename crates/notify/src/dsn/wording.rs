@@ -42,7 +42,7 @@ pub enum WordingError {
         error: io::Error,
     },
     /// A file's name is not that of a template.
-    #[error("{}: no template has this name: they are {}", path.display(), NAMES.join(", "))]
+    #[error("{}: no such template; the names are {}", path.display(), NAMES.join(", "))]
     Name {
         /// The file.
         path: PathBuf,

@@ -61,7 +61,7 @@ fn limits_of_a_destination_are_explained_without_a_server() {
     let checked = command(dir, &["config", "check"]).output().unwrap();
     assert!(String::from_utf8_lossy(&checked.stderr).contains("relay.shaping: 0.toml:2:"), "{checked:?}");
     server.signal(rustix::process::Signal::HUP);
-    server.wait_for_log("the old limits stay in force");
+    server.wait_for_log("keeping the old limits");
     assert_eq!(value(&explain(dir, &["there.example"]), "connections", "site"), "10");
     // Another file is in force without a restart.
     fs::write(dir.join("0.toml"), "[default]\nconnections = 7\n").unwrap();
@@ -121,7 +121,7 @@ fn a_destination_is_explained_as_a_pool_or_a_source_sees_it() {
     let said = "relay.shaping: shaping.toml: default: there is no source `tow`";
     assert!(String::from_utf8_lossy(&checked.stderr).contains(said), "{checked:?}");
     server.signal(rustix::process::Signal::HUP);
-    server.wait_for_log("the old limits stay in force");
+    server.wait_for_log("keeping the old limits");
     assert_eq!(value(&explain(dir, &["there.example"]), "message_rate", "site"), "5/second, burst 5");
     server.stop();
 }

@@ -238,7 +238,7 @@ fn a_spool_that_was_rebuilt_sends_nothing_again() {
     fs::rename(&spool, here.path().join("old")).unwrap();
     fs::rename(here.path().join("new"), &spool).unwrap();
     let server = Server::start_as_it_is(here.path());
-    server.wait_for_log("nobody knows whether they have had their mail");
+    server.wait_for_log("it is unknown if they have their mail");
     let waiting = list(here.path(), &[]);
     assert!(waiting.iter().all(|line| line["held_by"] == "uncertain"), "{waiting:?}");
     assert_eq!(waiting.iter().filter(|line| is_held_or_waits(line)).count(), 3, "{waiting:?}");

@@ -72,7 +72,7 @@ fn expected(name: &str, how: How) -> Option<[&'static str; 2]> {
         ("suppression.redb" | "return-paths.redb", _) => "put this file back, or remove it",
         ("meta.redb", How::Removed) => "stop the server, put it back, and start it again",
         ("meta.redb", _) => "or remove it (`rm posthaste-data/mailstore/meta.redb`",
-        ("events-00000001.jsonl", _) => "another one is begun",
+        ("events-00000001.jsonl", _) => "starting a new file",
         ("current", How::Cut) => "`posthaste index rebuild`",
         _ => return None,
     };
@@ -218,7 +218,7 @@ fn mail_for_transports_is_held_after_a_loss_until_released() {
     // Also after a restart that finds nothing wrong.
     for nth in 1..=2 {
         let server = Server::start_as_it_is(dir);
-        let told = "nobody knows whether programs";
+        let told = "it is unknown if programs";
         if nth == 1 {
             server.wait_for_log(told);
         }

@@ -30,7 +30,7 @@ fn mailboxes_are_changed_through_the_running_server() {
     assert!(listed(&mut imap).iter().any(|name| name == "Work"));
     // By the rules of IMAP.
     for (args, expected) in [
-        (["create", "Work"], "there is such a mailbox"),
+        (["create", "Work"], "the mailbox already exists"),
         (["create", "a//b"], "this cannot be the name of a mailbox"),
         (["create", "a*"], "This cannot be the name of a folder here"),
         (["delete", "INBOX"], "INBOX cannot be deleted"),

@@ -38,7 +38,7 @@ fn mail_waits_for_its_disk_and_a_command_accepts_a_new_one() {
     std::fs::create_dir(&mail).unwrap();
     let server = Server::start_as_it_is(dir.path());
     deliver(&server, "waits");
-    let line = server.wait_for_log("a mail mount is in trouble");
+    let line = server.wait_for_log("a mail mount does not work");
     let expected = format!("run `posthaste spool accept-mount {}", Path::new("posthaste-data/spool").display());
     assert!(line.contains(" ERROR ") && line.contains("found none") && line.contains(&expected), "{line}");
     assert!(is_empty(&mail));
@@ -57,7 +57,7 @@ fn mail_waits_for_its_disk_and_a_command_accepts_a_new_one() {
     std::fs::rename(&mail, &away).unwrap();
     let server = Server::start_as_it_is(dir.path());
     deliver(&server, "for the new disk");
-    server.wait_for_log("a mail mount is in trouble");
+    server.wait_for_log("a mail mount does not work");
     assert!(!mail.exists(), "it is not made where a disk was");
     server.stop();
     std::fs::create_dir(&mail).unwrap();

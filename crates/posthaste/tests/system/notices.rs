@@ -91,7 +91,7 @@ fn senders_are_told_in_the_words_of_templates() {
     write("failure.txt", "Subject: Worse\n\n${recipients}\n");
     write("delay.txt", "Subject: Later\n\nYour ${recipient}\n");
     server.signal(Signal::HUP);
-    let said = server.wait_for_log("the old templates stay in force");
+    let said = server.wait_for_log("keeping the old templates");
     assert!(said.contains("delay.txt:3: `${recipient}` cannot stand here"), "{said}");
     send("nobody@there.example", "third");
     server.wait_for_mail("here.example", "eve", 3);

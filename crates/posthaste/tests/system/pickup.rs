@@ -42,7 +42,7 @@ fn unusable_files_are_set_aside_and_others_go_on() {
     assert_eq!(names, ["large", "link", "loop", "nonsense", "remote", "some", "torn"]);
     let some = fs::read_to_string(pickup.join("refused/some")).unwrap();
     assert!(some.contains("RCPT TO:<nobody@example.org>") && !some.contains("alice"), "{some}");
-    assert!(server.wait_for_log("file=\"torn\"").contains("was not written to its end"));
+    assert!(server.wait_for_log("file=\"torn\"").contains("is truncated or incomplete"));
     assert!(server.wait_for_log("file=\"remote\"").contains("550 5.7.1"));
     // Put back by the operator, it is tried again.
     server.reload(ANYBODY);

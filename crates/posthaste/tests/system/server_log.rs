@@ -116,7 +116,7 @@ fn mail_that_waits_for_a_mailbox_is_told_of() {
     let line = server.wait_for_log("mail waits for this mailbox");
     assert!(line.contains("WARN") && line.contains("messages=1 "), "{line}");
     assert!(line.contains("example.org/a/Maildir") && line.contains("error="), "{line}");
-    let total = server.wait_for_log("mail waits, in total");
+    let total = server.wait_for_log("total of waiting mail");
     assert!(total.contains("copies=1 ") && total.contains("mailboxes=1"), "{total}");
     let shown = crate::support::command(dir.path(), &["spool", "inspect", "posthaste-data"]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();

@@ -84,10 +84,10 @@ pub enum RulesError {
     #[error("`{0}` cannot name a class")]
     Name(String),
     /// A class occurs twice, and only one of them marks the address as bad.
-    #[error("class `{0}` has two values of is_address_bad")]
+    #[error("class `{0}` has contradictory values of is_address_bad")]
     Contradiction(String),
     /// The patterns together are too large.
-    #[error("the patterns are too many or too large together")]
+    #[error("the patterns together are too large")]
     TooLarge,
 }
 

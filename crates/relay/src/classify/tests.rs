@@ -193,7 +193,7 @@ fn mistakes_are_refused() {
         (class(&format!("patterns = ['{}']", "a".repeat(1001))), "too long"),
         ("[[class]]\nname = 'other'\npatterns = []".to_owned(), "`other`"),
         ("[[class]]\nname = 'a b'\npatterns = []".to_owned(), "`a b`"),
-        ("[[class]]\nname = 'bad-address'\nis_address_bad = false\npatterns = ['x']".to_owned(), "two values"),
+        ("[[class]]\nname = 'bad-address'\nis_address_bad = false\npatterns = ['x']".to_owned(), "contradictory"),
     ] {
         let error = Classifier::new(&text).expect_err(&text).to_string();
         assert!(error.contains(said), "{text}: {error}");

@@ -70,7 +70,7 @@ impl TextSearch for IndexSearch {
                 Ok(Err(error)) => {
                     tracing::debug!(
                         error = error.to_string(),
-                        "a search of IMAP reads the mail: the index cannot be read"
+                        "the search index is unreadable: IMAP searches read the mail itself"
                     );
                     Vec::new()
                 }

@@ -66,11 +66,11 @@ impl Events {
                 tracing::error!(
                     dir,
                     file,
-                    "this file of the event log was removed or changed by another program: events in it may be lost; another one is begun"
+                    "another program removed or changed this file of the event log: events in it may be lost; starting a new file"
                 );
             }
             Notice::LeavingOut => {
-                tracing::error!(dir, "too many events wait for the event log: further ones are left out")
+                tracing::error!(dir, "too many events wait for the event log: dropping further ones")
             }
             Notice::Recording => tracing::info!(dir, "events are recorded in the event log again"),
             _ => tracing::info!(dir, "the event log is written again"),
@@ -107,7 +107,7 @@ impl Service for Events {
             };
             let (is_whole, left_out) = tokio::task::spawn_blocking(end).await.unwrap_or_default();
             if left_out > 0 {
-                tracing::warn!(events = left_out, "events were left out of the event log since the start");
+                tracing::warn!(events = left_out, "events were dropped from the event log since the start");
             }
             is_whole.then_some(()).ok_or(Unfinished("the event log is behind; the next start writes the rest"))
         })

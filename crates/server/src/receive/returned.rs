@@ -72,7 +72,7 @@ impl ReturnPath {
             Ok(bounced) => match signed.original(bounced.key) {
                 Ok(original) => Self::Ours(Returned { key: bounced.key, original }),
                 Err(error) => {
-                    tracing::error!(error = %error, "mail to a signed return path is refused for now");
+                    tracing::error!(error = %error, "mail to a signed return path is deferred");
                     Self::NotNow
                 }
             },
@@ -93,7 +93,7 @@ pub(crate) fn note(relay: &Relay, recorder: Option<&EventRecorder>, mail: &Retur
         let kind = &*said.kind;
         let status = &*said.status;
         let text = &*said.text;
-        tracing::info!(%id, number, to = recipient, kind, status, text, "mail about what was sent has come");
+        tracing::info!(%id, number, to = recipient, kind, status, text, "a bounce or complaint about sent mail has arrived");
         let bounces = relay.bounces();
         if let Some(original) = original {
             let classes = bounces.classes.now();

@@ -41,7 +41,7 @@ impl Indexing {
         if for_readers && let Err(error) = add_headers(&config.dir, &[OTHER_HEADERS.to_owned()]) {
             tracing::warn!(
                 error = error.to_string(),
-                "the index has no headers for IMAP: its searches for text read the mail itself"
+                "the index has no headers for IMAP: text searches read the mail itself"
             );
         }
         let dir = config.dir.clone();
@@ -87,7 +87,7 @@ impl Service for Indexing {
 fn run(dir: &Path, mail: PathBuf, stop: &Stop) {
     // On Linux this is the thread's own, and its children's.
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
-        tracing::debug!(error = error.to_string(), "the search index is made with normal priority");
+        tracing::debug!(error = error.to_string(), "the search index is updated at normal priority");
     }
     let update = UpdateOptions { threads: 1, memory_bytes: MEMORY_BYTES, ..UpdateOptions::default() };
     let options = WatchOptions { update, ..WatchOptions::default() };

@@ -220,10 +220,10 @@ fn tell(report: &LedgerReport, table: &Path) {
         );
     }
     if let Some((applied, last)) = other_spool {
-        tracing::error!(%applied, %last, "the spool ends before the table of mailboxes: this is another spool");
+        tracing::error!(%applied, %last, "the table of mailboxes is newer than the spool: this is another spool");
     }
     if *has_skipped {
-        tracing::error!("each mailbox leaves out 1,048,576 UIDs: some of those that were given may be lost");
+        tracing::error!("each mailbox skips 1,048,576 UIDs: some assigned ones may be lost");
     }
     if let Some(first) = unknown.first() {
         tracing::error!(

@@ -125,7 +125,7 @@ pub(crate) fn tell(found: &OpenReport) {
 pub(crate) fn log_mended(damage: &Damage) {
     let place = &damage.place;
     let what = &damage.what;
-    tracing::warn!(place, what, "a file of the spool is damaged or unreadable; it is written anew");
+    tracing::warn!(place, what, "a file of the spool is damaged or unreadable; it is rewritten");
 }
 
 /// `consumer`: owner of the lost entries.
@@ -166,7 +166,7 @@ fn write(event: SpoolEvent) {
             tracing::error!(error, "a log file of the spool cannot be made: mail that needs it is refused");
         }
         SpoolEvent::Poisoned { why } => {
-            tracing::error!(why, "stable storage failed: no mail is accepted until a restart, once its cause is gone");
+            tracing::error!(why, "stable storage failed: no mail is accepted until the cause is fixed and the server restarted");
         }
         SpoolEvent::Damage(damage) => {
             let batch = damage.lsn.map(display);

@@ -42,7 +42,7 @@ fn what_happens_to_a_spool_at_work_has_its_line_and_level() {
         ),
         (
             SpoolEvent::Poisoned { why: "EIO".into() },
-            "ERROR stable storage failed: no mail is accepted until a restart, once its cause is gone why=\"EIO\"",
+            "ERROR stable storage failed: no mail is accepted until the cause is fixed and the server restarted why=\"EIO\"",
         ),
         (
             SpoolEvent::Damage(damage(Some(9), "pack 3", "a checksum does not fit")),

@@ -109,7 +109,7 @@ impl Service for RelayService {
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
         let mut kept = Vec::new();
         if let Err(error) = self.reload_resolver(config) {
-            tracing::error!(error = error.to_string(), "cannot use the new DNS settings: the old ones stay in force");
+            tracing::error!(error = error.to_string(), "cannot use the new DNS settings; keeping the old ones");
             kept.push("dns");
         }
         self.relay.iter().for_each(|relay| kept.extend(reload(relay, config)));
@@ -138,7 +138,7 @@ pub(crate) fn reload(relay: &Relay, config: &Config) -> Vec<&'static str> {
     match config.relay.shaping_rules(config.limit_shares()) {
         Ok(rules) => relay.set_shaping(rules),
         Err(error) => {
-            tracing::error!(error = error.to_string(), "relay.shaping: the old limits stay in force");
+            tracing::error!(error = error.to_string(), "cannot load relay.shaping; keeping the old limits");
             kept.push("relay.shaping");
         }
     }
@@ -146,14 +146,14 @@ pub(crate) fn reload(relay: &Relay, config: &Config) -> Vec<&'static str> {
         Ok(routing) => relay.set_routing(&routing),
         Err(error) => {
             let error = error.to_string();
-            tracing::error!(error, "routes, TLS policies, sources and pools stay as they were");
+            tracing::error!(error, "cannot load routes, TLS policies, sources or pools; keeping the old ones");
             kept.push("routes, TLS policies, sources and pools");
         }
     }
     let section = &config.relay.bounces;
     if let Err(error) = relay.bounces().classes.load(section.classes_file.as_deref()) {
         let error = error.to_string();
-        tracing::error!(error, "the rules for classes of replies stay as they were");
+        tracing::error!(error, "cannot load the bounce rules; keeping the old ones");
         kept.push("classes of replies");
     }
     relay.set_generic(config.relay.maps.generic.map());
@@ -161,7 +161,7 @@ pub(crate) fn reload(relay: &Relay, config: &Config) -> Vec<&'static str> {
         Ok(notices) => relay.set_notices(notices),
         Err(error) => {
             let error = error.to_string();
-            tracing::error!(error, "relay.notices: the old templates stay in force");
+            tracing::error!(error, "cannot load relay.notices; keeping the old templates");
             kept.push("relay.notices");
         }
     }
@@ -324,7 +324,7 @@ fn log_uncertain(report: &RelayOpenReport, spool: &Path) {
             None => tracing::error!(
                 file,
                 what,
-                "a snapshot of the queue cannot be read: the one before and the log say the same"
+                "a snapshot of the queue cannot be read: the previous one and the log replace it"
             ),
             Some(_) => tracing::error!(file, what, "a snapshot of the queue cannot be read"),
         }
@@ -333,7 +333,7 @@ fn log_uncertain(report: &RelayOpenReport, spool: &Path) {
     if report.uncertain_recipients > 0 {
         tracing::error!(
             recipients = report.uncertain_recipients,
-            "held: nobody knows whether they have had their mail. `posthaste queue list --held` shows them, `posthaste queue release` sends them, \
+            "held: it is unknown if they have their mail. `posthaste queue list --held` shows them, `posthaste queue release` sends them, \
              `posthaste queue delete` drops them"
         );
     }

@@ -188,7 +188,7 @@ impl Observer for RelayLog {
                 tracing::error!(
                     unrecorded,
                     error,
-                    "no mail is sent to other hosts for now: what became of it cannot be recorded; trying again"
+                    "no mail is sent to other hosts for now: outcomes cannot be recorded; retrying"
                 );
             }
             RecordingState::GoesOn => tracing::info!("mail is sent to other hosts again"),
@@ -241,7 +241,7 @@ fn log(attempt: &RecipientAttempt) {
             );
         }
         AttemptResult::Unknown { .. } => {
-            tracing::warn!(%id, number, to, host, reply, class, "the other host may have it: it will be sent again");
+            tracing::warn!(%id, number, to, host, reply, class, "the connection broke after the message: the other host may have it; sending it again");
         }
         AttemptResult::Failed => tracing::info!(%id, number, to, host, reply, class, "refused for good: given up"),
         AttemptResult::Expired => tracing::info!(%id, number, to, host, reply, "too old: given up"),

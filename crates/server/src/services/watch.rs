@@ -72,12 +72,12 @@ fn report_stuck(found: Vec<StuckWorker>) {
         let seconds = found.time.as_secs();
         match found.what {
             Became::Stuck => tracing::warn!(worker, seconds, "a worker is stuck"),
-            Became::WentOn => tracing::info!(worker, seconds, "a worker that was stuck goes on"),
+            Became::WentOn => tracing::info!(worker, seconds, "a worker that was stuck continues"),
             Became::Ended => tracing::info!(worker, seconds, "a worker that was stuck has ended"),
         }
     }
     if others > 0 {
-        tracing::warn!(others, "further workers are stuck, or go on");
+        tracing::warn!(others, "further workers are stuck or continue");
     }
 }
 
@@ -189,7 +189,7 @@ mod tests {
             lines,
             [
                 format!("WARN a worker is stuck {worker} seconds=301"),
-                format!("INFO a worker that was stuck goes on {worker} seconds=400"),
+                format!("INFO a worker that was stuck continues {worker} seconds=400"),
                 format!("INFO a worker that was stuck has ended {worker} seconds=5"),
             ]
         );
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!((look(61), look(63)), (vec![stuck.to_owned()], vec![]));
         worker.pulse().step(0);
         let went_on = look(65);
-        assert!(went_on.len() == 1 && went_on[0].starts_with("INFO a worker that was stuck goes on"), "{went_on:?}");
+        assert!(went_on.len() == 1 && went_on[0].starts_with("INFO a worker that was stuck continues"), "{went_on:?}");
         assert_eq!(look(67), Vec::<String>::new());
     }
 }

@@ -222,7 +222,7 @@ fn spoil_snapshots(dir: &Path, rng: &mut Random) -> io::Result<()> {
 impl Relayed {
     fn note_start(&mut self, log: &str) {
         self.without_last += u64::from(log.contains("a snapshot of the queue cannot be read"));
-        self.uncertain += u64::from(log.contains("nobody knows whether they have had their mail"));
+        self.uncertain += u64::from(log.contains("it is unknown if they have their mail"));
     }
 
     /// Counts the held recipients. `waiting`: the queue after the last start.

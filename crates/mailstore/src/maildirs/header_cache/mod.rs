@@ -177,7 +177,7 @@ impl HeaderCache {
             }
             *state = CacheState { committing: state.committing.take(), ..CacheState::default() };
         }
-        tracing::warn!(path = %file.path.display(), error = error.0, "the cache of headers is made anew");
+        tracing::warn!(path = %file.path.display(), error = error.0, "the cache of headers was unusable: starting an empty one");
         if let Ok((database, bytes)) = CacheDatabase::create(&file.path) {
             let mut state = self.lock();
             (state.database, state.bytes) = (Some(Arc::new(database)), bytes);

@@ -17,7 +17,7 @@ pub(super) async fn renew(
     mut ended: watch::Receiver<()>,
     uid: u32,
 ) -> io::Result<()> {
-    tracing::info!(uid, all, "the operator has asked for certificates");
+    tracing::info!(uid, all, "the operator requested certificates");
     let renewed = tokio::select! {
         renewed = acme.renew(all) => renewed,
         _ = ended.changed() => Err("the server is stopping".to_owned()),

@@ -35,15 +35,15 @@ pub(super) fn perform(receiver: &Receiver, asker: &Asker, order: Option<&Cluster
         Some(ClusterOrder::Move { shard, to }) => {
             check_move(&own.status(), *shard, to.as_deref())?;
             own.move_shard(*shard, to.as_deref());
-            tracing::info!(uid = asker.uid, shard, to, "the operator has a shard go to another node");
+            tracing::info!(uid = asker.uid, shard, to, "the operator moves a shard to another node");
         }
         Some(ClusterOrder::Remove { node }) => {
             own.remove_node(node)?;
-            tracing::info!(uid = asker.uid, node, "the operator has taken a node off the list");
+            tracing::info!(uid = asker.uid, node, "the operator has removed a node");
         }
         Some(ClusterOrder::Add { node }) => {
             own.add_node(node)?;
-            tracing::info!(uid = asker.uid, node, "the operator lets a node start that was off the list");
+            tracing::info!(uid = asker.uid, node, "the operator has re-admitted a removed node");
         }
         Some(ClusterOrder::Open { shard, revision: None }) => _ = answer(as_json(&own.look_at_opening(*shard)?)),
         Some(ClusterOrder::Open { shard, revision: Some(revision) }) => {
@@ -65,7 +65,7 @@ pub(super) async fn drain(
     let node = node_of(&receiver).cloned();
     // It holds nothing up at the server's end.
     drop(receiver);
-    tracing::info!(uid, "the operator has this node give its shards away");
+    tracing::info!(uid, "the operator drains this node: it gives its shards away");
     let drained = tokio::select! {
         drained = async { give_away(node?).await } => drained,
         _ = ended.changed() => Err("the server is stopping".to_owned()),

@@ -249,7 +249,7 @@ mod tests {
         );
         std::fs::write(log.join(posthaste_events::file_name(4)), line).unwrap();
         let found = ["mx.there.example: 450 4.2.1 busy\nagain", "mailbox_full", ""].map(str::to_owned);
-        let absent = unknown("the event log does not have it");
+        let absent = unknown("it is not in the event log");
         assert_eq!(shown(of.clone(), Some(&log)), [absent, found.clone(), untried.clone()]);
         assert_eq!(shown(Which { number: Some(1), ..of }, Some(&log)), [found]);
         assert_eq!(shown(Which::default(), Some(&log)), vec![untried; 3], "a list of many keeps to memory");

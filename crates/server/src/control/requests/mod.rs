@@ -234,7 +234,7 @@ async fn serve(stream: UnixStream, doors: Doors) -> io::Result<()> {
     }
     if let Ok(SentRequest(Request::Reload {})) = serde_json::from_str(&line) {
         let last = ask_for_reload(&reload).await.unwrap_or_else(|error| json!({ "error": error }));
-        tracing::info!(uid, "the operator has asked for a reload");
+        tracing::info!(uid, "the operator requested a reload");
         return write.write_all(format!("{last}\n").as_bytes()).await;
     }
     if let Ok(SentRequest(Request::Acme { all })) = serde_json::from_str(&line) {
@@ -532,7 +532,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
 fn forget_mailbox(receiver: &Receiver, mailbox: &str) -> Outcome {
     let deadline = std::time::Instant::now() + PATIENCE;
     receiver.destinations().forget_mailbox(mailbox, deadline)?;
-    tracing::info!(mailbox, "mail accepted for a removed mailbox until now is not delivered any more");
+    tracing::info!(mailbox, "mail accepted so far for a removed mailbox will not be delivered");
     Ok(json!({ "done": 1 }))
 }
 

@@ -42,7 +42,7 @@ pub(super) fn perform(door: &dyn NodeControl, request: &Request, asker: &Asker, 
     let Asker { uid, token, .. } = asker;
     let (count, missing) = (changes.len(), spread.missing.join(", "));
     let what = kind(request);
-    tracing::info!(uid, token, what, count, missing, "the operator has changed what all nodes have in common");
+    tracing::info!(uid, token, what, count, missing, "the operator has changed settings shared by all nodes");
     let mut last = json!({ "done": count, "nodes": spread.nodes, "missing": spread.missing });
     if matches!(request, Request::Suppress { .. }) {
         // Which are new differs by node.

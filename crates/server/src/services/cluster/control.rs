@@ -250,9 +250,9 @@ impl ControlFollower for Follower {
     fn trouble(&mut self, why: Option<&str>) {
         match why {
             Some(why) => {
-                tracing::warn!(why, "this node does not hear of suppressions and suspensions of the cluster now")
+                tracing::warn!(why, "this node receives no suppressions and suspensions of the cluster now")
             }
-            None => tracing::info!("this node hears of suppressions and suspensions of the cluster again"),
+            None => tracing::info!("this node receives suppressions and suspensions of the cluster again"),
         }
     }
 
@@ -369,7 +369,7 @@ fn end(relay: &Relay, scope: MailScope, of: &SharedSuspension) {
 /// Retried within a second, if this node is still the owner.
 fn tell(error: &dyn std::error::Error) {
     let error = error.to_string();
-    tracing::debug!(error, "a suspension of the cluster is not in a queue of this node yet");
+    tracing::debug!(error, "a suspension of the cluster is not applied to a queue of this node yet");
 }
 
 fn by(of: &SharedSuspension) -> Originator {

@@ -288,7 +288,7 @@ fn answered<T>(until: Instant, ask: impl Fn() -> Result<T, Unopened>) -> Result<
         match ask() {
             Ok(answer) => return Ok(answer),
             Err(Unopened::Silent(why)) if Instant::now() < until => {
-                tracing::warn!(why, "the engine is asked again");
+                tracing::warn!(why, "the engine does not answer; asking again");
                 std::thread::sleep(Duration::from_secs(1));
             }
             Err(Unopened::Silent(why)) => return Err(ServeError::Cluster(why)),

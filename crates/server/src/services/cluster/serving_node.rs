@@ -70,7 +70,7 @@ impl Roles {
                 tracing::error!(
                     shard,
                     node,
-                    "the queue of this member differs from the owner's: it takes nothing over until it is filled anew"
+                    "the queue of this member differs from the owner's: it cannot take over until it is reseeded"
                 );
             }
             NodeNews::Stopped { shard, why } => {
@@ -82,18 +82,18 @@ impl Roles {
                 tracing::error!(
                     shard,
                     why = &**why,
-                    "this node applies nothing more of the shard, and does not take it over, before it starts again"
+                    "this member of the shard has stopped, and cannot take over until a restart"
                 );
                 // The member of a shard that has stopped stops for the same cause.
                 let first = self.of(*shard).1;
                 set(*shard, ShardRole::Stopped, first.or_else(|| Some(why.to_string())));
             }
             NodeNews::NameTaken => {
-                tracing::error!("another process is the node of this name: this one ends");
+                tracing::error!("another process runs under this node's name: exiting");
                 return true;
             }
             NodeNews::Removed => {
-                tracing::error!("this node was taken off the list of nodes: it ends");
+                tracing::error!("this node was removed from the cluster: exiting");
                 return true;
             }
         }

@@ -66,8 +66,8 @@ impl InjectKeys {
         body: Vec<u8>,
     ) -> Result<(FoundKey, Vec<u8>), Refused> {
         let log = self.log().await.map_err(|error| {
-            tracing::error!(error = error.to_string(), "keys of requests cannot be read");
-            Refused { status: 503, why: "keys of requests cannot be read now".to_owned() }
+            tracing::error!(error = error.to_string(), "Idempotency-Keys cannot be read");
+            Refused { status: 503, why: "Idempotency-Keys cannot be read now".to_owned() }
         })?;
         let (digest, body) = blocking(is_long(body.len()), move || (body_digest(&body), body)).await?;
         let found = log.begin(KeyId::new(token, path, key), digest).map_err(|refusal| {
@@ -106,7 +106,7 @@ fn tell(report: &KeyReport) {
     }
     for snapshot in unreadable {
         let (file, what) = (&*snapshot.place, &*snapshot.what);
-        tracing::error!(file, what, "a snapshot of the keys of requests cannot be read");
+        tracing::error!(file, what, "a snapshot of the Idempotency-Keys cannot be read");
     }
     if damaged.is_empty() && uncertain.is_none() {
         // The snapshot before and the log have had all of them.
@@ -119,7 +119,7 @@ fn tell(report: &KeyReport) {
         snapshots,
         batches,
         through,
-        "some keys of requests are lost: such a request may be received again when it is repeated"
+        "some Idempotency-Keys are lost: a repeated request may be accepted twice"
     );
 }
 

@@ -59,7 +59,7 @@ impl Told {
                     mount = name,
                     messages = mount.messages,
                     error = &*error,
-                    "a mail mount is in trouble: its mail stays in the spool; it is tried again by itself"
+                    "a mail mount does not work: its mail stays in the spool; retrying automatically"
                 ),
                 None if before.is_some() => tracing::info!(mount = name, "the mail mount works again"),
                 _ => {}
@@ -70,7 +70,7 @@ impl Told {
                 tracing::warn!(
                     mount = name,
                     error = &**error,
-                    "the mail mount takes no id: if another disk is mounted in its place, this is not noticed; the next start tries again"
+                    "cannot write an id to the mail mount: another disk in its place would go unnoticed; the next start tries again"
                 );
             }
         }
@@ -111,7 +111,7 @@ impl Told {
         self.troubled =
             waiting.iter().filter(|waiting| !is_of_mount(waiting)).map(|waiting| waiting.mailbox.clone()).collect();
         if due {
-            tracing::warn!(copies, bytes, mailboxes = waiting.len(), "mail waits, in total");
+            tracing::warn!(copies, bytes, mailboxes = waiting.len(), "total of waiting mail");
         }
     }
 

@@ -391,7 +391,7 @@ fn settlement_of(
             Settlement::Refuse
         }
         Err(error) => {
-            tracing::info!(file, uid, why = error.to_string(), "a file of the pickup directory has to wait");
+            tracing::info!(file, uid, why = error.to_string(), "a file of the pickup directory is deferred; retrying");
             Settlement::Keep
         }
     }
@@ -420,7 +420,7 @@ async fn settle(place: &Arc<Place>, name: &OsStr, settlement: Settlement) -> Res
     settled.map_err(|error| {
         let file = name.to_string_lossy().into_owned();
         let error = error.to_string();
-        tracing::error!(file, error, "a file of the pickup directory is done with and cannot be removed; trying again");
+        tracing::error!(file, error, "a processed file of the pickup directory cannot be removed; retrying");
         settlement
     })
 }

@@ -120,7 +120,7 @@ fn open(
     if report.held > 0 {
         tracing::error!(
             recipients = report.held,
-            "held: nobody knows whether programs, files and LMTP servers have had these messages. `posthaste queue list --held` shows them, `posthaste queue release` \
+            "held: it is unknown if programs, files and LMTP servers have these messages. `posthaste queue list --held` shows them, `posthaste queue release` \
              delivers them, `posthaste queue delete` drops them"
         );
     }
@@ -203,7 +203,7 @@ fn log(event: TransportEvent) {
             tracing::error!(
                 unrecorded,
                 error = text(&why),
-                "nothing is delivered to transports for now: what was delivered cannot be recorded; trying again"
+                "nothing is delivered to transports for now: deliveries cannot be recorded; retrying"
             );
         }
         TransportEvent::RecordedAgain => tracing::info!("mail is delivered to transports again"),
@@ -249,7 +249,7 @@ fn log(event: TransportEvent) {
             );
         }
         TransportEvent::Recovered { transport } => {
-            tracing::info!(transport = text(&transport), "this transport takes mail again");
+            tracing::info!(transport = text(&transport), "this transport accepts mail again");
         }
         event => tracing::warn!(event = ?event, "transports"),
     }

@@ -64,7 +64,7 @@ impl Hook {
                 if place.file > 1 || place.offset > 0 {
                     let webhook = &self.webhook.name;
                     let file = path.display().to_string();
-                    tracing::info!(webhook, file, "a webhook without a saved place: it receives events from now on");
+                    tracing::info!(webhook, file, "a webhook has no saved position: it receives events from now on");
                 }
                 saving.save(place);
                 place
@@ -185,10 +185,10 @@ impl<'a> Saving<'a> {
             Some(BudgetChange::Stopped { unrecorded, .. }) => tracing::error!(
                 webhook,
                 unrecorded,
-                "a webhook receives no more events until its place can be saved: a restart would repeat them"
+                "a webhook receives no more events until its position can be saved: a restart would repeat them"
             ),
             Some(BudgetChange::GoesOn) => {
-                tracing::info!(webhook, "a webhook receives events again: its place is saved")
+                tracing::info!(webhook, "a webhook receives events again: its position is saved")
             }
             None => {}
         }
@@ -212,7 +212,7 @@ impl<'a> Saving<'a> {
                 self.saved = Some(place);
                 self.budget.recorded(usize::try_from(self.budget.unrecorded()).unwrap_or(usize::MAX), Instant::now());
                 if self.failed.take().is_some() {
-                    tracing::info!(webhook, "the place of a webhook is saved again");
+                    tracing::info!(webhook, "the position of a webhook is saved again");
                 }
             }
             Err(error) => {
@@ -221,7 +221,7 @@ impl<'a> Saving<'a> {
                     tracing::error!(
                         webhook,
                         error,
-                        "cannot save the place of a webhook: after a restart it receives present events again; retrying"
+                        "cannot save the position of a webhook: after a restart it receives some events again; retrying"
                     );
                 }
             }

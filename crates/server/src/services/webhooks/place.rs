@@ -52,7 +52,7 @@ impl Place {
             tracing::warn!(
                 file,
                 error,
-                "the place of a webhook is lost: the previous one is used, and later events are posted again"
+                "the position of a webhook is lost: using the previous one, so later events are posted again"
             );
             return Ok(Some(place));
         }
