@@ -109,7 +109,7 @@ impl Queue {
         state
     }
 
-    /// Waits for an ending or an order, up to a time. True if there is one. Other news stays.
+    /// Waits at most `timeout` for an ending or an order and returns true if one came. Other news stays queued.
     pub fn pause(&self, timeout: Duration) -> bool {
         let is_going_on = |state: &mut QueueState| state.ending == Ending::Not && state.orders.is_empty();
         let waited = self.changed.wait_timeout_while(self.state(), timeout, is_going_on);

@@ -55,7 +55,7 @@ pub fn survey(
     Ok(found.into_iter().map(|(_, it)| it).collect())
 }
 
-/// Between two reads of a cell.
+/// Interval between two reads of a cell.
 const EVERY: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -426,5 +426,5 @@ impl<L: LocalSpool> Writer<L> {
 
 /// Records that are read before they are applied.
 const READ_RECORDS: usize = 16;
-/// Between two attempts to reach the engine.
+/// Interval between two attempts to reach the engine.
 const ENGINE_PAUSE: Duration = Duration::from_millis(200);

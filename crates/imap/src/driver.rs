@@ -91,7 +91,7 @@ pub struct ImapTimeouts {
     pub order: Duration,
     /// Interval of progress responses during these. Default 10 s.
     pub progress: Duration,
-    /// Between two signs of life in IDLE. Default 2 min.
+    /// Interval between two signs of life in IDLE. Default 2 min.
     pub still_here: Duration,
     /// Interval of checks of the mailbox in IDLE, besides the store's own notifications. Default 30 s.
     pub idle_look: Duration,

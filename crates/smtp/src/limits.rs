@@ -64,7 +64,7 @@ pub struct Timeouts {
     /// For a whole command line, counted from the reply to the one before: trickling octets does not extend it.
     /// Default 5 minutes (RFC 5321 section 4.5.3.2.7).
     pub command: Duration,
-    /// Between two reads of a message body. Default 3 minutes (RFC 5321 section 4.5.3.2.5).
+    /// Timeout of a read while a message body is received. Default 3 minutes (RFC 5321 section 4.5.3.2.5).
     pub body_read: Duration,
     /// Timeout of a whole message body. Default 1 hour.
     pub body_total: Duration,

@@ -281,7 +281,7 @@ impl Shared {
     }
 }
 
-/// The damage of a record, and its part: a head counts as long as anything of the batch is needed.
+/// The damage of a record and where it lies. A damaged head counts as long as anything of the batch is needed.
 pub(crate) enum Broken {
     Head(&'static str),
     Body(&'static str),

@@ -373,7 +373,7 @@ impl Shared {
     }
 }
 
-/// Between two looks at the log's end.
+/// Interval between two looks at the log's end.
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 #[cfg(test)]

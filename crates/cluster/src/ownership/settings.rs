@@ -20,13 +20,13 @@ pub struct OwnershipConfig {
 /// Times and sizes of ownership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnershipTimes {
-    /// Between two renewals.
+    /// Interval between two renewals of a lease.
     pub renew: Duration,
     /// From the sending of a renewal on, the owner acts for this time.
     pub lease: Duration,
     /// A session may begin a transaction if the engine has answered within this time.
     pub begin: Duration,
-    /// Between two writes of the node's cell.
+    /// Interval between two writes of the node's cell.
     pub report: Duration,
     /// Answered writes of the node's own cell without a change of a shard's cell, after which a standby takes the
     /// shard.
@@ -53,7 +53,7 @@ pub struct OwnershipTimes {
     pub behind_most: (Duration, u64),
     /// Lag below which a member returns.
     pub behind_least: u64,
-    /// Between two digests.
+    /// Interval between two digests.
     pub digest: Duration,
 }
 

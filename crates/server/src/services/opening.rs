@@ -166,7 +166,10 @@ fn write(event: SpoolEvent) {
             tracing::error!(error, "a log file of the spool cannot be made: mail that needs it is refused");
         }
         SpoolEvent::Poisoned { why } => {
-            tracing::error!(why, "stable storage failed: no mail is accepted until the cause is fixed and the server restarted");
+            tracing::error!(
+                why,
+                "stable storage failed: no mail is accepted until the cause is fixed and the server restarted"
+            );
         }
         SpoolEvent::Damage(damage) => {
             let batch = damage.lsn.map(display);

@@ -195,7 +195,7 @@ mod tests {
         );
         let many = logged(|| report_stuck((0..100).map(|_| found(Became::Stuck, 301)).collect()));
         assert_eq!(many.len(), NAMED_MAX + 1);
-        assert_eq!(many[NAMED_MAX], "WARN further workers are stuck, or go on others=90");
+        assert_eq!(many[NAMED_MAX], "WARN further workers are stuck or continue others=90");
     }
 
     #[test]

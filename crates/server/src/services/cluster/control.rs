@@ -452,7 +452,7 @@ const SPREAD_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Entries that are shown before they are forwarded, which takes seconds.
 const UNSHARED_MAX: usize = 2000;
-/// Between two looks for addresses to forward.
+/// Interval between two looks for addresses to forward.
 const FORWARD_EVERY: Duration = Duration::from_secs(1);
 /// Interval between checks of a queue's suspensions.
 const LOOK_AT_RELAYS: Duration = Duration::from_secs(1);

@@ -424,7 +424,7 @@ const PENDING_BYTES_MAX: u64 = 256 << 20;
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest that a start waits for the engine.
 const ENGINE_STARTS: Duration = Duration::from_secs(60);
-/// Between two questions for the engine's room.
+/// Interval between two questions for the engine's room.
 const ENGINE_PACE: Duration = Duration::from_secs(5);
 /// A planned hand-over waits this long for open transactions.
 const TRANSACTIONS: Duration = Duration::from_secs(10);

@@ -139,7 +139,7 @@ fn recovered(mut recovered: Vec<RecoveredMailbox>) -> Vec<RecoveredMailbox> {
     recovered
 }
 
-/// Between two lines of all that waits.
+/// Interval between two summary lines of everything that waits.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
