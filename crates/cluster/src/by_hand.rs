@@ -1,7 +1,8 @@
-//! Opens a shard by an operator's order, where no member in sync can take it: they are lost, or their copies were set aside.
+//! Opens a shard by an operator's order, where no member in sync can take it: they are lost, or their copies were set
+//! aside.
 //!
-//! The order names the one member in sync in the shard's cell. That member then takes the shard as any other does: it applies the rest of the log, and stops
-//! if the log ends below what a node has reported.
+//! The order names the one member in sync in the shard's cell. That member then takes the shard as any other does: it
+//! applies the rest of the log, and stops if the log ends below what a node has reported.
 
 use std::fmt;
 use std::time::Duration;
@@ -91,7 +92,8 @@ pub enum HandOpeningError {
     Engine(#[from] LogError),
 }
 
-/// Looks at a shard that a member is to open: for [`UNCHANGED`], in which nobody may write the shard's cell. `nodes`: all of its members. `pause` waits.
+/// Looks at a shard that a member is to open: for [`UNCHANGED`], in which nobody may write the shard's cell. `nodes`:
+/// all of its members. `pause` waits.
 ///
 /// # Errors
 /// See [`HandOpeningError`].
@@ -155,5 +157,6 @@ impl HandOpening {
     }
 }
 
-/// An owner writes its shard's cell every 2 s, and a standby takes a silent owner's shard after 20 answered writes. In so long, one of them has written.
+/// An owner writes its shard's cell every 2 s, and a standby takes a silent owner's shard after 20 answered writes. In
+/// so long, one of them has written.
 pub const UNCHANGED: Duration = Duration::from_secs(30);

@@ -1,4 +1,5 @@
-//! The values of cells. Each shard has one, which its owner writes, and the node that takes it over. Each node has one, which it writes each second.
+//! The values of cells. Each shard has one, which its owner writes, and the node that takes it over. Each node has one,
+//! which it writes each second.
 //!
 //! | bytes | cell of a shard |
 //! | --- | --- |

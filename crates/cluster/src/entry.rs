@@ -1,4 +1,5 @@
-//! The private stream `log` of a member: one entry for each batch that it appended to its local spool, and the snapshot of all of them.
+//! The private stream `log` of a member: one entry for each batch that it appended to its local spool, and the snapshot
+//! of all of them.
 //!
 //! | bytes | an entry |
 //! | --- | --- |

@@ -36,7 +36,8 @@ impl<L: LocalSpool> ShardThread<L> {
             let writer = Writer::new(self.hub.clone(), applier, sender, self.config.writer_rules, opened);
             let Some(back) = writer.run() else { return };
             applier = back;
-            // The owner has not collected the parts that it sent itself. If their `commit` is still under way, they are needed.
+            // The owner has not collected the parts that it sent itself. If their `commit` is still under way, they are
+            // needed.
             applier.forget_parts();
             (stopped, parts) = (None, applier.unfinished());
             reader = match applier.last() {

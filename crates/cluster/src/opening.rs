@@ -104,7 +104,8 @@ pub(crate) fn applied(local: &dyn Spool, stream: StreamId) -> Result<(Applied, L
 /// State for reading the log further.
 pub(crate) struct Resumed {
     pub reader: LogReader,
-    /// Records up to the last that the local spool has: of uploads that were not complete, and of batches that it lacks.
+    /// Records up to the last that the local spool has: of uploads that were not complete, and of batches that it
+    /// lacks.
     pub again: Vec<(LogPosition, Bytes)>,
 }
 
@@ -157,7 +158,8 @@ impl Place {
     }
 }
 
-/// Tells the member the local ids of its streams, and removes local streams that the log does not name: their registration was not acknowledged, or they were forgotten.
+/// Tells the member the local ids of its streams, and removes local streams that the log does not name. Their
+/// registration was not acknowledged, or they were forgotten.
 pub(crate) fn register(
     local: &impl SpoolAdmin,
     member: &Member,

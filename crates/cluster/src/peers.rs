@@ -18,7 +18,8 @@ pub trait Peers: Send + Sync {
     /// [`LogError::Unreachable`]: the node does not run, has too many questions, or has not answered in time.
     fn ask(&self, node: &NodeName, question: Bytes, patience: Duration) -> Result<Bytes, LogError>;
 
-    /// Answers the questions to a node, [`QUESTIONS_MAX`] at a time, from some moment soon on until the answer is dropped.
+    /// Answers the questions to a node, [`QUESTIONS_MAX`] at a time, from some moment soon on until the answer is
+    /// dropped.
     fn answer(&self, node: &NodeName, answer: PeerAnswerer) -> Box<dyn Send + Sync>;
 }
 

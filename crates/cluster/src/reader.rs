@@ -363,7 +363,8 @@ mod tests {
         assert_eq!(shard.read(&other), Ok(Read::Skipped(Skipped::OldEpoch)));
     }
 
-    /// Rule (b): two appends were in flight, the barrier took the place of the first, and the second is stored after it.
+    /// Rule (b): two appends were in flight, the barrier took the place of the first, and the second is stored after
+    /// it.
     fn reads_voided_append(rules: ReaderRules) -> bool {
         let mut shard = Shard::begun(rules);
         let before = shard.header;

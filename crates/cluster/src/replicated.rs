@@ -20,10 +20,11 @@ use crate::queue::{Ending, Item, Order, Promoted};
 use crate::sender::{OwnerIdentity, SenderEnd};
 use crate::{LogPosition, ReaderRules, SenderRules, ShardLog, ShardOpenError, WriterRules};
 
-/// A member's spool of a shard. The owner acknowledges a batch when the log has it on a quorum and the local spool has it on its disk. A standby applies the log
-/// and takes no batches.
+/// A member's spool of a shard. The owner acknowledges a batch when the log has it on a quorum and the local spool has
+/// it on its disk. A standby applies the log and takes no batches.
 ///
-/// LSNs are those of the cluster: the shard and the number of the batch in it. A batch whose fate the engine leaves open is held until that is decided.
+/// LSNs are those of the cluster: the shard and the number of the batch in it. A batch whose fate the engine leaves
+/// open is held until that is decided.
 pub struct ReplicatedSpool<L: LocalSpool> {
     hub: Arc<Hub<L>>,
     /// Registers and forgets streams, one at a time.
@@ -130,7 +131,8 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         Ok(spool)
     }
 
-    /// Makes this node the owner: applies the rest of the log and appends an `open`. Blocks until the engine has answered.
+    /// Makes this node the owner: applies the rest of the log and appends an `open`. Blocks until the engine has
+    /// answered.
     ///
     /// # Errors
     /// See [`SenderEnd`]; [`SenderEnd::GivenUp`] if [`demote`](Self::demote) was called meanwhile. After any other error, call `demote`.
@@ -149,7 +151,8 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         self.hub.queue.put(|state| state.orders.push_back(Order::Promote(identity, promoted)));
     }
 
-    /// Like [`promote`](Self::promote), but does not block: calls `then` on the shard's thread, which must not block either. Orders are followed in turn.
+    /// Like [`promote`](Self::promote), but does not block: calls `then` on the shard's thread, which must not block
+    /// either. Orders are followed in turn.
     pub fn promote_then(&self, identity: OwnerIdentity, then: Box<dyn FnOnce(Result<(), SenderEnd>) + Send>) {
         self.order_promotion(identity, Promoted { tell: then, waits_for_room: true });
     }

@@ -1,4 +1,5 @@
-//! The map between local LSNs and cluster numbers. Both grow by one from batch to batch; only an opening of the local spool leaves a gap.
+//! The map between local LSNs and cluster numbers. Both grow by one from batch to batch; only an opening of the local
+//! spool leaves a gap.
 
 /// Neighbours in both numberings, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

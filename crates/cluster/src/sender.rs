@@ -1,11 +1,12 @@
 //! The one writer of a log, as a state machine without IO: answers and reads decide which records are stored.
 //!
-//! Answers count in the order of sending. *Refused* is no fence: the sender reads the log from its last confirmed position. *Unknown* is decided by
-//! writing, a `barrier` at the same position. If it is stored, all in flight is void; if it is refused, the sender reads. A read that finds nothing
-//! decides nothing.
+//! Answers count in the order of sending. *Refused* is no fence: the sender reads the log from its last confirmed
+//! position. *Unknown* is decided by writing, a `barrier` at the same position. If it is stored, all in flight is void;
+//! if it is refused, the sender reads. A read that finds nothing decides nothing.
 //!
-//! A void record may still be stored where its predecessor was expected. If it takes the place of a new record, the one that was sent after that new record
-//! fits behind the void one, and follows nothing. So until the log has grown past all such places, one record is in flight at a time.
+//! A void record may still be stored where its predecessor was expected. If it takes the place of a new record, the one
+//! that was sent after that new record fits behind the void one, and follows nothing. So until the log has grown past
+//! all such places, one record is in flight at a time.
 
 use std::collections::VecDeque;
 

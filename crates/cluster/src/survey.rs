@@ -20,7 +20,8 @@ pub struct SurveyedNode {
 /// A node writes its cell each second. One that has not written for this time is down.
 pub const SURVEY: Duration = Duration::from_secs(4);
 
-/// Reads the cells until each node has written, or for [`SURVEY`]. `wall` is the machine's clock, in time since 1970; `pause` waits.
+/// Reads the cells until each node has written, or for [`SURVEY`]. `wall` is the machine's clock, in time since 1970;
+/// `pause` waits.
 ///
 /// # Errors
 /// [`LogError::Unreachable`]: the engine cannot be asked.

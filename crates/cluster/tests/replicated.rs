@@ -63,7 +63,8 @@ fn batches_that_wait_share_a_record() {
     assert!(sizes.iter().all(|size| *size <= 256) && sizes.len() < 20, "{sizes:?}");
 }
 
-/// The power fails while bundles and a large body go into the local spool. The next opening finds all of the log, once and in order.
+/// The power fails while bundles and a large body go into the local spool. The next opening finds all of the log, once
+/// and in order.
 #[test]
 fn a_cut_between_log_and_ring_loses_and_doubles_nothing() {
     let mut place = Place::new(LogFaults::default());

@@ -1,4 +1,5 @@
-//! The promises of every spool, kept by a replicated one over the spool of the ring. Once the engine does all, and once it fails in every way.
+//! The promises of every spool, kept by a replicated one over the spool of the ring. Once the engine does all, and once
+//! it fails in every way.
 
 use posthaste_spool::Spool;
 use posthaste_spool_suite::{SpoolKind, spool_suite};
@@ -54,7 +55,8 @@ impl<const FAULTS: bool> SpoolKind for OnMachine<FAULTS> {
 
     fn check_empty(&self, spool: &Replicated) {
         let is_empty = |dir: &str| std::fs::read_dir(self.0.path().join(dir)).unwrap().next().is_none();
-        // A checkpoint advances the private stream, so packs with its entries go after it; and what waited for room may come only now.
+        // A checkpoint advances the private stream, so packs with its entries go after it; and what waited for room may
+        // come only now.
         let is_left = || {
             let files = spool.local().file_stats();
             files.packs > 0
@@ -70,7 +72,8 @@ impl<const FAULTS: bool> SpoolKind for OnMachine<FAULTS> {
     }
 }
 
-/// The suite with NATS JetStream. Where there is no server, the engine in memory takes its place: the stage `nats` of CI always has one.
+/// The suite with NATS JetStream. Where there is no server, the engine in memory takes its place: the stage `nats` of
+/// CI always has one.
 #[cfg(feature = "nats")]
 mod nats {
     use std::sync::Arc;

@@ -55,7 +55,8 @@ impl Mark {
 }
 
 impl Chunk {
-    /// Reads some records after a place, one at least. Before the first record of a log that was cut, the place has no log.
+    /// Reads some records after a place, one at least. Before the first record of a log that was cut, the place has no
+    /// log.
     pub fn read(log: &dyn ShardLog, from: ControlPlace, end: LogPosition) -> Result<Self, ReadError> {
         let mut chunk = Chunk { place: from, entries: Vec::new(), nonces: Vec::new(), marks: Vec::new() };
         let mut wrong = None;

@@ -1,9 +1,10 @@
 //! Keeps the control shard's log short.
 //!
-//! A node *restates* all values at the end of the log, between two marks. Each part is appended right after all that it was made from, so it changes
-//! nothing for those who have read the log so far. A reader that begins with the first mark has all values at the second. So the log can be cut before the
-//! first one, once the second is there and no node is to read on before it. A node that was off the list, and finds the log cut past its place, replaces
-//! all that it has.
+//! A node *restates* all values at the end of the log, between two marks. Each part is appended right after all that it
+//! was made from, so it changes nothing for those who have read the log so far. A reader that begins with the first
+//! mark has all values at the second. So the log can be cut before the first one, once the second is there and no node
+//! is to read on before it. A node that was off the list, and finds the log cut past its place, replaces all that it
+//! has.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +22,8 @@ pub trait ControlRules: Send + Sync {
     /// True if a key keeps the value that it has, although a later entry has another one.
     fn stays(&self, kind: ControlKind, value: &Bytes, later: &Bytes) -> bool;
 
-    /// The value of the entry that restates it: it changes nothing at a node that has the value. `None`: the value is over, which all nodes know.
+    /// The value of the entry that restates it: it changes nothing at a node that has the value. `None`: the value is
+    /// over, which all nodes know.
     fn restated(&self, kind: ControlKind, value: &Bytes) -> Option<Bytes>;
 }
 
@@ -74,7 +76,8 @@ struct Restatement<'a> {
 }
 
 impl ControlShard {
-    /// Restates all values at the end of the log. Holds all of them in memory. Others change the log meanwhile. Blocks, for hardly longer than `patience`.
+    /// Restates all values at the end of the log. Holds all of them in memory. Others change the log meanwhile. Blocks,
+    /// for hardly longer than `patience`.
     ///
     /// # Errors
     /// See [`ControlShardError`]. What was stored changes nothing.
@@ -98,7 +101,8 @@ impl ControlShard {
         }
     }
 
-    /// Cuts the log before the last whole restatement, unless a node that has applied all up to `lowest`, and nothing after it, would lack records. True if it is cut.
+    /// Cuts the log before the last whole restatement and returns true. It cuts nothing if a node that has applied only
+    /// the records up to `lowest` would then lack some.
     ///
     /// # Errors
     /// [`LogError::Unreachable`].
@@ -137,7 +141,8 @@ impl Restatement<'_> {
             if Instant::now() >= self.until {
                 return Err(failed);
             }
-            // Made from all up to the place that it is appended at; after a lost answer it is the same once more, or another record has the place.
+            // Made from all up to the place that it is appended at; after a lost answer it is the same once more, or
+            // another record has the place.
             let (entries, last) = self.part(after);
             let content = Content::Batches(entries.iter().map(ControlEntry::encode).collect());
             let (place, shared) = (self.replay.table().place, self.shared);

@@ -38,7 +38,8 @@ pub trait ControlFollower: Send {
     /// The reason. They are repeated soon.
     fn apply(&mut self, place: ControlPlace, entries: &[ControlEntry]) -> Result<(), String>;
 
-    /// Replaces all values: the log was cut before this node had read it, and the values of keys that were removed meanwhile must go. Durable with the place.
+    /// Replaces all values: the log was cut before this node had read it, and the values of keys that were removed
+    /// meanwhile must go. Durable with the place.
     ///
     /// # Errors
     /// The reason. It comes again, soon.
@@ -140,8 +141,8 @@ impl ControlShard {
         Ok(ControlShard { shared, thread })
     }
 
-    /// Stores up to [`ENTRIES_MAX`] entries, together, and waits until this node has applied them. Returns their position. Blocks, for hardly longer than
-    /// `patience`, other changes that are under way included.
+    /// Stores up to [`ENTRIES_MAX`] entries, together, and waits until this node has applied them. Returns their
+    /// position. Blocks, for hardly longer than `patience`, other changes that are under way included.
     ///
     /// # Errors
     /// See [`ControlShardError`].

@@ -51,7 +51,8 @@ impl ControlTable {
         self.values.range((from, Bound::Unbounded)).map(|((kind, key), value)| (*kind, key, value))
     }
 
-    /// A snapshot: log id (8 bytes), position (8), CRC of the last record (4), then each entry with its length (4), then the CRC-32C of all before.
+    /// A snapshot: log id (8 bytes), position (8), CRC of the last record (4), then each entry with its length (4),
+    /// then the CRC-32C of all before.
     pub fn encode(&self) -> Bytes {
         let mut out = Vec::new();
         out.put_u64_le(self.place.log);

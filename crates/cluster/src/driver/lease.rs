@@ -67,7 +67,8 @@ impl Lease {
         Some(BegunTransaction(self.clone()))
     }
 
-    /// True until it is given up or lost. Meanwhile [`begin`](Self::begin) may fail, and succeed again: when the engine answers after a pause.
+    /// True until it is given up or lost. Meanwhile [`begin`](Self::begin) may fail, and succeed again: when the engine
+    /// answers after a pause.
     pub fn is_open(&self) -> bool {
         !self.begun().is_closed
     }

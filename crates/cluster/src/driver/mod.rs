@@ -1,7 +1,8 @@
 //! Drives the [`ShardOwnership`] of a node: sends its requests to the engine, carries out its orders at spools and
 //! services, and reports the results.
 //!
-//! It decides nothing. Nothing in it blocks: calls of the engine are made elsewhere, and spools and services answer later. Time and engine are passed in, so a test turns it by hand.
+//! It decides nothing. Nothing in it blocks: calls of the engine are made elsewhere, and spools and services answer
+//! later. Time and engine are passed in, so a test drives it by hand.
 
 mod calls;
 mod inbox;

@@ -10,7 +10,8 @@ use crate::{Appended, LogError, LogPosition, ShardLog};
 
 /// A log in memory. Clones share it.
 ///
-/// It answers an append before `append` returns, or, if it was made by [`by_steps`](Self::by_steps), when its owner calls [`step`](Self::step).
+/// It answers an append before `append` returns, or, if it was made by [`by_steps`](Self::by_steps), when its owner
+/// calls [`step`](Self::step).
 #[derive(Clone)]
 pub struct MemoryLog(Arc<Shared>);
 

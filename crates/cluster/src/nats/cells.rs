@@ -120,8 +120,8 @@ impl Cells for NatsCells {
     }
 }
 
-/// Key and revision of a message that a consumer delivers. Its reply subject is `$JS.ACK`, then stream, consumer, deliveries and the sequence in the stream. With a domain
-/// and an account two more words come before the stream.
+/// Key and revision of a message that a consumer delivers. Its reply subject is `$JS.ACK`, then stream, consumer,
+/// deliveries and the sequence in the stream. With a domain and an account two more words come before the stream.
 fn shown<'a>(message: &'a Message, stream: &str) -> Option<(&'a str, u64)> {
     let key = message.subject.strip_prefix(stream)?.strip_prefix('.')?;
     let words: Vec<&str> = message.reply.as_ref()?.split('.').collect();

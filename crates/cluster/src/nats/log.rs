@@ -36,7 +36,8 @@ struct State {
 }
 
 impl State {
-    /// A stream that was deleted has no records: only an answer for a while makes it a log that has lost all, see [`Highest`].
+    /// A stream that was deleted has no records: only an answer for a while makes it a log that has lost all, see
+    /// [`Highest`].
     fn of(info: Option<&Value>) -> Self {
         let Some(info) = info else { return Self { first: 1, end: 0 } };
         let number = |name: &str| info["state"][name].as_u64().unwrap_or_default();

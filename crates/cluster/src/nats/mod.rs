@@ -1,7 +1,8 @@
 //! NATS JetStream as the engine: a stream for the log of each shard, and one for the cells.
 //!
-//! Requests are made by hand and not by the library's JetStream client: an append must never be repeated, and its position is the only protection against doubles.
-//! One thread does all input and output of a node. Records of a log are sent in the order of their appends.
+//! Requests are made by hand and not by the library's JetStream client: an append must never be repeated, and its
+//! position is the only protection against doubles. One thread does all input and output of a node. Records of a log
+//! are sent in the order of their appends.
 
 mod cells;
 mod check;

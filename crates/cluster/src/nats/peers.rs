@@ -1,4 +1,5 @@
-//! Questions between nodes: a subject for each node, without a stream. They share connection, account and TLS of the logs.
+//! Questions between nodes: a subject for each node, without a stream. They share connection, account and TLS of the
+//! logs.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,10 @@
-//! Decides which node owns a shard, as a state machine without IO. Times, cells and reports go in; requests to the engine and orders to the shard come out.
+//! Decides which node owns a shard, as a state machine without IO. Times, cells and reports go in; requests to the
+//! engine and orders to the shard come out.
 //!
-//! A shard's cell names the owner. The owner renews it; its lease counts from the moment it sent the last renewal that succeeded. A standby
-//! counts the answered writes of its own node's cell since the shard's cell changed. So an engine that pauses moves no shard. The lease only bounds doubles. The log is fenced by `open(epoch)`, whatever the clocks say.
+//! A shard's cell names the owner. The owner renews it; its lease counts from the moment it sent the last renewal that
+//! succeeded. A standby counts the answered writes of its own node's cell since the shard's cell changed. So an engine
+//! that pauses moves no shard. The lease only bounds doubles. The log is fenced by `open(epoch)`, whatever the clocks
+//! say.
 //!
 //! Times are those of `CLOCK_BOOTTIME` of this machine; no two machines have one in common.
 
@@ -61,7 +64,8 @@ pub enum OwnershipEffect {
         /// The shard.
         shard: u16,
     },
-    /// Append an `open` after all of the log, apply that, and call [`ShardOwnership::opened`] or [`ShardOwnership::ended`].
+    /// Append an `open` after all of the log, apply that, and call [`ShardOwnership::opened`] or
+    /// [`ShardOwnership::ended`].
     Open {
         /// The shard.
         shard: u16,
@@ -409,7 +413,8 @@ impl ShardOwnership {
         }
     }
 
-    /// Gives a shard away: to a node, if it is in sync and alive, or to the member in sync that has the most. For a drain, an operator, or a local ring that fails or hangs.
+    /// Gives a shard to `to` if that node is in sync and alive, or else to the member in sync that has the most. A
+    /// drain, an operator, or a local ring that fails or hangs asks for it.
     pub fn hand_over(&mut self, now: Duration, shard: u16, to: Option<&NodeName>) {
         if let Some(state) = self.shards.get_mut(&shard) {
             state.hand_over(&self.me, &mut self.out, &self.nodes, now, to);

@@ -245,7 +245,8 @@ impl Nodes {
         self.nodes[number].process = None;
     }
 
-    /// Stops a process, or lets it go on. Only the thread that keeps the leases: those of the spool are in the hands of the engine.
+    /// Stops a process, or lets it go on. Only the thread that keeps the leases: those of the spool are in the hands of
+    /// the engine.
     pub fn set_stopped(&mut self, number: usize, is_stopped: bool) {
         self.nodes[number].is_stopped = is_stopped;
     }

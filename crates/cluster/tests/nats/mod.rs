@@ -1,4 +1,5 @@
-//! The engine NATS JetStream, on a server of its own. Without the program `nats-server` (or `NATS_SERVER`) these tests say so and pass; with `CI_REQUIRE_NATS` they fail.
+//! The engine NATS JetStream, on a server of its own. Without the program `nats-server` (or `NATS_SERVER`) these tests
+//! say so and pass; with `CI_REQUIRE_NATS` they fail.
 
 mod network;
 

@@ -1,4 +1,5 @@
-//! A model of a node's member of a shard: its disk, its writer and its queue. Reader, sender and records are the real ones.
+//! A model of a node's member of a shard: its disk, its writer and its queue. Reader, sender and records are the real
+//! ones.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
