@@ -130,8 +130,11 @@ proptest! {
                     next = next.max(last + 1);
                 }
                 Change::Size(uid, wire_size) => {
-                    waiting.push((lsn, MailEntry::Size { mailbox: MAILBOX, uid, wire_size, line_feeds: 1 }));
-                    model.entry(uid).and_modify(|message| message.1 = wire_size);
+                    // As a server does: of a message that is there.
+                    if let Some(message) = model.get_mut(&uid) {
+                        message.1 = wire_size;
+                        waiting.push((lsn, MailEntry::Size { mailbox: MAILBOX, uid, wire_size, line_feeds: 1 }));
+                    }
                 }
                 Change::Commit => {
                     commit(&table, &waiting);
