@@ -111,8 +111,8 @@ async fn status_of_the_selected_mailbox_may_be_ahead() {
     let store = common::store();
     let (mut client, _serving) = selected(&store, ImapTimeouts::default()).await;
     store.add("INBOX", FakeMessage::new("Subject: new\r\n\r\n"));
-    let answer = client.ask("c STATUS INBOX (MESSAGES UIDNEXT)").await;
-    assert!(answer.contains("* STATUS \"INBOX\" (MESSAGES 4 UIDNEXT 5)"), "{answer}");
+    let answer = client.ask("c STATUS INBOX (MESSAGES)").await;
+    assert!(answer.contains("* STATUS \"INBOX\" (MESSAGES 4)"), "{answer}");
 }
 
 #[tokio::test]
