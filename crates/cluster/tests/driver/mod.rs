@@ -226,6 +226,7 @@ fn an_operator_opens_a_shard_that_nobody_takes() {
     append(&spool, stream, inline(100), "two");
     // Its home follows it, and is a standby.
     nodes.start(0);
+    nodes.service(0).set_sum(7);
     nodes.until_in_sync();
 }
 

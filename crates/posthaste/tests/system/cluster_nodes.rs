@@ -187,27 +187,27 @@ fn a_stopped_node_that_goes_on_sends_nothing_more() {
 fn a_client_waits_at_mail_while_the_engine_is_silent() {
     let Some(nodes) = Waiting::start() else { return };
     let engine = i32::try_from(nodes.engine.process_id()).ok().and_then(Pid::from_raw).unwrap();
-    let mut client = taking(&nodes.first);
+    drop(taking(&nodes.first));
     let (tell, replies) = channel();
-    let waiting = std::thread::spawn(move || {
-        loop {
-            client.send(b"MAIL FROM:<ann@here.example>\r\n").unwrap();
-            let code = client.reply().code;
-            if tell.send(code).is_err() {
-                return;
-            }
-            client.expect("RSET", 250);
+    let ask = || loop {
+        let mut client = nodes.first.hello();
+        client.send(b"MAIL FROM:<ann@here.example>\r\n").unwrap();
+        if tell.send(client.reply().code).is_err() {
+            return;
         }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(ask);
+        kill_process(engine, Signal::STOP).unwrap();
+        // From the fourth second on there is no reply.
+        while let Ok(code) = replies.recv_timeout(Duration::from_secs(2)) {
+            assert_eq!(code, 250);
+        }
+        kill_process(engine, Signal::CONT).unwrap();
+        assert_eq!(replies.recv_timeout(TAKEN_OVER), Ok(250));
+        drop(replies);
     });
-    kill_process(engine, Signal::STOP).unwrap();
-    // From the fourth second on there is no reply.
-    while let Ok(code) = replies.recv_timeout(Duration::from_secs(2)) {
-        assert_eq!(code, 250);
-    }
-    kill_process(engine, Signal::CONT).unwrap();
-    assert_eq!(replies.recv_timeout(TAKEN_OVER), Ok(250));
-    drop(replies);
-    waiting.join().unwrap();
     nodes.first.stop();
     nodes.second.stop();
 }
