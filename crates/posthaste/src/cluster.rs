@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
 use crate::queue::{AnyError, ServerArgs, answer, columns};
+use crate::set_copy_aside;
 use crate::terminal::{complain, confirmed, harmless, print, print_json};
 
 #[derive(Subcommand)]
@@ -157,7 +158,7 @@ fn reseed(shard: u16, new_log: bool, yes: bool, config: &ConfigArg) -> Result<Ex
         complain(what);
         yes || confirmed("Go on?").unwrap_or_default()
     };
-    let Some(aside) = posthaste_server::set_copy_aside(&config, shard, new_log, &mut may)? else {
+    let Some(aside) = set_copy_aside(&config, shard, new_log, &mut may)? else {
         return Err("nothing is changed without --yes".into());
     };
     print(&format!(

@@ -99,7 +99,7 @@ const FOLDERS: [&str; 5] = ["control", "services", "listen", "receive", "config"
 /// The names of the server in the program's `main.rs`, the one file that imports it: `serve`, and what is a part of it. `config check` is a start that ends before
 /// it binds; `open_closed` answers one request without listeners; `open_routes` asks the rules of a start's files. The types of requests and answers are
 /// those of `control`.
-const SERVER: [&str; 8] = [
+const SERVER: [&str; 9] = [
     "ServeError",
     "ServeFailure",
     "ServeOptions",
@@ -108,6 +108,7 @@ const SERVER: [&str; 8] = [
     "open_closed",
     "open_routes",
     "serve",
+    "set_copy_aside",
 ];
 /// The files of owners of streams that start threads by themselves, and what tells of one that hangs there. All others have theirs in the watch.
 const THREADS: [(&str, &str); 3] = [
