@@ -87,7 +87,7 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use posthaste_config::LogFormat;
-// The only import of the server: commands call `open_closed`, `open_routes` and `set_copy_aside` by these names, and know nothing else of it.
+// The only import of the server: commands call its functions by these names, and know nothing else of it.
 use posthaste_server::{ServeError, ServeFailure, ServeOptions, open_closed, open_routes, set_copy_aside};
 
 use crate::alone::Alone;
