@@ -19,18 +19,19 @@ mkdir "$dir/memory/upper" "$dir/memory/work"
 mount -t overlay machine -o "lowerdir=/,upperdir=$dir/memory/upper,workdir=$dir/memory/work" "$root"
 rm -rf "$root/etc/posthaste" "$root/var/lib/posthaste" "$root"/usr/local/bin/posthaste* "$root/etc/resolv.conf"
 sed -i '/^posthaste:/d' "$root"/etc/{passwd,group,shadow,gshadow}
-mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs run "$root/run"
 mount -t tmpfs tmp "$root/tmp"
 mkdir -p "$root/root/.cargo/bin"
 cp "$POSTHASTE" "$root/root/.cargo/bin/posthaste"
 echo 'nameserver 9.9.9.53' >"$root/etc/resolv.conf"
-unshare --net sleep infinity &
+# Processes of its own, too: they end with it.
+unshare --net --pid --fork --kill-child sleep infinity &
 machine=$!
-until [ "$(readlink "/proc/$machine/ns/net")" != "$(readlink /proc/self/ns/net)" ]; do sleep 0.05; done
+until [ "$(readlink "/proc/$machine/ns/pid_for_children")" != "$(readlink /proc/self/ns/pid)" ]; do sleep 0.05; done
+nsenter --pid="/proc/$machine/ns/pid_for_children" mount -t proc proc "$root/proc"
 ip link add eth1 type veth peer name eth0 netns "$machine"
-on_machine() { nsenter --net="/proc/$machine/ns/net" chroot "$root" env HOME=/root PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
+on_machine() { nsenter --net="/proc/$machine/ns/net" --pid="/proc/$machine/ns/pid_for_children" chroot "$root" env HOME=/root PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"; }
 on_machine ip link set lo up
 on_machine ip address add 9.9.9.10/24 dev eth0
 on_machine ip link set eth0 up
@@ -39,7 +40,7 @@ on_machine ip route add default via 9.9.9.1
 for host in 25 1 53 80; do ip address add "9.9.9.$host/24" dev eth1; done
 ip link set eth1 up
 before_the_end() {
-    [ -z "${serving:-}" ] || kill "$serving" 2>/dev/null || true
+    kill "$machine"
     umount -R -l "$root" "$dir/memory"
 }
 
@@ -54,8 +55,9 @@ example.org. 5 IN MX 10 mail.example.org.
 example.org. 5 IN TXT \"v=spf1 ip4:9.9.9.99 -all\""
 zone 9.9.9.in-addr.arpa <<<$'10.9.9.9.in-addr.arpa. 5 IN PTR mx.example.org.\n25.9.9.9.in-addr.arpa. 5 IN PTR mx.there.example.'
 zone there.example <<<$'there.example. 5 IN MX 10 mx.there.example.\nmx.there.example. 5 IN A 9.9.9.25\nthere.example. 5 IN TXT "v=spf1 mx -all"'
-for top in org example; do zone "$top" </dev/null; done
+for top in org example arpa; do zone "$top" </dev/null; done
 echo 'example.org. 5 IN NS ns1.provider.example.' >>"$dir/org.zone"
+echo "9.9.9.in-addr.arpa. 5 IN NS ns1.provider.example." >>"$dir/arpa.zone"
 printf '%s. 5 IN NS ns1.provider.example.\n' provider.example there.example >>"$dir/example.zone"
 # Setup tries the mail hosts of large domains.
 zone gmail.com <<<'gmail.com. 5 IN MX 10 mx.there.example.'
@@ -139,7 +141,6 @@ posthaste() { on_machine posthaste "$@"; }
 sets_up() {
     # The user types y.
     on_machine script -qefc '/root/.cargo/bin/posthaste setup ann@example.org --foreground' /dev/null < <(echo y && sleep infinity) >"$dir/setup" 2>&1 &
-    serving=$!
     answers grep -q '^Ready' "$dir/setup"
     cat "$dir/setup"
     grep -q 'round trip login on 465, signed, delivered, read by IMAP, DKIM verified .* ok' "$dir/setup"
@@ -155,10 +156,11 @@ step "a second run of setup: nothing to do" again
 
 # In place of Let's Encrypt, which is not here.
 use_pebble() {
-    cp "$dir/pebble.pem" "$root/etc/posthaste/pebble.pem"
+    # Its own certificate, and the one that it signs others with.
+    cat "$dir/pebble.pem" "$dir/root.pem" >"$root/etc/posthaste/pebble.pem"
     sed -i 's|^acme = { |&directory = "https://9.9.9.80:14000/dir", ca_file = "/etc/posthaste/pebble.pem", |' "$root/etc/posthaste/posthaste.toml"
     posthaste config check
-    pkill -HUP -f 'posthaste serve --config /etc/posthaste'
+    on_machine pkill -HUP -x posthaste
 }
 use_pebble >"$dir/out" 2>&1 || cat "$dir/out"
 
