@@ -372,7 +372,7 @@ class Tests:
         # The server counts from its start on.
         expect(now.locator(".facts")).to_contain_text("no mail since this page is open")
         assert "NaN" not in now.locator(".facts").inner_text()
-        Smtp(self.server.smtp_port).send("later@client.example", ["ann@here.example"], b"Subject: " + STRINGS[0].encode() + b"\r\n\r\nx")
+        Smtp(self.server.smtp_port).send("later@client.example", ["ann@here.example"], b"Subject: " + STRINGS[0].encode() + b"\r\nContent-Type: text/html\r\n\r\nx")
         expect(find.get_by_text("later@client.example").first).to_be_visible()
         for page in pages:
             page.watch.check()
