@@ -90,7 +90,8 @@ impl ControlShard {
             Random::of(writing.random.next(), 0xC1)
         };
         let first = self.shared.log.first().map_err(offline)?;
-        let (id, replay) = (random.next(), Replay::new(ControlPlace::before(first)));
+        let id = random.next();
+        let replay = Replay::new(ControlPlace::before(first));
         let mut restatement = Restatement { shared: &self.shared, replay, random, id, until };
         let mut after = None;
         loop {
@@ -145,7 +146,8 @@ impl Restatement<'_> {
             // another record has the place.
             let (entries, last) = self.part(after);
             let content = Content::Batches(entries.iter().map(ControlEntry::encode).collect());
-            let (place, shared) = (self.replay.table().place, self.shared);
+            let place = self.replay.table().place;
+            let shared = self.shared;
             match shared.append(place, nonce, &content, &mut self.random, self.until) {
                 Ok(_) => return Ok(last),
                 Err(LogError::Unknown(why)) => failed = ControlShardError::Unknown(why),

@@ -68,7 +68,8 @@ impl Peers for NatsPeers {
     }
 
     fn answer(&self, node: &NodeName, answer: PeerAnswerer) -> Box<dyn Send + Sync> {
-        let (client, subject) = (self.0.0.client.clone(), self.subject(node));
+        let client = self.0.0.client.clone();
+        let subject = self.subject(node);
         let working = self.0.0.runtime.spawn(async move {
             // It waits for the connection, and fails only at its end.
             let Ok(mut questions) = client.subscribe(subject).await else { return };
@@ -76,7 +77,8 @@ impl Peers for NatsPeers {
             while let Some(question) = questions.next().await {
                 match places.clone().try_acquire_owned() {
                     Ok(place) if question.payload.len() <= QUESTION_BYTES_MAX => {
-                        let (client, answer) = (client.clone(), answer.clone());
+                        let client = client.clone();
+                        let answer = answer.clone();
                         tokio::spawn(async move {
                             respond(&client, question, answer).await;
                             drop(place);

@@ -66,8 +66,8 @@ impl ShardState {
         if log.end < log.applied && me.rules.end_check {
             // What was acknowledged since is in the spools of members: no record may take its place.
             if self.is_short_for_long(me, now) {
-                let (end, applied) = (log.end, log.applied);
-                self.stop(out, StopReason::LogRolledBack { end, node: me.node.clone(), applied });
+                let node = me.node.clone();
+                self.stop(out, StopReason::LogRolledBack { end: log.end, node, applied: log.applied });
             }
             return;
         }

@@ -466,21 +466,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         }
         return Ok(end);
     }
-    let [relay, ..] = &relays[..] else {
-        return match request {
-            Request::Summary { .. } | Request::Suspensions { .. } | Request::Diversions { .. } => {
-                Ok(json!({ "done": 0 }))
-            }
-            Request::Act { action: Doing::Flush, .. } => Ok(json!({ "done": 0 })),
-            Request::Act { .. } | Request::Divert { .. } | Request::Undivert { .. } if asker.is_peer => {
-                Ok(json!({ "done": 0 }))
-            }
-            Request::Act { action: Doing::Release | Doing::Delete, .. } if receiver.transports().is_some() => {
-                act::on_transports(request, asker, receiver).map(|done| json!({ "done": done, "changed": done }))
-            }
-            _ => Err(no_relay(receiver)),
-        };
-    };
+    let [relay, ..] = &relays[..] else { return without_relay(request, asker, receiver) };
     match request {
         Request::Summary { of, by, top } => summary::summary(relays, asker, of, (*by, *top), answer),
         Request::Cat { message, header } => cat::cat(relay, asker, *message, *header, answer),
@@ -526,6 +512,20 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         Request::Suppressions { of } => suppression::list(relay, of, answer),
         Request::Suppress { entries } => suppression::add(relay, asker, entries),
         Request::Unsuppress { tenant, addresses } => suppression::remove(relay, asker, tenant, addresses),
+    }
+}
+
+fn without_relay(request: &Request, asker: &Asker, receiver: &Receiver) -> Outcome {
+    match request {
+        Request::Summary { .. } | Request::Suspensions { .. } | Request::Diversions { .. } => Ok(json!({ "done": 0 })),
+        Request::Act { action: Doing::Flush, .. } => Ok(json!({ "done": 0 })),
+        Request::Act { .. } | Request::Divert { .. } | Request::Undivert { .. } if asker.is_peer => {
+            Ok(json!({ "done": 0 }))
+        }
+        Request::Act { action: Doing::Release | Doing::Delete, .. } if receiver.transports().is_some() => {
+            act::on_transports(request, asker, receiver).map(|done| json!({ "done": done, "changed": done }))
+        }
+        _ => Err(no_relay(receiver)),
     }
 }
 
