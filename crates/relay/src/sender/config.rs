@@ -2,13 +2,14 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use posthaste_notify::dsn::DsnMessage;
 use posthaste_smtp::Witness;
 use posthaste_smtp::client::EightBit;
 use posthaste_spool::Entry;
 
 use super::bounces::Bounces;
-use super::leaving::LeavingSigner;
+use super::messages::NotSigned;
 use super::mta_sts::MtaSts;
 use super::notices::Notices;
 use super::observer::Observer;
@@ -112,6 +113,15 @@ pub fn opportunistic_tls() -> Result<Arc<rustls::ClientConfig>, posthaste_net::t
 pub trait Witnesses: Send + Sync {
     /// Called when a session with an address of a host opens; returns its witness, if wanted. Must not block.
     fn session(&self, host: &str, address: IpAddr) -> Option<Arc<dyn Witness>>;
+}
+
+/// Signs mail whose header has changed on its way out (RFC 6376).
+pub trait LeavingSigner: Send + Sync {
+    /// The fields `DKIM-Signature` of a message in pieces, each line ended by CRLF; empty if the domain of its author has no key. Blocks for the time of the signatures.
+    ///
+    /// # Errors
+    /// It must not leave without.
+    fn sign(&self, message: &[Bytes]) -> Result<String, NotSigned>;
 }
 
 /// Delivers notifications to senders, who may be local or remote.

@@ -7,17 +7,8 @@ use posthaste_message::rewrite::AddressMap;
 use posthaste_smtp::{MailFrom, RcptTo};
 use tokio::task::JoinHandle;
 
-use super::messages::{LoadError, Loaded, NotSigned, Unloaded};
+use super::messages::{LoadError, Loaded, Unloaded};
 use super::shared::Shared;
-
-/// Signs mail whose header has changed on its way out (RFC 6376).
-pub trait LeavingSigner: Send + Sync {
-    /// The fields `DKIM-Signature` of a message in pieces, each line ended by CRLF; empty if the domain of its author has no key. Blocks for the time of the signatures.
-    ///
-    /// # Errors
-    /// It must not leave without.
-    fn sign(&self, message: &[Bytes]) -> Result<String, NotSigned>;
-}
 
 /// A message on its way out.
 pub(super) enum Leaving {

@@ -85,11 +85,10 @@ pub use ahead::Ahead;
 pub use bounces::{
     BounceFiles, BounceSection, Bounces, BouncesError, Classes, ReturnPathSection, SignedPaths, wall_secs,
 };
-pub use config::{Config, Delivering, Notifier, OutgoingNotice, Witnesses, opportunistic_tls};
+pub use config::{Config, Delivering, LeavingSigner, Notifier, OutgoingNotice, Witnesses, opportunistic_tls};
 pub use control::{Acted, ControlError, Filter, WaitingRecipient};
 pub use count::Count;
 pub use explain::{OfMail, UnknownName};
-pub use leaving::LeavingSigner;
 pub use maps::{LocalParts, MapsSection, Pairs, RecipientsSection};
 pub use messages::NotSigned;
 pub use mta_sts::{MtaSts, MtaStsError};
