@@ -74,6 +74,7 @@ const WIRING: [(&str, &[&str]); 6] = [
             "control/requests/list.rs",
             "receive/events.rs",
             "receive/returned.rs",
+            "services/cluster/",
             "services/maildirs/outcomes.rs",
             "services/relay_log.rs",
             "services/transports/mod.rs",
