@@ -144,7 +144,7 @@ mod tests {
         let signed = || zone().signed("org").fails_for(BROKEN, Kind::A);
         for (zone, why) in [
             (zone().fails_for(BROKEN, Kind::A), "does not say that `org` is signed"),
-            (zone().signed("org"), "www.dnssec-failed.org has a broken signature, and an answer"),
+            (zone().signed("org"), "it answers for www.dnssec-failed.org, whose signature is broken"),
             (Zone::default().signed("org"), "does not say that `org` is signed"),
             (signed().txt("version.bind", "dnsmasq-2.90"), "is dnsmasq"),
             (signed().fails_for("org", Kind::Other(2)), "has no answer for `org`"),

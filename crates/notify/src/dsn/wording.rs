@@ -312,7 +312,7 @@ mod tests {
         write("delay.txt", "Subject: x\n\n${recipients}\n");
         write("failures.txt", "");
         let said = Wording::read(place.path()).unwrap_err().to_string();
-        assert!(said.contains("failures.txt: no template has this name"), "{said}");
+        assert!(said.contains("failures.txt: no such template; the names are"), "{said}");
         fs::remove_file(place.path().join("failures.txt")).unwrap();
         fs::write(place.path().join("success.txt"), b"Subject: \xff\n\n").unwrap();
         assert!(matches!(Wording::read(place.path()), Err(WordingError::Read { .. })));
