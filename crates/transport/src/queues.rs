@@ -90,7 +90,7 @@ pub(crate) struct Queue {
     pub bytes: u64,
 }
 
-/// A worker, and the message that it is at.
+/// A worker and its current message.
 pub(crate) struct Worker {
     pub transport: Arc<str>,
     pub since: Instant,

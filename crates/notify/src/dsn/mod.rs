@@ -337,5 +337,5 @@ pub fn header_of(message: &[Bytes], bytes_max: usize) -> Vec<u8> {
 
 /// Field that marks a notification of a double bounce.
 const DOUBLE_BOUNCE: &str = "X-Posthaste-Double-Bounce";
-/// Part of the header that is searched for it. Other servers add fields in front.
+/// Length of header searched for [`DOUBLE_BOUNCE`]. Other servers add fields in front of it.
 const OWN_HEADER_BYTES_MAX: usize = 64 << 10;

@@ -470,7 +470,7 @@ impl Suppressions {
         Ok(changed)
     }
 
-    /// Never fewer than there are: feeds wait for the lock meanwhile.
+    /// Updates the count of entries. The caller's lock keeps feeds out, so the count is never too low.
     fn recount(&self, fed: &Fed) -> Result<(), SuppressionError> {
         let stored = self.reading(|table| Ok(table.map(ReadableTableMetadata::len).transpose()?.unwrap_or(0)))?;
         self.count.store(stored + fed.entries.len() as u64, Ordering::Relaxed);

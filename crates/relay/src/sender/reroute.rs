@@ -89,7 +89,7 @@ pub(super) fn reroute_all(shared: &Shared) {
     shared.wake.notify_one();
 }
 
-/// Reroutes the mail of a site by domain, if the certificate of a host may be named for them.
+/// Reroutes the mail of a site by domain, if this host's certificate may have the name of the mail's domain.
 pub(super) fn split_by_next_hop(shared: &Shared, site: &Site, host: &MailHost) {
     let Manner { has_dane, next_hop, .. } = &*site.manner;
     if *has_dane && next_hop.is_empty() && shared.routes.dane.wants_next_hop(&host.name) {

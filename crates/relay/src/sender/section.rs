@@ -326,10 +326,10 @@ impl Section {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EightBitMail {
-    /// It is sent as it is.
+    /// The mail is sent unchanged.
     #[default]
     Send,
-    /// It is given up.
+    /// The mail is given up.
     Refuse,
 }
 

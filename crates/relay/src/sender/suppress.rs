@@ -50,8 +50,8 @@ pub(super) fn end_suppressed(
     Ok(())
 }
 
-/// Ends waiting mail of a site for suppressed addresses, up to the first that is not. True if there is such mail.
-/// Blocks.
+/// Ends waiting mail of a site for suppressed addresses, until it meets mail for another address. Returns true if
+/// there is such mail. Blocks.
 pub(super) fn has_unsuppressed(shared: &Arc<Shared>, site: &Site) -> bool {
     while shared.config.bounces.suppressed().is_some()
         && !shared.is_ending()

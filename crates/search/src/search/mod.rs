@@ -112,7 +112,7 @@ impl Searcher {
         self.snapshot.directory()
     }
 
-    /// The commit of the side store that is read.
+    /// The commit that this search reads, as a view of the side store.
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }

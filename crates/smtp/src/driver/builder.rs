@@ -44,8 +44,8 @@ impl ServerBuilder {
     /// Default of [`ServerBuilder::max_connections`].
     pub const MAX_CONNECTIONS: usize = 20_000;
 
-    /// Host name, limits, policies and protocol, STARTTLS and AUTH, for the listeners named from here on. The handler
-    /// is always asked about hello and DATA. Default: [`Config::new`] with the name `localhost`. Impossible settings
+    /// Sets host name, limits, policies, protocol, STARTTLS and AUTH for the listeners added after this call. The
+    /// handler is always asked about hello and DATA. Default: [`Config::new`] with the name `localhost`. Impossible settings
     /// are a [`ServerSetupError`](super::ServerSetupError) at the start.
     pub fn config(self, config: Config) -> Self {
         let settings = ListenerSettings { configs: config.into(), ..self.next.clone() };

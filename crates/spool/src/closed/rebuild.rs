@@ -60,9 +60,9 @@ struct Left {
 
 impl ClosedFileSpool {
     /// Makes a new spool in `to`, which must not exist, from everything found in `dir`, whose checkpoint files are both
-    /// damaged or missing. `dir` is not changed. As the streams' positions and releases are unknown, every stream sees
-    /// everything again, from the beginning and without its snapshot, and learns that
-    /// ([`Replayed::Uncertain`](crate::Replayed::Uncertain)). LSNs stay the same. An interrupted run leaves a directory
+    /// damaged or missing. `dir` is not changed. The streams' positions and releases are unknown. So every stream sees
+    /// everything again, from the beginning and without its snapshot, marked as
+    /// [`Replayed::Uncertain`](crate::Replayed::Uncertain). LSNs stay the same. An interrupted run leaves a directory
     /// in which no spool can be opened.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Notifications of refused recipients to a sender: the program has ended long ago (RFC 3464).
+//! Notifications of refused recipients to a sender: the program that sent the mail has already ended (RFC 3464).
 
 use std::ffi::OsStr;
 use std::sync::Arc;
