@@ -151,7 +151,7 @@ fn a_deferral_takes_20_bytes_and_a_delivery_15() {
 #[test]
 fn the_bytes_are_those_of_the_table() {
     let expected = [
-        &[1, 1, 1 | 8][..],
+        &[1, 1, 1 | 8 | 32][..],
         &[1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0],
         &[1, 0, b's', 1, 0, b'e', 1, 0, b't', 1, 0, b'c', 1, 0, b'p'],
         &[2, 0],
