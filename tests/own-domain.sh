@@ -40,7 +40,8 @@ on_machine ip route add default via 9.9.9.1
 for host in 25 1 53 80; do ip address add "9.9.9.$host/24" dev eth1; done
 ip link set eth1 up
 before_the_end() {
-    kill "$machine"
+    # unshare minds no other signal.
+    kill -KILL "$machine" && wait "$machine" 2>/dev/null || true
     umount -R -l "$root" "$dir/memory"
 }
 
@@ -139,8 +140,8 @@ posthaste() { on_machine posthaste "$@"; }
 
 # As at a terminal: the password is shown nowhere else.
 sets_up() {
-    # The user types y.
-    on_machine script -qefc '/root/.cargo/bin/posthaste setup ann@example.org --foreground' /dev/null < <(echo y && sleep infinity) >"$dir/setup" 2>&1 &
+    # The user types y, and stays there.
+    on_machine sh -c '(echo y && sleep infinity) | script -qefc "/root/.cargo/bin/posthaste setup ann@example.org --foreground" /dev/null' >"$dir/setup" 2>&1 &
     answers grep -q '^Ready' "$dir/setup"
     cat "$dir/setup"
     grep -q 'round trip login on 465, signed, delivered, read by IMAP, DKIM verified .* ok' "$dir/setup"
