@@ -9,7 +9,8 @@ use crate::reload::{NeedsRestart, Reload, all_of};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Imap {
-    /// The form of mailbox names that clients see.
+    /// The form of mailbox names that clients see: `"/"` as in `Work/2026`, `"."` as in `Work.2026`, or `"INBOX."` as in
+    /// `INBOX.Work.2026`.
     pub names: MailboxNames,
 }
 
