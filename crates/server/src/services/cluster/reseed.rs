@@ -43,9 +43,8 @@ pub fn set_copy_aside(
     let engine = engine.map_err(|error| refused(error.to_string()))?;
     let log = engine.log(shard).map_err(|error| refused(error.to_string()))?;
     let (first, end) = bounds(&log).map_err(|error| refused(error.to_string()))?;
-    if begins_anew {
-        is_left(&engine, shard).map_err(refused)?;
-    } else if first > LogPosition::START.next() {
+    let left_at = if begins_anew { Some(left_at(&engine, shard).map_err(refused)?) } else { None };
+    if !begins_anew && first > LogPosition::START.next() {
         return Err(refused(format!(
             "its log begins at position {first}: a new copy would lack what was cut. The members in sync have all of it; see docs/cluster.md for `--new-log`"
         )));
@@ -62,7 +61,9 @@ pub fn set_copy_aside(
     if !may(&question) {
         return Ok(None);
     }
-    if begins_anew {
+    if let Some(revision) = left_at {
+        // The question may have waited for hours.
+        is_still_left(&engine, shard, revision).map_err(refused)?;
         engine.new_log(shard).map_err(|error| refused(error.to_string()))?;
     }
     let aside = rename(&dir).map_err(|error| refused(format!("{}: {error}", dir.display())))?;
@@ -79,18 +80,28 @@ fn bounds(log: &dyn ShardLog) -> Result<(LogPosition, LogPosition), posthaste_cl
     Ok((log.first()?, log.end()?))
 }
 
+/// The revision of the cell of a shard that nobody acts for. Takes half a minute.
+///
 /// # Errors
 /// Somebody acts for the shard, or the engine does not answer.
-fn is_left(engine: &NatsEngine, shard: u16) -> Result<(), String> {
-    let read = || -> Result<u64, posthaste_cluster::LogError> {
-        Ok(engine.cells()?.get(&CellKey::Shard(shard).to_string())?.1)
-    };
-    let before = read().map_err(|error| error.to_string())?;
+fn left_at(engine: &NatsEngine, shard: u16) -> Result<u64, String> {
+    let revision = cell_revision(engine, shard)?;
     std::thread::sleep(UNCHANGED);
-    if read().map_err(|error| error.to_string())? != before {
+    is_still_left(engine, shard, revision).map(|()| revision)
+}
+
+/// # Errors
+/// Somebody has written the shard's cell since this revision, or the engine does not answer.
+fn is_still_left(engine: &NatsEngine, shard: u16, revision: u64) -> Result<(), String> {
+    if cell_revision(engine, shard)? != revision {
         return Err("somebody acts for it or takes it now: its log stays".to_owned());
     }
     Ok(())
+}
+
+fn cell_revision(engine: &NatsEngine, shard: u16) -> Result<u64, String> {
+    let cell = engine.cells().and_then(|cells| cells.get(&CellKey::Shard(shard).to_string()));
+    cell.map(|(_, revision)| revision).map_err(|error| error.to_string())
 }
 
 /// Gives a directory the first free name, durably.
