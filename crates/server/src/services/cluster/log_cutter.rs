@@ -49,10 +49,9 @@ impl LogCutter {
         }
     }
 
-    fn cut(&mut self, listed: &[(NodeName, NodeCell)]) -> Result<(), LogError> {
+    fn cut(&self, listed: &[(NodeName, NodeCell)]) -> Result<(), LogError> {
         let Some(lowest) = lowest(listed, &self.me, self.shard.place()) else { return Ok(()) };
         if self.shard.cut(lowest)? {
-            self.limit_bytes = limit(self.shard.used_bytes()?);
             tracing::info!("the control shard's log is cut: all its values stand at its begin");
         }
         Ok(())
@@ -66,7 +65,10 @@ impl LogCutter {
             return Ok(());
         }
         let used = || self.shard.used_bytes().map_err(|error| ControlShardError::Offline(error.to_string()));
-        if used()? >= self.limit_bytes {
+        let used_now = used()?;
+        // Any node may have cut the log: then the limit falls with its size.
+        self.limit_bytes = self.limit_bytes.min(limit(used_now));
+        if used_now >= self.limit_bytes {
             self.shard.restate(RESTATE_PATIENCE)?;
             // Until it can be cut it is not done again.
             self.limit_bytes = limit(used()?);
