@@ -1,4 +1,6 @@
 //! The states of a server session.
+//!
+//! A bare LF is refused by `commands.rs` in a command, and by `scan.rs` of the crate in a message.
 
 mod body;
 mod commands;
