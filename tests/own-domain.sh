@@ -16,7 +16,12 @@ root=$dir/machine
 mkdir "$dir/memory" "$root"
 mount -t tmpfs memory "$dir/memory"
 mkdir "$dir/memory/upper" "$dir/memory/work"
-mount -t overlay machine -o "lowerdir=/,upperdir=$dir/memory/upper,workdir=$dir/memory/work" "$root"
+if ! mount -t overlay machine -o "lowerdir=/,upperdir=$dir/memory/upper,workdir=$dir/memory/work" "$root"; then
+    umount "$dir/memory"
+    skip "the walk" "this kernel has no overlay over /"
+    finish
+    exit
+fi
 rm -rf "$root/etc/posthaste" "$root/var/lib/posthaste" "$root"/usr/local/bin/posthaste* "$root/etc/resolv.conf"
 sed -i '/^posthaste:/d' "$root"/etc/{passwd,group,shadow,gshadow}
 mount --rbind /dev "$root/dev"
