@@ -11,7 +11,7 @@ pub enum AcmeError {
     /// The name has no address. Nothing was ordered.
     #[error("{0}")]
     NoAddress(String),
-    /// Nobody has answered for the name. Nothing was ordered.
+    /// The name has no answer from DNS, so nothing was ordered.
     #[error("{0}")]
     NoAnswer(String),
     /// The name leads to another host. Nothing was ordered.

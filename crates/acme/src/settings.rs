@@ -13,7 +13,7 @@ pub type LookupAnswer<'a, T> = Pin<Box<dyn Future<Output = Result<T, LookupError
 pub enum LookupError {
     /// DNS has answered: there is no such record, or none that fits.
     Missing(String),
-    /// Nobody has answered, so nothing is known.
+    /// No answer, so nothing is known.
     Unknown(String),
 }
 

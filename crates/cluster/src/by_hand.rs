@@ -15,7 +15,7 @@ use crate::{Cells, LogError, LogPosition, ShardLog};
 pub struct HandOpening {
     /// The revision of the shard's cell: it has not changed for [`UNCHANGED`].
     pub revision: u64,
-    /// What may be lost or repeated, if this member opens the shard. Empty: nothing.
+    /// Risks of loss or repetition if this member opens the shard. Empty without one.
     pub risks: Vec<OpeningRisk>,
     cell: ShardCell,
     shard: u16,

@@ -149,12 +149,12 @@ pub enum ClusterOrder {
     },
 }
 
-/// What an opening by hand would do.
+/// Plan of an opening by hand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardOpening {
     /// The revision of the shard's cell.
     pub revision: u64,
-    /// What may be lost or repeated, a sentence each.
+    /// Risks of loss or repetition, a sentence each.
     pub risks: Vec<String>,
 }
 
