@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -32,8 +33,9 @@ from cluster_world import Failed, World
 def run_round(options, fault, seed):
     """The line of a round, and whether all promises were kept."""
     random_of_round = random.Random(f"{seed} {fault.__name__}")
-    dir = Path(tempfile.mkdtemp(prefix=f"{fault.__name__}-{seed}-", dir=options.dir))
-    world = World(dir, os.path.realpath(options.program), os.environ.get("RELAY"), options.rate, seed, fault.small_disks)
+    # Nodes and servers have it as their working directory.
+    dir = Path(tempfile.mkdtemp(prefix=f"{fault.__name__}-{seed}-", dir=options.dir)).resolve()
+    world = World(dir, os.path.realpath(options.program), os.environ.get("RELAY"), options.rate, seed, fault.disks)
     line = {"fault": fault.__name__, "seed": seed}
     try:
         world.start()
@@ -71,6 +73,8 @@ def main():
         os.environ["IN_OWN_NETWORK"] = "1"
         os.execvp("unshare", ["unshare", "--net", "--mount", sys.executable, *sys.argv])
     os.system("ip link set lo up")
+    # The round that runs ends all that it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     unknown = set(options.faults) - set(cluster_faults.FAULTS)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; see --list")

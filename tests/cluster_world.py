@@ -3,11 +3,13 @@
 All ports are fixed, so it needs a network of its own.
 """
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import time
 import urllib.request
@@ -56,6 +58,8 @@ monitors = ["127.0.0.1:8221", "127.0.0.1:8222", "127.0.0.1:8223"]
 log_bytes = "512M"
 """
 SHARD = '[[cluster.shard]]\nnumber = {n}\nhome = "n{n}"\nstandbys = ["n{a}", "n{b}"]\n'
+# Of each load.
+CONNECTIONS = 10
 # Longest time for anything that must happen by itself.
 PATIENCE = 150
 
@@ -98,6 +102,40 @@ class Process:
     def end(self):
         if self.is_running():
             self.kill()
+
+
+class Disk:
+    """A disk of its own for a directory: in memory, or an image with ext4, which can lose its power."""
+
+    def __init__(self, place, has_power_cuts):
+        self.place, self.image = place, place.with_suffix(".disk") if has_power_cuts else None
+        place.mkdir()
+        if self.image:
+            with open(self.image, "wb") as image:
+                image.truncate(2 << 30)
+            subprocess.run(["mkfs.ext4", "-q", "-F", self.image], check=True)
+        self.mount()
+
+    def mount(self):
+        options = ["-o", "loop", self.image] if self.image else ["-t", "tmpfs", "-o", "size=400m", "disk"]
+        subprocess.run(["mount", *options, self.place], check=True)
+
+    def cut(self):
+        """What is not synced is gone, and so is the journal that is not written: nothing reaches the image any more."""
+        place = os.open(self.place, os.O_RDONLY)
+        try:
+            fcntl.ioctl(place, EXT4_SHUTDOWN, struct.pack("I", WITHOUT_JOURNAL))
+        finally:
+            os.close(place)
+
+    def restart(self):
+        """After a cut, once no process uses it."""
+        subprocess.run(["umount", self.place], check=True)
+        self.mount()
+
+
+# EXT4_IOC_SHUTDOWN, and EXT4_GOING_FLAGS_NOLOGFLUSH.
+EXT4_SHUTDOWN, WITHOUT_JOURNAL = 0x8004587D, 2
 
 
 class Engine(Process):
@@ -206,7 +244,7 @@ class Relays(Process):
 class World:
     """Everything of a round."""
 
-    def __init__(self, dir, program, relay, rate, seed, small_disks=False):
+    def __init__(self, dir, program, relay, rate, seed, disks=None):
         self.dir, self.program, self.rate, self.seed = dir, program, rate, seed
         self.relays = Relays(dir, relay) if relay else None
         self.engines = {number: Engine(number, dir) for number in NUMBERS}
@@ -214,10 +252,8 @@ class World:
         self.nodes = {number: Node(number, dir, program, of_node(number)) for number in NUMBERS}
         self.sink = Process("sink", dir)
         self.loads = {}
-        self.disks = [*(engine.store for engine in self.engines.values()), *(node.data for node in self.nodes.values())] if small_disks else []
-        for disk in self.disks:
-            disk.mkdir()
-            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400m", "disk", disk], check=True)
+        places = [(engine, engine.store) for engine in self.engines.values()] + [(node, node.data) for node in self.nodes.values()]
+        self.disks = {process: Disk(place, disks == "power") for process, place in places} if disks else {}
 
     def start(self):
         for engine in self.engines.values():
@@ -231,7 +267,11 @@ class World:
 
     def wait_until_well(self, homes=True):
         """All members are in sync, and each home owns its shard."""
-        wait_for("all members are in sync", lambda: self.is_well(homes))
+        try:
+            wait_for("all members are in sync", lambda: self.is_well(homes))
+        except Failed as failed:
+            told = ("owner", "epoch", "role", "in_sync", "seeding", "end", "members", "troubles")
+            raise Failed(f"{failed}: {[{name: it.get(name) for name in told} | {'shard': number} for number, it in self.shards().items()]}") from None
 
     def is_well(self, homes):
         shards = self.shards()
@@ -253,12 +293,12 @@ class World:
     def serve_sink(self, *options):
         self.sink.start(self.program, "sink", "127.0.0.1:2600", "--account", "sink.jsonl", *options)
 
-    def load(self, size):
+    def load(self, size, share=1):
         for number in NUMBERS:
             load = self.loads[number] = Process(f"load{number}", self.dir)
             report = open(self.dir / f"load{number}.json", "w")
             load.start(
-                self.program, "load", f"127.0.0.1:252{number}", "--rate", self.rate, "--connections", "10", "--duration", "1h", "--give-up", "1h",
+                self.program, "load", f"127.0.0.1:252{number}", "--rate", max(1, int(self.rate * share)), "--connections", CONNECTIONS, "--duration", "1h", "--give-up", "1h",
                 "--timeout", "90s", "--drain", "90s", "--size", size, "--from", "load@here.example", "--domain", "there.example", "--users", "50",
                 "--seed", self.seed * 3 + number, "--acked", f"acked{number}", "--json", "--quiet", stdout=report)
             report.close()
@@ -303,8 +343,8 @@ class World:
         for process in [*self.loads.values(), *self.nodes.values(), self.sink, *self.engines.values(), self.relays]:
             if process:
                 process.end()
-        for disk in self.disks:
-            subprocess.run(["umount", disk])
+        for disk in self.disks.values():
+            subprocess.run(["umount", disk.place])
 
     def remove(self):
         shutil.rmtree(self.dir)

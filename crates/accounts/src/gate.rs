@@ -25,9 +25,10 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::account_guesses::{ACCOUNT_WAIT, AccountGuesses};
-use crate::guesses::{Attempt, Guesses};
+use crate::guesses::{Attempt, Guesses, GuessingClient};
 use crate::known::KnownNetworks;
 use crate::last_uses::LastUses;
+use crate::login_use::{LoginFailure, LoginOrigin, LoginUse};
 use crate::logins::{Login, LoginSecrets, Logins};
 use crate::password::{PASSWORD_BYTES_MAX, PasswordHash};
 use crate::remembered::RememberedPasswords;
@@ -46,28 +47,6 @@ pub struct LoginGate {
     remembered: RememberedPasswords,
     last_uses: LastUses,
     checks_made: AtomicU64,
-}
-
-/// Purpose of a login.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LoginUse {
-    /// Login to send mail.
-    Sending,
-    /// To read mail: clients reconnect after a restart, with a dozen connections each.
-    Reading,
-}
-
-impl LoginUse {
-    pub(crate) const COUNT: usize = 2;
-}
-
-/// Origin of an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoginOrigin {
-    /// Purpose of the login.
-    pub purpose: LoginUse,
-    /// The client's network: an IPv4 address, or an IPv6 /64. `None` without an address.
-    pub network: Option<IpAddr>,
 }
 
 /// An admitted attempt.
@@ -127,20 +106,6 @@ pub struct PasswordClaim {
     pub password: String,
     /// Identity to act for (SASL authorization identity); `None` for its own.
     pub acts_for: Option<String>,
-}
-
-/// The reason of a refused login.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum LoginFailure {
-    /// Wrong password, or unknown name; the reason is for the operator. The client is not told which.
-    #[error("{0}")]
-    Wrong(&'static str),
-    /// Too many wrong guesses came from the client's address.
-    #[error("too many wrong passwords from this address")]
-    Blocked,
-    /// Too many passwords wait for a check.
-    #[error("too many logins at a time")]
-    Busy,
 }
 
 /// A successful login.
@@ -310,6 +275,43 @@ impl LoginGate {
         let is_right = place.check(Arc::clone(hash), password.to_owned()).await?;
         account.filter(|_| is_right).inspect(|name| self.remembered.add(name, hash, password));
         Ok(is_right)
+    }
+
+    /// All logins, by name.
+    pub fn logins(&self, logins: &Logins) -> Vec<LoginStatus> {
+        let mut all: Vec<_> = logins
+            .all()
+            .map(|(name, login)| {
+                let (wrong, is_slow) = self.account_guesses.of(name);
+                LoginStatus {
+                    name: name.to_owned(),
+                    tenant: login.tenant.as_deref().map(str::to_owned),
+                    has_scram: login.secrets.scram.is_some(),
+                    last_use: self.last_uses.of(name),
+                    is_remembered: self.remembered.has(name, &login.secrets.hash),
+                    wrong,
+                    is_slow,
+                }
+            })
+            .collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// Clients with counted wrong passwords or tokens: blocked ones first, then by count.
+    pub fn guessing_clients(&self) -> Vec<GuessingClient> {
+        let mut all = [self.guesses.clients(), self.token_guesses.clients()].concat();
+        all.sort_by(|a, b| a.rank().cmp(&b.rank()));
+        all
+    }
+
+    /// Forgets the wrong passwords of a client or an account, so that it is no longer blocked or slow. False if there
+    /// are none.
+    pub fn forget(&self, of: &Guessed) -> bool {
+        match of {
+            Guessed::Client(ip) => self.guesses.forget(*ip) | self.token_guesses.forget(*ip),
+            Guessed::Account(name) => self.account_guesses.forget(name),
+        }
     }
 }
 

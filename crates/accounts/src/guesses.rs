@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::gate::{LoginFailure, LoginUse};
+use crate::login_use::{LoginFailure, LoginUse};
 
 /// Wrong guesses, by network.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::gate::{LoginOrigin, LoginUse};
+use crate::login_use::{LoginOrigin, LoginUse};
 use crate::logins::Logins;
 
 /// A successful login.

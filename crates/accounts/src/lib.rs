@@ -9,15 +9,17 @@ mod gate;
 mod guesses;
 mod known;
 mod last_uses;
+mod login_use;
 mod logins;
 mod logins_file;
 mod password;
 mod quotas;
 mod remembered;
 
-pub use gate::{Guessed, LoggedIn, LoginFailure, LoginGate, LoginOrigin, LoginStatus, LoginUse, PasswordClaim};
+pub use gate::{Guessed, LoggedIn, LoginGate, LoginStatus, PasswordClaim};
 pub use guesses::GuessingClient;
 pub use last_uses::LastUse;
+pub use login_use::{LoginFailure, LoginOrigin, LoginUse};
 pub use logins::{AuthorRight, Login, LoginSecrets, Logins, LoginsError};
 pub use logins_file::{ChangeLoginsError, LoginEntry, LoginsFile};
 pub use password::{

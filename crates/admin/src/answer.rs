@@ -6,8 +6,8 @@ use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::body::AnswerBody;
-use crate::token::Scope;
+use crate::body::{AnswerBody, BodyReadError};
+use crate::scope::Scope;
 
 pub(crate) type Answer = Response<AnswerBody>;
 
@@ -108,3 +108,21 @@ pub(crate) fn octets(answer: Answer) -> Vec<u8> {
     out.extend(body);
     out
 }
+
+/// The answer to a body that could not be read completely.
+pub(crate) fn unread(error: BodyReadError) -> Answer {
+    let status = match error {
+        BodyReadError::NoRoom => {
+            return later(StatusCode::SERVICE_UNAVAILABLE, &error.to_string(), RETRY_SECS);
+        }
+        BodyReadError::TooLarge(_) | BodyReadError::TooLargeUnpacked => StatusCode::PAYLOAD_TOO_LARGE,
+        BodyReadError::TimedOut => StatusCode::REQUEST_TIMEOUT,
+        BodyReadError::Broken | BodyReadError::NotPacked => StatusCode::BAD_REQUEST,
+    };
+    refused(status, &error.to_string())
+}
+
+/// The answer to a request with another body.
+pub(crate) const JSON_ONLY: &str = "Content-Type: application/json is needed";
+/// Time after which a client may try again.
+pub(crate) const RETRY_SECS: u16 = 5;

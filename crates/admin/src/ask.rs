@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::answer::{self, Answer};
+use crate::answer::{self, Answer, JSON_ONLY, RETRY_SECS, unread};
 use crate::body;
 use crate::guard::is_json;
-use crate::routes::{JSON_ONLY, RETRY_SECS, unread};
-use crate::service::Shared;
-use crate::token::{Scope, Token};
+use crate::scope::Scope;
+use crate::shared::Shared;
+use crate::token::Token;
 use crate::view::{AskRefusal, ServerView};
 
 /// Octets of a request, as at the socket.
@@ -23,8 +23,6 @@ const ASK_BYTES_MAX: u64 = 64 << 10;
 const LINES_BYTES_MAX: usize = 8 << 20;
 /// Recipients in a list, unless the request has fewer.
 const LIST_MAX: u64 = 1000;
-/// Concurrent requests: some scan the whole queue.
-pub(crate) const ASKS_MAX: usize = 4;
 const TURN_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// The scope of a request. `None`: allowed on the socket only.

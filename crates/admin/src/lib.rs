@@ -8,7 +8,9 @@
 #![warn(missing_docs)]
 
 mod answer;
+mod arrival;
 mod ask;
+mod authentication;
 mod body;
 mod client;
 mod connection;
@@ -19,13 +21,17 @@ mod history;
 mod inject_from;
 mod live;
 mod login;
+mod looks;
 mod metrics;
 mod openapi;
 mod page;
 mod rates;
 mod routes;
+mod scope;
 mod service;
 mod session;
+mod shared;
+mod streams;
 mod token;
 mod token_bounds;
 mod token_file;
@@ -39,9 +45,10 @@ pub use heads::{HeadRefusal, Heads};
 pub use history::{CHECK_METHODS, CHECK_RESULTS, CheckCounts, Counters};
 pub use inject_from::InjectNetworks;
 pub use routes::INJECT_PATH;
+pub use scope::{Scope, UnknownScope};
 pub use service::{AdminApi, AdminService, HttpListener, HttpSettings};
 pub use session::{LINK_SECS, PageLinks};
-pub use token::{Scope, Secret, Token, TokenError, TokenHash, UnknownScope, hash as secret_hash, is_page_link};
+pub use token::{Secret, Token, TokenError, TokenHash, hash as secret_hash, is_page_link};
 pub use token_bounds::{TokenBounds, TokenBoundsError};
 pub use token_file::{TOKEN_FILE, TokenFile, TokenFileError, TokenFileErrorKind};
 pub use view::{

@@ -3,10 +3,9 @@
 //!
 //! One reading of the event log serves all that see the same of it, and they share its octets.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -17,123 +16,17 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
-use crate::answer::{self, Answer};
+use crate::answer::{self, Answer, RETRY_SECS};
+use crate::arrival::Arrival;
 use crate::body::AnswerBody;
 use crate::guard::Credential;
-use crate::routes::RETRY_SECS;
-use crate::service::{Arrival, Shared, unix_secs};
-use crate::session::SESSION_PREFIX;
-use crate::token::{Token, TokenHash};
-use crate::view::{FollowEvents, ServerView};
-
-/// Streams that are open, by token.
-#[derive(Debug, Default)]
-pub(crate) struct LiveStreams {
-    open: Arc<Mutex<HashMap<TokenHash, usize>>>,
-    readings: Readings,
-}
-
-/// Active readings of the log, by tenant; `None` is the whole log.
-#[derive(Debug, Default, Clone)]
-struct Readings(Arc<Mutex<HashMap<Option<String>, broadcast::Sender<Bytes>>>>);
-
-const STREAMS_MAX: usize = 32;
-const TOKEN_STREAMS_MAX: usize = 4;
-/// Interval between reads of the log.
-const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-/// Maximum events of one read: a page shows the newest rows, not thousands a second.
-const LOOK_EVENTS_MAX: usize = 500;
-/// Interval of keep-alive comments, which detect clients that have disconnected. The token is checked as often.
-const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// Maximum bytes of one read, except for the rest of its last event.
-const LOOK_BYTES_MAX: usize = 128 << 10;
-/// Maximum queued pieces: a slower client is dropped. Clients share the pieces.
-const PIECES_MAX: usize = 8;
-
-/// A stream that is counted until this is dropped.
-#[derive(Debug)]
-struct Place {
-    streams: Arc<Mutex<HashMap<TokenHash, usize>>>,
-    of: TokenHash,
-}
-
-impl LiveStreams {
-    /// Reserves a reader. `None` if the total or this token has too many.
-    fn place(&self, of: &TokenHash) -> Option<Place> {
-        let mut streams = lock(&self.open);
-        let all: usize = streams.values().sum();
-        let own = streams.get(of).copied().unwrap_or_default();
-        if all >= STREAMS_MAX || own >= TOKEN_STREAMS_MAX {
-            return None;
-        }
-        streams.insert(*of, own + 1);
-        Some(Place { streams: Arc::clone(&self.open), of: *of })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut streams = lock(&self.streams);
-        match streams.get_mut(&self.of) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => _ = streams.remove(&self.of),
-        }
-    }
-}
-
-impl Readings {
-    /// Subscribes to an active reading. `None` if there is none.
-    fn join(&self, tenant: Option<&String>) -> Option<broadcast::Receiver<Bytes>> {
-        lock(&self.0).get(&tenant.cloned()).map(broadcast::Sender::subscribe)
-    }
-
-    /// Starts a reading, unless another one has started meanwhile.
-    fn begin(&self, tenant: Option<String>, events: Box<dyn FollowEvents>) -> broadcast::Receiver<Bytes> {
-        let mut readings = lock(&self.0);
-        if let Some(reading) = readings.get(&tenant) {
-            return reading.subscribe();
-        }
-        let (pieces, first) = broadcast::channel(PIECES_MAX);
-        readings.insert(tenant.clone(), pieces.clone());
-        drop(readings);
-        tokio::spawn(self.clone().read(tenant, events, pieces));
-        first
-    }
-
-    /// Reads repeatedly until nobody listens.
-    async fn read(self, tenant: Option<String>, mut events: Box<dyn FollowEvents>, pieces: broadcast::Sender<Bytes>) {
-        loop {
-            sleep(LOOK_INTERVAL).await;
-            {
-                let mut readings = lock(&self.0);
-                if pieces.receiver_count() == 0 {
-                    readings.remove(&tenant);
-                    return;
-                }
-            }
-            let read = spawn_blocking(move || {
-                let lines = events.read(LOOK_EVENTS_MAX, LOOK_BYTES_MAX);
-                (events, lines)
-            });
-            let Ok((again, lines)) = read.await else {
-                // A panic, which the log has. Streams end as their pieces do.
-                lock(&self.0).remove(&tenant);
-                return;
-            };
-            events = again;
-            if !lines.is_empty() {
-                let text: String = lines.iter().map(|line| format!("data: {}\n\n", line.trim_end())).collect();
-                let _ = pieces.send(text.into());
-            }
-        }
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::shared::{Shared, unix_secs};
+use crate::streams::{LOOK_INTERVAL, PIECES_MAX};
+use crate::token::SESSION_PREFIX;
+use crate::token::Token;
+use crate::view::ServerView;
 
 /// Streams events from now on, until the client disconnects, its token ends, or the server stops.
 pub(crate) async fn follow<V: ServerView>(
@@ -174,6 +67,8 @@ pub(crate) async fn follow<V: ServerView>(
     answer
 }
 
+/// Interval of keep-alive comments, which detect clients that have disconnected. The token is checked as often.
+const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// True while the credential of a stream is valid.
 type GoesOn = Box<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
 
@@ -228,7 +123,11 @@ impl<V: ServerView> Shared<V> {
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+    use tokio::time::sleep;
+
     use super::*;
+    use crate::streams::{LiveStreams, Readings, STREAMS_MAX, TOKEN_STREAMS_MAX};
+    use crate::view::FollowEvents;
 
     /// Three events, one a look, and how often it was looked.
     struct Some3(Arc<AtomicUsize>);

@@ -8,14 +8,13 @@ use hyper::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::answer::{self, Answer};
+use crate::answer::{self, Answer, JSON_ONLY, unread};
+use crate::arrival::Arrival;
+use crate::authentication::{authenticate, whose, wrong};
 use crate::body;
 use crate::guard::{Credential, is_json};
-use crate::routes::{self, unread};
-use crate::service::{Arrival, Shared, unix_secs};
-use crate::session::Grant;
+use crate::shared::{Shared, unix_secs};
 use crate::token::{Secret, Token};
-use crate::token_file::TokensUnreadable;
 use crate::view::ServerView;
 
 /// The request for a session.
@@ -42,7 +41,7 @@ pub(crate) async fn begin<V: ServerView>(
     incoming: Incoming,
 ) -> Answer {
     if !is_json(headers) {
-        return answer::last(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, routes::JSON_ONLY));
+        return answer::last(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, JSON_ONLY));
     }
     let body = match body::read(incoming, LOGIN_BYTES_MAX, &shared.room).await {
         Ok(body) => body,
@@ -61,33 +60,31 @@ pub(crate) async fn begin<V: ServerView>(
             }
             None => {
                 let why = "this link was used, or is older than 10 minutes: `posthaste page` prints another";
-                return routes::wrong(shared, arrival.client(headers), &key, why).await;
+                return wrong(shared, arrival.client(headers), &key, why).await;
             }
         },
         // Otherwise whoever has one session could begin others that outlive it.
         Login::Token(presented) if shared.sessions.find(&presented, now).await.is_some() => {
-            return routes::wrong(shared, arrival.client(headers), &presented, "a session is no token").await;
+            return wrong(shared, arrival.client(headers), &presented, "a session is no token").await;
         }
-        Login::Token(presented) => {
-            match routes::authenticate(shared, Credential::Token(presented), arrival, headers).await {
-                Ok(token) => {
-                    let secs = token.until().map_or(SESSION_SECS, |until| until.saturating_sub(now).min(SESSION_SECS));
-                    (shared.sessions.begin_of_token(token.hash(), now + secs, now).await, token, secs)
-                }
-                Err(answer) => return answer,
+        Login::Token(presented) => match authenticate(shared, Credential::Token(presented), arrival, headers).await {
+            Ok(token) => {
+                let secs = token.until().map_or(SESSION_SECS, |until| until.saturating_sub(now).min(SESSION_SECS));
+                (shared.sessions.begin_of_token(token.hash(), now + secs, now).await, token, secs)
             }
-        }
+            Err(answer) => return answer,
+        },
     };
     begun(&secret, &token, secs, arrival)
 }
 
 fn begun(secret: &Secret, token: &Token, secs: u64, arrival: &Arrival) -> Answer {
-    let mut whose = routes::whose(token);
+    let mut owner = whose(token);
     if arrival.takes_cookies() {
-        return with_cookie(answer::json(StatusCode::OK, &whose), secret.reveal(), secs);
+        return with_cookie(answer::json(StatusCode::OK, &owner), secret.reveal(), secs);
     }
-    whose["session"] = json!(secret.reveal());
-    answer::json(StatusCode::OK, &whose)
+    owner["session"] = json!(secret.reveal());
+    answer::json(StatusCode::OK, &owner)
 }
 
 /// Ends the session of a request, if it has one.
@@ -103,23 +100,4 @@ fn with_cookie(mut answer: Answer, secret: &str, secs: u64) -> Answer {
     let cookie = HeaderValue::from_str(&cookie).expect("a secret is visible ASCII");
     answer.headers_mut().insert(SET_COOKIE, cookie);
     answer
-}
-
-impl<V: ServerView> Shared<V> {
-    /// The rights of a session.
-    ///
-    /// # Errors
-    /// The file of tokens cannot be used.
-    pub async fn of_session(&self, presented: &str, is_loopback: bool) -> Result<Option<Arc<Token>>, TokensUnreadable> {
-        let now = unix_secs();
-        match self.sessions.find(presented, now).await {
-            None => Ok(None),
-            Some(Grant::OfLink(token)) => Ok(Some(token)),
-            Some(Grant::OfToken(of)) => {
-                let is_first = || is_loopback && self.view.first_password() == Some(of);
-                let token = self.tokens.find_hash(&of, now).await?;
-                Ok(token.or_else(|| is_first().then(|| Arc::new(Token::of_password(of)))))
-            }
-        }
-    }
 }

@@ -6,24 +6,24 @@ use std::sync::atomic::Ordering;
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Method, Request, StatusCode};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::task::spawn_blocking;
 
-use crate::ClientAddress;
-use crate::answer::{self, Answer};
+use crate::answer::{self, Answer, JSON_ONLY, RETRY_SECS, unread};
+use crate::arrival::Arrival;
 use crate::ask;
-use crate::body::{self, BodyReadError, ReadBody};
+use crate::authentication::{authenticate, whose};
+use crate::body::{self, ReadBody};
 use crate::guard::{self, Credential, is_json};
 use crate::live;
 use crate::login;
 use crate::metrics::{self, Work};
 use crate::openapi;
-use crate::service::{Arrival, Shared};
-use crate::session::SESSION_PREFIX;
-use crate::token::{Scope, Token};
-use crate::token_bounds::TokenBounds;
+use crate::scope::Scope;
+use crate::shared::{Shared, unix_secs};
+use crate::token::Token;
 use crate::unpack::{ContentCoding, unpack};
-use crate::view::{Guess, InjectCall, Readiness, ServerView};
+use crate::view::{InjectCall, Readiness, ServerView};
 
 /// The right that a route needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +78,6 @@ impl Route {
     }
 }
 
-const NOT_VALID: &str = "this token is not valid: `posthaste token list` on the server shows the valid ones";
 const ROUTES: [Route; 17] = [
     Route { method: Method::GET, path: "/health/live", access: Access::Health, action: Action::Live },
     Route { method: Method::GET, path: "/health/ready", access: Access::Health, action: Action::Ready },
@@ -270,85 +269,6 @@ fn of_program<V: ServerView>(
     shared.take_request(token)
 }
 
-/// The token of a request.
-///
-/// # Errors
-/// The refusal, delayed like that of a wrong password.
-pub(crate) async fn authenticate<V: ServerView>(
-    shared: &Arc<Shared<V>>,
-    credential: Credential,
-    arrival: &Arrival,
-    headers: &HeaderMap,
-) -> Result<Arc<Token>, Answer> {
-    let (presented, is_session) = match credential {
-        // No `WWW-Authenticate: Basic`: a browser would keep what is typed, and send it with requests of other sites.
-        Credential::None => {
-            let why = if arrival.is_of_unlisted_proxy(headers) {
-                "a token is needed: a proxy sent this that is not in `proxies` of the listener"
-            } else {
-                "a token is needed: Authorization: Bearer pht_…"
-            };
-            return Err(answer::refused(StatusCode::UNAUTHORIZED, why));
-        }
-        Credential::Cookie(presented) => (presented, true),
-        Credential::Token(presented) => {
-            let is_session = presented.starts_with(SESSION_PREFIX);
-            (presented, is_session)
-        }
-    };
-    let found = if is_session {
-        shared.of_session(&presented, arrival.is_loopback).await
-    } else {
-        match shared.tokens.find(&presented, crate::service::unix_secs()).await {
-            Ok(None) if arrival.is_loopback => Ok(shared.of_password(&presented).await),
-            known => known,
-        }
-    };
-    match found {
-        Ok(Some(token)) if !token.bounds().allows(arrival.known_client(headers)) => {
-            Err(answer::refused(StatusCode::FORBIDDEN, "this token is not for clients of this network"))
-        }
-        Ok(Some(token)) => shared.take_request(token).map_err(|refusal| *refusal),
-        Err(_) => Err(answer::later(StatusCode::SERVICE_UNAVAILABLE, "the file of tokens cannot be read", RETRY_SECS)),
-        // Pages that are still open ask on when a session ends: no guess.
-        Ok(None) if is_session => Err(answer::refused(StatusCode::UNAUTHORIZED, "this session has ended")),
-        Ok(None) => Err(wrong(shared, arrival.client(headers), &presented, NOT_VALID).await),
-    }
-}
-
-impl<V> Shared<V> {
-    /// Counts a request of a token.
-    ///
-    /// # Errors
-    /// The answer to one too many.
-    fn take_request(&self, token: Arc<Token>) -> Result<Arc<Token>, Box<Answer>> {
-        match self.rates.take(token.hash()) {
-            Ok(()) => Ok(token),
-            Err(secs) => {
-                let why = "this token makes too many requests";
-                Err(answer::later(StatusCode::TOO_MANY_REQUESTS, why, secs).into())
-            }
-        }
-    }
-}
-
-/// The answer to a wrong token or link, which counts for its client.
-pub(crate) async fn wrong<V: ServerView>(
-    shared: &Shared<V>,
-    client: ClientAddress,
-    presented: &str,
-    why: &str,
-) -> Answer {
-    match shared.view.wrong_token(client, presented).await {
-        Guess::Wrong => answer::refused(StatusCode::UNAUTHORIZED, why),
-        Guess::Busy => answer::later(StatusCode::SERVICE_UNAVAILABLE, "tokens cannot be checked now", RETRY_SECS),
-        Guess::TooMany => {
-            let why = "too many wrong tokens from this address";
-            answer::later(StatusCode::TOO_MANY_REQUESTS, why, GUESS_RETRY_SECS)
-        }
-    }
-}
-
 fn ready<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     match shared.view.readiness() {
         Readiness::Ready => answer::word(StatusCode::OK, "ready"),
@@ -356,22 +276,12 @@ fn ready<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     }
 }
 
-/// JSON with name, scopes, expiry and bounds of a token.
-pub(crate) fn whose(token: &Token) -> Value {
-    let scopes: Vec<&str> = token.scopes().iter().map(|scope| scope.name()).collect();
-    let TokenBounds { tenant, sender_domains, networks } = token.bounds();
-    let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();
-    json!({
-        "name": token.name(), "scopes": scopes, "until": token.until(), "tenant": tenant, "sender_domains": sender_domains, "networks": networks,
-    })
-}
-
 async fn now<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     match shared.status().await {
         Some(status) => {
             let accept = shared.view.distributions().into_iter().find(|of| of.name == metrics::ACCEPT);
             let accept = accept.map(|of| json!({ "bounds_us": of.read.bounds, "counts": of.read.counts }));
-            let (time, rates) = (crate::service::unix_secs(), shared.history.rates());
+            let (time, rates) = (unix_secs(), shared.history.rates());
             let body = json!({ "time": time, "rates": rates, "accept": accept, "server": &*status });
             answer::json(StatusCode::OK, &body)
         }
@@ -461,35 +371,18 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
     key.map(Some).ok_or("Idempotency-Key: one, of 1 to 255 visible characters of ASCII")
 }
 
-/// The answer to a body that could not be read completely.
-pub(crate) fn unread(error: BodyReadError) -> Answer {
-    let status = match error {
-        BodyReadError::NoRoom => {
-            return answer::later(StatusCode::SERVICE_UNAVAILABLE, &error.to_string(), RETRY_SECS);
-        }
-        BodyReadError::TooLarge(_) | BodyReadError::TooLargeUnpacked => StatusCode::PAYLOAD_TOO_LARGE,
-        BodyReadError::TimedOut => StatusCode::REQUEST_TIMEOUT,
-        BodyReadError::Broken | BodyReadError::NotPacked => StatusCode::BAD_REQUEST,
-    };
-    answer::refused(status, &error.to_string())
-}
-
 /// The answer when the server's state cannot be read in time, as when a disk hangs.
 fn no_look() -> Answer {
     answer::later(StatusCode::SERVICE_UNAVAILABLE, "the server does not say how it is: see its log", RETRY_SECS)
 }
 
-/// The answer to a request with another body.
-pub(crate) const JSON_ONLY: &str = "Content-Type: application/json is needed";
 /// Of a request that brings mail, on the wire.
 const BODY_BYTES_MAX: u64 = 64 << 20;
-pub(crate) const RETRY_SECS: u16 = 5;
-/// As long as wrong passwords count.
-const GUESS_RETRY_SECS: u16 = 600;
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use serde_json::Value;
 
     use super::*;
 

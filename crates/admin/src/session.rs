@@ -16,7 +16,8 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
-use crate::token::{Scope, Secret, Token, TokenHash, hash, hex, unhex};
+use crate::scope::Scope;
+use crate::token::{Secret, Token, TokenHash, hash, hex, unhex};
 use crate::token_file::nofollow;
 
 /// A session, without its secret.
@@ -37,8 +38,6 @@ pub(crate) enum Grant {
     OfLink(Arc<Token>),
 }
 
-/// Prefix of the secret of a session.
-pub(crate) const SESSION_PREFIX: &str = "phs_";
 /// Name of a user of a link in the log and in events.
 const LINK_NAME: &str = "page-link";
 const FILE: &str = "sessions";

@@ -2,100 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::str::FromStr;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 
-use crate::session::SESSION_PREFIX;
+use crate::scope::{Scope, UnknownScope};
 use crate::token_bounds::{TokenBounds, TokenBoundsError};
-
-/// A right of a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Scope {
-    /// Mail in by HTTP.
-    Inject,
-    /// The queue: counts, addresses, replies. No subject, no body.
-    QueueRead,
-    /// Changes of the queue: retry, hold, suspend, return, delete.
-    QueueWrite,
-    /// Divert mail of the queue to another host.
-    Route,
-    /// The suppression list.
-    Suppression,
-    /// The event log.
-    EventsRead,
-    /// Contents of messages.
-    MailRead,
-    /// Logins, and clients that guess passwords.
-    Accounts,
-    /// The server's state: rates, streams, disks, configuration, log.
-    ServerRead,
-    /// Drain the server and stop it.
-    ServerDrain,
-    /// The metrics for Prometheus.
-    Metrics,
-}
-
-/// All scopes, by their names.
-const SCOPES: [(Scope, &str); 11] = [
-    (Scope::Inject, "inject"),
-    (Scope::QueueRead, "queue:read"),
-    (Scope::QueueWrite, "queue:write"),
-    (Scope::Route, "route"),
-    (Scope::Suppression, "suppression"),
-    (Scope::EventsRead, "events:read"),
-    (Scope::MailRead, "mail:read"),
-    (Scope::Accounts, "accounts"),
-    (Scope::ServerRead, "server:read"),
-    (Scope::ServerDrain, "server:drain"),
-    (Scope::Metrics, "metrics"),
-];
-
-/// A name that is no scope.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no scope `{0}`; there are {all}", all = SCOPES.map(|(_, name)| name).join(", "))]
-pub struct UnknownScope(pub String);
-
-impl Scope {
-    /// Its name, as in `--scope` and in API answers.
-    pub fn name(self) -> &'static str {
-        SCOPES.iter().find(|(scope, _)| *scope == self).map_or("", |(_, name)| name)
-    }
-
-    /// True if a tenant's token may have it: all that it shows can be separated by tenant.
-    pub fn is_of_tenants(self) -> bool {
-        match self {
-            Self::Inject
-            | Self::QueueRead
-            | Self::QueueWrite
-            | Self::Suppression
-            | Self::EventsRead
-            | Self::MailRead => true,
-            Self::Route | Self::Accounts | Self::ServerRead | Self::ServerDrain | Self::Metrics => false,
-        }
-    }
-
-    /// All scopes.
-    pub fn all() -> impl Iterator<Item = Self> {
-        SCOPES.into_iter().map(|(scope, _)| scope)
-    }
-}
-
-impl FromStr for Scope {
-    type Err = UnknownScope;
-
-    fn from_str(text: &str) -> Result<Self, UnknownScope> {
-        let found = SCOPES.iter().find(|(_, name)| *name == text).map(|(scope, _)| *scope);
-        found.ok_or_else(|| UnknownScope(text.chars().take(100).collect()))
-    }
-}
-
-impl fmt::Display for Scope {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// The secret of a token: `pht_` and 160 random bits in hexadecimal digits.
 #[derive(Clone, PartialEq, Eq)]
@@ -103,6 +15,8 @@ pub struct Secret(String);
 
 /// Prefix of every secret, so that scanners find leaked ones.
 const PREFIX: &str = "pht_";
+/// Prefix of the secrets of sessions.
+pub(crate) const SESSION_PREFIX: &str = "phs_";
 const LINK_PREFIX: &str = "phl_";
 /// 160 bits.
 const RANDOM_BYTES: usize = 20;

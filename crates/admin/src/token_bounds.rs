@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use posthaste_net::{IpNet, network};
 use posthaste_units::is_name;
 
-use crate::token::Scope;
+use crate::scope::Scope;
 
 /// Restrictions of a token besides scopes and expiry. Empty: none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -344,7 +344,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::token::{Scope, Secret};
+    use crate::scope::Scope;
+    use crate::token::Secret;
 
     fn token(name: &str, until: Option<u64>) -> (Secret, Token) {
         let secret = Secret::random();

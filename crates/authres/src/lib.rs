@@ -17,13 +17,10 @@ pub use results::{AuthResults, PlainText, RESULTS_MAX};
 
 /// True for a name that DNS can be asked for: labels of 1 to 63 octets, 253 in all, no final dot.
 pub(crate) fn is_name(name: &str) -> bool {
-    name.len() <= NAME_BYTES_MAX && name.split('.').all(|label| (1..64).contains(&label.len()))
+    name.len() <= results::NAME_BYTES_MAX && name.split('.').all(|label| (1..64).contains(&label.len()))
 }
 
 /// True if the name is the domain or lies below it.
 pub(crate) fn is_at_or_below(name: &str, domain: &str) -> bool {
     name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
-
-/// Octets of a name without the final dot (RFC 1035 section 2.3.4).
-pub(crate) const NAME_BYTES_MAX: usize = 253;

@@ -11,7 +11,7 @@ impl PlainText {
     /// is longer than 253.
     pub fn domain(text: &str) -> Option<Self> {
         let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'_' | b'.');
-        let is_domain = !text.is_empty() && text.len() <= crate::NAME_BYTES_MAX && text.bytes().all(is_plain);
+        let is_domain = !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.bytes().all(is_plain);
         is_domain.then(|| Self(text.to_owned()))
     }
 
@@ -88,6 +88,9 @@ impl fmt::Display for AuthResults {
         f.write_str("\r\n")
     }
 }
+
+/// Octets of a name without the final dot (RFC 1035 section 2.3.4).
+pub(crate) const NAME_BYTES_MAX: usize = 253;
 
 #[cfg(test)]
 mod tests {

@@ -135,6 +135,9 @@ pub enum LogError {
     /// The cell has another revision.
     #[error("another writer has changed the cell")]
     Conflict,
+    /// The engine rejects what it was asked to make, and would do so again.
+    #[error("the engine rejects the request: {0}")]
+    Rejected(String),
     /// The engine is unreachable. Nothing was changed by a read.
     #[error("the engine cannot be reached: {0}")]
     Unreachable(String),

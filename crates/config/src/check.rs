@@ -27,6 +27,8 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.policy.check()?;
     config.tls.check()?;
     config.check_acme()?;
+    config.mailstore.check()?;
+    config.imap.check()?;
     config.http.check()?;
     config.transport.check()?;
     config.relay.check()?;

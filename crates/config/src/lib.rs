@@ -23,6 +23,7 @@ mod limits;
 mod listener_tests;
 mod listeners;
 mod log;
+mod mailstore;
 #[cfg(test)]
 mod manual_tests;
 mod own_domain;
@@ -59,6 +60,7 @@ pub use imap::{Imap, MailboxNames};
 pub use limits::{LimitOverrides, LimitSection, ProcessLimits, ReceiveLimitOverrides, ReceiveLimits};
 pub use listeners::{Listener, ListenerProtocol, Network};
 pub use log::{LOG_MODULES, Log, LogDirective, LogFormat};
+pub use mailstore::{FolderNames, MailstoreSection};
 pub use owners::{OwnerRightsMissing, OwnerRules, Rights};
 pub use place::{FoundFile, SYSTEM_FILE, VARIABLE};
 pub use posthaste_delivery::local::Storage;
@@ -119,6 +121,9 @@ pub struct Config {
     /// Storage limits of accounts.
     #[serde(default, deserialize_with = "values::table")]
     pub quota: Quota,
+    /// Folders of accounts.
+    #[serde(default, deserialize_with = "values::table")]
+    pub mailstore: MailstoreSection,
     /// Settings that all listeners for IMAP share.
     #[serde(default, deserialize_with = "values::table")]
     pub imap: Imap,
@@ -182,6 +187,7 @@ impl Default for Config {
             acme: Acme::default(),
             auth: Auth::default(),
             quota: Quota::default(),
+            mailstore: MailstoreSection::default(),
             imap: Imap::default(),
             http: Http::default(),
             transport: Transport::default(),

@@ -62,7 +62,7 @@ fn the_manual_has_each_key_with_its_default() {
             assert!(["listener", "domain"].contains(&name.as_str()) || top.contains(&name.as_str()), "{name}");
         }
     }
-    assert_eq!(sections, 18, "{all}");
+    assert_eq!(sections, 19, "{all}");
     let check_list = |table: &str, keys: &[&str], defaults: Value| check(&format!("`[[{table}]]`"), keys, &defaults);
     check_list("listener", &Listener::keys(), serde_json::to_value(Listener::default()).unwrap());
     check_list("network", &["cidr", "tenant", "campaign", "pool", "relay", "auth", "limits", "policy"], Value::Null);

@@ -18,6 +18,7 @@ impl Config {
         let host = self.folded_host();
         // An account of its own, if there is one; postmaster is always taken.
         let reports = format!("reports@{name}");
+        let has_web = self.listeners.iter().any(is_web);
         let is_taken = ForwardPath::parse(&format!("<{reports}>"))
             .is_ok_and(|path| matches!(directory.recipient(&path), Route::Local(_)));
         OwnDomain {
@@ -26,7 +27,8 @@ impl Config {
             host,
             reports: if is_taken { reports } else { format!("postmaster@{name}") },
             services: services(self),
-            has_web: self.listeners.iter().any(is_web),
+            has_web,
+            behind_web: self.listeners.iter().filter(|_| !has_web).find_map(behind_web),
             policy_id: None,
         }
     }
@@ -73,6 +75,13 @@ const SMTP: u16 = 25;
 /// True for an HTTPS listener that is open to other hosts.
 fn is_web(listener: &Listener) -> bool {
     listener.protocol == ListenerProtocol::Http && listener.tls_mode() == ListenerTls::Implicit && !listener.is_local()
+}
+
+/// The address of an HTTP listener for this host's programs, among them its web server.
+fn behind_web(listener: &Listener) -> Option<String> {
+    let is_inner =
+        listener.protocol == ListenerProtocol::Http && listener.tls_mode() == ListenerTls::Off && listener.is_near();
+    listener.socket.address.clone().filter(|_| is_inner)
 }
 
 /// Services with TLS from the first octet, at the first port of each.

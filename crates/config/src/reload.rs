@@ -232,6 +232,7 @@ impl Config {
             acme: at.section(&self.acme, &new.acme),
             auth: at.section(&self.auth, &new.auth),
             quota: at.section(&self.quota, &new.quota),
+            mailstore: at.section(&self.mailstore, &new.mailstore),
             imap: at.section(&self.imap, &new.imap),
             http: at.section(&self.http, &new.http),
             checks: at.section(&self.checks, &new.checks),

@@ -1,6 +1,6 @@
 //! Restricts a request to the mail of one tenant.
 
-use crate::Request;
+use crate::request::Request;
 
 /// Why a request is not answered to a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,9 @@
 //! The relaxed forms of fields and bodies (RFC 6376 section 3.4), which survive changes of white space.
 
+use std::ops::Range;
+
 use aws_lc_rs::digest::{Context, Digest, SHA256};
+use memchr::memchr;
 
 /// A hash that counts its octets.
 #[derive(Clone)]
@@ -33,6 +36,7 @@ pub fn relaxed_field(field: &[u8]) -> Vec<u8> {
     if value.is_empty() {
         return out;
     }
+    out.reserve(value.len());
     out.push(b':');
     let start = out.len();
     let mut has_space = false;
@@ -81,20 +85,51 @@ impl Default for BodyHasher {
 
 impl BodyHasher {
     /// Takes the next octets. A line end of LF counts as CRLF, as it will be sent.
-    pub fn push(&mut self, mut piece: &[u8]) {
-        while !piece.is_empty() {
-            let end = piece.iter().position(|octet| *octet == b'\n');
-            let (line, rest) = match end {
-                Some(end) => (&piece[..end], &piece[end + 1..]),
-                None => (piece, &[][..]),
-            };
-            self.text(line);
-            if end.is_some() {
-                self.has_cr = false;
-                self.has_space = false;
-                self.line_ends += 1;
+    pub fn push(&mut self, piece: &[u8]) {
+        // Lines that stay as they are, with the line ends between them: hashed in one call, as most bodies are.
+        let mut same: Option<Range<usize>> = None;
+        let mut at = 0;
+        while at < piece.len() {
+            let end = memchr(b'\n', &piece[at..]).map(|len| at + len);
+            let line = &piece[at..end.unwrap_or(piece.len())];
+            match line.strip_suffix(b"\r") {
+                Some(text) if end.is_some() && self.keeps(text) => {
+                    if let Some(same) = &mut same {
+                        if !text.is_empty() {
+                            (same.end, self.line_ends) = (at + text.len(), 0);
+                        }
+                    } else if !text.is_empty() {
+                        self.hold_back_no_more();
+                        same = Some(at..at + text.len());
+                    }
+                    self.line_ends += 1;
+                }
+                _ => {
+                    if let Some(same) = same.take() {
+                        self.hash.update(&piece[same]);
+                    }
+                    self.line(line, end.is_some());
+                }
             }
-            piece = rest;
+            at += line.len() + 1;
+        }
+        if let Some(same) = same {
+            self.hash.update(&piece[same]);
+        }
+    }
+
+    /// True if this rest of a line before CRLF is hashed unchanged.
+    fn keeps(&self, text: &[u8]) -> bool {
+        !self.has_cr && !self.has_space && (text.is_empty() || is_relaxed(text))
+    }
+
+    /// A line or a part of it, without its LF.
+    fn line(&mut self, line: &[u8], is_ended: bool) {
+        self.text(line);
+        if is_ended {
+            self.has_cr = false;
+            self.has_space = false;
+            self.line_ends += 1;
         }
     }
 
@@ -151,6 +186,12 @@ impl BodyHasher {
 
     /// Octets that are hashed unchanged, after those held back.
     fn octets(&mut self, octets: &[u8]) {
+        self.hold_back_no_more();
+        self.hash.update(octets);
+    }
+
+    /// Hashes the white space that was held back, as text follows.
+    fn hold_back_no_more(&mut self) {
         self.has_text = true;
         for _ in 0..std::mem::take(&mut self.line_ends) {
             self.hash.update(b"\r\n");
@@ -158,7 +199,6 @@ impl BodyHasher {
         if std::mem::take(&mut self.has_space) {
             self.hash.update(b" ");
         }
-        self.hash.update(octets);
     }
 }
 
@@ -207,6 +247,9 @@ mod tests {
         check("a \r b\r", "a \r b\r\r\n");
         check("\ta", " a\r\n");
         check("a  ", "a\r\n");
+        // Lines that stay as they are, around some that do not.
+        check("a b\r\n\r\nc\r\nd \r\n\r\n e\r\nf\ng\r\r\nh", "a b\r\n\r\nc\r\nd\r\n\r\n e\r\nf\r\ng\r\r\nh\r\n");
+        check("a\r\n\nb\r\n\r\n\tc\r\n\r\n", "a\r\n\r\nb\r\n\r\n c\r\n");
     }
 
     #[test]

@@ -4,11 +4,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::canon::relaxed_field;
-use crate::public::Unverified;
+use crate::known_keys::KnownKeys;
 use crate::received::{ReceivedSignature, without_signature};
-use crate::record::KeyRecord;
 use crate::simple::simple_field;
-use crate::verifier::is_named;
+use crate::verifier::name_of;
 
 /// The result of a verification (RFC 8601 section 2.7.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,10 +86,11 @@ impl Claim {
         Self { so_far: Verification { domain, selector, signature_start, result, why, is_test: false }, open: None }
     }
 
-    pub(crate) fn failed(signature: ReceivedSignature, why: &'static str) -> Self {
+    pub(crate) fn failed(signature: &ReceivedSignature, why: &'static str) -> Self {
         let ReceivedSignature { domain, selector, signature, .. } = signature;
-        let mut signature_start = STANDARD.encode(signature);
-        signature_start.truncate(8);
+        let (domain, selector) = (domain.clone(), selector.clone());
+        // Six octets are eight letters.
+        let signature_start = STANDARD.encode(&signature[..signature.len().min(6)]);
         let result = DkimResult::Fail;
         Self { so_far: Verification { domain, selector, signature_start, result, why, is_test: false }, open: None }
     }
@@ -98,19 +98,21 @@ impl Claim {
     /// `at`: the index of the signature in `fields`.
     pub(crate) fn open(signature: ReceivedSignature, fields: &[Vec<u8>], at: usize) -> Self {
         let form: fn(&[u8]) -> Vec<u8> = if signature.is_header_relaxed { relaxed_field } else { simple_field };
-        let mut data = Vec::new();
-        let mut is_left: Vec<bool> = (0..fields.len()).map(|index| index != at).collect();
+        let mut data = Vec::with_capacity(fields.iter().map(Vec::len).sum());
+        let name = |index: usize| if index == at { None } else { Some(name_of(&fields[index])) };
+        // Names of the fields that were not taken yet.
+        let mut left: Vec<Option<&[u8]>> = (0..fields.len()).map(name).collect();
         for name in &signature.names {
-            // Of each name the last that was not taken yet (RFC 6376 section 5.4.2).
-            let found = (0..fields.len()).rev().find(|index| is_left[*index] && is_named(&fields[*index], name));
-            if let Some(index) = found {
-                is_left[index] = false;
+            // Of each name the last (RFC 6376 section 5.4.2).
+            let is_it = |found: &Option<&[u8]>| found.is_some_and(|found| found.eq_ignore_ascii_case(name.as_bytes()));
+            if let Some(index) = left.iter().rposition(is_it) {
+                left[index] = None;
                 data.extend_from_slice(&form(&fields[index]));
                 data.extend_from_slice(b"\r\n");
             }
         }
         data.extend_from_slice(&form(&without_signature(&fields[at])));
-        let Claim { so_far, .. } = Claim::failed(signature.clone(), "");
+        let Claim { so_far, .. } = Claim::failed(&signature, "");
         Self { so_far, open: Some(Open { signature, data }) }
     }
 
@@ -127,6 +129,11 @@ impl Claim {
 
     /// The result with the texts at [`key_name`](Self::key_name); `None`: DNS did not answer.
     pub fn verify(self, texts: Option<&[String]>) -> Verification {
+        self.verify_with(texts, &KnownKeys::default())
+    }
+
+    /// Like [`verify`](Self::verify), with keys that were read before.
+    pub fn verify_with(self, texts: Option<&[String]>, keys: &KnownKeys) -> Verification {
         let Claim { mut so_far, open } = self;
         let Some(Open { signature, data }) = open else { return so_far };
         let mut ended = |result, why| {
@@ -137,21 +144,20 @@ impl Claim {
             ended(DkimResult::TempError, "DNS has no answer");
             return so_far;
         };
-        let Some(record) = texts.iter().find_map(|text| KeyRecord::parse(text).ok()) else {
+        let Some(read) = texts.iter().find_map(|text| keys.read(text)) else {
             ended(DkimResult::PermError, "there is no key");
             return so_far;
         };
-        match () {
-            () if record.public.is_empty() => ended(DkimResult::PermError, "its key is revoked"),
-            () if record.algorithm != signature.algorithm => ended(DkimResult::PermError, "its key is of another kind"),
-            () if record.is_strict && signature.is_of_subdomain => {
+        let record = &read.record;
+        match &read.key {
+            _ if record.public.is_empty() => ended(DkimResult::PermError, "its key is revoked"),
+            _ if record.algorithm != signature.algorithm => ended(DkimResult::PermError, "its key is of another kind"),
+            _ if record.is_strict && signature.is_of_subdomain => {
                 ended(DkimResult::PermError, "its key is not for hosts below the domain");
             }
-            () => match record.verify(&data, &signature.signature) {
-                Ok(()) => ended(DkimResult::Pass, ""),
-                Err(Unverified::Key(why)) => ended(DkimResult::PermError, why),
-                Err(Unverified::Signature) => ended(DkimResult::Fail, "the header has changed"),
-            },
+            Err(why) => ended(DkimResult::PermError, why),
+            Ok(key) if key.verifies(&data, &signature.signature) => ended(DkimResult::Pass, ""),
+            Ok(_) => ended(DkimResult::Fail, "the header has changed"),
         }
         so_far.is_test = record.is_test;
         so_far

@@ -15,6 +15,7 @@ mod draft;
 mod generate;
 mod key;
 mod key_file;
+mod known_keys;
 mod names;
 mod public;
 mod received;
@@ -30,6 +31,7 @@ pub use draft::{Draft, DraftError, HEADER_BYTES_MAX, SIGNED_FIELDS_MAX, is_signe
 pub use generate::{GenerateError, generate};
 pub use key::{Algorithm, KeyError, SigningKey};
 pub use key_file::{KEY_FILE_BYTES_MAX, KeyFile, KeyFileError, KeyState};
+pub use known_keys::KnownKeys;
 pub use names::{is_domain, is_selector};
 pub use record::{KeyRecord, RecordError};
 pub use signature::{SignError, Signer};

@@ -2,45 +2,57 @@
 
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::signature::{
-    ED25519, RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY, RsaPublicKeyComponents, UnparsedPublicKey,
+    ED25519, ParsedPublicKey, RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY, RsaPublicKeyComponents,
 };
 
 use crate::der;
 use crate::key::Algorithm;
 use crate::record::KeyRecord;
 
-/// Why a key or a signature does not count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unverified {
-    /// The octets are no key that counts.
-    Key(&'static str),
-    /// The signature is not of this key and data.
-    Signature,
+/// A key, ready to verify.
+#[derive(Debug)]
+pub(crate) struct PublicKey {
+    algorithm: Algorithm,
+    key: ParsedPublicKey,
 }
 
 /// Bits of an RSA key that counts (RFC 8301 section 3.2).
 const RSA_BITS: std::ops::RangeInclusive<usize> = 1024..=4096;
 
-impl KeyRecord {
-    /// Verifies a signature of `data`; both kinds hash with SHA-256.
-    pub(crate) fn verify(&self, data: &[u8], signature: &[u8]) -> Result<(), Unverified> {
-        let checked = match self.algorithm {
-            Algorithm::Ed25519 if self.public.len() != 32 => return Err(Unverified::Key("its key has not 32 octets")),
-            Algorithm::Ed25519 => {
-                UnparsedPublicKey::new(&ED25519, &self.public).verify(digest(&SHA256, data).as_ref(), signature)
-            }
+impl PublicKey {
+    /// The key of a record.
+    ///
+    /// # Errors
+    /// Why it does not count.
+    pub(crate) fn of(record: &KeyRecord) -> Result<Self, &'static str> {
+        let KeyRecord { algorithm, public, .. } = record;
+        let key = match algorithm {
+            Algorithm::Ed25519 if public.len() != 32 => return Err("its key has not 32 octets"),
+            Algorithm::Ed25519 => ParsedPublicKey::new(&ED25519, public).map_err(|_| "its key is none of Ed25519")?,
             Algorithm::Rsa => {
-                let (n, e) = rsa(&self.public).ok_or(Unverified::Key("its key is none of RSA"))?;
+                let (n, e) = rsa(public).ok_or(NO_RSA)?;
                 let bits = n.len() * 8 - n.first().map_or(0, |first| first.leading_zeros() as usize);
                 if !RSA_BITS.contains(&bits) {
-                    return Err(Unverified::Key("its key has less than 1024 or more than 4096 bits"));
+                    return Err("its key has less than 1024 or more than 4096 bits");
                 }
-                RsaPublicKeyComponents { n, e }.verify(&RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY, data, signature)
+                let key = RsaPublicKeyComponents { n, e };
+                key.to_parsed_public_key(&RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY).map_err(|_| NO_RSA)?
             }
         };
-        checked.map_err(|_| Unverified::Signature)
+        Ok(Self { algorithm: *algorithm, key })
+    }
+
+    /// True if it is a signature of `data` by this key; both kinds hash with SHA-256.
+    pub(crate) fn verifies(&self, data: &[u8], signature: &[u8]) -> bool {
+        let verified = match self.algorithm {
+            Algorithm::Ed25519 => self.key.verify_sig(digest(&SHA256, data).as_ref(), signature),
+            Algorithm::Rsa => self.key.verify_sig(data, signature),
+        };
+        verified.is_ok()
     }
 }
+
+const NO_RSA: &str = "its key is none of RSA";
 
 /// Modulus and exponent of a SubjectPublicKeyInfo, or of the bare RSAPublicKey that RFC 6376 names, without leading zeros.
 fn rsa(public: &[u8]) -> Option<(&[u8], &[u8])> {

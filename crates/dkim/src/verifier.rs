@@ -1,5 +1,7 @@
 //! A message in transit: keeps only what the verification of its signatures needs.
 
+use std::borrow::Cow;
+
 use crate::canon::BodyHasher;
 use crate::claim::Claim;
 use crate::draft::HEADER_BYTES_MAX;
@@ -100,8 +102,9 @@ impl Verifier {
     pub fn finish(self, now: u64) -> Vec<Claim> {
         let relaxed = self.relaxed.map(BodyHasher::finish_counted);
         let simple = self.simple.map(SimpleBodyHasher::finish);
-        let claim = |found: &Found| {
-            let signature = match &found.read {
+        let fields = self.fields;
+        let claim = |found: Found| {
+            let signature = match found.read {
                 Ok(signature) => signature,
                 Err(why) => return Claim::unread(&found.domain, why),
             };
@@ -116,11 +119,11 @@ impl Verifier {
                 () => None,
             };
             match failed {
-                Some(why) => Claim::failed(signature.clone(), why),
-                None => Claim::open(signature.clone(), &self.fields, found.at),
+                Some(why) => Claim::failed(&signature, why),
+                None => Claim::open(signature, &fields, found.at),
             }
         };
-        self.signatures.iter().map(claim).collect()
+        self.signatures.into_iter().map(claim).collect()
     }
 
     fn signature_domain(&self, field: &[u8]) -> Option<String> {
@@ -129,15 +132,20 @@ impl Verifier {
     }
 }
 
-/// True for a field of this lower-case name.
-pub(crate) fn is_named(field: &[u8], name: &str) -> bool {
-    let colon = field.iter().position(|octet| *octet == b':').unwrap_or(field.len());
-    field[..colon].trim_ascii_end().eq_ignore_ascii_case(name.as_bytes())
+/// True for a field of this name, in any case.
+fn is_named(field: &[u8], name: &str) -> bool {
+    name_of(field).eq_ignore_ascii_case(name.as_bytes())
 }
 
-fn value_of(field: &[u8]) -> String {
+/// The text before the colon.
+pub(crate) fn name_of(field: &[u8]) -> &[u8] {
+    let colon = field.iter().position(|octet| *octet == b':').unwrap_or(field.len());
+    field[..colon].trim_ascii_end()
+}
+
+fn value_of(field: &[u8]) -> Cow<'_, str> {
     let colon = field.iter().position(|octet| *octet == b':').map_or(field.len(), |colon| colon + 1);
-    String::from_utf8_lossy(&field[colon..]).into_owned()
+    String::from_utf8_lossy(&field[colon..])
 }
 
 fn is_below(name: &str, domain: &str) -> bool {

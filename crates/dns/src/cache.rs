@@ -45,6 +45,14 @@ impl<V: Clone> Cache<V> {
         halves.young.get(name).or_else(|| halves.old.get(name))?.get().cloned()
     }
 
+    /// The value of `name` valid at `now`, if it needs no look-up. One that was not used for long is left to
+    /// [`get`](Self::get), which keeps it.
+    pub fn known(&self, name: &str, now: Instant) -> Option<V> {
+        let halves = self.halves.lock().expect("no panic with the lock");
+        let (value, until) = halves.young.get(name)?.get()?;
+        (now < *until).then(|| value.clone())
+    }
+
     fn cell(&self, name: &str, now: Instant) -> Cell<V> {
         let mut halves = self.halves.lock().expect("no panic with the lock");
         let is_valid = |cell: &&Cell<V>| cell.get().is_none_or(|(_, until)| now < *until);
@@ -82,7 +90,10 @@ mod tests {
         let (cache, start) = (Cache::new(10), Instant::now());
         let second = Duration::from_secs(1);
         let get = async |value: u32, now| cache.get("a", now, async move { (value, now + 10 * second) }).await;
+        assert_eq!(cache.known("a", start), None);
         assert_eq!(get(1, start).await, 1);
+        assert_eq!(cache.known("a", start), Some(1));
+        assert_eq!(cache.known("a", start + 10 * second), None);
         assert_eq!(get(2, start + 10 * second - Duration::from_nanos(1)).await, 1);
         assert_eq!(get(3, start + 10 * second).await, 3);
         assert_eq!(get(4, start + 11 * second).await, 3);

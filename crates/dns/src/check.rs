@@ -19,15 +19,15 @@ pub struct DomainCheck {
     pub has_keys: bool,
     /// The host has an address ([`FoundRecord::Same`]) or none, or DNS did not answer.
     pub host_address: FoundRecord,
-    /// The MTA-STS policy is served under its name, or not; `None`: there is no listener for it.
+    /// The MTA-STS policy is served under its name, or not; `None`: this host has no public HTTPS.
     pub has_policy: Option<bool>,
 }
 
 /// Facts about the host, found by further queries.
 #[derive(Debug, Clone, Default)]
 pub struct HostView {
-    /// The id of the MTA-STS policy that is served.
-    pub policy_id: Option<String>,
+    /// The domain, with what this host serves for it by HTTPS.
+    pub own: OwnDomain,
     /// TLSA records of the host's certificate: existing ones, and ones needed before its key changes.
     pub tlsa: Vec<WantedRecord>,
 }
@@ -58,9 +58,9 @@ impl DomainCheck {
         ask_own_servers(settings, dns_port, async |source| {
             // First: some servers do not answer other types, which is no sign that nobody can be reached.
             let addresses = source.addresses(&own.host).await;
-            let HostView { policy_id, tlsa } = view(source).await;
-            let has_policy = own.has_web.then_some(policy_id.is_some());
-            let mut records = OwnDomain { policy_id, ..own.clone() }.wanted(source).await?;
+            let HostView { own, tlsa } = view(source).await;
+            let has_policy = own.has_web.then_some(own.policy_id.is_some());
+            let mut records = own.wanted(source).await?;
             records.extend(tlsa);
             Ok(Self {
                 domain: own.domain.clone(),

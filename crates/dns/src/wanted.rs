@@ -22,6 +22,8 @@ pub struct OwnDomain {
     pub services: Vec<(&'static str, u16)>,
     /// The host serves public HTTPS: the [names](WEB_NAMES) that senders and mail programs use lead to it.
     pub has_web: bool,
+    /// The address of our HTTP listener, if a web server of this host may pass requests on to it.
+    pub behind_web: Option<String>,
     /// The id of the MTA-STS policy (RFC 8461 section 3.1), once it is served at its name with a trusted certificate.
     pub policy_id: Option<String>,
 }
@@ -243,6 +245,7 @@ mod tests {
             reports: format!("reports@{domain}"),
             services: vec![("_imaps", 993)],
             has_web: true,
+            behind_web: None,
             policy_id: domain.ends_with("net").then(|| "a1".to_owned()),
         }
     }

@@ -3,13 +3,15 @@
 //! An entry is a version and one or more events, each with its kind and length; numbers are little-endian.
 
 mod relay;
+mod text;
 
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use posthaste_intake::ArrivalFacts;
-use posthaste_spool::{Fields, Lsn, put_text};
+use posthaste_spool::{Fields, Lsn};
 
+use self::text::{put_short, text};
 use crate::event::{
     Delivered, Event, EventKind, Fate, LIST_MAX, LeftOut, LoginEvent, MailboxRef, OfTransport, ReceivedEvent,
     RefusalStage, RefusedEvent, ShardTrouble, TlsFailed, TransportTarget, WaitingEvent,
@@ -30,9 +32,6 @@ const FEEDBACK: u8 = 10;
 const LOGIN: u8 = 11;
 const TLS_FAILED: u8 = 12;
 const SHARD: u8 = 13;
-
-/// Maximum bytes of one text: longer ones are truncated.
-pub(crate) const TEXT_MAX: usize = 1000;
 
 /// Begins an entry.
 pub(crate) fn begin() -> BytesMut {
@@ -155,15 +154,6 @@ fn fate_number(fate: Fate) -> u8 {
         Fate::Held => 3,
         Fate::GivenUp => 4,
     }
-}
-
-/// Truncates a text to the maximum length.
-pub(crate) fn short(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TEXT_MAX)]
-}
-
-fn put_short(out: &mut BytesMut, text: &str) {
-    put_text(out, short(text));
 }
 
 fn put_list(out: &mut BytesMut, texts: &[Arc<str>], count: u32) {
@@ -295,11 +285,6 @@ fn refused(rest: &mut Fields<'_>) -> Option<RefusedEvent> {
     let (recipients, recipient_count) = list(rest)?;
     let user = text(rest)?;
     Some(RefusedEvent { stage, id, peer, helo, user, sender, recipients, recipient_count, reply, why })
-}
-
-/// A text that could have been written: not over the bound.
-fn text(rest: &mut Fields<'_>) -> Option<Arc<str>> {
-    rest.text().filter(|text: &Arc<str>| text.len() <= TEXT_MAX)
 }
 
 fn list(rest: &mut Fields<'_>) -> Option<(Vec<Arc<str>>, u32)> {

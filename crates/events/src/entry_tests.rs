@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use posthaste_spool::Lsn;
 
 use super::*;
+use crate::entry::text::TEXT_MAX;
 use crate::event::{Admin, AdminTarget, Feedback, LoginEvent, OfRelay, RelayFate};
 use crate::json;
 

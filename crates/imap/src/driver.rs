@@ -5,6 +5,7 @@ mod binary;
 mod changes;
 mod connection;
 mod deflate;
+mod logins;
 mod mail;
 mod messages;
 mod octets;
@@ -20,6 +21,7 @@ use posthaste_net::{Certificate, Connection, ConnectionRefusal, CurrentCertifica
 use posthaste_scram::{ScramKeys, ScramProof};
 use tokio::sync::Semaphore;
 
+pub use self::logins::LoginSessions;
 use crate::session::{ImapConfig, ImapCredentials, LoginRefusal, TextAnswer, TextKey};
 
 /// Checks passwords.
@@ -123,21 +125,45 @@ const ORDER_KIB_MAX: usize = 64 << 10;
 
 /// A service's configuration, which can be replaced for later sessions. Clones share it.
 #[derive(Debug, Clone)]
-pub struct CurrentImapConfig(Arc<RwLock<Arc<ImapConfig>>>);
+pub struct CurrentImapConfig(Arc<RwLock<ImapSettings>>);
+
+/// Settings of one session.
+#[derive(Debug, Clone)]
+struct ImapSettings {
+    config: Arc<ImapConfig>,
+    timeouts: ImapTimeouts,
+    /// 0: any number.
+    connections_per_login: usize,
+}
 
 impl CurrentImapConfig {
     /// Starts with this configuration.
     pub fn new(config: ImapConfig) -> Self {
-        Self(Arc::new(RwLock::new(Self::of_driver(config))))
+        let (config, timeouts) = (Self::of_driver(config), ImapTimeouts::default());
+        Self(Arc::new(RwLock::new(ImapSettings { config, timeouts, connections_per_login: 0 })))
     }
 
     /// Replaces it for later sessions.
     pub fn set(&self, config: ImapConfig) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Self::of_driver(config);
+        self.change(|settings| settings.config = Self::of_driver(config));
     }
 
-    fn get(&self) -> Arc<ImapConfig> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    /// Replaces the time limits of later sessions.
+    pub fn set_timeouts(&self, timeouts: ImapTimeouts) {
+        self.change(|settings| settings.timeouts = timeouts);
+    }
+
+    /// Limits the sessions of one login; 0 for any number. Open ones stay.
+    pub fn set_connections_per_login(&self, most: usize) {
+        self.change(|settings| settings.connections_per_login = most);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut ImapSettings)) {
+        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn get(&self) -> ImapSettings {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The driver compresses.
@@ -158,7 +184,7 @@ pub struct ImapService<A> {
     authenticator: A,
     text: Option<Arc<dyn TextSearch>>,
     config: CurrentImapConfig,
-    timeouts: ImapTimeouts,
+    sessions: LoginSessions,
     implicit_tls: bool,
     certificate: CurrentCertificate,
     /// Memory for structures, one permit for each KiB.
@@ -175,7 +201,7 @@ impl<A: Authenticator> ImapService<A> {
             authenticator,
             text: None,
             config: config.into(),
-            timeouts: ImapTimeouts::default(),
+            sessions: LoginSessions::default(),
             implicit_tls: false,
             certificate: CurrentCertificate::default(),
             structures: Semaphore::new(STRUCTURE_KIB_MAX),
@@ -185,8 +211,15 @@ impl<A: Authenticator> ImapService<A> {
 
     /// Sets the time limits.
     #[must_use]
-    pub fn with_timeouts(mut self, timeouts: ImapTimeouts) -> Self {
-        self.timeouts = timeouts;
+    pub fn with_timeouts(self, timeouts: ImapTimeouts) -> Self {
+        self.config.set_timeouts(timeouts);
+        self
+    }
+
+    /// Counts sessions of a login together with those of other services.
+    #[must_use]
+    pub fn with_sessions(mut self, sessions: LoginSessions) -> Self {
+        self.sessions = sessions;
         self
     }
 

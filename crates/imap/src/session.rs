@@ -288,6 +288,8 @@ pub enum LoginRefusal {
     Busy,
     /// The password is right, but the mailboxes cannot be opened: `NO [UNAVAILABLE]`.
     Unavailable,
+    /// The login has as many sessions as it may: `NO [LIMIT]`.
+    TooMany,
     /// Too many wrong guesses from the client's address: BYE.
     Blocked,
 }
@@ -413,7 +415,7 @@ pub struct SelectedMailbox {
     pub last_uid: u32,
     /// Names of keywords, each with its bit in [`ViewRow::flags`].
     pub keywords: Vec<(u64, String)>,
-    /// The highest MODSEQ.
+    /// The highest MODSEQ that the client may use: all changes up to it were told.
     pub highest_modseq: u64,
     /// The mailbox cannot be changed.
     pub read_only: bool,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use posthaste_imap::driver::{Authenticator, CurrentImapConfig, ImapService, ImapTimeouts};
+use posthaste_imap::driver::{Authenticator, CurrentImapConfig, ImapService, ImapTimeouts, LoginSessions};
 use posthaste_imap::session;
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal};
 use posthaste_mailstore::{FakeMessage, FakeStore, MailstoreError, MessageFlags, Uid};
@@ -361,6 +361,30 @@ async fn condstore_hears_of_flags_set_and_unset() {
     assert!(heard.starts_with("* 1 FETCH (UID 1 FLAGS (\\Seen \\Recent) MODSEQ ("), "{heard}");
 }
 
+/// Decision 53: who asks for changes after the MODSEQ that was told hears of all that were not.
+#[tokio::test]
+async fn a_modseq_that_is_told_passes_over_no_change() {
+    for command in ["EXPUNGE", "CLOSE"] {
+        let store = common::store();
+        let (mut client, _serving) = open(&store, ImapTimeouts::default());
+        for command in ["a LOGIN ann secret", "b ENABLE QRESYNC", "c SELECT INBOX"] {
+            client.ask(command).await;
+        }
+        client.ask("d UID STORE 2 +FLAGS.SILENT (\\Deleted)").await;
+        store.expunge("INBOX", Uid::new(1).unwrap());
+        // Delayed, and so is the number.
+        let heard = client.ask("e FETCH 2 (UID)").await;
+        assert!(!heard.contains("VANISHED") && !heard.contains("HIGHESTMODSEQ"), "{heard}");
+        store.set_flags("INBOX", Uid::new(7).unwrap(), MessageFlags::FLAGGED);
+        let mut heard = client.ask(&format!("f {command}")).await;
+        let told: u64 = heard.split_once("[HIGHESTMODSEQ ").unwrap().1.split_once(']').unwrap().0.parse().unwrap();
+        heard += &client.ask(&format!("g SELECT INBOX (QRESYNC (1001 {told}))")).await;
+        for change in ["* VANISHED ", " FETCH (UID 7 FLAGS (\\Flagged"] {
+            assert!(heard.contains(change), "{command}: {change}: {heard}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_cut_off() {
     let store = FakeStore::new("ann");
@@ -386,6 +410,37 @@ async fn who_does_not_log_in_or_falls_asleep_hears_bye() {
     for _ in 0..3 {
         assert!(client.hear("* OK Still here\r\n").await.ends_with("here\r\n"));
     }
+}
+
+/// The password is right: a client must not ask for another one.
+#[tokio::test]
+async fn a_login_has_a_limited_number_of_sessions() {
+    let (store, sessions) = (common::store(), LoginSessions::default());
+    let mut open = Vec::new();
+    // Each on a listener of its own.
+    let session = || {
+        let (ours, stream) = UnixStream::pair().unwrap();
+        let config = CurrentImapConfig::new(ImapConfig::new("mail.example.org"));
+        config.set_connections_per_login(2);
+        let service = ImapService::new(Arc::new(store.clone()), Judge, config).with_sessions(sessions.clone());
+        let phase = Arc::new(CurrentPhase::default());
+        let connection = Connection { id: 1, stream: Stream::Unix(ours), peer: Peer::Unix, phase };
+        let serving = tokio::spawn(async move { service.serve(connection).await });
+        (Client { stream, heard: Vec::new() }, serving)
+    };
+    for _ in 0..2 {
+        let (mut client, serving) = session();
+        assert!(client.ask("t1 LOGIN ann secret").await.ends_with("] Logged in\r\n"));
+        open.push((client, serving));
+    }
+    let (mut third, _serving) = session();
+    let refused = third.ask("t1 LOGIN ann secret").await;
+    assert!(refused.ends_with("t1 NO [LIMIT] Too many connections of this login\r\n"), "{refused}");
+    let (mut first, serving) = open.pop().unwrap();
+    first.ask("t2 LOGOUT").await;
+    drop(first);
+    serving.await.unwrap();
+    assert!(third.ask("t2 LOGIN ann secret").await.ends_with("] Logged in\r\n"), "the session may try again");
 }
 
 #[tokio::test]

@@ -217,6 +217,74 @@ fn commands_before_login_are_smaller() {
     assert!(closed);
 }
 
+/// Decision 29: a command has 64 KiB with its literals; what is more is read and dropped, 1 MiB of it.
+#[test]
+fn commands_after_login_have_a_limit() {
+    let login = b"a LOGIN ann secret\r\nb SELECT INBOX\r\n";
+    for (octets, wait, expected, ends) in [
+        (65_000, "+", "* SEARCH\r\nc OK", false),
+        (66_000, "+", "c NO [TOOBIG]", false),
+        (66_000, "", "c NO [TOOBIG]", false),
+        (1_000_000, "+", "c NO [TOOBIG]", false),
+        (1_100_000, "+", "* BYE [TOOBIG]", true),
+    ] {
+        let text = if wait.is_empty() { String::new() } else { "x".repeat(octets) + "\r\n" };
+        let command = format!("c SEARCH SUBJECT {{{octets}{wait}}}\r\n{text}");
+        let (output, closed) = session(&[login, command.as_bytes()].concat(), &[]);
+        let output = String::from_utf8(output).unwrap();
+        let answer = output.split_once("SELECT completed\r\n").unwrap().1;
+        assert!(answer.starts_with(expected), "{octets}{wait}: {answer}");
+        assert_eq!(closed, ends, "{octets}{wait}");
+    }
+}
+
+/// Decision 34.
+#[test]
+fn a_search_has_a_limit_of_keys_and_depth() {
+    let nested = |depth: usize| format!("{}ALL{}", "(".repeat(depth), ")".repeat(depth));
+    for (keys, expected) in [
+        ("ALL ".repeat(990) + "ALL", "* SEARCH 1 2 3\r\nc OK"),
+        ("ALL ".repeat(1010) + "ALL", "c NO [LIMIT]"),
+        ("NOT NOT ".repeat(14) + "ALL", "* SEARCH 1 2 3\r\nc OK"),
+        ("NOT NOT ".repeat(17) + "ALL", "c NO [LIMIT]"),
+        (nested(28), "* SEARCH 1 2 3\r\nc OK"),
+        (nested(34), "c NO [LIMIT]"),
+    ] {
+        let octets = format!("a LOGIN ann secret\r\nb SELECT INBOX\r\nc SEARCH {keys}\r\n");
+        let (output, _) = session(octets.as_bytes(), &[]);
+        let output = String::from_utf8(output).unwrap();
+        let answer = output.split_once("SELECT completed\r\n").unwrap().1;
+        assert!(answer.starts_with(expected), "{} octets of keys: {answer}", keys.len());
+    }
+}
+
+/// Decision 25: each login sees the names of its account alone.
+#[test]
+fn nothing_is_shared() {
+    let mut host = Host::new(ImapConfig::new("mail.example.org"), true);
+    let mut ask = |command: &str| {
+        host.output.clear();
+        host.read(format!("{command}\r\n").as_bytes());
+        String::from_utf8(host.output.clone()).unwrap()
+    };
+    let has_acl = |said: &str| said.split([' ', ']', '\r']).any(|word| word == "ACL" || word.starts_with("RIGHTS="));
+    for command in ["a CAPABILITY", "b LOGIN ann secret", "c CAPABILITY"] {
+        let said = ask(command);
+        assert!(said.contains("IMAP4rev1") && !has_acl(&said), "{said}");
+    }
+    assert_eq!(ask("d NAMESPACE"), "* NAMESPACE ((\"\" \"/\")) NIL NIL\r\nd OK NAMESPACE completed\r\n");
+    for command in ["GETACL INBOX", "SETACL INBOX bob lr", "MYRIGHTS INBOX", "LISTRIGHTS INBOX bob"] {
+        assert!(ask(&format!("e {command}")).starts_with("e BAD"), "{command}");
+    }
+    for name in
+        ["user/bob", "\"Other Users/bob\"", "bob/INBOX", "../bob", "#shared/bob", "~bob/INBOX", "bob@example.org"]
+    {
+        assert!(ask(&format!("f STATUS {name} (MESSAGES)")).starts_with("f NO "), "{name}");
+        assert!(ask(&format!("g SELECT {name}")).starts_with("g NO "), "{name}");
+        assert!(!ask(&format!("h LIST \"\" {name}")).contains("* LIST"), "{name}");
+    }
+}
+
 #[test]
 fn octets_after_starttls_end_the_session() {
     let mut config = ImapConfig::new("mail.example.org");

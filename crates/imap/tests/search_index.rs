@@ -105,6 +105,7 @@ proptest! {
     }
 }
 
+/// Decision 34: the rest of the keys is decided by rows, the cheaper side first.
 #[test]
 fn messages_that_the_index_knows_are_not_read() {
     for search in ["SEARCH TEXT bread", "SEARCH UNSEEN NOT BODY rye", "SEARCH OR SUBJECT rye HEADER X-Tuid t1"] {

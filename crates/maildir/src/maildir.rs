@@ -391,6 +391,9 @@ pub(crate) fn rename_exclusive(
 /// Writes all parts, in order. Usually one call takes all, and the list of parts is not copied.
 pub(crate) fn write_all(file: BorrowedFd<'_>, parts: &[IoSlice<'_>]) -> io::Result<()> {
     let total: usize = parts.iter().map(|part| part.len()).sum();
+    if total == 0 {
+        return Ok(());
+    }
     let at_once = &parts[..parts.len().min(PARTS_AT_ONCE_MAX)];
     let written = rustix::io::retry_on_intr(|| posthaste_fsops::writev(file, at_once))?;
     if written == total {

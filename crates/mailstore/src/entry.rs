@@ -88,7 +88,7 @@ pub enum MailEntry {
         /// The message.
         uid: u32,
         /// RFC822.SIZE.
-        wire_size: u32,
+        wire_size: WireSize,
         /// As in [`MessageFacts::line_feeds`].
         line_feeds: u32,
     },
@@ -140,6 +140,47 @@ impl EntryKind {
     }
 }
 
+/// RFC822.SIZE as entries and rows have it. It is no number, so that an empty message cannot count as one of unknown
+/// size: its file is known by its size after a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WireSize(u32);
+
+impl WireSize {
+    /// The message was not read when it came.
+    pub const UNKNOWN: Self = Self(u32::MAX);
+
+    /// A size in octets; 4 GiB - 1 and more count as unknown.
+    pub fn of(octets: u64) -> Self {
+        u32::try_from(octets).map_or(Self::UNKNOWN, Self)
+    }
+
+    /// The size in octets; `None`: unknown.
+    pub fn known(self) -> Option<u64> {
+        (self != Self::UNKNOWN).then_some(self.0.into())
+    }
+
+    /// Octets that a message counts for in a sum of sizes: one of unknown size counts nothing.
+    pub fn counted(self) -> u64 {
+        self.known().unwrap_or(0)
+    }
+
+    /// As bytes have it.
+    pub(crate) fn stored(self) -> u32 {
+        self.0
+    }
+
+    /// Inverse of [`Self::stored`].
+    pub(crate) fn of_stored(stored: u32) -> Self {
+        Self(stored)
+    }
+}
+
+impl Default for WireSize {
+    fn default() -> Self {
+        Self::UNKNOWN
+    }
+}
+
 /// A message's constant numbers, and its initial flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MessageFacts {
@@ -150,7 +191,7 @@ pub struct MessageFacts {
     /// Time of its arrival in this mailbox, in seconds since 1970.
     pub save_date: u32,
     /// RFC822.SIZE.
-    pub wire_size: u32,
+    pub wire_size: WireSize,
     /// Line ends without a CR in the file: the wire size is larger by this number.
     pub line_feeds: u32,
 }

@@ -10,6 +10,7 @@ fn octets() -> impl Strategy<Value = Bytes> {
 
 fn facts() -> impl Strategy<Value = MessageFacts> {
     any::<(u64, u32, u32, u32, u32)>().prop_map(|(flags, internal_date, save_date, wire_size, line_feeds)| {
+        let wire_size = WireSize::of_stored(wire_size);
         MessageFacts { flags, internal_date, save_date, wire_size, line_feeds }
     })
 }
@@ -66,7 +67,7 @@ fn entries() -> impl Strategy<Value = MailEntry> {
         any::<(u32, u32, u32, u32)>().prop_map(|(mailbox, uid, wire_size, line_feeds)| MailEntry::Size {
             mailbox,
             uid,
-            wire_size,
+            wire_size: WireSize::of_stored(wire_size),
             line_feeds
         }),
         (any::<(u32, u64, u32, bool)>(), octets()).prop_map(|((id, quota_bytes, quota_messages, is_gone), name)| {

@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use crate::entry::WireSize;
 use crate::error::MailstoreError;
 use crate::flags::{KeywordTable, MessageFlags};
 use crate::listing::{AccountListing, NamedMailbox, listed};
@@ -203,7 +204,7 @@ impl FakeStore {
 impl Snapshot<File> {
     fn push(&mut self, flags: MessageFlags, internal_date: u32, file: File) -> Uid {
         let (uid, modseq) = (self.uid_next, self.highest_modseq);
-        let wire_size = file.0.as_ref().map_or(0, |octets| octets.len() as u32);
+        let wire_size = file.0.as_ref().map_or(WireSize::UNKNOWN, |octets| WireSize::of(octets.len() as u64));
         self.messages.push(Message { uid, flags, modseq, internal_date, wire_size, email_id: (0, 0), file });
         self.uid_next += 1;
         Uid::new(uid).expect("UIDs begin at 1")

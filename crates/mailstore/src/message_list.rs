@@ -6,6 +6,7 @@
 use std::ops::Index;
 use std::sync::Arc;
 
+use crate::entry::WireSize;
 use crate::flags::MessageFlags;
 use crate::row::NumberRange;
 
@@ -20,8 +21,8 @@ pub(crate) struct Message<F> {
     pub modseq: u64,
     /// Seconds since 1970.
     pub internal_date: u32,
-    /// Octets on the wire, recorded at arrival; 0: unknown.
-    pub wire_size: u32,
+    /// Recorded at arrival.
+    pub wire_size: WireSize,
     /// The batch of the message's arrival, and its number there: COPY and MOVE keep it.
     pub email_id: (u64, u16),
     pub file: F,
@@ -52,12 +53,12 @@ pub(crate) struct MessageCounts {
 impl MessageCounts {
     fn add<F>(&mut self, message: &Message<F>) {
         self.add_flags(message.flags);
-        self.bytes += u64::from(message.wire_size);
+        self.bytes += message.wire_size.counted();
     }
 
     fn remove<F>(&mut self, message: &Message<F>) {
         self.remove_flags(message.flags);
-        self.bytes -= u64::from(message.wire_size);
+        self.bytes -= message.wire_size.counted();
     }
 
     fn add_flags(&mut self, flags: MessageFlags) {
@@ -241,9 +242,9 @@ impl<F: Clone> MessageList<F> {
     }
 
     /// Sets the recorded size of a message.
-    pub fn set_wire_size(&mut self, at: usize, wire_size: u32) {
+    pub fn set_wire_size(&mut self, at: usize, wire_size: WireSize) {
         let before = std::mem::replace(&mut self.get_mut(at).wire_size, wire_size);
-        self.counts.bytes = self.counts.bytes + u64::from(wire_size) - u64::from(before);
+        self.counts.bytes = self.counts.bytes + wire_size.counted() - before.counted();
     }
 }
 
@@ -298,8 +299,9 @@ mod tests {
             let (mut list, mut uid_next, mut states) = (MessageList::default(), 1, Vec::new());
             for (modseq, change) in (1..).zip(changes) {
                 match change {
-                    Change::Push(flags, wire_size) => {
+                    Change::Push(flags, size) => {
                         let (flags, email_id) = (MessageFlags(flags), (modseq, 0));
+                        let wire_size = WireSize::of_stored(size);
                         let message =
                             Message { uid: uid_next, flags, modseq, internal_date: 0, wire_size, email_id, file: () };
                         list.push(message);
@@ -307,7 +309,7 @@ mod tests {
                     }
                     Change::Size(uid, size) => {
                         if let Some(at) = list.position(uid) {
-                            list.set_wire_size(at, size);
+                            list.set_wire_size(at, WireSize::of_stored(size));
                         }
                     }
                     Change::Flags(first, last, flags) => {
@@ -323,7 +325,7 @@ mod tests {
                 prop_assert_eq!(list.counts(), counted.counts());
                 let unseen = list.iter().filter(|message| !message.flags.contains(MessageFlags::SEEN)).count();
                 let deleted = list.iter().filter(|message| message.flags.contains(MessageFlags::DELETED)).count();
-                let bytes = list.iter().map(|message| u64::from(message.wire_size)).sum();
+                let bytes = list.iter().map(|message| message.wire_size.counted()).sum();
                 let expected = MessageCounts { unseen: unseen as u32, deleted: deleted as u32, bytes };
                 prop_assert_eq!(list.counts(), expected);
                 let uids: Vec<u32> = list.iter().map(|message| message.uid).collect();
@@ -378,7 +380,7 @@ mod tests {
             flags: MessageFlags::NONE,
             modseq: 1,
             internal_date: 0,
-            wire_size: 0,
+            wire_size: WireSize::UNKNOWN,
             email_id: (1, 0),
             file: (),
         };

@@ -175,6 +175,53 @@ impl SpecialUse {
     }
 }
 
+/// Names of the folders that the first login makes, one for each special use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsualFolders([MailboxName; SpecialUse::ALL.len()]);
+
+impl Default for UsualFolders {
+    fn default() -> Self {
+        Self(SpecialUse::ALL.map(SpecialUse::usual_name))
+    }
+}
+
+impl UsualFolders {
+    /// Folders with these names.
+    ///
+    /// # Errors
+    /// The use whose name is wrong, and why.
+    pub fn new<'a>(name: impl Fn(SpecialUse) -> &'a str) -> Result<Self, (SpecialUse, String)> {
+        let mut names = Self::default();
+        for special_use in SpecialUse::ALL {
+            let parsed = MailboxName::parse(name(special_use)).map_err(|error| (special_use, error.to_string()))?;
+            if parsed.is_inbox() || parsed.parent().is_some() {
+                return Err((special_use, "the name of a folder at the top is needed".to_owned()));
+            }
+            // CREATE refuses them, too.
+            if parsed.as_str().contains(['*', '%']) {
+                return Err((special_use, NameError::Character.to_string()));
+            }
+            names.0[special_use as usize] = parsed;
+        }
+        for special_use in SpecialUse::ALL {
+            if names.special_use(names.name(special_use)) != Some(special_use) {
+                return Err((special_use, "another special use has it".to_owned()));
+            }
+        }
+        Ok(names)
+    }
+
+    /// The folder of a use.
+    pub fn name(&self, special_use: SpecialUse) -> &MailboxName {
+        &self.0[special_use as usize]
+    }
+
+    /// The use that a name implies.
+    pub fn special_use(&self, name: &MailboxName) -> Option<SpecialUse> {
+        SpecialUse::ALL.into_iter().find(|special_use| self.name(*special_use) == name)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::{ArgMatches, Args, FromArgMatches};
 
-use crate::Command;
+use crate::cli::Command;
 
 /// A command that takes a query.
 pub struct Alone {
@@ -60,7 +60,7 @@ mod tests {
     /// The commands of [`Alone::named`] are those that take a query as words.
     #[test]
     fn a_command_alone_has_the_options_that_it_has_among_the_others() {
-        let mut cli = crate::Cli::command();
+        let mut cli = crate::cli::Cli::command();
         cli.build();
         let options = |command: &clap::Command| {
             // `--config` is every command's, and these refuse it.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
 use crate::queue::{AnyError, ServerArgs, answer, columns};
-use crate::set_copy_aside;
+use crate::server::set_copy_aside;
 use crate::terminal::{complain, confirmed, harmless, print, print_json};
 
 #[derive(Subcommand)]

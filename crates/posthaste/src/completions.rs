@@ -1,9 +1,8 @@
 //! `posthaste completions`: scripts for shells, to complete commands and options, and tags, saved queries and folders.
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 
-use crate::Cli;
 use crate::terminal::print;
 
 #[derive(Args)]
@@ -18,9 +17,10 @@ pub struct Completions {
 }
 
 impl Completions {
-    pub fn run(&self) -> std::io::Result<()> {
+    /// `cli`: the whole command line.
+    pub fn run(&self, mut cli: clap::Command) -> std::io::Result<()> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "posthaste", &mut script);
+        clap_complete::generate(self.shell, &mut cli, "posthaste", &mut script);
         let script = String::from_utf8_lossy(&script);
         print(&match self.shell {
             Shell::Bash => format!("{script}\n{BASH}"),

@@ -3,11 +3,11 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use posthaste_config::Loaded;
+use posthaste_config::{Config, Loaded, acme_file};
 use posthaste_dane::HostCertificate;
 use posthaste_dkim::{KeyDirectory, KeyRecords};
-use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, Resolver, WantedRecord};
-use posthaste_mta_sts::own_policy_id;
+use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, Resolver, WEB_NAMES, WantedRecord};
+use posthaste_mta_sts::seen_by_https;
 use serde_json::json;
 
 use crate::config_arg::ConfigArg;
@@ -40,6 +40,9 @@ pub struct RecordsArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// The port at which this server answers others by HTTPS
+    #[arg(long, hide = true, value_name = "PORT", default_value_t = HTTPS)]
+    https_port: u16,
 }
 
 pub fn run(command: DnsCommand) -> Result<ExitCode, AnyError> {
@@ -56,14 +59,14 @@ impl RecordsArgs {
         let certificate = host_certificate(&loaded)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Within it: the resolver has tasks.
-        let wanted = runtime.block_on(async {
+        let (own, wanted) = runtime.block_on(async {
             let resolver = Resolver::new(&loaded.config.dns)?;
             let source = RecordSource::Resolver(&resolver);
             let ca_file = &loaded.config.acme.ca_file;
-            let policy_id = if own.has_web { own_policy_id(&own, source, HTTPS, ca_file).await } else { None };
-            let mut wanted = OwnDomain { policy_id, ..own.clone() }.wanted(source).await?;
+            let own = seen_by_https(&own, source, self.https_port, ca_file).await;
+            let mut wanted = own.wanted(source).await?;
             wanted.extend(certificate.records(source).await);
-            Ok::<_, AnyError>(wanted)
+            Ok::<_, AnyError>((own, wanted))
         })?;
         if self.json {
             return Ok(print_json(&format!("{:#}\n", json!(wanted)))?);
@@ -71,13 +74,34 @@ impl RecordsArgs {
         if self.zone {
             return Ok(print(&wanted.iter().map(|record| record.zone_line() + "\n").collect::<String>())?);
         }
-        print(&wanted.iter().map(line).collect::<String>())?;
+        print(&(wanted.iter().map(line).collect::<String>() + &web_server_lines(&own, &loaded.config)))?;
         if own.keys.is_empty() {
             complain(&format!("{0} has no DKIM key: `posthaste dkim new {0}` makes one", own.domain));
         }
         Ok(())
     }
 }
+
+/// Lines for a web server in front that does not pass our policy on yet.
+fn web_server_lines(own: &OwnDomain, config: &Config) -> String {
+    let Some(address) = own.behind_web.as_ref().filter(|_| own.has_web && own.policy_id.is_none()) else {
+        return String::new();
+    };
+    let names = WEB_NAMES.map(|name| format!("{name}.{}", own.domain)).join(", ");
+    let certificates = if config.acme.enabled {
+        format!("\nCertificates of these names, once obtained: {}", acme_file(&config.acme_dir(), "NAME").display())
+    } else {
+        String::new()
+    };
+    format!(
+        "\nFor the web server of this host (nginx), at ports 80 and 443 of {}, {names}:\n{NGINX_LOCATION}    \
+         proxy_pass http://{address};\n    proxy_set_header Host $host;\n}}{certificates}\n",
+        own.host
+    )
+}
+
+/// The paths that the HTTP listener answers without a token.
+const NGINX_LOCATION: &str = "location ~ ^/(\\.well-known/(acme-challenge/|autoconfig/|mta-sts\\.txt$)|mail/) {\n";
 
 /// Warns about a foreign domain: records published by mistake direct mail here that is refused, and its keys sign
 /// nothing.

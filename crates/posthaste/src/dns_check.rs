@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use posthaste_dns::{DomainCheck, FoundRecord, HostView, RecordSource, WantedRecord};
-use posthaste_mta_sts::own_policy_id;
+use posthaste_mta_sts::seen_by_https;
 use serde_json::json;
 
 use crate::config_arg::ConfigArg;
@@ -47,7 +47,7 @@ impl CheckArgs {
         let certificate = host_certificate(&loaded)?;
         let ca_file = &loaded.config.acme.ca_file;
         let view = async |source: RecordSource<'_>| HostView {
-            policy_id: if own.has_web { own_policy_id(&own, source, self.https_port, ca_file).await } else { None },
+            own: seen_by_https(&own, source, self.https_port, ca_file).await,
             tlsa: certificate.records(source).await,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -2,10 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-
-use crate::Cli;
 
 /// Commands.
 const COMMANDS: [(&[&str], &str); 12] = [
@@ -71,14 +68,14 @@ pub fn instead_of_option(option: &str) -> Option<String> {
 }
 
 /// The replacement for a command line that could not be parsed.
-pub fn instead_of(error: &clap::Error, line: &[OsString]) -> Option<String> {
+pub fn instead_of(cli: &clap::Command, error: &clap::Error, line: &[OsString]) -> Option<String> {
     let named = |kind| match error.get(kind) {
         Some(ContextValue::String(name)) => Some(name.as_str()),
         _ => None,
     };
     match error.kind() {
         // The same name may mean something else to commands that have no index.
-        ErrorKind::UnknownArgument if reads_index(line) => instead_of_option(named(ContextKind::InvalidArg)?),
+        ErrorKind::UnknownArgument if reads_index(cli, line) => instead_of_option(named(ContextKind::InvalidArg)?),
         ErrorKind::InvalidSubcommand => {
             let name = named(ContextKind::InvalidSubcommand)?;
             if line.get(1).is_some_and(|command| command == "config") {
@@ -96,13 +93,12 @@ pub fn instead_of(error: &clap::Error, line: &[OsString]) -> Option<String> {
     }
 }
 
-fn reads_index(line: &[OsString]) -> bool {
+fn reads_index(cli: &clap::Command, line: &[OsString]) -> bool {
     let Some(first) = line.get(1) else { return false };
     // Options of notmuch stand in front of its commands.
     if first.as_encoded_bytes().starts_with(b"-") {
         return true;
     }
-    let cli = Cli::command();
     let command = cli.find_subcommand(first);
     command.is_some_and(|command| command.get_arguments().any(|arg| arg.get_long() == Some("index")))
 }

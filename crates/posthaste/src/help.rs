@@ -3,10 +3,6 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 
-use clap::CommandFactory;
-
-use crate::Cli;
-
 const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Receive and send mail",
@@ -44,11 +40,10 @@ pub fn asked(line: &[OsString]) -> Option<bool> {
     }
 }
 
-/// The help text.
-pub fn text() -> String {
-    let command = Cli::command();
+/// The help text of a command line.
+pub fn text(command: &clap::Command) -> String {
     let about = |of: &clap::Command| of.get_about().map(ToString::to_string).unwrap_or_default();
-    let mut out = format!("{}\n\nUsage: posthaste <COMMAND>\n", about(&command));
+    let mut out = format!("{}\n\nUsage: posthaste <COMMAND>\n", about(command));
     for (heading, names) in GROUPS {
         let _ = write!(out, "\n{heading}:\n");
         for name in names {
@@ -61,7 +56,10 @@ pub fn text() -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::cli::Cli;
 
     #[test]
     fn every_command_is_in_one_group() {
@@ -79,7 +77,7 @@ mod tests {
         let asked = |line: &[&str]| asked(&line.iter().map(OsString::from).collect::<Vec<_>>());
         assert_eq!(["--help", "-h", "help"].map(|word| asked(&["posthaste", word])), [Some(false); 3]);
         assert_eq!((asked(&["posthaste"]), asked(&["posthaste", "help", "find"])), (Some(true), None));
-        let text = text();
+        let text = text(&Cli::command());
         assert!(text.contains("\nLook after a server:\n  queue        Show and change"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }

@@ -29,8 +29,7 @@ use posthaste_loadgen::values::{Place, Target, TlsStart, WeightedDomain};
 
 use self::accounting::AccountOfRun;
 use self::options::{MailOptions, PaceOptions, ResultOptions, SessionOptions};
-use crate::terminal::without_error_numbers;
-use crate::{command_line, print};
+use crate::terminal::{print, without_error_numbers};
 
 type AnyError = Box<dyn std::error::Error>;
 
@@ -403,4 +402,19 @@ impl Show {
             bar.finish_and_clear();
         }
     }
+}
+
+/// The command line as given, under the program's own name and without the password.
+fn command_line() -> Vec<String> {
+    let mut hides_next = false;
+    let word = |word: String| {
+        if std::mem::replace(&mut hides_next, word == "--auth-password") {
+            "…".to_owned()
+        } else if word.starts_with("--auth-password=") {
+            "--auth-password=…".to_owned()
+        } else {
+            word
+        }
+    };
+    std::iter::once("posthaste".to_owned()).chain(std::env::args().skip(1).map(word)).collect()
 }

@@ -1,20 +1,19 @@
 //! `posthaste mailbox …`: the mailboxes of an account, as IMAP and POP3 show them.
 
 mod compact;
+mod place;
 mod verify;
 
-use std::io::ErrorKind;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use posthaste_config::Config;
 use posthaste_control::{MailAnswer, MailCommand, MailDone};
 use posthaste_mailstore::summary::{AccountSummary, MailboxSummary};
 use posthaste_units::{about_bytes, count};
 use serde_json::{Value, json};
 
 use self::compact::CompactArgs;
+use self::place::{inbox_of, table_dir};
 use self::verify::VerifyArgs;
 use crate::config_arg::ConfigArg;
 use crate::mail_session::MailSession;
@@ -196,26 +195,6 @@ impl OfAccount {
             harmless(&self.account)
         ))?;
         Ok(ExitCode::FAILURE)
-    }
-}
-
-/// The path of an account's INBOX.
-pub fn inbox_of(config: &Config, account: &str) -> String {
-    let directory = config.directory();
-    let login = directory.login_name(account).unwrap_or_else(|| account.to_owned());
-    let inbox = directory.maildir_of(&login);
-    inbox.map_or(login, |path| path.to_string())
-}
-
-/// The directory of the table of mailboxes.
-pub fn table_dir(config: &Config) -> Result<PathBuf, AnyError> {
-    let dir = config.mailstore_dir();
-    match dir.metadata() {
-        Ok(_) => Ok(dir),
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(format!("{} is not there: no server has served mailboxes yet", dir.display()).into())
-        }
-        Err(error) => Err(format!("{}: {error}; ask as root or as the server's user", dir.display()).into()),
     }
 }
 

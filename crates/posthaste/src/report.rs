@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use posthaste_loadgen::report::{Comparison, Report, RigRun};
 
-use crate::print;
+use crate::terminal::print;
 
 #[derive(Subcommand)]
 pub enum ReportCommand {

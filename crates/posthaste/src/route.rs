@@ -107,7 +107,7 @@ struct Ways<'a> {
 impl Ways<'_> {
     fn get(&mut self) -> Result<&dyn RouteFinder, Box<dyn std::error::Error>> {
         if self.open.is_none() {
-            self.open = Some(crate::open_routes(self.loaded, self.sender.clone())?);
+            self.open = Some(crate::server::open_routes(self.loaded, self.sender.clone())?);
         }
         Ok(self.open.as_deref().expect("just opened"))
     }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::new_file::{new_dir, new_file};
 use crate::spool_export_dir::begin;
-use crate::spool_manifest::{MANIFEST, Manifest};
+use crate::spool_manifest::{MANIFEST, MOUNTS, Manifest, SNAPSHOTS, STREAMS};
 
 /// Writes into its own directory.
 pub struct Exporter {
@@ -156,12 +156,6 @@ impl Exporter {
 
 /// Open files: where a sync writes a journal, the first of so many writes that of the others, too.
 const UNSYNCED_MAX: usize = 256;
-/// The streams of an export.
-pub const STREAMS: &str = "streams.json";
-/// Their snapshots.
-pub const SNAPSHOTS: &str = "snapshots";
-/// The ids of mail mounts, as the spool has them.
-pub const MOUNTS: &str = "mounts";
 
 /// Decodes an entry whose format is known; others are shown in hex.
 fn entry_json(stream: &str, payload: &[u8]) -> Value {

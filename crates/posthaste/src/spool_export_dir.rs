@@ -9,8 +9,7 @@ use posthaste_fsops::unfinished;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use crate::new_file::new_dir;
-use crate::spool_export::{MOUNTS, SNAPSHOTS, STREAMS};
-use crate::spool_manifest::MANIFEST;
+use crate::spool_manifest::{MANIFEST, MOUNTS, SNAPSHOTS, STREAMS};
 
 /// Makes the directory of an export, or removes the remains of an interrupted one. Returns the file of the future
 /// manifest: empty, locked and with the name of an unfinished one.

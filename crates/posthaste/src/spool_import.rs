@@ -12,9 +12,8 @@ use serde_json::json;
 use crate::new_file::new_file;
 use crate::progress::progress_bar;
 use crate::spool_access::{batches, become_owner};
-use crate::spool_export::{MOUNTS, SNAPSHOTS, STREAMS};
 use crate::spool_export_files::ExportFiles;
-use crate::spool_manifest::Manifest;
+use crate::spool_manifest::{MOUNTS, Manifest, SNAPSHOTS, STREAMS};
 use crate::terminal::{print, print_json};
 
 type AnyError = Box<dyn std::error::Error>;

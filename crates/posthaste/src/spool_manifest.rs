@@ -7,8 +7,6 @@ use std::path::Path;
 
 use posthaste_fsops::{checked, with_checksum};
 
-use crate::spool_export::SNAPSHOTS;
-
 /// Names below the export's directory, such as `snapshots/queue.1`, and the content of each file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Manifest(BTreeMap<String, Content>);
@@ -20,6 +18,12 @@ struct Content {
     crc: u32,
 }
 
+/// The streams of an export.
+pub const STREAMS: &str = "streams.json";
+/// Their snapshots.
+pub const SNAPSHOTS: &str = "snapshots";
+/// The ids of mail mounts, as the spool has them.
+pub const MOUNTS: &str = "mounts";
 /// The manifest's own file.
 pub const MANIFEST: &str = "manifest";
 const FIRST_LINE: &str = "posthaste spool export\n";

@@ -4,39 +4,11 @@ use std::sync::Arc;
 
 use posthaste_spool::Lsn;
 
-use super::entry::{Change, HoldReason, QueueEntry, RecipientKey, Status, What};
-use super::table::{BUSY, DUE, HELD, Id, Recipient};
-use super::{FIRST, Queue, QueueId, Secs};
-
-/// An operator's command on recipients. "Now" is never before the time at which a message may first leave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QueueAction {
-    /// Holds them: no attempts and no expiry until a time, or until they are released. An operator's hold with an end
-    /// gets the new end; a hold without an end, or not by an operator, stays.
-    Hold(Option<Secs>),
-    /// Releases held ones for an attempt now; those that have expired meanwhile get a new full lifetime.
-    Release,
-    /// Tries them now; suspended ones once they are resumed; held ones not.
-    Flush,
-    /// Like `Flush`, as for a first attempt.
-    Requeue,
-    /// Removes them without a notice.
-    Delete,
-    /// Gives them up; the caller records the DSN with the change.
-    Bounce(Status),
-}
-
-impl QueueAction {
-    /// Rank among actions that follow the same attempt: the highest counts; of equal rank, the latest.
-    fn rank(self) -> u8 {
-        match self {
-            QueueAction::Delete => 3,
-            QueueAction::Bounce(_) => 2,
-            QueueAction::Hold(_) => 1,
-            QueueAction::Release | QueueAction::Flush | QueueAction::Requeue => 0,
-        }
-    }
-}
+use super::change::{Change, HoldReason, QueueAction, RecipientKey, Status, What};
+use super::clock::Secs;
+use super::destinations::QueueId;
+use super::queue::Queue;
+use super::recipient::{BUSY, DUE, HELD, Id, Recipient};
 
 /// A selection of recipients. Empty: all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -199,7 +171,9 @@ impl Queue {
         selection: &Selection,
         from: Option<RecipientKey>,
     ) -> (Vec<RecipientKey>, Option<RecipientKey>, usize) {
-        let Some((ids, next)) = self.table.open_from(from.unwrap_or(FIRST)) else { return (Vec::new(), None, 0) };
+        let Some((ids, next)) = self.table.open_from(from.unwrap_or(RecipientKey::FIRST)) else {
+            return (Vec::new(), None, 0);
+        };
         let looked_at = ids.len();
         let is =
             |wanted: &Option<Arc<str>>, name: u32| wanted.as_ref().is_none_or(|wanted| wanted == self.names.get(name));
@@ -252,16 +226,6 @@ impl Queue {
             attempts: recipient.attempts,
             status: recipient.status,
             waits,
-        })
-    }
-
-    /// The suspensions, with end and reason. To change them, record and apply [`QueueEntry::Suspended`] or
-    /// [`QueueEntry::Resumed`].
-    pub fn suspensions(&self) -> impl Iterator<Item = QueueEntry> {
-        self.suspended.iter().map(|(scope, (until, reason))| QueueEntry::Suspended {
-            scope: scope.clone(),
-            until: *until,
-            reason: reason.clone(),
         })
     }
 }

@@ -1,14 +1,14 @@
 //! Applies entries to the queue, live and in a replay.
 
+use posthaste_shaping::MailScope;
 use posthaste_spool::Lsn;
 
 use super::destinations::domain_of;
-use super::divert::Diversion;
 use super::entry::{Change, HoldReason, QueueEntry, Queued, RecipientKey, What};
 use super::imported::ImportedState;
-use super::slow::Slow;
-use super::table::{BEGUN, BUSY, DUE, HELD, Id, Recipient};
-use super::{FIRST, MailScope, Queue};
+use super::queue::Queue;
+use super::recipient::{BEGUN, BUSY, DUE, HELD, Id, Recipient};
+use super::temporary::{Diversion, Slow};
 
 impl Queue {
     /// Applies a durable entry. Entries come in the order of their LSNs; content that a [`QueueSnapshot`](super::QueueSnapshot)
@@ -139,7 +139,7 @@ impl Queue {
     /// known from an old snapshot or from the messages may have been delivered: they are held. Returns how many.
     pub fn make_uncertain(&mut self, is_needed: impl Fn(Lsn) -> bool) -> u64 {
         assert!(!self.is_running, "in a replay");
-        let mut from = FIRST;
+        let mut from = RecipientKey::FIRST;
         while let Some((ids, next)) = self.table.open_from(from) {
             let keys: Vec<RecipientKey> = ids.into_iter().map(|id| self.table.key(id)).collect();
             for key in keys {

@@ -1,10 +1,9 @@
-//! Outcomes of recipients.
+//! Outcomes of recipients, and findings and commands that become one.
 
 use posthaste_spool::Lsn;
 
-use super::Secs;
+use super::clock::Secs;
 use super::codec::{Fields, QueueDecodeError};
-use super::owed::OwedNotice;
 
 /// A recipient: the batch of its message, and its number within the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,7 +98,49 @@ pub enum HoldReason {
     Until(Secs),
 }
 
+/// The kind of notice owed for a recipient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OwedNotice {
+    /// It was given up.
+    Failed,
+    /// A next hop accepted it that does not report success itself.
+    Relayed,
+    /// It was delivered to a mailbox here.
+    Delivered,
+}
+
+/// An operator's command on recipients. "Now" is never before the time at which a message may first leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueAction {
+    /// Holds them: no attempts and no expiry until a time, or until they are released. An operator's hold with an end
+    /// gets the new end; a hold without an end, or not by an operator, stays.
+    Hold(Option<Secs>),
+    /// Releases held ones for an attempt now; those that have expired meanwhile get a new full lifetime.
+    Release,
+    /// Tries them now; suspended ones once they are resumed; held ones not.
+    Flush,
+    /// Like `Flush`, as for a first attempt.
+    Requeue,
+    /// Removes them without a notice.
+    Delete,
+    /// Gives them up; the caller records the DSN with the change.
+    Bounce(Status),
+}
+
+/// A finding that the caller must record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DueNotice {
+    /// An expired recipient: record [`What::Failed`] with its DSN (5.4.7, RFC 3463). Busy until
+    /// then.
+    Expired(RecipientKey),
+    /// A late recipient: record [`What::DelayTold`], with a DSN if NOTIFY asks.
+    Delayed(RecipientKey),
+}
+
 impl RecipientKey {
+    /// The least of all.
+    pub(super) const FIRST: Self = RecipientKey { message: Lsn::ZERO, number: 0 };
+
     /// The value before it, if any.
     pub fn before(self) -> Option<Self> {
         match self.number.checked_sub(1) {
@@ -138,6 +179,17 @@ impl Status {
 }
 
 impl Change {
+    /// This change with an owed notice if it gives a recipient up or delivers to it; else unchanged.
+    #[must_use]
+    pub fn with_notice(self) -> Self {
+        let what = match self.what {
+            What::Failed(status) => What::Owed(OwedNotice::Failed, status),
+            What::Delivered(status) => What::Owed(OwedNotice::Relayed, status),
+            what => what,
+        };
+        Change { what, ..self }
+    }
+
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         out.push(match self.what {
             What::Delivered(_) => 1,
@@ -231,6 +283,51 @@ impl HoldReason {
     /// True if an operator holds it.
     pub fn is_operators(self) -> bool {
         matches!(self, Self::Operator | Self::Until(_))
+    }
+}
+
+impl OwedNotice {
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Self::Failed => 0,
+            Self::Relayed => 1,
+            Self::Delivered => 2,
+        }
+    }
+
+    pub(super) fn of(number: u8) -> Result<Self, QueueDecodeError> {
+        match number {
+            0 => Ok(Self::Failed),
+            1 => Ok(Self::Relayed),
+            2 => Ok(Self::Delivered),
+            _ => Err(QueueDecodeError::Unknown("notice")),
+        }
+    }
+}
+
+impl QueueAction {
+    /// Rank among actions that follow the same attempt: the highest counts; of equal rank, the latest.
+    pub(super) fn rank(self) -> u8 {
+        match self {
+            QueueAction::Delete => 3,
+            QueueAction::Bounce(_) => 2,
+            QueueAction::Hold(_) => 1,
+            QueueAction::Release | QueueAction::Flush | QueueAction::Requeue => 0,
+        }
+    }
+}
+
+impl DueNotice {
+    /// The recipient.
+    pub fn key(&self) -> RecipientKey {
+        match self {
+            DueNotice::Expired(key) | DueNotice::Delayed(key) => *key,
+        }
+    }
+
+    /// True if both have the same kind and message.
+    pub fn is_like(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other) && self.key().message == other.key().message
     }
 }
 

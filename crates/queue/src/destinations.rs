@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use posthaste_spool::Lsn;
 
+use super::clock::Secs;
 use super::names::Names;
 use super::pick::{Lane, pick};
 use super::schedule::Schedules;
-use super::{Queue, Secs};
 
 /// Identifies a queue of the scheduled level, for as long as it has recipients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -171,20 +171,6 @@ impl Destinations {
         self.free.push(place);
         destination.key.iter().for_each(|name| names.give(*name));
         destination
-    }
-}
-
-impl Queue {
-    /// The queues that have recipients.
-    pub fn queues(&self) -> Vec<QueueId> {
-        self.destinations.ids()
-    }
-
-    /// The names of a queue and its number of recipients. `None` if it is empty.
-    pub fn queue(&self, id: QueueId) -> Option<(QueueName, u32)> {
-        let destination = self.destinations.get(id)?;
-        let [tenant, campaign, domain, pool] = destination.key.map(|name| self.names.get(name).clone());
-        Some((QueueName { tenant, campaign, domain, pool }, destination.open))
     }
 }
 

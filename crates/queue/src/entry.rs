@@ -25,8 +25,8 @@ use std::sync::Arc;
 use posthaste_shaping::MailScope;
 use posthaste_spool::put_text;
 
-use super::Secs;
 pub use super::change::{Change, HoldReason, RecipientKey, Status, What};
+use super::clock::Secs;
 pub use super::codec::EntryText;
 use super::codec::{Fields, QueueDecodeError};
 use super::imported::{ImportNoted, Imported};

@@ -2,8 +2,8 @@ use posthaste_intake::notify;
 use posthaste_random::Random;
 use posthaste_spool::Lsn;
 
+use super::super::change::OwedNotice;
 use super::super::imported::{ImportNoted, ImportedState, Origin};
-use super::super::owed::OwedNotice;
 use super::*;
 use posthaste_shaping::{DomainOrSite, Label};
 

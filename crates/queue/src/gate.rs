@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Queue;
+use super::queue::Queue;
 use super::turns::{LaneId, ReadyId};
 
 /// Decides which mail [`Queue::next_within`] may take now. It must not block.

@@ -8,10 +8,10 @@ use aws_lc_rs::digest::{Context, SHA256};
 use posthaste_spool::{Lsn, put_text};
 
 use super::change::{HoldReason, Status};
+use super::clock::Secs;
 use super::codec::{EntryText, Fields, QueueDecodeError};
 use super::queued::Queued;
-use super::table::{HELD, Recipient, TOLD};
-use super::{Queue, Secs};
+use super::recipient::{HELD, Recipient, TOLD};
 
 /// A message imported from another queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -197,6 +197,15 @@ impl Imports {
         }
     }
 
+    pub fn has(&self, origin: Origin, number: u16) -> bool {
+        self.known.contains_key(&origin.recipient(number))
+    }
+
+    /// True if this many more fit.
+    pub fn has_room(&self, recipients: usize) -> bool {
+        self.known.len() + recipients <= IMPORTS_MAX
+    }
+
     pub fn restore(&mut self, recipient: u128, at: Secs) {
         self.known.insert(recipient, at);
     }
@@ -209,25 +218,3 @@ impl Imports {
 
 /// Imports in one part of a snapshot.
 const PART: usize = 1500;
-
-impl Queue {
-    /// True if a recipient of a message was imported within [`IMPORT_KEPT_SECS`].
-    pub fn was_imported(&self, origin: Origin, number: u16) -> bool {
-        self.imports.known.contains_key(&origin.recipient(number))
-    }
-
-    /// True if this many more recipients can be imported.
-    pub fn can_import(&self, recipients: usize) -> bool {
-        self.imports.known.len() + recipients <= IMPORTS_MAX
-    }
-
-    /// A message's own expiry; 0 without one.
-    pub fn own_expiry(&self, message: Lsn) -> Secs {
-        self.expires.get(&message).copied().unwrap_or(0)
-    }
-
-    /// True if the sender of a recipient was notified of the delay.
-    pub fn is_delay_told(&self, key: super::RecipientKey) -> bool {
-        self.table.find(key).is_some_and(|id| self.table.get(id).is(TOLD))
-    }
-}

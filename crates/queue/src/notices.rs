@@ -1,33 +1,12 @@
-//! Expired and late recipients, found by a scan of all recipients once a minute.
+//! Notices: of expired and late recipients, found by a scan of all recipients once a minute, and those owed.
 
-use super::Queue;
-use super::change::RecipientKey;
-use super::table::{BUSY, HELD, Id, Recipient, TOLD};
-use super::{FIRST, Secs};
+use posthaste_spool::Lsn;
 
-/// A finding that the caller must record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DueNotice {
-    /// An expired recipient: record [`What::Failed`](super::What::Failed) with its DSN (5.4.7, RFC 3463). Busy until
-    /// then.
-    Expired(RecipientKey),
-    /// A late recipient: record [`What::DelayTold`](super::What::DelayTold), with a DSN if NOTIFY asks.
-    Delayed(RecipientKey),
-}
-
-impl DueNotice {
-    /// The recipient.
-    pub fn key(&self) -> RecipientKey {
-        match self {
-            DueNotice::Expired(key) | DueNotice::Delayed(key) => *key,
-        }
-    }
-
-    /// True if both have the same kind and message.
-    pub fn is_like(&self, other: &Self) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other) && self.key().message == other.key().message
-    }
-}
+use super::change::{DueNotice, RecipientKey};
+use super::clock::Secs;
+use super::owed::OwedRecipient;
+use super::queue::Queue;
+use super::recipient::{BUSY, HELD, Id, Recipient, TOLD};
 
 /// Time of one scan of all recipients.
 const ROUND_SECS: u64 = 60;
@@ -46,10 +25,10 @@ impl Queue {
         while left > 0 && self.notices.len() < NOTICES_MAX {
             let Some((ids, next)) = self.table.open_from(self.sweep_at) else {
                 // A table without recipients ends the walk, too.
-                if self.sweep_at == FIRST {
+                if self.sweep_at == RecipientKey::FIRST {
                     break;
                 }
-                self.sweep_at = FIRST;
+                self.sweep_at = RecipientKey::FIRST;
                 continue;
             };
             ids.into_iter().for_each(|id| self.look_at(id));
@@ -80,5 +59,37 @@ impl Queue {
                 self.notices.push(DueNotice::Delayed(key));
             }
         }
+    }
+
+    /// Recipients of a message with an owed notice, by number. Put [`What::Told`](super::What::Told) into the batch of the notice.
+    pub fn owed(&self, message: Lsn) -> Vec<OwedRecipient> {
+        self.owed.of(message).collect()
+    }
+
+    /// True if a notice is owed for a recipient.
+    pub fn is_owed(&self, key: RecipientKey) -> bool {
+        self.owed.contains(key)
+    }
+
+    /// Number of owed notices.
+    pub fn owed_notices(&self) -> u64 {
+        self.owed.len() as u64
+    }
+
+    /// Messages with new debts since the last call, or whose last recipient was settled. The first call returns all
+    /// with debts.
+    pub fn take_owing(&mut self) -> Vec<Lsn> {
+        self.owed.take_news()
+    }
+
+    /// True if [`take_owing`](Self::take_owing) would return any.
+    pub fn has_owing(&self) -> bool {
+        self.owed.has_news()
+    }
+
+    /// Late recipients of a message without an applied [`What::DelayTold`](super::What::DelayTold).
+    pub fn delayed(&self, message: Lsn) -> Vec<u16> {
+        let keys = RecipientKey { message, number: 0 }..=RecipientKey { message, number: u16::MAX };
+        self.delays.range(keys).map(|key| key.number).collect()
     }
 }

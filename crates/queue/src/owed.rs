@@ -6,68 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use posthaste_intake::notify;
 use posthaste_spool::Lsn;
 
-use super::Queue;
-use super::change::{Change, RecipientKey, Status, What};
-use super::codec::QueueDecodeError;
-use super::queued::QueuedRecipient;
-
-/// The kind of notice owed for a recipient.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OwedNotice {
-    /// It was given up.
-    Failed,
-    /// A next hop accepted it that does not report success itself.
-    Relayed,
-    /// It was delivered to a mailbox here.
-    Delivered,
-}
-
-impl OwedNotice {
-    pub(super) fn number(self) -> u8 {
-        match self {
-            Self::Failed => 0,
-            Self::Relayed => 1,
-            Self::Delivered => 2,
-        }
-    }
-
-    pub(super) fn of(number: u8) -> Result<Self, QueueDecodeError> {
-        match number {
-            0 => Ok(Self::Failed),
-            1 => Ok(Self::Relayed),
-            2 => Ok(Self::Delivered),
-            _ => Err(QueueDecodeError::Unknown("notice")),
-        }
-    }
-}
-
-impl QueuedRecipient {
-    /// The notice owed from the beginning, if the message was already delivered here.
-    pub(super) fn owed(&self) -> Option<(OwedNotice, Status)> {
-        let status = |enhanced| Status { code: 250, enhanced };
-        match self.notify & (notify::IN_MAILBOX | notify::HANDED_ON) {
-            0 => None,
-            notify::IN_MAILBOX => Some((OwedNotice::Delivered, status(1005))),
-            _ => Some((OwedNotice::Relayed, status(0))),
-        }
-    }
-}
-
-impl Change {
-    /// This change with an owed notice if it gives a recipient up or delivers to it; else unchanged.
-    #[must_use]
-    pub fn with_notice(self) -> Self {
-        let what = match self.what {
-            What::Failed(status) => What::Owed(OwedNotice::Failed, status),
-            What::Delivered(status) => What::Owed(OwedNotice::Relayed, status),
-            what => what,
-        };
-        Change { what, ..self }
-    }
-}
+use super::change::{OwedNotice, RecipientKey, Status};
 
 /// A recipient with an owed notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +33,14 @@ impl OwedNotices {
         self.by_key.insert(key, (notice, status));
     }
 
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    pub fn contains(&self, key: RecipientKey) -> bool {
+        self.by_key.contains_key(&key)
+    }
+
     /// True if it was owed.
     pub fn remove(&mut self, key: RecipientKey) -> bool {
         self.by_key.remove(&key).is_some()
@@ -101,7 +50,7 @@ impl OwedNotices {
         !self.by_key.is_empty() && self.of(message).next().is_some()
     }
 
-    fn of(&self, message: Lsn) -> impl Iterator<Item = OwedRecipient> {
+    pub fn of(&self, message: Lsn) -> impl Iterator<Item = OwedRecipient> {
         let keys = RecipientKey { message, number: 0 }..=RecipientKey { message, number: u16::MAX };
         let recipient = |(key, (notice, status)): (&RecipientKey, &(OwedNotice, Status))| OwedRecipient {
             number: key.number,
@@ -137,43 +86,18 @@ impl OwedNotices {
         self.news = messages;
     }
 
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
+    /// The messages noted since the last call.
+    pub fn take_news(&mut self) -> Vec<Lsn> {
+        std::mem::take(&mut self.news)
+    }
+
     /// A part of the debts from a key on, for a snapshot.
     pub fn part(&self, from: RecipientKey) -> impl Iterator<Item = (RecipientKey, OwedNotice, Status)> {
         self.by_key.range(from..).take(PART).map(|(key, (notice, status))| (*key, *notice, *status))
-    }
-}
-
-impl Queue {
-    /// Recipients of a message with an owed notice, by number. Put [`What::Told`] into the batch of the notice.
-    pub fn owed(&self, message: Lsn) -> Vec<OwedRecipient> {
-        self.owed.of(message).collect()
-    }
-
-    /// True if a notice is owed for a recipient.
-    pub fn is_owed(&self, key: RecipientKey) -> bool {
-        self.owed.by_key.contains_key(&key)
-    }
-
-    /// Number of owed notices.
-    pub fn owed_notices(&self) -> u64 {
-        self.owed.by_key.len() as u64
-    }
-
-    /// Messages with new debts since the last call, or whose last recipient was settled. The first call returns all
-    /// with debts.
-    pub fn take_owing(&mut self) -> Vec<Lsn> {
-        std::mem::take(&mut self.owed.news)
-    }
-
-    /// True if [`take_owing`](Self::take_owing) would return any.
-    pub fn has_owing(&self) -> bool {
-        !self.owed.news.is_empty()
-    }
-
-    /// Late recipients of a message without an applied [`What::DelayTold`].
-    pub fn delayed(&self, message: Lsn) -> Vec<u16> {
-        let keys = RecipientKey { message, number: 0 }..=RecipientKey { message, number: u16::MAX };
-        self.delays.range(keys).map(|key| key.number).collect()
     }
 }
 

@@ -4,7 +4,7 @@
 use posthaste_random::mix;
 use posthaste_spool::Lsn;
 
-use super::table::Id;
+use super::recipient::Id;
 
 /// Mail of a queue that waits for one source: first attempts and later ones.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use posthaste_intake::notify::{HANDED_ON, IN_MAILBOX, NEVER, SUCCESS};
 use posthaste_spool::put_text;
 
-use super::Secs;
+use super::change::{OwedNotice, Status};
+use super::clock::Secs;
 use super::codec::{Fields, QueueDecodeError};
 
 /// A message for the queue.
@@ -83,6 +84,16 @@ impl QueuedRecipient {
     /// A recipient without any parameter.
     pub fn plain(number: u16, address: impl Into<Arc<str>>) -> Self {
         QueuedRecipient { number, address: address.into(), orcpt: "".into(), notify: 0 }
+    }
+
+    /// The notice owed from the beginning, if the message was already delivered here.
+    pub(super) fn owed(&self) -> Option<(OwedNotice, Status)> {
+        let status = |enhanced| Status { code: 250, enhanced };
+        match self.notify & (IN_MAILBOX | HANDED_ON) {
+            0 => None,
+            IN_MAILBOX => Some((OwedNotice::Delivered, status(1005))),
+            _ => Some((OwedNotice::Relayed, status(0))),
+        }
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use posthaste_spool::Lsn;
 
 use super::change::{Change, RecipientKey, Status, What};
+use super::clock::Secs;
 use super::destinations::QueueId;
 use super::gate::{Gate, Parked};
-use super::table::{BEGUN, BUSY, DUE, Id};
+use super::queue::Queue;
+use super::recipient::{BEGUN, BUSY, DUE, Id};
 use super::turns::{LaneId, Ready, ReadyId};
-use super::{Queue, Secs};
 
 /// A connection's preference: half of a site's connections take first attempts while any wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

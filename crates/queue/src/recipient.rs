@@ -1,8 +1,13 @@
 //! A waiting recipient, in 24 bytes.
 
-use super::Secs;
 use super::change::{HoldReason, Status, What};
-use super::table::{Id, NONE};
+use super::clock::Secs;
+
+/// A recipient's place, or the head of a list.
+pub(super) type Id = u32;
+
+/// No id.
+pub(super) const NONE: Id = Id::MAX;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Recipient {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::change::RecipientKey;
+use super::clock::Secs;
 use super::destinations::QueueId;
 use super::pick::{Lane, number};
+use super::queue::Queue;
 use super::turns::{Ready, ReadyId, Turns};
-use super::{Queue, Secs};
 
 /// A source of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use posthaste_units::words::Problem;
 use posthaste_units::{A_YEAR, BackOff, check_bounds};
 use serde::{Deserialize, Serialize};
 
-use super::Secs;
 use super::change::RecipientKey;
+use super::clock::Secs;
 
 /// Times of attempts. Attempt `n` is followed by a pause of `first_secs` × 2^(n-1), at most `longest_secs`, and a
 /// random part of it on top.

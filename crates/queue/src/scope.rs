@@ -5,8 +5,8 @@ use std::sync::Arc;
 use posthaste_shaping::{DomainOrSite, Label, MailScope};
 use posthaste_spool::put_text;
 
-use super::QueueName;
 use super::codec::{Fields, QueueDecodeError};
+use super::destinations::QueueName;
 
 impl QueueName {
     /// All scopes that cover its mail, if it goes to this site.

@@ -1,6 +1,6 @@
 //! Half of a site's connections serve first attempts while any wait; the other half serves later ones.
 
-use super::Prefer;
+use super::ready::Prefer;
 
 /// Counts a site's connections by the kind of their last message. A connection chooses anew for each message, so
 /// neither kind starves as connections come and go.

@@ -21,13 +21,14 @@ use std::io::{self, Read};
 
 use posthaste_spool::{Lsn, put_text};
 
+use super::change::{OwedNotice, RecipientKey, Status};
+use super::clock::Secs;
 use super::codec::QueueDecodeError;
-use super::divert::Diversion;
-use super::entry::{QueueEntry, RecipientKey, Status};
-use super::owed::OwedNotice;
-use super::slow::Slow;
-use super::table::{BEGUN, BUSY, CRASHES_SHIFT, DUE, HELD, Id, OPEN, Recipient, TOLD};
-use super::{FIRST, Queue, Schedules, Secs};
+use super::entry::QueueEntry;
+use super::queue::Queue;
+use super::recipient::{BEGUN, BUSY, CRASHES_SHIFT, DUE, HELD, Id, OPEN, Recipient, TOLD};
+use super::schedule::Schedules;
+use super::temporary::{Diversion, Slow};
 
 /// A snapshot in progress.
 #[derive(Debug)]
@@ -113,7 +114,7 @@ impl QueueSnapshot {
                         }
                         Stage::Imports(next)
                     }
-                    None => Stage::Owed(FIRST),
+                    None => Stage::Owed(RecipientKey::FIRST),
                 }
             }
             Stage::Owed(from) => {
@@ -129,7 +130,7 @@ impl QueueSnapshot {
                         }
                         Stage::Owed(last.next())
                     }
-                    None => Stage::Messages(FIRST),
+                    None => Stage::Messages(RecipientKey::FIRST),
                 }
             }
             Stage::Messages(from) => match queue.table.open_from(from) {

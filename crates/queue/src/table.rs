@@ -8,17 +8,12 @@
 
 use posthaste_spool::Lsn;
 
-use super::Secs;
 use super::change::RecipientKey;
+use super::clock::Secs;
 use super::digest::{DigestSum, RecordedState};
-pub(super) use super::recipient::{BEGUN, BUSY, CRASHES_MAX, CRASHES_SHIFT, DUE, HELD, OPEN, Recipient, TOLD};
+use super::recipient::{BUSY, Id, NONE, OPEN, Recipient};
 use super::tally::Tallies;
 
-/// A recipient's place, or the head of a list.
-pub(super) type Id = u32;
-
-/// No id.
-pub(super) const NONE: Id = Id::MAX;
 const HEAD: Id = 1 << 31;
 const PAGE_BITS: u32 = 10;
 /// Recipients of a page.

@@ -1,7 +1,7 @@
 //! Counts of each queue's recipients, updated with each change.
 
-use super::table::{BUSY, DUE, HELD, Recipient};
-use super::{Queue, QueueId, Secs};
+use super::clock::Secs;
+use super::recipient::{BUSY, DUE, HELD, Recipient};
 
 /// Recipients of a queue, by the reason of their wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -93,33 +93,7 @@ impl Tallies {
         }
     }
 
-    fn at(&self, place: u32) -> QueueTally {
+    pub fn at(&self, place: u32) -> QueueTally {
         self.0.get(place as usize).copied().unwrap_or_default()
-    }
-}
-
-impl Queue {
-    /// Counts of a queue. `None`: it has no recipients any more.
-    pub fn tally(&self, id: QueueId) -> Option<QueueTally> {
-        self.destinations.get(id).map(|_| self.table.tallies.at(id.place))
-    }
-
-    /// The suspended part of a queue.
-    pub fn suspended_part(&self, id: QueueId) -> SuspendedPart {
-        let lanes = self.destinations.get(id).map_or(0, |destination| destination.lanes.len());
-        let mut untils = (0..lanes.max(1)).map(|lane| self.suspended_until(id.place, lane));
-        if self.suspended.is_empty() || self.destinations.get(id).is_none() {
-            return SuspendedPart::None;
-        }
-        let first = untils.next().flatten();
-        match untils.try_fold(first, |least, until| match (least, until) {
-            (None, None) => Some(None),
-            (Some(least), Some(until)) => Some(Some(until.min(least))),
-            _ => None,
-        }) {
-            Some(None) => SuspendedPart::None,
-            Some(Some(until)) => SuspendedPart::All(until),
-            None => SuspendedPart::Some,
-        }
     }
 }

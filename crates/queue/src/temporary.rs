@@ -1,8 +1,59 @@
-//! Temporary entries by scope.
+//! Diversions, by which an operator chooses next hops in place of the configured ones, and slow-downs, requested by a
+//! host's replies: each for a scope, with an end.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::{MailScope, Secs};
+use posthaste_shaping::MailScope;
+
+use super::clock::Secs;
+use super::codec::EntryText;
+use super::destinations::QueueName;
+
+/// An operator's diversion of mail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diversion {
+    /// The scope; never a site.
+    pub scope: MailScope,
+    /// Its end; [`Secs::MAX`] without one.
+    pub until: Secs,
+    /// The next hop, as in [`QueueEntry::Diverted`](super::QueueEntry::Diverted).
+    pub to: Arc<str>,
+    /// The operator's reason.
+    pub reason: EntryText,
+}
+
+impl Diversion {
+    /// True if it covers a queue's mail.
+    pub fn is_for(&self, name: &QueueName) -> bool {
+        name.is_in(&self.scope)
+    }
+}
+
+impl Until for Diversion {
+    fn until(&self) -> Secs {
+        self.until
+    }
+}
+
+/// Temporary limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slow {
+    /// Their end.
+    pub until: Secs,
+    /// A [`Rate`](posthaste_units::Rate) of messages as text; empty for none.
+    pub message_rate: Arc<str>,
+    /// Connections of a site at a time; 0 for no limit.
+    pub connections: u32,
+    /// The reason.
+    pub reason: EntryText,
+}
+
+impl Until for Slow {
+    fn until(&self) -> Secs {
+        self.until
+    }
+}
 
 /// An entry with an end.
 pub(super) trait Until {

@@ -6,9 +6,13 @@ mod kept;
 mod pending;
 mod routes;
 
+use std::sync::Arc;
+
+use posthaste_shaping::{DomainOrSite, Label, MailScope};
+use posthaste_spool::Lsn;
+
 use super::entry::HoldReason;
 use super::*;
-use posthaste_shaping::{DomainOrSite, Label};
 
 const START: Secs = 1_000_000;
 

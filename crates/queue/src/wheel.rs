@@ -1,7 +1,8 @@
 //! A hierarchical timing wheel (Varghese and Lauck 1987): four levels of 256 lists, resolution one second, O(1).
 
-use super::Secs;
-use super::table::{Id, Table};
+use super::clock::Secs;
+use super::recipient::Id;
+use super::table::Table;
 
 #[derive(Debug)]
 pub(super) struct Wheel {

@@ -19,6 +19,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod config;
 mod damage;
 mod error;
 mod file;
@@ -38,12 +39,13 @@ mod table;
 mod window;
 mod writer;
 
+pub use config::{Config, OnRecord, Proof, RingEvent, RingEvents, Room};
 pub use damage::RingDamage;
 pub use error::{RingAppendError, RingOpenError, RingReadError};
 pub use layout::Lsn;
 pub use queue::{RecordFate, RingCancelled, RingTicket};
 pub use recovery::{Examined, Recovery, examine};
-pub use ring::{Config, OnRecord, Proof, RecordHead, Ring, RingEvent, RingEvents, Room};
+pub use ring::{RecordHead, Ring};
 pub use scan::{Gap, LSN_GAP, Located};
 pub use segment::SegmentReader;
 pub use stats::RingStats;

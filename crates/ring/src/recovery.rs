@@ -7,17 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::config::{OnRecord, Proof, ROSTER, SEEN_GAP};
 use crate::damage::{Read, RingDamage};
 use crate::file::{SegmentFile, Source, Staging};
 use crate::judge::{Expected, epochs, judge};
-use crate::layout::{BLOCK, FIRST_RECORD, RECORD_HEADER, SegmentHeader};
+use crate::layout::{BLOCK, FIRST_RECORD, Lsn, RECORD_HEADER, SegmentHeader};
 use crate::pool::Segment;
-use crate::ring::{ROSTER, SEEN_GAP};
 use crate::roster::{Entered, Roster};
 use crate::scan::{Gap, LSN_GAP, SEGMENT_RECORDS_MAX, Scan, scan};
 use crate::storage::{MakeError, SET_ASIDE, Storage};
 use crate::window::Window;
-use crate::{Lsn, OnRecord, Proof};
 
 /// The findings of an opening.
 #[derive(Debug)]

@@ -15,7 +15,8 @@ pub struct RocksBatch<'a> {
 }
 
 impl<'a> RocksBatch<'a> {
-    pub(crate) fn new(database: &'a RocksDb) -> Self {
+    /// Begins changes.
+    pub fn new(database: &'a RocksDb) -> Self {
         // SAFETY: it has no precondition.
         let raw = unsafe { calls::rocksdb_writebatch_create() };
         RocksBatch { database, raw: NonNull::new(raw).expect("the library aborts without memory") }

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::ptr::NonNull;
 
 use crate::calls::{self, ColumnFamily, Db, Iter, Options, ReadOptions, WriteOptions};
+use crate::error::RocksError;
 use crate::error::told;
-use crate::{RocksBatch, RocksError};
 
 /// A column family.
 #[derive(Debug, Clone, Copy)]
@@ -71,11 +71,6 @@ impl RocksDb {
             read: NonNull::new(read).expect(of_library),
             write: write.map(|options| NonNull::new(options).expect(of_library)),
         })
-    }
-
-    /// Begins changes.
-    pub fn batch(&self) -> RocksBatch<'_> {
-        RocksBatch::new(self)
     }
 
     /// The value of a key.

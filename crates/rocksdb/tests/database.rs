@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use posthaste_rocksdb::{Family, RocksDb, RocksError};
+use posthaste_rocksdb::{Family, RocksBatch, RocksDb, RocksError};
 
 const FAMILIES: [Family; 2] =
     [Family { name: c"small", blob_bytes_min: None }, Family { name: c"large", blob_bytes_min: Some(1024) }];
@@ -22,7 +22,7 @@ fn keys(database: &RocksDb, family: usize) -> Vec<Vec<u8>> {
 fn a_batch_is_there_in_the_next_life_and_removed_ranges_are_not() {
     let dir = tempfile::tempdir().unwrap();
     let database = open(dir.path());
-    let mut batch = database.batch();
+    let mut batch = RocksBatch::new(&database);
     for key in 0..5_u8 {
         batch.put(0, &[key], b"");
         batch.put(1, &[key], &vec![key; 100_000]);
@@ -30,7 +30,7 @@ fn a_batch_is_there_in_the_next_life_and_removed_ranges_are_not() {
     batch.write(true).unwrap();
     assert_eq!(database.get(1, &[3]).unwrap(), Some(vec![3; 100_000]));
     assert_eq!((database.get(0, &[3]).unwrap(), database.get(0, &[9]).unwrap()), (Some(Vec::new()), None));
-    let mut batch = database.batch();
+    let mut batch = RocksBatch::new(&database);
     batch.remove(1, &[1], &[3]);
     batch.remove_one(0, &[0]);
     batch.write(false).unwrap();
@@ -46,7 +46,7 @@ fn a_batch_is_there_in_the_next_life_and_removed_ranges_are_not() {
 fn a_batch_that_was_not_written_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let database = open(dir.path());
-    database.batch().put(0, b"key", b"value");
+    RocksBatch::new(&database).put(0, b"key", b"value");
     assert_eq!(keys(&database, 0), Vec::<Vec<u8>>::new());
 }
 

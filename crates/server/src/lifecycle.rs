@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use posthaste_directory::Directory;
 use posthaste_net::Listeners;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
@@ -44,6 +44,9 @@ pub(crate) trait Service: Send + Sync {
     /// Ready once it has ended before it was stopped, which is a bug. Must not be called again after that.
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
+
+/// Notified when the process shall end before the server has started. A process has one start.
+pub(crate) static START_ENDS: Notify = Notify::const_new();
 
 /// A drain or stop in progress.
 pub(crate) type Ending<'a> = Pin<Box<dyn Future<Output = Result<(), Unfinished>> + Send + 'a>>;
@@ -196,6 +199,21 @@ impl Ended {
         timeout_at(deadline, self.0).await.is_ok()
     }
 }
+
+/// Requests a drain like a service manager, for a token with this name. It does not count as a signal: the manager's
+/// own, which follows, must not cut the drain short.
+pub(crate) fn request_drain(token: &str) {
+    tracing::info!(token, "a request by HTTP asks for the drain");
+    DRAIN.notify_one();
+}
+
+/// Waits for a [requested](request_drain) drain.
+pub(crate) async fn drain_requested() {
+    DRAIN.notified().await;
+}
+
+/// A process has one server, as it has one set of signals.
+static DRAIN: Notify = Notify::const_new();
 
 /// Time that each service has for its stop at least.
 const LEAST: Duration = Duration::from_secs(1);

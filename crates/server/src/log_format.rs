@@ -7,10 +7,17 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::field::{MakeVisitor, VisitFmt, VisitOutput};
 use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::logging::timestamp;
+/// The present time in log format.
+pub(crate) fn timestamp() -> String {
+    let mut text = String::new();
+    // Fails only if the text cannot be written to.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut text));
+    text
+}
 
 /// Fields of lines for people.
 #[derive(Debug, Clone, Copy)]

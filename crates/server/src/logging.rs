@@ -14,13 +14,11 @@ use std::time::Duration;
 
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
-use crate::log_format::{JsonLines, PlainFields};
+use crate::log_format::{JsonLines, PlainFields, timestamp};
 use posthaste_config::{Log, LogDirective, LogFormat};
 
 /// Writes the rest of the log when dropped, with a timeout of a second.
@@ -64,14 +62,6 @@ fn target(part: &str) -> String {
 pub fn error_line(message: &str) -> String {
     let line = serde_json::json!({ "timestamp": timestamp(), "level": "ERROR", "message": message });
     format!("{line}\n")
-}
-
-/// The present time in log format.
-pub(crate) fn timestamp() -> String {
-    let mut text = String::new();
-    // Fails only if the text cannot be written to.
-    let _ = SystemTime.format_time(&mut Writer::new(&mut text));
-    text
 }
 
 /// Log lines dropped since the start, because standard error was read too slowly.

@@ -1,8 +1,9 @@
 //! Hashes of Message-IDs and subjects, for threading and for searches by id.
 
+use posthaste_message::mime::base_subject;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{base_subject, fold};
+use super::fold;
 
 /// The hash of a Message-ID; 0 for none.
 pub fn id_hash(id: &str) -> u64 {

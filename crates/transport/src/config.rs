@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use posthaste_units::BackOff;
 
+use crate::notifier::RefusalNotifier;
 use crate::observer::TransportObserver;
-use crate::refusals::RefusalNotifier;
 
 /// Bounds and times of the transports.
 #[derive(Debug, Clone)]

@@ -104,12 +104,9 @@ pub struct TargetTrouble {
     pub next_try_secs: u64,
     /// Failure of the last attempt. A panic is recorded as an ordinary failure.
     pub failure: Failure,
-    /// The error of the last attempt, at most [`ERROR_BYTES_MAX`].
+    /// The error of the last attempt, at most [`ERROR_BYTES_MAX`](crate::ERROR_BYTES_MAX).
     pub error: FailureReason,
 }
-
-/// Maximum bytes of an error.
-pub const ERROR_BYTES_MAX: usize = 1000;
 
 const VERSION: u8 = 1;
 

@@ -24,6 +24,7 @@ mod lmtp;
 #[cfg(test)]
 mod lmtp_tests;
 mod mbox;
+mod notifier;
 mod observer;
 #[cfg(test)]
 mod panic_tests;
@@ -48,11 +49,11 @@ mod workers;
 
 pub use config::Config;
 pub use descriptors::close_inherited_on_exec;
-pub use entry::{Deliver, ERROR_BYTES_MAX, Failure, Target, TargetKey, TargetTrouble, TransportEntry};
+pub use entry::{Deliver, Failure, Target, TargetKey, TargetTrouble, TransportEntry};
 pub use events::{TransportEvent, TransportEvents};
+pub use notifier::{RefusalNotifier, RefusedMail, Telling};
 pub use observer::{TargetId, TransportObserver};
-pub use reason::FailureReason;
-pub use refusals::{RefusalNotifier, RefusedMail, Telling};
+pub use reason::{ERROR_BYTES_MAX, FailureReason};
 pub use section::Section;
 pub use transports::{STREAM, TransportFull, TransportMessage, TransportOpenReport, TransportStats, Transports};
 pub use waiting::{TransportWaits, WaitingTarget};

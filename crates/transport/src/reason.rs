@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::entry::ERROR_BYTES_MAX;
+/// Maximum bytes of an error.
+pub const ERROR_BYTES_MAX: usize = 1000;
 
 /// The error of a failed attempt: a server's reply with its stage, or another error.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

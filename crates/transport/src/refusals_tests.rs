@@ -8,7 +8,7 @@ use std::time::Duration;
 use posthaste_intake::Destination as _;
 use posthaste_spool::{Batch, Body, Entry, Spool};
 
-use crate::refusals::{RefusalNotifier, RefusedMail, Telling};
+use crate::notifier::{RefusalNotifier, RefusedMail, Telling};
 use crate::tests::World;
 use crate::{Config, Failure, TransportEvent};
 

@@ -1,5 +1,6 @@
 //! All transports: opening, queries and end.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Instant, SystemTime};
@@ -163,6 +164,13 @@ impl Transports {
         } else {
             Ok(())
         }
+    }
+
+    /// Passes waiting targets to `show`, in message order, until it breaks.
+    pub fn waiting(&self, show: &mut dyn FnMut(WaitingTarget) -> ControlFlow<()>) {
+        // What is shown may take long to be read.
+        let all = self.queues().waiting(Instant::now());
+        let _ = all.into_iter().try_for_each(show);
     }
 
     /// Releases targets that are held because their delivery is uncertain, and for which `is_meant` is true; returns

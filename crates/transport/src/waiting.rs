@@ -1,6 +1,5 @@
 //! Waiting mail, for queries to a running server.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,6 @@ use crate::entry::Failure;
 use crate::observer::TargetId;
 use crate::queues::{Queues, Stand};
 use crate::reason::FailureReason;
-use crate::transports::Transports;
 
 /// A recipient waiting for a transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,15 +48,6 @@ pub enum TransportWaits {
     Held(Duration),
     /// An operator's decision: it is unknown if the target has its message. It is not tried.
     Uncertain,
-}
-
-impl Transports {
-    /// Passes waiting targets to `show`, in message order, until it breaks.
-    pub fn waiting(&self, show: &mut dyn FnMut(WaitingTarget) -> ControlFlow<()>) {
-        // What is shown may take long to be read.
-        let all = self.queues().waiting(Instant::now());
-        let _ = all.into_iter().try_for_each(show);
-    }
 }
 
 impl Queues {

@@ -1,6 +1,6 @@
 //! Minimum and maximum of the values of a section.
 
-use crate::show_bytes;
+use crate::quantities::show_bytes;
 use crate::words::Problem;
 
 /// Returns the first of `values` that is out of bounds. Each is a key of `table`, its value, its minimum and its

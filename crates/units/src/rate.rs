@@ -6,7 +6,8 @@ use std::str::FromStr;
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::A_YEAR;
+use crate::bounds::A_YEAR;
+use crate::quantities::duration;
 
 /// A rate with a burst: `100/minute`, `5/second, burst 20`, `1000/15m`.
 ///
@@ -107,7 +108,7 @@ impl Rate {
         if !time.ends_with(|c: char| c.is_ascii_alphabetic()) {
             return Err(bad());
         }
-        let time = crate::duration(&time).map_err(|_| bad())?;
+        let time = duration(&time).map_err(|_| bad())?;
         if time.subsec_nanos() != 0 {
             return Err(RateError(format!("`{text}`: the time of a rate is in whole seconds")));
         }

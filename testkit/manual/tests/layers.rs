@@ -54,9 +54,9 @@ const WIRING: [(&str, &[&str]); 6] = [
             "control/outbound.rs",
             "control/overview.rs",
             "control/requests/",
-            "receive/destinations.rs",
             "receive/live.rs",
             "receive/maps.rs",
+            "receive/relay_slot.rs",
             "receive/remote.rs",
             "receive/returned.rs",
             "receive/tenants.rs",
@@ -97,7 +97,7 @@ const WIRING: [(&str, &[&str]); 6] = [
 ];
 /// The folders of the server, from top to bottom. The files beside them serve all folders, and use none.
 const FOLDERS: [&str; 5] = ["control", "services", "listen", "receive", "config"];
-/// The names of the server in the program's `main.rs`, the one file that imports it: `serve`, and what is a part of it. `config check` is a start that ends before
+/// The names of the server in the program's `server.rs`, the one file that imports it: `serve`, and what is a part of it. `config check` is a start that ends before
 /// it binds; `open_closed` answers one request without listeners; `open_routes` asks the rules of a start's files. The types of requests and answers are
 /// those of `control`.
 const SERVER: [&str; 9] = [
@@ -212,9 +212,9 @@ fn the_program_imports_the_server_for_serve_alone() {
     let sources = sources(&root().join("crates/posthaste/src"));
     let naming = sources.iter().filter(|(_, text)| text.contains("posthaste_server"));
     let naming: Vec<&str> = naming.map(|(file, _)| file.as_str()).collect();
-    assert_eq!(naming, ["main.rs"], "commands ask by the requests of `control`");
+    assert_eq!(naming, ["server.rs"], "commands ask by the requests of `control`");
     let mut named = BTreeSet::new();
-    for rest in sources["main.rs"].split("posthaste_server").skip(1) {
+    for rest in sources["server.rs"].split("posthaste_server").skip(1) {
         let rest = rest.strip_prefix("::").expect("no other name for the server");
         match rest.strip_prefix('{').and_then(|list| list.split_once('}')) {
             Some((list, _)) => named.extend(list.split(',').map(str::trim).filter(|name| !name.is_empty())),

@@ -1,5 +1,4 @@
-//! The modules of the relay and of the crates below it: no circle of imports. In the relay an object's methods stand in
-//! the file of its type.
+//! The modules of each crate: no circle of imports. In the relay an object's methods stand in the file of its type.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,11 +14,32 @@ const METHODS_ELSEWHERE: [(&str, &[&str], &str); 2] = [
     ("Routing", &["sender::preview"], "a question of operators, which needs no relay"),
 ];
 
+/// Crates with circles of modules that are left.
+const WITH_CIRCLES: [&str; 12] = [
+    "cluster",
+    "config",
+    "dkim",
+    "dns",
+    "fsops",
+    "imap",
+    "intake",
+    "mailstore",
+    "posthaste",
+    "search",
+    "smtp",
+    "spool",
+];
+
 /// The code of modules without comments and tests, by their path; that of the root is empty.
 type Modules = BTreeMap<String, String>;
 
 fn join(of: &str, name: &str) -> String {
     if of.is_empty() { name.to_owned() } else { format!("{of}::{name}") }
+}
+
+/// An item without `pub`.
+fn without_visibility(item: &str) -> &str {
+    ["pub(crate) ", "pub(super) ", "pub "].iter().find_map(|seen| item.strip_prefix(seen)).unwrap_or(item)
 }
 
 /// Reads the modules below the folder of the module `of`, and the names of those that are compiled for tests alone.
@@ -30,13 +50,19 @@ fn read(dir: &Path, of: &str, found: &mut Modules, of_tests: &mut BTreeSet<Strin
             read(&path, &join(of, stem), found, of_tests);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path).unwrap();
-            let own = if ["lib", "mod"].contains(&stem) { of.to_owned() } else { join(of, stem) };
-            for declared in text.split("#[cfg(test)]\n").skip(1) {
-                let declared = declared.strip_prefix("pub(crate) ").unwrap_or(declared);
-                let name = declared.strip_prefix("mod ").and_then(|rest| rest.lines().next()?.strip_suffix(';'));
-                of_tests.extend(name.map(|name| join(&own, name)));
+            let own = if ["lib", "main", "mod"].contains(&stem) { of.to_owned() } else { join(of, stem) };
+            let mut code = &*text;
+            for (at, _) in text.match_indices("#[cfg(").filter(|(at, _)| *at == 0 || text[..*at].ends_with('\n')) {
+                let mut lines = text[at..].lines().skip_while(|line| line.starts_with("#["));
+                let is_of_test = text[at..].lines().next().is_some_and(|line| line.contains("test"));
+                let declared = lines.next().map(without_visibility).and_then(|line| line.strip_prefix("mod "));
+                match declared.filter(|_| is_of_test) {
+                    Some(name) if name.ends_with(';') => drop(of_tests.insert(join(&own, &name[..name.len() - 1]))),
+                    // They are at the end of a file.
+                    Some(_) if code.len() == text.len() => code = &text[..at],
+                    _ => {}
+                }
             }
-            let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
             let code: Vec<&str> = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
             found.insert(own, code.join("\n"));
         }
@@ -88,9 +114,7 @@ fn uses(code: &str) -> (Vec<(String, String)>, String) {
     let (mut found, mut rest, mut lines) = (Vec::new(), String::new(), code.lines());
     while let Some(line) = lines.next() {
         let item = line.trim_start();
-        let item =
-            ["pub(crate) ", "pub(super) ", "pub "].iter().find_map(|seen| item.strip_prefix(seen)).unwrap_or(item);
-        let Some(tree) = item.strip_prefix("use ") else {
+        let Some(tree) = without_visibility(item).strip_prefix("use ") else {
             rest.push_str(line);
             rest.push('\n');
             continue;
@@ -171,8 +195,35 @@ fn circle<'a>(edges: &'a BTreeMap<&str, BTreeSet<String>>) -> Option<Vec<&'a str
     edges.keys().find_map(|module| visit(edges, module, &mut Vec::new(), &mut done))
 }
 
+/// The product's crates, by their folders.
+fn crates() -> BTreeSet<String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates");
+    let folders = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let folders = folders.filter(|folder| folder.join("Cargo.toml").exists());
+    folders.map(|folder| folder.file_name().unwrap().to_str().unwrap().to_owned()).collect()
+}
+
 #[test]
-fn modules_of_these_crates_form_layers() {
+fn modules_of_a_crate_form_layers() {
+    let crates = crates();
+    assert!(crates.len() > 40 && crates.contains("queue"), "{crates:?}");
+    let mut with_circles = BTreeSet::new();
+    for name in &crates {
+        let modules = modules_of(name);
+        let edges = edges(&modules);
+        let count: usize = edges.values().map(BTreeSet::len).sum();
+        assert!(count + 1 >= modules.len() / 2, "{name}: only {count} uses found");
+        if let Some(found) = circle(&edges) {
+            let is_known = WITH_CIRCLES.contains(&name.as_str());
+            assert!(is_known, "{name}, {found:?}: move what both use to a module below, or hand it in as a value");
+            with_circles.insert(name.as_str());
+        }
+    }
+    assert_eq!(with_circles, BTreeSet::from(WITH_CIRCLES), "found and known: remove one that has none any more");
+}
+
+#[test]
+fn uses_of_modules_are_found() {
     let check = |name: &str, uses_min: usize, some: &[(&str, &str)]| {
         let modules = modules_of(name);
         let edges = edges(&modules);
@@ -181,14 +232,14 @@ fn modules_of_these_crates_form_layers() {
         for (of, used) in some {
             assert!(edges[of].contains(*used), "{name}: {of} uses {used}");
         }
-        let found = circle(&edges);
-        assert_eq!(found, None, "{name}: a module above gives the one below what it needs, as a value or a function");
     };
     // Functions that take the shared state are above it, and so is the relay itself.
     let some = [("sender::serving", "sender::shared"), ("sender::relay", "sender::dispatch")];
     check("relay", 200, &some);
     check("shaping", 30, &[("rules", "automation"), ("limits::site", "limits::state")]);
     check("notify", 10, &[("suppression", "database")]);
+    check("queue", 100, &[("apply", "queue"), ("queue", "table")]);
+    check("server", 400, &[("receive::handler::checks", "receive::handler::receiver")]);
 }
 
 #[test]
@@ -213,8 +264,7 @@ fn methods_stand_in_the_file_of_their_type() {
     let first = |rest: &str| rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
     for (module, code) in &modules {
         for line in code.lines().map(str::trim_start) {
-            let item = ["pub(crate) ", "pub(super) ", "pub "].iter().find_map(|seen| line.strip_prefix(seen));
-            let item = item.unwrap_or(line);
+            let item = without_visibility(line);
             for kind in ["struct ", "enum ", "union "] {
                 if let Some(rest) = item.strip_prefix(kind) {
                     homes.entry(&rest[..first(rest)]).or_default().insert(module);

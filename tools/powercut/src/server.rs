@@ -122,7 +122,10 @@ impl Setup {
         let readers = self.passwords.as_ref().map(|file| {
             format!(
                 "[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"imap\"\n\
-                 [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"pop3\"\n[auth]\nfile = {file:?}\n"
+                 [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"imap\"\ntls = \"implicit\"\n\
+                 [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"pop3\"\n\
+                 [[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"pop3\"\ntls = \"implicit\"\n[auth]\nfile = {file:?}\n\
+                 [imap]\nconnections_per_login = 0\n"
             )
         });
         let readers = readers.unwrap_or_default();
@@ -225,8 +228,8 @@ pub struct Running {
     pub address: SocketAddr,
     /// Address of its LMTP listener.
     pub lmtp: SocketAddr,
-    /// Addresses of its IMAP and POP3 listeners, if it has them.
-    pub readers: Option<[SocketAddr; 2]>,
+    /// Addresses of its listeners for IMAP, the same with implicit TLS, POP3, and that with implicit TLS, if it has them.
+    pub readers: Option<[SocketAddr; 4]>,
 }
 
 impl Running {
@@ -243,11 +246,17 @@ impl Running {
     /// Ends it by SIGTERM and waits for its end.
     ///
     /// # Errors
-    /// [`ServerError::Slow`] if it does not end; it is killed then.
+    /// [`ServerError::Slow`] if it does not end, and is killed then; or if it ends with work undone, as on a machine that
+    /// is too busy: mail that still waits must not count as lost.
     pub fn stop(mut self) -> Result<(), ServerError> {
-        match self.process.stop() {
+        let ended = self.process.stop();
+        let log = self.read_log();
+        match ended {
+            Ok(_) if log.contains("a service did not finish in time") => {
+                Err(ServerError::Slow { what: "finished its work", log })
+            }
             Ok(_) => Ok(()),
-            Err(_) => Err(ServerError::Slow { what: "ended", log: self.read_log() }),
+            Err(_) => Err(ServerError::Slow { what: "ended", log }),
         }
     }
 

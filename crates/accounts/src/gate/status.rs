@@ -5,10 +5,7 @@ use std::net::IpAddr;
 
 use posthaste_directory::Directory;
 
-use super::LoginGate;
-use crate::guesses::GuessingClient;
 use crate::last_uses::LastUse;
-use crate::logins::Logins;
 
 /// State of a login.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +36,7 @@ pub enum Guessed {
 }
 
 impl Guessed {
-    /// Parses an IP address, a network in the form of [`GuessingClient`], or the name of a login. `None` for anything
+    /// Parses an IP address, a network in the form of [`GuessingClient`](crate::GuessingClient), or the name of a login. `None` for anything
     /// else.
     pub fn parse(text: &str, directory: &Directory) -> Option<Self> {
         let address = text.strip_suffix("/64").or_else(|| text.strip_suffix("/48")).unwrap_or(text);
@@ -55,45 +52,6 @@ impl fmt::Display for Guessed {
         match self {
             Self::Client(ip) => ip.fmt(f),
             Self::Account(name) => f.write_str(name),
-        }
-    }
-}
-
-impl LoginGate {
-    /// All logins, by name.
-    pub fn logins(&self, logins: &Logins) -> Vec<LoginStatus> {
-        let mut all: Vec<_> = logins
-            .all()
-            .map(|(name, login)| {
-                let (wrong, is_slow) = self.account_guesses.of(name);
-                LoginStatus {
-                    name: name.to_owned(),
-                    tenant: login.tenant.as_deref().map(str::to_owned),
-                    has_scram: login.secrets.scram.is_some(),
-                    last_use: self.last_uses.of(name),
-                    is_remembered: self.remembered.has(name, &login.secrets.hash),
-                    wrong,
-                    is_slow,
-                }
-            })
-            .collect();
-        all.sort_by(|a, b| a.name.cmp(&b.name));
-        all
-    }
-
-    /// Clients with counted wrong passwords or tokens: blocked ones first, then by count.
-    pub fn guessing_clients(&self) -> Vec<GuessingClient> {
-        let mut all = [self.guesses.clients(), self.token_guesses.clients()].concat();
-        all.sort_by(|a, b| a.rank().cmp(&b.rank()));
-        all
-    }
-
-    /// Forgets the wrong passwords of a client or an account, so that it is no longer blocked or slow. False if there
-    /// are none.
-    pub fn forget(&self, of: &Guessed) -> bool {
-        match of {
-            Guessed::Client(ip) => self.guesses.forget(*ip) | self.token_guesses.forget(*ip),
-            Guessed::Account(name) => self.account_guesses.forget(name),
         }
     }
 }

@@ -1,8 +1,8 @@
 use std::net::IpAddr;
 
-use super::SpfResult;
 use super::macros::{DomainSpec, Values};
 use super::record::{Mechanism, Policy, Prefixes, is_in, is_policy};
+use super::result::SpfResult;
 use crate::{Dns, NoAnswer, is_at_or_below, is_name};
 
 /// A client and the mail that it sends.

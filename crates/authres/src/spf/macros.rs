@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use crate::NAME_BYTES_MAX;
+use crate::results::NAME_BYTES_MAX;
 
 /// A domain with macros, its syntax checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

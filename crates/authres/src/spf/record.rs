@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::SpfResult;
 use super::macros::DomainSpec;
+use super::result::SpfResult;
 
 /// A policy without a mistake.
 #[derive(Debug, PartialEq, Eq)]

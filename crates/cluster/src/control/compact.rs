@@ -131,20 +131,20 @@ type Key = (ControlKind, Bytes);
 impl Restatement<'_> {
     /// Appends the values after a key, as many as fit into a record. Returns the last key; `None`: the whole is stored.
     fn append_part(&mut self, after: Option<&Key>) -> Result<Option<Key>, ControlShardError> {
-        let nonce = self.random.next();
         let mut failed = ControlShardError::Offline("it was not tried".to_owned());
-        let mut sent: Option<Option<Key>> = None;
+        // Each attempt has its own number, as its values may be others: some expire meanwhile.
+        let mut sent: Vec<(u64, Option<Key>)> = Vec::new();
         loop {
-            let is_stored = self.read_on(nonce).map_err(|error| ControlShardError::Offline(error.into()))?;
-            if let Some(last) = sent.take_if(|_| is_stored) {
-                return Ok(last);
+            let stored = self.read_on().map_err(|error| ControlShardError::Offline(error.into()))?;
+            if let Some((_, last)) = sent.iter().find(|(nonce, _)| stored.contains(nonce)) {
+                return Ok(last.clone());
             }
             if Instant::now() >= self.until {
                 return Err(failed);
             }
-            // Made from all up to the place that it is appended at; after a lost answer it is the same once more, or
-            // another record has the place.
+            // Made from all up to the place that it is appended at. One of the attempts gets that, or another record.
             let (entries, last) = self.part(after);
+            let nonce = self.random.next();
             let content = Content::Batches(entries.iter().map(ControlEntry::encode).collect());
             let place = self.replay.table().place;
             let shared = self.shared;
@@ -153,17 +153,17 @@ impl Restatement<'_> {
                 Err(LogError::Unknown(why)) => failed = ControlShardError::Unknown(why),
                 Err(error) => failed = ControlShardError::Offline(error.to_string()),
             }
-            sent = Some(last);
+            sent.push((nonce, last));
             shared.wait_past(place.position, self.until.min(Instant::now() + LOOK_EVERY));
         }
     }
 
-    /// Reads on. True if the record with this number is there.
-    fn read_on(&mut self, nonce: u64) -> Result<bool, ReadError> {
+    /// Reads on. Returns the numbers of the records.
+    fn read_on(&mut self) -> Result<Vec<u64>, ReadError> {
         let Shared { log, rules, .. } = self.shared;
         let end = log.end().map_err(|error| ReadError::Failed(error.to_string()))?;
         let chunks = self.replay.read_to(&**log, end, &**rules)?;
-        Ok(chunks.iter().flat_map(|chunk| &chunk.nonces).any(|(read, _)| *read == nonce))
+        Ok(chunks.iter().flat_map(|chunk| &chunk.nonces).map(|(nonce, _)| *nonce).collect())
     }
 
     /// Entries of one record, and the key of the last one: `None` if it is the last record.

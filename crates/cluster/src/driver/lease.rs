@@ -67,10 +67,11 @@ impl Lease {
         Some(BegunTransaction(self.clone()))
     }
 
-    /// True until it is given up or lost. Meanwhile [`begin`](Self::begin) may fail, and succeed again: when the engine
-    /// answers after a pause.
-    pub fn is_open(&self) -> bool {
-        !self.begun().is_closed
+    /// True while a failed [`begin`](Self::begin) may soon succeed: the lease is not given up or lost, and the engine has
+    /// been silent for less than `patience`.
+    pub fn may_begin_within(&self, patience: Duration) -> bool {
+        let silent_since = self.0.begin_until.load(Ordering::Acquire);
+        !self.begun().is_closed && micros(self.0.clock.now()) < silent_since.saturating_add(micros(patience))
     }
 
     pub(crate) fn set(&self, act_until: Duration, begin_until: Duration) {
@@ -159,9 +160,22 @@ mod tests {
         *clock.0.lock().unwrap() = secs(3);
         assert!(lease.may_act() && lease.begin().is_none());
         *clock.0.lock().unwrap() = secs(15);
-        assert!(!lease.may_act() && lease.is_open());
+        assert!(!lease.may_act() && lease.may_begin_within(secs(60)));
         lease.set(secs(30), secs(18));
         assert!(lease.begin().is_some(), "the engine answers again");
+    }
+
+    #[test]
+    fn a_long_silence_is_not_waited_for() {
+        let clock = Arc::new(HandClock::default());
+        let lease = Lease::new(3, 1, clock.clone());
+        lease.set(secs(15), secs(3));
+        *clock.0.lock().unwrap() = secs(62);
+        assert!(lease.may_begin_within(secs(60)));
+        *clock.0.lock().unwrap() = secs(63);
+        assert!(!lease.may_begin_within(secs(60)));
+        lease.set(secs(75), secs(63));
+        assert!(lease.may_begin_within(secs(60)), "it has answered");
     }
 
     #[test]
@@ -172,7 +186,7 @@ mod tests {
         let two = lease.begin().unwrap();
         let (tell, told) = channel();
         lease.close(Box::new(move || tell.send(()).unwrap()));
-        assert!(lease.begin().is_none() && lease.may_act() && !lease.is_open());
+        assert!(lease.begin().is_none() && lease.may_act() && !lease.may_begin_within(secs(60)));
         drop(one);
         assert_eq!(told.try_recv(), Err(TryRecvError::Empty));
         drop(two);

@@ -261,10 +261,12 @@ impl NodeDriver {
 
     fn log_looked(&mut self, now: Duration, number: u16, before: BeforeLook, outcome: Result<LogLook, LogError>) {
         self.shard(number).is_looking = false;
-        if let Ok(LogLook { first, end, room, is_current }) = outcome {
-            let BeforeLook { applied, bytes } = before;
-            self.ownership.log_state(now, number, LogState { applied, first, end, bytes, room, is_current });
-        }
+        let BeforeLook { applied, bytes } = before;
+        let state = outcome.ok().map(|look| {
+            let LogLook { first, end, room, is_current } = look;
+            LogState { applied, first, end, bytes, room, is_current }
+        });
+        self.ownership.log_state(now, number, state);
     }
 
     /// Handles the end of all appends. The engine decides all appended batches before the next owner opens the log.

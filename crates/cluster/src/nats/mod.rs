@@ -151,7 +151,7 @@ impl NatsEngine {
     /// The log of a shard. Its stream is created if missing.
     ///
     /// # Errors
-    /// [`LogError::Unreachable`].
+    /// [`LogError::Unreachable`], [`LogError::Rejected`].
     pub fn log(&self, shard: u16) -> Result<NatsLog, LogError> {
         let name = format!("{}-log-{shard}", self.0.config.prefix);
         self.make(stream_config(
@@ -167,7 +167,7 @@ impl NatsEngine {
     /// The log of the control shard. Its stream is created if missing.
     ///
     /// # Errors
-    /// [`LogError::Unreachable`].
+    /// As for [`log`](Self::log).
     pub fn control(&self) -> Result<NatsLog, LogError> {
         let name = format!("{}-control", self.0.config.prefix);
         self.make(stream_config(&name, std::slice::from_ref(&name), CONTROL_BYTES_MAX, self.0.config.replicas, -1))?;
@@ -177,7 +177,7 @@ impl NatsEngine {
     /// The cells. Their stream is created if missing.
     ///
     /// # Errors
-    /// [`LogError::Unreachable`].
+    /// As for [`log`](Self::log).
     pub fn cells(&self) -> Result<NatsCells, LogError> {
         let name = format!("{}-cells", self.0.config.prefix);
         let subjects = [format!("{name}.>")];
@@ -192,7 +192,8 @@ impl NatsEngine {
         match self.block_on(self.api(&format!("STREAM.CREATE.{name}"), &config))? {
             Ok(_) => Ok(()),
             Err(error) if error.code == NAME_IN_USE => Ok(()),
-            Err(error) => Err(LogError::Unreachable(error.description)),
+            Err(error) if error.is_permanent() => Err(LogError::Rejected(format!("{name}: {}", error.description))),
+            Err(error) => Err(LogError::Unreachable(format!("{name}: {}", error.description))),
         }
     }
 
@@ -257,14 +258,23 @@ impl Drop for Inner {
 
 /// An error that JetStream answers.
 struct ApiError {
+    /// Its class: 400 is that of wrong requests, 503 of servers that are not ready.
+    class: u64,
     code: u64,
     description: String,
 }
 
 impl ApiError {
     fn of(error: &Value) -> Self {
-        let code = error["err_code"].as_u64().unwrap_or_default();
-        ApiError { code, description: error["description"].as_str().unwrap_or("an error without a text").to_owned() }
+        let number = |name: &str| error[name].as_u64().unwrap_or_default();
+        let description = error["description"].as_str().unwrap_or("an error without a text").to_owned();
+        ApiError { class: number("code"), code: number("err_code"), description }
+    }
+
+    /// True if the same request would fail again until an operator changes the engine's settings.
+    fn is_permanent(&self) -> bool {
+        let is_wrong = self.class == WRONG_REQUEST && self.code != NO_PEERS;
+        is_wrong || matches!(self.code, NO_STORAGE | WRONG_STREAM_CONFIG | NO_REPLICAS)
     }
 }
 
@@ -329,6 +339,16 @@ const PAUSE: Duration = Duration::from_millis(200);
 const WRONG_LAST_SEQUENCE: u64 = 10071;
 /// A stream of that name has other settings.
 const NAME_IN_USE: u64 = 10058;
+/// Class of errors.
+const WRONG_REQUEST: u64 = 400;
+/// Error code: too few servers are there for the replicas, perhaps because some start just now.
+const NO_PEERS: u64 = 10005;
+/// Error code: the limits of the stream exceed the server's storage.
+const NO_STORAGE: u64 = 10047;
+/// Error code: wrong settings of a stream, in a class of others.
+const WRONG_STREAM_CONFIG: u64 = 10052;
+/// Error code: replicas need servers in a cluster.
+const NO_REPLICAS: u64 = 10074;
 /// Error code: no such stream.
 const NO_STREAM: u64 = 10059;
 /// Error code: no such message.

@@ -406,8 +406,8 @@ impl ShardOwnership {
         }
     }
 
-    /// The state of the log that this node owns. Its cuts follow from it.
-    pub fn log_state(&mut self, now: Duration, shard: u16, log: LogState) {
+    /// The state of the log that this node owns; `None`: the engine has not answered. Its cuts follow from it.
+    pub fn log_state(&mut self, now: Duration, shard: u16, log: Option<LogState>) {
         if let Some(state) = self.shards.get_mut(&shard) {
             state.log_state(&self.me, &mut self.out, &self.nodes, now, log);
         }

@@ -36,7 +36,7 @@ pub(crate) struct ShardState {
     has_asked_end: bool,
     /// The member that had reported the most when it was.
     reported: Option<(NodeName, LogPosition)>,
-    /// Time since which the log ends below that.
+    /// Time since which each answer says that the log ends below that.
     short_since: Option<Duration>,
     /// The earliest time of the next request.
     again_at: Duration,
@@ -390,7 +390,7 @@ impl ShardState {
             return;
         }
         let Ok(end) = outcome else {
-            (self.has_asked_end, self.again_at) = (false, now + RETRY);
+            (self.has_asked_end, self.again_at, self.short_since) = (false, now + RETRY, None);
             return;
         };
         if let Some((node, applied)) = self.reported.take().filter(|it| it.1 > end && me.rules.end_check) {
@@ -405,7 +405,8 @@ impl ShardState {
         out.push(OwnershipEffect::Open { shard: self.number, epoch: self.cell.epoch, nonce });
     }
 
-    /// The log ends too early now. False while the server that answers may only lag.
+    /// The log ends too early now. False while the server that answers may only lag. An unanswered question in between
+    /// starts the time anew: nobody knows the end then.
     fn is_short_for_long(&mut self, me: &Me, now: Duration) -> bool {
         now.saturating_sub(*self.short_since.get_or_insert(now)) >= me.times.short
     }

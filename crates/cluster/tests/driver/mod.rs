@@ -286,6 +286,24 @@ fn an_owner_whose_log_is_rolled_back_gives_the_shard_up() {
 }
 
 #[test]
+fn silence_between_two_looks_is_no_proof_of_a_short_log() {
+    let mut nodes = Nodes::new(2, OwnershipTimes::default());
+    nodes.until_in_sync();
+    let spool = nodes.spool(0);
+    append(&spool, spool.stream("a").unwrap(), inline(100), "one");
+    nodes.settle();
+    let short = OwnershipTimes::default().short;
+    nodes.log.roll_back(1);
+    nodes.run_for(Duration::from_secs(2));
+    nodes.set_log_away(0, true);
+    nodes.run_for(short);
+    nodes.set_log_away(0, false);
+    let seen_again_at = nodes.now();
+    nodes.until("it has stopped", |it| it.stopped(0).is_some());
+    assert!(nodes.now() - seen_again_at >= short, "one look after the silence");
+}
+
+#[test]
 fn a_killed_owners_shard_is_taken_over_after_its_lease() {
     let mut nodes = Nodes::new(2, OwnershipTimes::default());
     nodes.until_in_sync();

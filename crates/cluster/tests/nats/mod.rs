@@ -63,6 +63,18 @@ fn read(log: &NatsLog, from: u64, count: usize) -> Result<Vec<Bytes>, LogError> 
 }
 
 #[test]
+fn a_stream_that_the_engine_rejects_is_not_asked_for_again() {
+    let Some((server, engine)) = engine(SYNCED) else { return };
+    let rejected = |made: Result<(), LogError>| assert!(matches!(made, Err(LogError::Rejected(_))), "{made:?}");
+    let with = |config| NatsEngine::connect(config).unwrap();
+    rejected(with(NatsConfig { replicas: 3, ..config(&server) }).cells().map(drop));
+    rejected(with(NatsConfig { log_bytes_max: 1 << 60, ..config(&server) }).log(3).map(drop));
+    // One that exists is kept as it is.
+    engine.log(3).unwrap();
+    with(NatsConfig { log_bytes_max: 1 << 20, ..config(&server) }).log(3).unwrap();
+}
+
+#[test]
 fn a_log_keeps_the_contract() {
     let Some((_server, engine)) = engine(SYNCED) else { return };
     let log = engine.log(3).unwrap();

@@ -182,8 +182,11 @@ impl World {
                 let outcome = outcome.map(|state| state.1);
                 self.process(node).ownership.log_end(clock, shard, outcome);
             }
-            (Purpose::State { shard, applied }, Answer::State(Ok((first, end, bytes, stored)))) => {
-                let state = LogState { applied, first, end, bytes, room: (stored, 1 << 30), is_current: true };
+            (Purpose::State { shard, applied }, Answer::State(outcome)) => {
+                let state = outcome.ok().map(|(first, end, bytes, stored)| {
+                    let room = (stored, 1 << 30);
+                    LogState { applied, first, end, bytes, room, is_current: true }
+                });
                 self.process(node).ownership.log_state(clock, shard, state);
             }
             _ => {}

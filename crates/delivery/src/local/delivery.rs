@@ -13,9 +13,9 @@ use posthaste_spool::{FileSpool, Lsn};
 
 use super::config::{LocalConfig, LocalOpenError};
 use super::core::Core;
-use super::destination::{OneMessage, TARGETS_MAX, now_secs};
 use super::message::MailboxMessage;
 use super::mount::MailMount;
+use super::one_message::{OneMessage, TARGETS_MAX, now_secs};
 use super::report::{
     LocalReceipt, LocalStats, MailboxFull, RecoveredMailbox, Remaining, ReplayReport, SyncFailed, WaitingMailbox,
     WaitingMailboxMail,

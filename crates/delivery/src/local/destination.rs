@@ -1,13 +1,13 @@
 //! Mailboxes as a destination of mail, with an entry per mount.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use posthaste_intake::{
     BodyFacts, Destination, DestinationFigures, Left, Mail, MailPlace, NotTaken, NotTakenCause, Reserved, Reserving,
     Trouble,
 };
 use posthaste_maildir::MailboxPath;
-use posthaste_spool::{Entry, Lsn};
+use posthaste_spool::Entry;
 
 use super::core::Core;
 use super::delivery::LocalDelivery;
@@ -15,34 +15,8 @@ use super::entry::{LocalEntry, MailboxDelivery};
 use super::message::{LineEnds, MailboxTarget};
 use super::mount::memory_units;
 use super::mounts::stream_of;
-use super::report::{LocalReceipt, MountStats};
-
-/// One message with its own mailboxes and entries.
-pub(super) struct OneMessage<'a> {
-    pub core: &'a Core,
-    pub targets: Vec<MailboxTarget>,
-    pub line_ends: LineEnds,
-    /// Time of reception, in seconds since 1970.
-    pub secs: u64,
-    pub also: Vec<Entry>,
-}
-
-impl OneMessage<'_> {
-    pub fn receipt(&self, lsn: Lsn) -> LocalReceipt {
-        let nonce = self.core.nonce;
-        let host = self.core.host.clone();
-        let targets = self.targets.len() as u16;
-        LocalReceipt { id: lsn.get(), secs: self.secs, nonce, host, targets }
-    }
-}
-
-impl Destination for OneMessage<'_> {
-    fn reserve<'a>(&'a self, _: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
-        self.core.reserve(self.targets.iter().cloned(), self.line_ends, self.secs, None, body, reserved);
-        reserved.entries.extend_from_slice(&self.also);
-        Reserving::Done(Ok(()))
-    }
-}
+use super::one_message::{TARGETS_MAX, now_secs};
+use super::report::MountStats;
 
 impl Destination for LocalDelivery {
     fn left(&self) -> Left {
@@ -190,10 +164,3 @@ impl Core {
         }
     }
 }
-
-pub(super) fn now_secs() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-/// Most mailboxes of one message.
-pub(super) const TARGETS_MAX: usize = u16::MAX as usize;

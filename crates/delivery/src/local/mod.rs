@@ -31,6 +31,7 @@ mod mounts;
 mod observer;
 #[cfg(test)]
 mod observer_tests;
+mod one_message;
 #[cfg(test)]
 mod owners_tests;
 mod queues;

@@ -3,7 +3,7 @@
 use bytes::{BufMut, BytesMut};
 use posthaste_spool::Fields;
 
-use super::{put_short, text};
+use super::text::{put_short, text};
 use crate::event::{Admin, AdminTarget, Feedback, OfRelay, RelayFate};
 
 pub(super) fn put_of_relay(out: &mut BytesMut, of: &OfRelay) {

@@ -13,14 +13,15 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::connection::Line;
+use super::logins::LoginSession;
 use super::messages::Messages;
-use super::{Authenticator, ImapService, changes, mail};
+use super::{Authenticator, ImapService, ImapSettings, changes, mail};
 use crate::session::{ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal, SelectedMailbox};
 
 /// State of the login.
 #[derive(Default)]
 struct Mine {
-    account: Option<Arc<dyn MailAccount>>,
+    login: Option<Login>,
     view: Option<Box<dyn MailboxView>>,
     /// Takes the message of an APPEND.
     writer: Option<Box<dyn MessageWriter>>,
@@ -31,7 +32,7 @@ const SEEN_PATIENCE: Duration = Duration::from_millis(200);
 
 pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection: Connection) {
     let Connection { stream, peer, phase, .. } = connection;
-    let config = service.config.get();
+    let ImapSettings { config, timeouts, connections_per_login } = service.config.get();
     let trusted = !config.needs_tls && peer.ip().is_none_or(|ip| ip.is_loopback());
     let mut machine = ImapMachine::new(config, trusted);
     if service.implicit_tls {
@@ -40,12 +41,13 @@ pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection
     if service.authenticator.offers_scram() {
         machine = machine.with_scram();
     }
-    let mut line = Line::new(machine, stream, phase, service.timeouts);
+    let mut line = Line::new(machine, stream, phase, timeouts);
     if service.implicit_tls && Box::pin(line.start_tls(&service.certificate())).await.is_err() {
         return;
     }
     line.machine.greet();
-    match converse(service, &peer, &mut line).await {
+    let entrance = Entrance { service, peer: &peer, connections_per_login };
+    match converse(&entrance, &mut line).await {
         Ok(()) => {}
         Err(SessionEnd::Gone) => return,
         Err(SessionEnd::TimedOut) => line.machine.time_out(),
@@ -56,7 +58,8 @@ pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection
 }
 
 /// Boxed futures keep an idle session small.
-async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line: &mut Line) -> Result<(), SessionEnd> {
+async fn converse<A: Authenticator>(entrance: &Entrance<'_, A>, line: &mut Line) -> Result<(), SessionEnd> {
+    let service = entrance.service;
     let mut mine = Mine::default();
     let mut event = line.machine.step(&mut line.input);
     loop {
@@ -77,16 +80,16 @@ async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line:
                 line.compress();
             }
             ImapEvent::Login(credentials) => {
-                let verdict = Box::pin(log_in(service, peer, credentials, &mut line.stream)).await;
-                line.machine.logged_in(verdict.map(|account| mine.account = Some(account)));
+                let verdict = Box::pin(entrance.log_in(credentials, &mut line.stream)).await;
+                line.machine.logged_in(verdict.map(|login| mine.login = Some(login)));
             }
             ImapEvent::ScramKeys(first) => {
-                let begun = Box::pin(begin_scram(service, peer, *first)).await;
+                let begun = Box::pin(entrance.begin_scram(*first)).await;
                 line.machine.scram_begun(begun);
             }
             ImapEvent::ScramProof(proof) => {
-                let verdict = Box::pin(log_in_by_scram(service, peer, &proof, &mut line.stream)).await;
-                line.machine.scram_checked(verdict.map(|account| mine.account = Some(account)));
+                let verdict = Box::pin(entrance.log_in_by_scram(&proof, &mut line.stream)).await;
+                line.machine.scram_checked(verdict.map(|login| mine.login = Some(login)));
             }
             ImapEvent::Unselect => mine.view = None,
             ImapEvent::Rows { set, sizes } => {
@@ -96,8 +99,8 @@ async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line:
                 continue;
             }
             ImapEvent::List { patterns, subscribed, recursive, status } => {
-                let account = mine.account.as_deref().expect("somebody has logged in");
-                event = Box::pin(list(line, account, &patterns, ListOptions { status, subscribed, recursive })).await?;
+                event = Box::pin(list(line, mine.account(), &patterns, ListOptions { status, subscribed, recursive }))
+                    .await?;
                 continue;
             }
             ask => Box::pin(mine.answer(line, ask)).await,
@@ -106,51 +109,58 @@ async fn converse<A: Authenticator>(service: &ImapService<A>, peer: &Peer, line:
     }
 }
 
-async fn log_in<A: Authenticator>(
-    service: &ImapService<A>,
-    peer: &Peer,
-    credentials: ImapCredentials,
-    stream: &mut SessionStream,
-) -> Result<Arc<dyn MailAccount>, LoginRefusal> {
-    let grant = service.authenticator.login(peer, credentials).await?;
-    account_of(service, grant, stream).await
+/// The way in of one session.
+struct Entrance<'a, A> {
+    service: &'a ImapService<A>,
+    peer: &'a Peer,
+    /// 0: any number.
+    connections_per_login: usize,
 }
 
-async fn begin_scram<A: Authenticator>(
-    service: &ImapService<A>,
-    peer: &Peer,
-    first: ScramFirst,
-) -> Result<ScramServer, LoginRefusal> {
-    let keys = service.authenticator.scram_keys(peer, first.user()).await?;
-    ScramServer::begin(first, keys).ok_or(LoginRefusal::Busy)
+impl<A: Authenticator> Entrance<'_, A> {
+    async fn log_in(&self, credentials: ImapCredentials, stream: &mut SessionStream) -> Result<Login, LoginRefusal> {
+        let grant = self.service.authenticator.login(self.peer, credentials).await?;
+        self.let_in(grant, stream).await
+    }
+
+    async fn begin_scram(&self, first: ScramFirst) -> Result<ScramServer, LoginRefusal> {
+        let keys = self.service.authenticator.scram_keys(self.peer, first.user()).await?;
+        ScramServer::begin(first, keys).ok_or(LoginRefusal::Busy)
+    }
+
+    async fn log_in_by_scram(&self, proof: &ScramProof, stream: &mut SessionStream) -> Result<Login, LoginRefusal> {
+        let grant = self.service.authenticator.scram_login(self.peer, proof).await?;
+        self.let_in(grant, stream).await
+    }
+
+    async fn let_in(&self, grant: Grant, stream: &mut SessionStream) -> Result<Login, LoginRefusal> {
+        let session = self.service.sessions.begin(grant.login.clone(), self.connections_per_login);
+        let session = session.ok_or(LoginRefusal::TooMany)?;
+        stream.end_with(grant.until);
+        let account = self.service.store.account(&grant.login).await.map_err(|error| match error {
+            MailstoreError::NoMailbox => LoginRefusal::Wrong,
+            _ => LoginRefusal::Unavailable,
+        })?;
+        Ok(Login { account, _session: session })
+    }
 }
 
-async fn log_in_by_scram<A: Authenticator>(
-    service: &ImapService<A>,
-    peer: &Peer,
-    proof: &ScramProof,
-    stream: &mut SessionStream,
-) -> Result<Arc<dyn MailAccount>, LoginRefusal> {
-    let grant = service.authenticator.scram_login(peer, proof).await?;
-    account_of(service, grant, stream).await
+/// A login, until the session ends.
+struct Login {
+    account: Arc<dyn MailAccount>,
+    _session: LoginSession,
 }
 
-async fn account_of<A>(
-    service: &ImapService<A>,
-    grant: Grant,
-    stream: &mut SessionStream,
-) -> Result<Arc<dyn MailAccount>, LoginRefusal> {
-    stream.end_with(grant.until);
-    service.store.account(&grant.login).await.map_err(|error| match error {
-        MailstoreError::NoMailbox => LoginRefusal::Wrong,
-        _ => LoginRefusal::Unavailable,
-    })
+impl Mine {
+    fn account(&self) -> &dyn MailAccount {
+        &*self.login.as_ref().expect("somebody has logged in").account
+    }
 }
 
 impl Mine {
     /// Answers an event by one call of the store.
     async fn answer(&mut self, line: &mut Line, ask: ImapEvent) {
-        let account = self.account.as_deref().expect("somebody has logged in");
+        let account = &*self.login.as_ref().expect("somebody has logged in").account;
         match ask {
             ImapEvent::Status(name) => {
                 let status = async {

@@ -300,6 +300,7 @@ impl ImapMachine {
         match why {
             LoginRefusal::Wrong => drop(self.wrong(tag)),
             LoginRefusal::Busy => self.reply(tag, "NO [UNAVAILABLE] Logins cannot be checked now, try again later"),
+            LoginRefusal::TooMany => self.reply(tag, "NO [LIMIT] Too many connections of this login"),
             LoginRefusal::Unavailable => {
                 self.reply(tag, "NO [UNAVAILABLE] Your mailboxes cannot be opened now, try again later");
             }

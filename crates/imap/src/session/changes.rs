@@ -54,7 +54,11 @@ impl ImapMachine {
         match changes {
             Ok(changes) => {
                 if expunges && self.qresync && !changes.expunged.is_empty() {
-                    code = format!("[HIGHESTMODSEQ {}] ", changes.highest_modseq);
+                    let told = self.mailbox.as_ref().map(|mailbox| mailbox.highest_modseq);
+                    // CLOSE tells of no change. With a higher number the client would never ask for those that others
+                    // have made (decision 53); its own ones it may hear of again.
+                    let told = told.filter(|_| matches!(after, AfterChanges::Close { .. }));
+                    code = format!("[HIGHESTMODSEQ {}] ", told.unwrap_or(changes.highest_modseq));
                 }
                 match after {
                     // The mailbox closes: nobody needs to hear of its messages.
@@ -90,7 +94,7 @@ impl ImapMachine {
             self.line(&format!("* {recent} RECENT"));
             mailbox.recent = recent;
         }
-        mailbox.last_uid = changes.last_uid;
+        (mailbox.last_uid, mailbox.highest_modseq) = (changes.last_uid, changes.highest_modseq);
         if let Some(keywords) = changes.keywords {
             mailbox.keywords = keywords;
             self.tell_flags(&mailbox);

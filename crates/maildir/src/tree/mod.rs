@@ -8,28 +8,16 @@
 //! renamed since the last look. [`Folder::for_each_name`] lists names and inode numbers without touching the files.
 //! [`stat_files`] looks at each file.
 
+mod facts;
+mod method;
 mod read;
 mod stat;
 #[cfg(feature = "io-uring")]
 mod uring;
 mod walk;
 
-pub use read::{BODY_BYTES_MAX, Contents, FileReader};
-pub use stat::{FileFacts, look_up, stat_files, stat_files_with};
+pub use facts::{BODY_BYTES_MAX, Contents, FileFacts};
+pub use method::{DISABLE_IO_URING, IoMethod};
+pub use read::FileReader;
+pub use stat::{look_up, stat_files, stat_files_with};
 pub use walk::{Folder, MailTree, Stamp, TreeError, TreeOptions, flag_letters_of, key_of_name, walk};
-
-/// Method of looking at files and reading them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum IoMethod {
-    /// The faster method by measurement: single calls until a sample shows that files are not cached, batches from
-    /// there on.
-    #[default]
-    Best,
-    /// One system call after the other.
-    OneByOne,
-    /// Batches through io_uring, where the kernel allows it; otherwise single calls.
-    Batched,
-}
-
-/// Environment variable that disables io_uring if set to `1`.
-pub const DISABLE_IO_URING: &str = "POSTHASTE_DISABLE_IO_URING";

@@ -5,21 +5,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::facts::{BODY_BYTES_MAX, Contents, FileFacts};
+use super::method::IoMethod;
 #[cfg(feature = "io-uring")]
 use super::stat::bytes_read;
-use super::{FileFacts, IoMethod};
-
-/// Maximum bytes read of one file; a larger one is truncated.
-pub const BODY_BYTES_MAX: u64 = 256 << 20;
-
-/// The content of a file.
-#[derive(Debug)]
-pub struct Contents<'a> {
-    /// The first [`BODY_BYTES_MAX`] bytes.
-    pub bytes: &'a [u8],
-    /// Size and time at the moment of reading.
-    pub facts: FileFacts,
-}
 
 /// Reads files in batches. Each thread has its own reader, which another thread may have made.
 ///

@@ -6,19 +6,9 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 
-use super::IoMethod;
+use super::facts::FileFacts;
+use super::method::IoMethod;
 use super::walk::open_dir;
-
-/// File attributes that an index compares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct FileFacts {
-    /// Inode number.
-    pub inode: u64,
-    /// Bytes.
-    pub size: u64,
-    /// Nanoseconds since 1970 of the last change of content.
-    pub mtime_ns: i64,
-}
 
 /// Looks at files of one directory in the order of their inode numbers, which is their order on disk. On a cold cache
 /// the inode table is then read once, in sequence, instead of in random order.

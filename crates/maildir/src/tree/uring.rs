@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use io_uring::squeue::{Entry, Flags};
 use io_uring::{IoUring, opcode, types};
 
-use super::{Contents, DISABLE_IO_URING, FileFacts};
+use super::facts::{Contents, FileFacts};
+use super::method::DISABLE_IO_URING;
 
 /// Files of one batch. Larger ones gained nothing.
 const STAT_BATCH: usize = 16_384;

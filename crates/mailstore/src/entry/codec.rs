@@ -5,7 +5,7 @@ use posthaste_spool::Fields;
 
 use super::{
     AccountFields, BodyKind, BodyOrigin, BodyPlace, EntryKind, GoneReason, MailEntry, MailboxFields, MessageFacts,
-    NewMessage, StateGroup, VERSION,
+    NewMessage, StateGroup, VERSION, WireSize,
 };
 use crate::row::NumberRange;
 
@@ -55,7 +55,7 @@ impl MailEntry {
                 put_octets(&mut out, name);
             }
             Self::Size { mailbox, uid, wire_size, line_feeds } => {
-                begin(&mut out, 17, &[*mailbox, *uid, *wire_size, *line_feeds]);
+                begin(&mut out, 17, &[*mailbox, *uid, wire_size.stored(), *line_feeds]);
             }
             Self::Account(fields) => fields.put(&mut out),
             Self::Opening { nonce, host } => {
@@ -144,7 +144,7 @@ impl MailEntry {
             17 => Self::Size {
                 mailbox: fields.u32()?,
                 uid: fields.u32()?,
-                wire_size: fields.u32()?,
+                wire_size: WireSize::of_stored(fields.u32()?),
                 line_feeds: fields.u32()?,
             },
             _ => return None,
@@ -157,7 +157,7 @@ impl MailEntry {
 impl MessageFacts {
     fn put(&self, out: &mut Vec<u8>) {
         out.put_u64_le(self.flags);
-        [self.internal_date, self.save_date, self.wire_size, self.line_feeds]
+        [self.internal_date, self.save_date, self.wire_size.stored(), self.line_feeds]
             .into_iter()
             .for_each(|number| out.put_u32_le(number));
     }
@@ -167,7 +167,7 @@ impl MessageFacts {
             flags: fields.u64()?,
             internal_date: fields.u32()?,
             save_date: fields.u32()?,
-            wire_size: fields.u32()?,
+            wire_size: WireSize::of_stored(fields.u32()?),
             line_feeds: fields.u32()?,
         })
     }

@@ -81,6 +81,28 @@ fn changes_are_refused_while_too_much_waits_for_the_table() {
 }
 
 #[test]
+fn an_opening_without_changes_writes_nothing() {
+    let machine = Machine::new().unwrap();
+    let (ledger, _) = open(&machine);
+    steps().iter().for_each(|step| assert!(ledger.append(step).is_ok()));
+    drop(ledger);
+    let spool = open_spool(&machine);
+    let before = spool.stats().published;
+    let (ledger, _) = open_with(&machine, Arc::clone(&spool));
+    assert_eq!(ledger.follow(MAILBOX).unwrap().unwrap().head.next_uid, 101);
+    ledger.end();
+    assert_eq!((spool.stats().published, ledger.shared.waiting.lock().commits), (before, 0));
+    drop(ledger);
+    // A UID without the entry *opening* would be that of a file with an earlier nonce in its name.
+    let (ledger, _) = open_with(&machine, spool);
+    assert!(ledger.pin(MAILBOX).unwrap());
+    assert_eq!(ledger.lock_uids().take(MAILBOX, 1), None);
+    ledger.check_open().unwrap();
+    assert_eq!(ledger.lock_uids().take(MAILBOX, 1), Some(101));
+    assert_eq!(ledger.nonce_of(before.get() + 2), Some(7));
+}
+
+#[test]
 fn a_commit_of_nothing_writes_nothing() {
     let machine = Machine::new().unwrap();
     let (ledger, _) = open(&machine);

@@ -7,17 +7,29 @@ use super::waiting::Waiting;
 
 /// A guard of the UID lock.
 #[derive(Debug)]
-pub struct UidLock<'a>(pub(super) MutexGuard<'a, HashMap<u32, u32>>);
+pub struct UidLock<'a> {
+    pub(super) next: MutexGuard<'a, HashMap<u32, u32>>,
+    /// The entry *opening* is durable.
+    pub(super) has_begun: bool,
+}
 
 impl UidLock<'_> {
-    /// Takes a mailbox's next UIDs and returns the first; `None` if fewer than `count` are left, or the mailbox was
-    /// never pinned.
+    /// Takes a mailbox's next UIDs and returns the first; `None` if fewer than `count` are left, the mailbox was never
+    /// pinned, or the entry *opening* is not durable.
     pub fn take(&mut self, mailbox: u32, count: u32) -> Option<u32> {
-        let next = self.0.get_mut(&mailbox)?;
+        if !self.has_begun {
+            return None;
+        }
+        let next = self.next.get_mut(&mailbox)?;
         let first = *next;
         // The last number stays free, so that there always is a next UID to tell.
         *next = first.checked_add(count)?;
         Some(first)
+    }
+
+    /// Gives back UIDs from `first` on, taken under this lock.
+    pub(super) fn give_back(&mut self, mailbox: u32, first: u32) {
+        self.next.insert(mailbox, first);
     }
 }
 

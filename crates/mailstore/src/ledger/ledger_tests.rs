@@ -7,7 +7,7 @@ use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_spool::{Config, FileSpool, Released};
 
 use super::*;
-use crate::entry::{AccountFields, GoneReason, MailboxFields, MessageFacts, StateGroup};
+use crate::entry::{AccountFields, GoneReason, MailboxFields, MessageFacts, StateGroup, WireSize};
 use crate::row::NumberRange;
 use crate::table::MailboxHead;
 
@@ -41,7 +41,8 @@ fn open_damaged(machine: &Machine, spool: Arc<FileSpool>, damage: &[Damage]) -> 
 
 pub(super) fn found(first_uid: u32, count: u32) -> MailEntry {
     let message = |uid: u32| {
-        let facts = MessageFacts { wire_size: 100 + uid, internal_date: uid, ..Default::default() };
+        let facts =
+            MessageFacts { wire_size: WireSize::of(u64::from(100 + uid)), internal_date: uid, ..Default::default() };
         (facts, Bytes::from(format!("{uid}.M1P2.host:2,")))
     };
     MailEntry::Found { mailbox: MAILBOX, first_uid, messages: (first_uid..first_uid + count).map(message).collect() }
@@ -74,7 +75,7 @@ pub(super) fn steps() -> Vec<Vec<MailEntry>> {
 }
 
 /// UID, size, flags and name.
-pub(super) type MessageShape = (u32, u32, u64, Option<Bytes>);
+pub(super) type MessageShape = (u32, WireSize, u64, Option<Bytes>);
 /// Next UID, messages without `\Seen`, messages, and the number of keywords.
 pub(super) type Shape = (u32, u32, Vec<MessageShape>, usize);
 
@@ -84,7 +85,7 @@ pub(super) fn shape(stored: Option<StoredMailbox>) -> Option<Shape> {
     let count = |is: fn(&StoredMessage) -> bool| stored.messages.values().filter(|message| is(message)).count();
     let counted =
         (count(|_| true), count(|message| message.state.flags & 1 == 0), count(|message| message.state.flags & 8 != 0));
-    let bytes: u64 = stored.messages.values().map(|message| u64::from(message.fixed.wire_size)).sum();
+    let bytes: u64 = stored.messages.values().map(|message| message.fixed.wire_size.counted()).sum();
     let head = &stored.head;
     assert_eq!([head.exists, head.unseen, head.deleted].map(|count| count as usize), <[usize; 3]>::from(counted));
     assert_eq!(head.bytes, bytes);

@@ -15,7 +15,7 @@ mod waiting;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -50,8 +50,11 @@ pub struct MailLedger {
     /// The UID lock: the next UID of each mailbox followed in this opening. Held until the append returns, so UIDs are
     /// in the order of LSNs.
     uids: Mutex<HashMap<u32, u32>>,
-    /// The entry *opening*, until it is durable. It precedes all others of this opening.
+    /// The entry *opening*, until it is durable. It precedes all others of this opening, and the first of them writes
+    /// it: an opening without changes writes nothing.
     opening: Mutex<Option<MailEntry>>,
+    /// The entry *opening* is durable. No UID is given before: file names have its nonce.
+    has_begun: AtomicBool,
     openings: Openings,
     /// The table lacks entries that were replayed.
     is_behind: bool,
@@ -65,7 +68,7 @@ impl MailLedger {
     /// Opens the table in `dir`, and reads missing entries from the spool. `damage`: reported by the spool's opening.
     /// UIDs that damage or a lost commit may have taken are left out from now on.
     ///
-    /// A spool that accepts nothing now is no error: the entry *opening* becomes durable before the first change.
+    /// A spool that accepts nothing now is no error: the entry *opening* becomes durable with the first change.
     ///
     /// # Errors
     /// See [`MailLedgerError`].
@@ -113,13 +116,17 @@ impl MailLedger {
             thread: Mutex::default(),
             uids: Mutex::default(),
             opening: Mutex::new(Some(MailEntry::Opening { nonce, host: Bytes::copy_from_slice(host.as_bytes()) })),
+            has_begun: AtomicBool::new(false),
             openings: Openings::of(openings),
             is_behind,
             skip: numbers.skip,
             next_account: AtomicU32::new(numbers.next_account),
             next_mailbox: AtomicU32::new(numbers.next_mailbox),
         };
-        if let Err(error) = ledger.begin() {
+        // The LSN of a spool in another one's place is above the table's from now on: the same loss is not found twice.
+        if report.has_skipped
+            && let Err(error) = ledger.begin()
+        {
             let error = error.to_string();
             tracing::warn!(error, "mailboxes are read-only: the spool accepts no writes now");
         }
@@ -136,11 +143,12 @@ impl MailLedger {
             let lsn = self.finish_append(&self.begin_append(std::slice::from_ref(entry)))?;
             self.openings.add(lsn, *nonce);
             *opening = None;
+            self.has_begun.store(true, Ordering::Release);
         }
         Ok(())
     }
 
-    /// Refuses changes until the entry *opening* is durable, and while too much waits for the table.
+    /// Makes the entry *opening* durable first, and refuses changes while that fails, or too much waits for the table.
     pub(crate) fn check_open(&self) -> Result<(), MailLedgerError> {
         if self.shared.waiting.is_full() {
             return Err(MailLedgerError::TooMuchWaits);
@@ -188,7 +196,7 @@ impl MailLedger {
             match outcome.try_recv() {
                 // Nobody has a later one: the lock is held.
                 Ok(Err(error)) => {
-                    uids.0.insert(mailbox, first);
+                    uids.give_back(mailbox, first);
                     return Err(error.into());
                 }
                 Ok(Ok(lsn)) => return Ok(self.appended(lsn)),
@@ -216,7 +224,7 @@ impl MailLedger {
     /// Takes the UID lock, to be held only during an append. UIDs taken under it belong to batches appended before its
     /// drop.
     pub fn lock_uids(&self) -> UidLock<'_> {
-        UidLock(lock(&self.uids))
+        UidLock { next: lock(&self.uids), has_begun: self.has_begun.load(Ordering::Acquire) }
     }
 
     /// The nonce in the file names of mail accepted in this batch.

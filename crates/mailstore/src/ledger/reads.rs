@@ -150,7 +150,7 @@ impl MailLedger {
     /// # Errors
     /// [`MailLedgerError::Table`].
     pub fn pending_directories(&self) -> Result<Vec<PendingDirectory>, MailLedgerError> {
-        self.read(|state| state.others(), pending)
+        self.shared.read_others(pending)
     }
 
     /// Delivered messages, by batch and number, that were expunged and whose files may still be in their mailboxes. For

@@ -162,11 +162,6 @@ impl WaitingState {
         self.entries.iter().filter(|(_, payload)| is_wanted(payload)).cloned().collect()
     }
 
-    /// Entries that wait and are no messages.
-    pub fn others(&self) -> Vec<(u64, Bytes)> {
-        self.others.clone()
-    }
-
     /// Entries of accounts and mailboxes, after the first `from`.
     pub fn others_from(&self, from: usize) -> Vec<(u64, Bytes)> {
         self.others[from..].to_vec()

@@ -6,13 +6,17 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bytes::Bytes;
 use posthaste_maildir::MailboxPath;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::body::ended;
-use super::change_queue::refusal;
+use super::change_queue::{PATIENCE, no_answer, refusal};
 use super::core::MailboxCore;
+use super::file_work::{run, turn};
 use super::folder_changes::{FolderChanges, MAILBOXES_MAX};
 use super::mailbox::{MaildirMailbox, lock};
+use super::missing::{MissingFolders, today};
 use super::owner::Owner;
 use super::pending::{PendingFolders, finish_folders};
 use super::{Shared, append, names};
@@ -29,6 +33,9 @@ use crate::store::{
     AppendRequest, Asked, ListOptions, MailAccount, MailboxListing, MailboxView, MessageWriter, QuotaUse, SelectMode,
 };
 
+/// Threads that look at the directories of one account's folders. If the disk hangs, these hang, and no more.
+pub(super) const LISTINGS_MAX: usize = 4;
+
 /// The mailboxes of one Maildir with its folders.
 pub(super) struct MaildirAccount {
     pub me: Weak<Self>,
@@ -40,14 +47,19 @@ pub(super) struct MaildirAccount {
     pub folders: Mutex<()>,
     /// True if the first login has nothing left to do.
     pub is_set_up: AtomicBool,
+    /// Turns to look at the directories of folders.
+    pub listing: Arc<Semaphore>,
+    /// The turn to change names: no other thread waits for `folders`.
+    pub renaming: Arc<Semaphore>,
 }
 
-/// All mailboxes of the ledger, and those seen since: a removed one that returns continues with its UIDs.
+/// All mailboxes of the ledger, and those seen since: a removed one that returns within a week continues its UIDs.
 #[derive(Default)]
 pub(super) struct KnownMailboxes {
     pub ids: HashMap<MailboxName, MailboxId>,
     pub by_id: HashMap<MailboxId, Arc<MaildirMailbox>>,
     pub pending: PendingFolders,
+    pub missing: MissingFolders,
     pub has_told_left_out: bool,
     /// Folders are named in modified UTF-7, by the last list.
     pub is_utf7: bool,
@@ -125,25 +137,28 @@ impl MaildirAccount {
         }
     }
 
-    /// Runs blocking `work` on a suitable thread.
+    /// Runs blocking `work` on a suitable thread, in its turn. A disk that hangs is given up after five minutes.
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, MailstoreError> + Send + 'static,
     ) -> Result<T, MailstoreError> {
         let me = self.me.upgrade().ok_or(MailstoreError::NoMailbox)?;
-        spawn_blocking(move || work(&me)).await.map_err(ended)?
+        run(turn(&self.listing), move |_| work(&me)).await
     }
 
-    /// Runs `change` while names are locked.
+    /// Runs `change` while names are locked. Waits at most five minutes for its turn, and then for its end.
     pub async fn change_names<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut FolderChanges<'_>) -> Result<T, MailstoreError> + Send + 'static,
     ) -> Result<T, MailstoreError> {
-        let work = |account: &Self| {
+        let account = self.me.upgrade().ok_or(MailstoreError::NoMailbox)?;
+        let one = timeout(PATIENCE, turn(&self.renaming)).await.map_err(|_| no_answer())?;
+        let work = move || {
+            let _turn = one;
             let _one = lock(&account.folders);
-            change(&mut FolderChanges::new(account)?)
+            change(&mut FolderChanges::new(&account)?)
         };
-        self.blocking(work).await
+        spawn_blocking(work).await.map_err(ended)?
     }
 
     /// All names of mailboxes and subscriptions. Blocks.
@@ -178,8 +193,11 @@ impl MaildirAccount {
         let used = made.iter().filter_map(|(id, special_use)| Some((MailboxId(*id), (*special_use)?)));
         let mut uses: BTreeMap<MailboxId, SpecialUse> =
             used.filter(|(id, _)| found.values().any(|of| of == id)).collect();
+        let usual_folders = self.shared.usual_folders();
         for (name, id) in found.iter().filter(|(_, id)| !made.contains_key(&id.0)) {
-            if let Some(usual) = SpecialUse::of_name(name).filter(|usual| !uses.values().any(|taken| taken == usual)) {
+            if let Some(usual) =
+                usual_folders.special_use(name).filter(|usual| !uses.values().any(|taken| taken == usual))
+            {
                 uses.insert(*id, usual);
             }
         }
@@ -212,7 +230,9 @@ impl MaildirAccount {
             let _one = lock(&self.folders);
             finish_folders(self);
         }
-        self.listed_now()
+        let found = self.listed_now()?;
+        self.note_missing(&found, today());
+        Ok(found)
     }
 
     /// Like [`names_now`](Self::names_now), without retrying pending changes.
@@ -306,8 +326,9 @@ impl MailAccount for MaildirAccount {
             if let Some(mailbox) = known.and_then(|id| self.mailbox(id).ok()).filter(|mailbox| !mailbox.is_broken())
                 && (name.is_inbox()
                     || mailbox.core().unchanged().is_some()
-                    || spawn_blocking(move || mailbox.is_there()).await.map_err(ended)?)
+                    || run(turn(&self.listing), move |_| Ok(mailbox.is_there())).await?)
             {
+                known.into_iter().for_each(|id| self.is_not_missing(id));
                 return Ok(self.renewed(name, known).await);
             }
             let found = self.names().await?.get(name).copied();

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::entry::WireSize;
 use crate::flags::MessageFlags;
 use crate::row::MailboxStatus;
 use crate::snapshot::status;
@@ -141,6 +142,29 @@ async fn a_file_of_two_names_that_is_edited_gets_another_uid() {
     let messages = place.look().await;
     check(&place, &messages, &mut contents).await;
     apply(&mut place, Change::Deliver(2, "behind".into()));
+    for _ in 0..2 {
+        let messages = place.settled_look().await;
+        check(&place, &messages, &mut contents).await;
+    }
+    assert_eq!(uids(&place.settled_look().await), [2]);
+}
+
+/// The row alone tells the empty message and its successor apart: nobody has looked at the file since the start.
+#[tokio::test]
+async fn an_empty_message_keeps_its_content_through_a_restart() {
+    let (mut place, mut contents) = (Place::new(), HashMap::new());
+    apply(&mut place, Change::Deliver(1, String::new()));
+    for _ in 0..2 {
+        let messages = place.settled_look().await;
+        check(&place, &messages, &mut contents).await;
+    }
+    assert_eq!(contents, HashMap::from([(1, Vec::new())]));
+    let core = place.mailbox().core();
+    core.shared.ledger.note(&Vec::from_iter(core.listing_note()));
+    place.reopen();
+    let messages = place.settled_look().await;
+    assert_eq!((uids(&messages), messages.messages[0].wire_size), (vec![1], WireSize::of(0)));
+    apply(&mut place, Change::Edit(0, "other".into()));
     for _ in 0..2 {
         let messages = place.settled_look().await;
         check(&place, &messages, &mut contents).await;

@@ -12,18 +12,20 @@ use posthaste_intake::{
 };
 use posthaste_maildir::MailboxPath;
 use posthaste_spool::Entry;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit};
 use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
 
 use super::arrivals::stamp;
 use super::body::ended;
-use super::change_queue::ChangeQueue;
+use super::change_queue::{ChangeQueue, PATIENCE, no_answer, refusal as of_ledger};
 use super::core::MailboxCore;
+use super::file_work::{FileWork, run};
 use super::gathered::{GatheredMail, MessageSource};
 use super::mailbox::lock;
 use super::scan::{Oddities, now_secs};
 use super::scratch::{Operation, SYSTEM_BITS};
-use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage};
+use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage, WireSize};
 use crate::error::MailstoreError;
 use crate::flags::MessageFlags;
 use crate::ledger::MailLedger;
@@ -120,6 +122,11 @@ async fn check(
     }
     let (core, bytes) = (Arc::clone(core), bytes.saturating_add(request.octets));
     spawn_blocking(move || core.shared.check_quota(&core.owner, (bytes, messages))).await.map_err(ended)?
+}
+
+/// Keeps a mailbox's name until it is dropped.
+async fn adding(core: &MailboxCore) -> OwnedRwLockReadGuard<()> {
+    Arc::clone(&core.adding).read_owned().await
 }
 
 /// Messages of a command that are whole.
@@ -226,12 +233,16 @@ impl AppendWriter {
         };
         let (waiting, room) = (std::mem::take(&mut self.earlier.waiting), std::mem::take(&mut self.room));
         self.earlier.waiting_octets = 0;
-        let write = move || {
+        let write = move |work: &FileWork<GatheredMail>| {
             let _room = room;
-            waiting.into_iter().try_for_each(|(request, source)| gathered.add(request, &source))?;
+            waiting.into_iter().try_for_each(|(request, source)| {
+                work.step()?;
+                gathered.add(request, &source)
+            })?;
             Ok(gathered)
         };
-        self.earlier.written = Some(spawn_blocking(write));
+        let core = Arc::clone(&self.core);
+        self.earlier.written = Some(tokio::spawn(async move { run(core.files.to_append(), write).await }));
         Ok(())
     }
 
@@ -242,9 +253,10 @@ impl AppendWriter {
         }
         let written = self.earlier.written.take().expect("it was begun");
         let gathered = written.await.map_err(ended)??;
+        let core = &self.core;
         // RENAME and DELETE wait until the messages are in.
-        let _adding = Arc::clone(&self.core.adding).read_owned().await;
-        spawn_blocking(move || gathered.store()).await.map_err(ended)?
+        let turns = async { (adding(core).await, core.files.to_append().await) };
+        run(turns, move |work| gathered.store(work)).await
     }
 
     async fn store(mut self) -> Result<AppendedMessage, MailstoreError> {
@@ -254,9 +266,9 @@ impl AppendWriter {
             ChangeQueue::change(&core, Operation::Name(request.keywords.clone())).await?;
         }
         // RENAME and DELETE wait until the message is in.
-        let _adding = Arc::clone(&core.adding).read_owned().await;
+        let _adding = timeout(PATIENCE, adding(&core)).await.map_err(|_| no_answer())?;
         let opening = Arc::clone(&core);
-        let facts = spawn_blocking(move || opening.prepare(&request)).await.map_err(ended)??;
+        let facts = run(core.files.to_append(), move |_| opening.prepare(&request)).await?;
         let OpenAppender { intake, writer, .. } = core.shared.appender.get()?;
         let arrival = Arc::new(AppendArrival { core: Arc::clone(&core), facts });
         let place = MailPlace::Maildir(lock(&core.path).as_str().into());
@@ -310,6 +322,7 @@ impl MessageWriter for AppendWriter {
 impl MailboxCore {
     /// Loads the mailbox, so that UIDs can be assigned, and returns the facts of a message except its size. Blocks.
     fn prepare(&self, request: &AppendRequest) -> Result<MessageFacts, MailstoreError> {
+        self.shared.ledger.check_open().map_err(|error| of_ledger(&error))?;
         let _one = lock(&self.changing);
         self.load(self.reader().ok().as_ref(), &mut Oddities::default())?;
         let guard = lock(&self.state);
@@ -321,7 +334,7 @@ impl MailboxCore {
         let behind = if keywords.shows("", flags) { 0 } else { flag_bits::BEHIND };
         let internal_date = request.internal_date.map_or_else(now_secs, secs);
         let flags = flags.0 | behind | flag_bits::IN_NEW;
-        Ok(MessageFacts { flags, internal_date, save_date: now_secs(), wire_size: 0, line_feeds: 0 })
+        Ok(MessageFacts { flags, internal_date, save_date: now_secs(), ..MessageFacts::default() })
     }
 }
 
@@ -345,7 +358,7 @@ impl AppendArrival {
 
 impl Destination for AppendArrival {
     fn reserve<'a>(&'a self, _: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
-        let wire_size = u32::try_from(body.len).unwrap_or(0);
+        let wire_size = WireSize::of(body.len);
         let (facts, place) = (MessageFacts { wire_size, ..self.facts }, BodyPlace::Batch { prefix: Bytes::new() });
         let messages = vec![NewMessage { facts, target: 0, kind: BodyKind::Own, place }];
         let payload = MailEntry::New { mailbox: self.core.id, first_uid: 0, messages }.encode();

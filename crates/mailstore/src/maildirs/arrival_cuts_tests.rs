@@ -3,6 +3,7 @@
 use posthaste_fsops::{Choice, Cut, Faults, Machine};
 
 use super::*;
+use crate::maildirs::tests::check_counters;
 
 /// Scenario 3: a UID that was shown is never given again, wherever the power is cut.
 #[test]
@@ -40,6 +41,7 @@ fn shown_uids_are_never_given_again_after_a_cut_at_any_call() {
             world.accept("next").await;
             view.advance(true).await.unwrap();
             assert_eq!(view.last_uid().unwrap().get() as usize, there + 1, "{position}");
+            check_counters(world.store.ledger(), dir.path(), machine.path());
         });
     }
 }
@@ -100,6 +102,7 @@ fn mail_that_was_given_up_takes_no_uid_that_was_seen() {
             view.advance(true).await.unwrap();
             let next = view.last_uid().unwrap().get();
             assert!(there.iter().all(|(uid, _)| *uid < next), "{position}: {next} after {there:?}");
+            check_counters(world.store.ledger(), dir.path(), machine.path());
         });
     }
     assert!(came_back > 0, "no cut has shown the exception that is documented");

@@ -23,7 +23,7 @@ use super::MaildirStore;
 use super::core::MailboxCore;
 use super::mailbox::lock;
 use super::scan::now_secs;
-use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage};
+use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage, WireSize};
 use crate::ledger::MailLedger;
 
 /// Time for which a message waits for its mailbox to be made.
@@ -273,12 +273,20 @@ impl MailArrivals {
     }
 
     /// Adds the entries of all mailboxes that can assign UIDs.
-    fn add_entries(&self, mail: &Mail<'_>, body: BodyFacts, reserved: &mut Reserved) {
+    ///
+    /// # Errors
+    /// A folder has left its path since the recipient was accepted: the next attempt goes into INBOX.
+    fn add_entries(&self, mail: &Mail<'_>, body: BodyFacts, reserved: &mut Reserved) -> Result<(), NotTaken> {
         let stream = self.0.store.ledger().stream();
         let (now, is_alone) = (now_secs(), targets(mail).nth(1).is_none());
         let mut seen: Vec<u32> = Vec::new();
         for (target, path, recipient) in targets(mail) {
-            let Some(mailbox) = self.take(path, &mut reserved.pins) else { continue };
+            let Some(mailbox) = self.take(path, &mut reserved.pins) else {
+                if self.0.store.shared.moved_paths.has(path) {
+                    return Err(moved(path));
+                }
+                continue;
+            };
             // UIDs of one mailbox ascend within an entry; a second entry has later ones.
             debug_assert!(is_alone || !seen.contains(&mailbox), "each place comes once");
             seen.extend((!is_alone).then_some(mailbox));
@@ -287,7 +295,7 @@ impl MailArrivals {
                 flags: crate::table::flag_bits::IN_NEW,
                 internal_date: mail.internal_date.unwrap_or(now),
                 save_date: now,
-                wire_size: u32::try_from(wire_size).unwrap_or(0),
+                wire_size: WireSize::of(wire_size),
                 line_feeds: 0,
             };
             let place = BodyPlace::Batch { prefix: recipient.prefix.clone() };
@@ -295,6 +303,18 @@ impl MailArrivals {
             let payload = MailEntry::New { mailbox, first_uid: 0, messages }.encode();
             reserved.entries.push(Entry { stream, needs_body: false, payload });
         }
+        Ok(())
+    }
+}
+
+fn moved(path: &str) -> NotTaken {
+    NotTaken {
+        cause: NotTakenCause::NotOpen,
+        code: 451,
+        status: "4.2.0",
+        text: "The folder of this recipient was moved meanwhile, try again later".into(),
+        about: None,
+        why: format!("the folder {path} was renamed or deleted while its mail came in"),
     }
 }
 
@@ -311,13 +331,11 @@ impl Destination for MailArrivals {
             }));
         }
         if !targets(mail).any(|(_, path, _)| self.is_to_make(path)) {
-            self.add_entries(mail, body, reserved);
-            return Reserving::Done(Ok(()));
+            return Reserving::Done(self.add_entries(mail, body, reserved));
         }
         Reserving::Waiting(Box::pin(async move {
             self.make(mail).await;
-            self.add_entries(mail, body, reserved);
-            Ok::<(), NotTaken>(())
+            self.add_entries(mail, body, reserved)
         }))
     }
 

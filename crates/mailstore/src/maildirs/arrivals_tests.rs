@@ -20,6 +20,8 @@ mod cuts;
 mod folders;
 #[path = "gathered_tests.rs"]
 mod gathered;
+#[path = "hang_tests.rs"]
+mod hangs;
 #[path = "arrival_renames_tests.rs"]
 mod renames;
 
@@ -58,6 +60,8 @@ fn open(mail: &Path, data: &Path) -> World {
     let shown = spool.replay(local, &mut |_| {}).unwrap();
     spool.attach(local, shown, Arc::new(Deaf)).unwrap();
     let ledger = Arc::new(MailLedger::open(spool.clone(), &[], &data.join("mailstore"), "mx", NONCE).unwrap().0);
+    // As a server does before mail comes.
+    let _ = ledger.check_open();
     let pending = Arc::clone(&spool);
     let when_asked = Arc::<Mutex<Option<Act>>>::default();
     let asked = Arc::clone(&when_asked);

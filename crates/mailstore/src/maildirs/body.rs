@@ -142,9 +142,9 @@ impl MailBody for FileBody {
             Self::Short(octets) => Box::pin(std::future::ready(Ok(octets.slice(from as usize..up_to as usize)))),
             Self::Long { file, size, form, layout, turns } => {
                 let (file, size, form, at) = (Arc::clone(file), *size, *form, layout.chunk(from));
-                // Made here: see `copied`.
-                let out = Vec::with_capacity(CHUNK + CHUNK / 16);
-                let read = turns.read(move || read_long(&file, size, form, at, from..up_to, out));
+                // Not made by the thread: see `copied`.
+                let buffer = || Vec::with_capacity(CHUNK + CHUNK / 16);
+                let read = turns.read_with(buffer, move |out| read_long(&file, size, form, at, from..up_to, out));
                 Box::pin(async move { read.await? })
             }
         }

@@ -9,6 +9,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::core::MailboxCore;
+use super::keywords::MailboxKeywords;
 use super::mailbox::lock;
 use super::names_out::begin_writing_names;
 use super::scan::Oddities;
@@ -20,7 +21,7 @@ use crate::store::StoredFlags;
 /// Maximum changes of one batch.
 const CHANGES_MAX: usize = 256;
 /// A change that is not in a batch by then is withdrawn. The spool has such a limit for the batch.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Changes that wait.
 #[derive(Debug, Default)]
@@ -52,7 +53,7 @@ impl ChangeQueue {
             return outcome.unwrap_or_else(|_| Err(ended()));
         }
         if core.changes.withdraw(number) {
-            Err(MailstoreError::Unavailable("the disk does not answer".to_owned()))
+            Err(no_answer())
         } else {
             // A batch has it, and may be durable.
             outcome.await.unwrap_or_else(|_| Err(ended()))
@@ -103,6 +104,11 @@ impl ChangeQueue {
     }
 }
 
+/// The answer to a change that was withdrawn.
+pub(super) fn no_answer() -> MailstoreError {
+    MailstoreError::Unavailable("the disk does not answer".to_owned())
+}
+
 fn ended() -> MailstoreError {
     MailstoreError::Unavailable("the server ends".to_owned())
 }
@@ -143,7 +149,11 @@ fn make(core: &MailboxCore, operations: &[Arc<Operation>], last: u64) -> Vec<(on
     if taken.is_empty() {
         return Vec::new();
     }
-    let outcomes = named.and_then(|named| append(core, named, &taken));
+    let outcomes = named.and_then(|(named, known)| {
+        // Names of withdrawn changes use up nothing, and refuse no other change.
+        let named = named.only_of(taken.iter().map(|waiting| &*waiting.operation), known);
+        append(core, named, &taken)
+    });
     let outcomes = outcomes.unwrap_or_else(|error| taken.iter().map(|_| Err(error.clone())).collect());
     taken.into_iter().map(|waiting| waiting.answer).zip(outcomes).collect()
 }
@@ -152,12 +162,17 @@ fn unloaded() -> MailstoreError {
     MailstoreError::Unavailable("the mailbox has left memory".to_owned())
 }
 
-/// Loads the mailbox, and gives keywords their letters. The directory may hang.
-fn name_keywords(core: &MailboxCore, operations: &[Arc<Operation>]) -> Result<NewKeywords, MailstoreError> {
+/// Loads the mailbox, and gives keywords their letters. The directory may hang. Also returns the keywords without new
+/// ones.
+fn name_keywords(
+    core: &MailboxCore,
+    operations: &[Arc<Operation>],
+) -> Result<(NewKeywords, MailboxKeywords), MailstoreError> {
     core.load(core.reader().ok().as_ref(), &mut Oddities::default())?;
     let known = lock(&core.state).as_ref().map(|state| state.keywords.clone()).ok_or_else(unloaded)?;
     // Before the state is locked: letters are in a file.
-    Ok(NewKeywords::of(operations.iter().map(Arc::as_ref), known, |name| core.letter_of(name)))
+    let named = NewKeywords::of(operations.iter().map(Arc::as_ref), known.clone(), |name| core.letter_of(name));
+    Ok((named, known))
 }
 
 /// Makes changes durable. Only the spool is waited for.
@@ -188,7 +203,28 @@ pub(super) fn refusal(error: &MailLedgerError) -> MailstoreError {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::Place;
     use super::*;
+
+    #[tokio::test]
+    async fn a_withdrawn_change_uses_up_no_keywords() {
+        let mut place = Place::new();
+        std::fs::write(place.path("cur/1.a:2,"), "x").unwrap();
+        place.settled_look().await;
+        let core = Arc::clone(place.mailbox().core());
+        let names = |numbers: std::ops::Range<u32>| numbers.map(|number| format!("k{number}")).collect();
+        let (first, second) = (Arc::new(Operation::Name(names(0..54))), Arc::new(Operation::Name(names(50..60))));
+        let operations = [Arc::clone(&first), Arc::clone(&second)];
+        let (named, known) = name_keywords(&core, &operations).unwrap();
+        assert!(named.flag("k0").is_some() && named.flag("k59").is_none(), "the first takes all room");
+        // Then its session gives up, before the batch begins.
+        let named = named.only_of([&*second].into_iter(), known);
+        let (answer, _outcome) = oneshot::channel();
+        let taken = [WaitingChange { number: 2, operation: second, answer }];
+        assert!(append(&core, named, &taken).unwrap()[0].is_ok());
+        let keywords = lock(&core.state).as_ref().unwrap().keywords.clone();
+        assert!(keywords.flag("k0").is_none() && keywords.flag("k50").is_some() && keywords.flag("k59").is_some());
+    }
 
     #[test]
     fn a_leader_that_panics_leaves_its_place() {

@@ -15,7 +15,7 @@ use posthaste_maildir::{Maildir, Subdir};
 use super::mailbox::{MaildirMailbox, lock};
 use super::names_out::{has_work, write_names};
 use super::state::Messages;
-use super::tests::{Place, open_mailbox, uids};
+use super::tests::{Place, check_counters, open_mailbox, uids};
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, FlagUpdateMode, MessageFlags};
 use crate::row::{ModSeq, Uid};
@@ -240,6 +240,28 @@ async fn a_change_after_the_clients_modseq_is_told() {
     assert!(now.messages.iter().all(|message| message.modseq > messages.highest_modseq));
 }
 
+/// Decision 13: one STORE is one batch. Messages that were changed meanwhile are told, and the others are changed.
+#[tokio::test]
+async fn all_that_one_store_changes_has_one_modseq() {
+    let mut place = Place::new();
+    for number in 0..300 {
+        fs::write(place.path(&format!("cur/{number:03}.a:2,")), "x").unwrap();
+    }
+    let since = Some(ModSeq(place.settled_look().await.highest_modseq));
+    store(place.mailbox(), 7, add(MessageFlags::FLAGGED)).await;
+    let all: Vec<Uid> = (1..=300).filter_map(Uid::new).collect();
+    let stored = place.mailbox().store(all.clone(), add(MessageFlags::SEEN), since).await.unwrap();
+    assert_eq!(stored, StoredFlags { modified: vec![all[6]], gone: false });
+    let now = place.look().await;
+    let modseqs = |is_other: bool| -> BTreeSet<u64> {
+        let messages = now.messages.iter().filter(|message| (message.uid == 7) == is_other);
+        messages.map(|message| message.modseq).collect()
+    };
+    let (changed, other) = (modseqs(false), modseqs(true));
+    assert_eq!((changed.len(), changed.first() > other.first()), (1, true));
+    assert_eq!(flags(&now).iter().filter(|flags| **flags == SEEN).count(), 299);
+}
+
 #[tokio::test]
 async fn an_expunged_message_is_read_by_who_was_not_told() {
     let mut place = Place::new();
@@ -402,5 +424,6 @@ async fn flags_and_expunges_stay_after_a_cut_at_any_call() {
             names_written(&mailbox);
             settle(&mail, 60 + look);
         }
+        check_counters(&mailbox.core().shared.ledger, &mail, machine.path());
     }
 }

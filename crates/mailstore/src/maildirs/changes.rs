@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
-use tokio::task::spawn_blocking;
-
-use super::body::ended;
 use super::change_queue::ChangeQueue;
 use super::copies::copy;
+use super::file_work::run;
 use super::mailbox::MaildirMailbox;
 use super::scratch::Operation;
 use crate::error::MailstoreError;
@@ -40,7 +38,9 @@ impl ChangeTarget for MaildirMailbox {
             let to = from.shared.loaded.find(to.0).map(|mailbox| Arc::clone(mailbox.core()));
             // No other account's.
             let to = to.filter(|to| to.owner.id == from.owner.id).ok_or(MailstoreError::NoMailbox)?;
-            spawn_blocking(move || copy(&from, &to, &uids, moves)).await.map_err(ended)?
+            let (source, target) = (Arc::clone(&from), Arc::clone(&to));
+            run(source.files.to_copy(target.id, &target.files), move |work| copy((&from, &to), &uids, moves, work))
+                .await
         })
     }
 }

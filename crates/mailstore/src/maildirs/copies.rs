@@ -21,12 +21,13 @@ use super::body::wire_len;
 use super::change_queue::refusal;
 use super::core::MailboxCore;
 use super::file::{MailFile, name_with_letters};
+use super::file_work::FileWork;
 use super::mailbox::lock;
 use super::names_out::begin_writing_names;
 use super::scan::{Oddities, now_secs, ranges};
 use super::scratch::{NewKeywords, SYSTEM_BITS};
 use super::state::Messages;
-use crate::entry::{BodyKind, BodyOrigin, BodyPlace, GoneReason, MailEntry, MessageFacts, NewMessage};
+use crate::entry::{BodyKind, BodyOrigin, BodyPlace, GoneReason, MailEntry, MessageFacts, NewMessage, WireSize};
 use crate::error::MailstoreError;
 use crate::flags::MessageFlags;
 use crate::message_list::Message;
@@ -73,6 +74,9 @@ impl CopyNames {
     }
 }
 
+/// A COPY or MOVE, as its session sees it.
+pub(super) type CopyWork = FileWork<Option<CopiedMessages>>;
+
 /// A copy in `tmp/`.
 pub(super) struct CopiedFile {
     /// UID of the copied message; 0 without one.
@@ -96,10 +100,10 @@ pub(super) struct CopiedFile {
 /// # Errors
 /// See [`MailstoreError`]; nothing is copied.
 pub(super) fn copy(
-    from: &Arc<MailboxCore>,
-    to: &Arc<MailboxCore>,
+    (from, to): (&Arc<MailboxCore>, &Arc<MailboxCore>),
     uids: &[Uid],
     moves: bool,
+    work: &CopyWork,
 ) -> Result<Option<CopiedMessages>, MailstoreError> {
     let copying = Copying::open(from, to)?;
     let now = from.now().ok_or(MailstoreError::NoMailbox)?;
@@ -117,14 +121,14 @@ pub(super) fn copy(
     copying.name_keywords(&now, &messages)?;
     let mut copies = Vec::with_capacity(messages.len());
     for messages in messages.chunks(SYNCED_AT_ONCE) {
-        let made = copying.make_some(messages, &mut copies);
+        let made = work.step().and_then(|()| copying.make_some(messages, &mut copies));
         made.inspect_err(|_| copying.discard(&copies))?;
     }
     if copies.is_empty() {
         return Ok(None);
     }
     copying.sync().inspect_err(|_| copying.discard(&copies))?;
-    copying.finish(copies, moves)
+    copying.finish(copies, moves, work)
 }
 
 pub(super) struct Copying<'a> {
@@ -170,7 +174,12 @@ impl<'a> Copying<'a> {
     }
 
     /// Makes the copies durable as messages, with the present flags of their originals. Vanished messages are skipped.
-    pub fn finish(&self, mut copies: Vec<CopiedFile>, moves: bool) -> Result<Option<CopiedMessages>, MailstoreError> {
+    pub fn finish(
+        &self,
+        mut copies: Vec<CopiedFile>,
+        moves: bool,
+        work: &CopyWork,
+    ) -> Result<Option<CopiedMessages>, MailstoreError> {
         let (from, to) = (self.from, self.to);
         let is_same = from.id == to.id;
         // Two moves in opposite directions take them in one order.
@@ -178,6 +187,7 @@ impl<'a> Copying<'a> {
         let first = lock(&first.changing);
         let second = (!is_same).then(|| lock(&second.changing));
         let keywords = self.settle(&mut copies).inspect_err(|_| self.discard(&copies))?;
+        work.begin().inspect_err(|_| self.discard(&copies))?;
         let first_uid = if copies.is_empty() { 0 } else { self.append(&copies, &keywords, moves)? };
         // The files of the other one are not touched any more.
         let _of_other = if from.id < to.id {
@@ -190,17 +200,19 @@ impl<'a> Copying<'a> {
         if copies.is_empty() {
             return Ok(None);
         }
+        let validity = Uid::new(to.uid_validity.load(Ordering::Relaxed)).ok_or(MailstoreError::NoMailbox)?;
+        let copied = Some(CopiedMessages {
+            uid_validity: UidValidity(validity.0),
+            from: copies.iter().filter_map(|copy| Uid::new(copy.uid)).collect(),
+            to: (first_uid..).take(copies.len()).filter_map(Uid::new).collect(),
+        });
+        work.is_durable(copied.clone());
         self.place(&copies, &keywords, first_uid);
         begin_writing_names(to);
         if moves && !is_same {
             begin_writing_names(from);
         }
-        let validity = Uid::new(to.uid_validity.load(Ordering::Relaxed)).ok_or(MailstoreError::NoMailbox)?;
-        Ok(Some(CopiedMessages {
-            uid_validity: UidValidity(validity.0),
-            from: copies.iter().filter_map(|copy| Uid::new(copy.uid)).collect(),
-            to: (first_uid..).take(copies.len()).filter_map(Uid::new).collect(),
-        }))
+        Ok(copied)
     }
 
     /// The present flags of the originals, as bits of the other mailbox. `changing` of both is locked, and no file is
@@ -420,15 +432,16 @@ impl<'a> Copying<'a> {
 
 impl CopiedFile {
     fn message(&self) -> NewMessage {
-        let number = |size: Option<u64>| u32::try_from(size.unwrap_or(0)).unwrap_or(0);
-        let wire_size = number(self.name.wire_size());
+        // A name of ours has both.
+        let sizes = self.name.wire_size().zip(self.name.disk_size());
+        let line_feeds = sizes.and_then(|(wire_size, disk_size)| u32::try_from(wire_size.checked_sub(disk_size)?).ok());
         let facts = MessageFacts {
             // Until it is placed it counts as in `new/`.
             flags: self.flags.0 | flag_bits::IN_NEW | flag_bits::BEHIND,
             internal_date: self.internal_date,
             save_date: now_secs(),
-            wire_size,
-            line_feeds: wire_size.saturating_sub(number(self.name.disk_size())),
+            wire_size: sizes.map_or(WireSize::UNKNOWN, |(wire_size, _)| WireSize::of(wire_size)),
+            line_feeds: line_feeds.unwrap_or(0),
         };
         let name = Bytes::copy_from_slice(self.name.as_str().as_bytes());
         let place = BodyPlace::Copied(BodyOrigin { lsn: self.email_id.0, email_id: (0, 0), name });

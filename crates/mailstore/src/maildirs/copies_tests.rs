@@ -9,7 +9,7 @@ use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_maildir::{MailboxPath, Maildir, Subdir};
 
 use super::change_tests::names_written;
-use super::tests::open_ledger;
+use super::tests::{check_counters, open_ledger};
 use super::{MaildirLogins, MaildirStore};
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, FlagUpdateMode, MessageFlags};
@@ -346,6 +346,7 @@ async fn copies_are_whole_after_a_cut_at_any_call() {
                 assert!(is_done || last == 0 && found == [both, none], "{position}, look {look}: {found:?}");
                 settle(&mail, 60 + look);
             }
+            check_counters(world.store.ledger(), &mail, machine.path());
         }
     }
 }
@@ -440,7 +441,7 @@ async fn messages_that_go_while_they_are_copied_are_passed_over() {
     inbox.expunge(None).await.unwrap();
     let junk = FlagUpdate { mode: FlagUpdateMode::Add, flags: MessageFlags::SEEN, keywords: vec!["$Junk".into()] };
     inbox.store(&uids(3, 3), &junk, None).await.unwrap();
-    let copied = copying.finish(copies, true).unwrap().unwrap();
+    let copied = copying.finish(copies, true, &super::file_work::FileWork::patient()).unwrap().unwrap();
     assert_eq!(copied.from.iter().map(|uid| uid.get()).collect::<Vec<_>>(), [1, 3]);
     let flags: Vec<String> =
         shown(&*world.select("Sent").await).await.into_iter().map(|(_, flags, ..)| flags).collect();

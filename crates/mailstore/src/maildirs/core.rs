@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::Shared;
 use super::change_queue::ChangeQueue;
 use super::file::{MailFile, find_again};
+use super::file_work::FileTurns;
 use super::hot_dirs::DirEvents;
 use super::keywords::FIRST_BIT;
 use super::listed::Listing;
@@ -55,6 +56,8 @@ pub(super) struct MailboxCore {
     pub path: Mutex<MailboxPath>,
     /// Messages are read in turns.
     pub reading: ReadTurns,
+    /// Turns to copy from and to it.
+    pub files: FileTurns,
     /// 0 until the first look.
     pub uid_validity: AtomicU32,
     pub recent_from: AtomicU32,
@@ -243,6 +246,7 @@ impl MailboxCore {
         let directory = lock(&self.path).to_string();
         let name = &lock(&self.name).clone();
         let (ledger, owner) = (&*self.shared.ledger, &*self.owner);
+        let special_use = special_use.or_else(|| self.shared.usual_folders().special_use(name));
         let takeover = Takeover { ledger, owner, id: self.id, name, directory: &directory, special_use };
         takeover.run(reader, &self.is_spent, odd).inspect_err(|error| {
             self.is_broken.store(self.is_spent.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -49,14 +49,15 @@ impl MaildirAccount {
             known = self.known_names()?;
         }
         // Names of other kinds: the account had folders of its own, and a subscription is no wish for a mailbox.
-        let is_usual = |name: &MailboxName| name.is_inbox() || SpecialUse::of_name(name).is_some();
+        let usual = self.shared.usual_folders();
+        let is_usual = |name: &MailboxName| name.is_inbox() || usual.special_use(name).is_some();
         if !makes_folders || !known.keys().chain(folders.names()).all(is_usual) {
             return Ok(());
         }
         for special_use in SpecialUse::ALL {
-            let name = special_use.usual_name();
-            if known.get(&name).is_some_and(awaits_folder) && !folders.names().any(|found| *found == name) {
-                folders.create(&name, Some(special_use))?;
+            let name = usual.name(special_use);
+            if known.get(name).is_some_and(awaits_folder) && !folders.names().any(|found| found == name) {
+                folders.create(name, Some(special_use))?;
             }
         }
         Ok(())
@@ -77,7 +78,8 @@ impl MaildirAccount {
     ) -> Result<Vec<MailboxName>, MailstoreError> {
         let found: Vec<MailboxName> = folders.names().filter(|name| !name.is_inbox()).cloned().collect();
         if found.is_empty() && makes_folders {
-            return Ok(SpecialUse::ALL.map(SpecialUse::usual_name).into());
+            let usual = self.shared.usual_folders();
+            return Ok(SpecialUse::ALL.map(|special_use| usual.name(special_use).clone()).into());
         }
         let root = &self.shared.root;
         let failed = |error: std::io::Error| MailstoreError::Unavailable(error.to_string());

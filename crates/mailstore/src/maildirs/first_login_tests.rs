@@ -1,6 +1,14 @@
 //! Folders that the first login finds or makes.
 
+use std::sync::Arc;
+
+use posthaste_maildir::MailboxPath;
+
+use super::super::tests::open_ledger;
+use super::super::{MaildirLogins, MaildirStore};
 use super::*;
+use crate::name::UsualFolders;
+use crate::store::Mailstore;
 
 /// Logs in for the first time, and returns all names and those that are subscribed to.
 async fn first_login(mail: &Path, data: &Path) -> (Vec<String>, Vec<String>) {
@@ -24,6 +32,35 @@ async fn the_first_login_makes_the_usual_folders() {
     let (names, subscribed) = first_login(mail.path(), data.path()).await;
     assert_eq!(names, ["INBOX", "Drafts", "Junk", "Sent", "Trash"]);
     assert_eq!(subscribed, ["INBOX", "(Archive)", "Drafts", "Junk", "Sent", "Trash"]);
+}
+
+/// Decision 24: configured names, with the uses of the usual ones.
+#[tokio::test]
+async fn the_first_login_makes_folders_with_configured_names() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = Arc::new(MaildirStore::open(mail.path(), open_ledger(data.path()), Box::new(|_| false)).unwrap());
+    let names = |special_use: SpecialUse| {
+        if special_use == SpecialUse::Sent { "Gesendet" } else { &special_use.attribute()[1..] }
+    };
+    store.name_usual_folders(UsualFolders::new(names).unwrap());
+    let find = Box::new(|_: &str| MailboxPath::parse("Maildir").ok());
+    let logins = MaildirLogins::new(Arc::clone(&store), find).with_usual_folders();
+    let world = World { account: logins.account("me").await.unwrap(), store };
+    let subscribed = world.names(true).await;
+    assert_eq!(subscribed, ["INBOX", "Archive", "Drafts", "Gesendet", "Junk", "Trash"]);
+    assert_eq!(
+        world.uses().await,
+        ["Archive \\Archive", "Drafts \\Drafts", "Gesendet \\Sent", "Junk \\Junk", "Trash \\Trash"]
+    );
+    // Not by its name any more.
+    world.account.create(&MailboxName::parse("Sent").unwrap(), None).await.unwrap();
+    assert!(!world.uses().await.contains(&"Sent \\Sent".to_owned()));
+    // Other names later: the folders stay.
+    world.store.name_usual_folders(UsualFolders::default());
+    let account = logins.account("me").await.unwrap();
+    let world = World { account, store: Arc::clone(&world.store) };
+    assert_eq!(world.names(false).await.len(), 7);
+    assert!(world.uses().await.contains(&"Gesendet \\Sent".to_owned()));
 }
 
 #[tokio::test]
@@ -77,4 +114,19 @@ async fn the_usual_folders_are_there_after_a_cut_at_any_call() {
             );
         }
     }
+}
+
+/// Mail for a new user asks what is pending.
+#[tokio::test]
+async fn an_account_costs_the_same_however_many_there_are() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let world = World::open(mail.path(), data.path()).await;
+    let mut applied = Vec::new();
+    for number in 0..60 {
+        let (store, before) = (Arc::clone(&world.store), world.store.ledger().applied_entries());
+        let inbox = MailboxPath::parse(&format!("user{number}/Maildir")).unwrap();
+        assert!(tokio::task::spawn_blocking(move || store.make_inbox(&inbox)).await.unwrap().is_some());
+        applied.push(world.store.ledger().applied_entries() - before);
+    }
+    assert!(applied[59] <= applied[9], "{applied:?}");
 }

@@ -14,6 +14,7 @@ use super::MaildirAccount;
 use super::change_queue::refusal;
 use super::copies::copy;
 use super::core::MailboxCore;
+use super::file_work::FileWork;
 use super::mailbox::lock;
 use super::names::folder_of;
 use super::pending::{PendingFolder, finish_folders, folder_is_done, move_folder};
@@ -117,6 +118,7 @@ impl<'a> FolderChanges<'a> {
         let owner = account.owner.get().ok_or(MailstoreError::NoMailbox)?;
         let id = account.id_of(&mut lock(&account.mailboxes), owner, name.clone(), path);
         let core = Arc::clone(account.mailbox(id)?.core());
+        account.shared.moved_paths.take(lock(&core.path).as_str());
         core.make(core.reader().ok().as_ref(), &mut Oddities::default(), special_use)?;
         self.found.insert(name.clone(), id);
         Ok(id)
@@ -140,6 +142,7 @@ impl<'a> FolderChanges<'a> {
             }
             core.is_spent.store(true, Ordering::Relaxed);
             core.is_deleted.store(true, Ordering::Relaxed);
+            account.shared.moved_paths.leave(lock(&core.path).as_str());
             *lock(&core.state) = None;
             account.shared.ledger.unfollow(id);
         }
@@ -164,7 +167,7 @@ impl<'a> FolderChanges<'a> {
             inbox.now().ok_or(MailstoreError::NoMailbox)?
         };
         let uids: Vec<Uid> = now.messages.iter().filter_map(|message| Uid::new(message.uid)).collect();
-        copy(inbox, &to, &uids, true).map(drop)
+        copy((inbox, &to), &uids, true, &FileWork::patient()).map(drop)
     }
 
     /// The mailbox with this name and those below it.
@@ -228,6 +231,11 @@ impl<'a> FolderChanges<'a> {
                 known.pending.insert(step.core.id, PendingFolder::new(lsn, step.from.clone(), Some(step.to.clone())));
             }
         }
+        let paths = &account.shared.moved_paths;
+        for step in moves {
+            paths.leave(step.from.as_str());
+            paths.take(step.to.as_str());
+        }
         let Err((error, is_undone)) = move_all(account, moves) else {
             match account.shared.root.sync_dir(&account.inbox) {
                 Ok(()) => moves.iter().for_each(|step| folder_is_done(account, step.core.id, lsn)),
@@ -248,6 +256,7 @@ impl<'a> FolderChanges<'a> {
         {
             let mut known = lock(&account.mailboxes);
             moves.iter().for_each(|step| step.rename((&step.name, &step.before), &mut known.ids));
+            moves.iter().for_each(|step| paths.take(step.from.as_str()));
         }
         moves.iter().for_each(|step| folder_is_done(account, step.core.id, lsn));
         Err(refused)
@@ -297,7 +306,8 @@ impl<'a> FolderChanges<'a> {
     ) -> Result<Option<MailboxFields>, MailstoreError> {
         // It keeps its use under another name; without one it takes that of the new name, if that is free.
         let free = |wanted: &SpecialUse| !uses.values().any(|taken| taken == wanted);
-        let special_use = uses.get(&MailboxId(core.id)).copied().or(SpecialUse::of_name(name).filter(free));
+        let implied = self.account.shared.usual_folders().special_use(name);
+        let special_use = uses.get(&MailboxId(core.id)).copied().or(implied.filter(free));
         let head = self.account.shared.ledger.head_without_tail(core.id).map_err(|error| refusal(&error))?;
         Ok(head.map(|head| MailboxFields {
             id: core.id,

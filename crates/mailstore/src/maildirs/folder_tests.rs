@@ -7,6 +7,7 @@ use posthaste_fsops::{Choice, Cut, Machine};
 use posthaste_maildir::{Maildir, Subdir};
 
 use super::copies_tests::{World, shown};
+use super::tests::check_counters;
 use crate::entry::{MailEntry, MailboxFields};
 use crate::error::MailstoreError;
 use crate::name::{MailboxName, SpecialUse};
@@ -16,6 +17,8 @@ use crate::store::{ListOptions, MailboxView};
 
 #[path = "first_login_tests.rs"]
 mod first_login;
+#[path = "missing_tests.rs"]
+mod missing;
 
 fn name(name: &str) -> MailboxName {
     MailboxName::parse(name).unwrap()
@@ -416,6 +419,7 @@ async fn folder_changes_hold_after_a_cut_at_any_call() {
             if last > 1 && names.iter().any(|name| name == "a") {
                 assert_eq!(world.select("a").await.exists(), 0, "{position}");
             }
+            check_counters(world.store.ledger(), &mail, machine.path());
         }
     }
 }

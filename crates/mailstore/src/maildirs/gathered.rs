@@ -20,6 +20,7 @@ use super::append::secs;
 use super::body::Layout;
 use super::copies::{CopiedFile, Copying, facts_of, not_written, open_maildir, write_tmp};
 use super::core::MailboxCore;
+use super::file_work::FileWork;
 use super::mailbox::lock;
 use super::names_out::begin_writing_names;
 use super::scan::now_secs;
@@ -133,7 +134,7 @@ impl GatheredMail {
 
     /// Makes all messages durable and visible in one batch. `adding` is locked, so that the mailbox keeps its name.
     /// Blocks.
-    pub fn store(mut self) -> Result<AppendedMessage, MailstoreError> {
+    pub fn store(mut self, work: &FileWork<AppendedMessage>) -> Result<AppendedMessage, MailstoreError> {
         let core = Arc::clone(&self.core);
         // One sync for all of them, and before anybody waits for the mailbox.
         if let Some(mount) = self.mount.take() {
@@ -148,15 +149,18 @@ impl GatheredMail {
             file.flags = named.fold(file.flags, MessageFlags::with);
         }
         copying.sync()?;
+        work.begin()?;
         // From here on they are not removed with it: the batch may be durable though its outcome is an error.
         let files = std::mem::take(&mut self.files);
         let first_uid = copying.append(&files, &keywords, false)?;
-        copying.place(&files, &keywords, first_uid);
-        begin_writing_names(&core);
         let count = u32::try_from(files.len()).map_err(|_| MailstoreError::Limit)?;
         let uid = Uid::new(first_uid).ok_or(MailstoreError::Limit)?;
         let uid_validity = Uid::new(core.uid_validity.load(Ordering::Relaxed)).ok_or(MailstoreError::NoMailbox)?;
-        Ok(AppendedMessage { uid_validity: UidValidity(uid_validity.0), uid, count })
+        let appended = AppendedMessage { uid_validity: UidValidity(uid_validity.0), uid, count };
+        work.is_durable(appended);
+        copying.place(&files, &keywords, first_uid);
+        begin_writing_names(&core);
+        Ok(appended)
     }
 }
 

@@ -6,6 +6,7 @@ use posthaste_fsops::{Choice, Cut, Faults, FsEvent, Machine, SyncScope};
 
 use super::*;
 use crate::flags::MessageFlags;
+use crate::maildirs::tests::check_counters;
 use crate::row::MessageSet;
 use crate::store::{AppendedMessage, MessageWriter, RowOptions};
 
@@ -182,6 +183,7 @@ fn several_messages_are_whole_after_a_cut_at_any_call() {
                 }
                 settle(&mail, 60 + look);
             }
+            check_counters(world.store.ledger(), &mail, machine.path());
         });
     }
 }

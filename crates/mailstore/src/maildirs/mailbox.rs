@@ -19,6 +19,7 @@ use super::body::{ended, wire_len};
 use super::change_queue::ChangeQueue;
 use super::core::{MailboxCore, unavailable};
 use super::file::MailFile;
+use super::file_work::FileTurns;
 use super::looks::{Looked, Looks};
 use super::names_out::begin_writing_names;
 use super::owner::Owner;
@@ -58,6 +59,7 @@ impl MaildirMailbox {
             name: Mutex::new(name),
             path: Mutex::new(path),
             reading,
+            files: FileTurns::default(),
             uid_validity: AtomicU32::new(0),
             recent_from: AtomicU32::new(1),
             is_recent_known: AtomicBool::new(false),

@@ -21,6 +21,7 @@ mod copies;
 mod copies_tests;
 mod core;
 mod file;
+mod file_work;
 mod first_login;
 mod folder_changes;
 #[cfg(test)]
@@ -34,6 +35,8 @@ mod listed;
 mod loaded;
 mod looks;
 mod mailbox;
+mod missing;
+mod moved_paths;
 mod names;
 mod names_out;
 mod opening;
@@ -64,7 +67,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use posthaste_intake::{Intake, MemoryBudget};
 use posthaste_maildir::{MailRoot, MailboxPath};
@@ -72,7 +75,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use self::account::MaildirAccount;
+use self::account::{LISTINGS_MAX, MaildirAccount};
 use self::append::MailAppender;
 pub use self::append::{FileWriter, ForgetMail, SettleFiles};
 pub use self::arrivals::MailArrivals;
@@ -84,6 +87,7 @@ use self::header_cache::{HEADER_CACHE_FILE, HeaderCache};
 use self::hot_dirs::HotDirs;
 use self::loaded::LoadedMailboxes;
 use self::mailbox::lock;
+use self::moved_paths::MovedPaths;
 pub use self::names::mailbox_of_folder;
 use self::owner::Owner;
 pub use self::quota::QuotaTable;
@@ -92,7 +96,7 @@ use self::read_turns::ReadTurns;
 pub use self::verify::{Finding, FindingKind, SpoolLook, Verified, VerifiedPlaces, VerifyError, verify_mailboxes};
 use crate::error::MailstoreError;
 use crate::ledger::{GrownMailboxes, MailLedger, MailLedgerError};
-use crate::name::MailboxName;
+use crate::name::{MailboxName, UsualFolders};
 use crate::store::{Asked, MailAccount, Mailstore};
 
 /// Finds the Maildir of a login: its path below the root of all mail.
@@ -129,11 +133,19 @@ struct Shared {
     hot_dirs: Arc<HotDirs>,
     /// Turns of threads that read messages of all mailboxes.
     read_turns: Arc<Semaphore>,
+    /// Folders of new accounts.
+    usual_folders: RwLock<Arc<UsualFolders>>,
+    moved_paths: MovedPaths,
     /// Accounts by path of their INBOX; `None` until needed.
     account_ids: Mutex<Option<HashMap<String, u32>>>,
 }
 
 impl Shared {
+    /// Names of the folders that the first login makes.
+    fn usual_folders(&self) -> Arc<UsualFolders> {
+        Arc::clone(&self.usual_folders.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// The account of an INBOX, if it is in the ledger. Blocks.
     fn owner(&self, inbox: &MailboxPath) -> Result<Option<u32>, MailLedgerError> {
         let mut ids = lock(&self.account_ids);
@@ -203,6 +215,8 @@ impl MaildirStore {
             header_cache,
             hot_dirs: HotDirs::new(root_path),
             read_turns: ReadTurns::of_all(),
+            usual_folders: RwLock::default(),
+            moved_paths: MovedPaths::default(),
             account_ids,
         });
         tokio::spawn(tell_sessions(grown, Arc::downgrade(&shared)));
@@ -211,9 +225,16 @@ impl MaildirStore {
     }
 
     /// Enables APPEND: `intake` makes messages durable, and `writer` makes their files in the Maildirs. They share the
-    /// memory of arriving mail.
+    /// memory of arriving mail. Blocks for a sync of the spool.
     pub fn open_for_append(&self, intake: Intake, writer: FileWriter, memory: MemoryBudget) {
+        // The first mail waits only briefly for its mailbox. A spool that accepts nothing now refuses that mail, too.
+        let _ = self.ledger().check_open();
         self.shared.appender.open(intake, writer, memory);
+    }
+
+    /// Sets the names of the folders that first logins make. Existing folders stay.
+    pub fn name_usual_folders(&self, folders: UsualFolders) {
+        *self.shared.usual_folders.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(folders);
     }
 
     /// The ledger of its UIDs and flags.
@@ -226,8 +247,19 @@ impl MaildirStore {
         let account = accounts.entry(inbox.clone()).or_insert_with(|| {
             let (shared, inbox) = (Arc::clone(&self.shared), inbox.clone());
             let (owner, mailboxes, folders) = (OnceLock::new(), Mutex::default(), Mutex::default());
-            let is_set_up = AtomicBool::new(false);
-            Arc::new_cyclic(|me| MaildirAccount { me: me.clone(), shared, inbox, owner, mailboxes, folders, is_set_up })
+            let (is_set_up, listing) = (AtomicBool::new(false), file_work::turns(LISTINGS_MAX));
+            let renaming = file_work::turns(1);
+            Arc::new_cyclic(|me| MaildirAccount {
+                me: me.clone(),
+                shared,
+                inbox,
+                owner,
+                mailboxes,
+                folders,
+                is_set_up,
+                listing,
+                renaming,
+            })
         });
         Arc::clone(account)
     }
@@ -308,7 +340,7 @@ impl MaildirLogins {
         Self { store, find, has_usual_folders: false }
     }
 
-    /// An account without folders gets the usual ones at its first login: Drafts, Sent, Junk, Trash and Archive.
+    /// An account without folders gets the usual ones at its first login.
     #[must_use]
     pub fn with_usual_folders(mut self) -> Self {
         self.has_usual_folders = true;

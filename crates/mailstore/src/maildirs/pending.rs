@@ -80,6 +80,11 @@ impl PendingFolders {
         !self.by_id.is_empty() && self.tried.is_none_or(|tried| tried.elapsed() >= TRY_EVERY)
     }
 
+    /// True while a mailbox's directory is to be renamed or removed.
+    pub fn has(&self, mailbox: MailboxId) -> bool {
+        self.by_id.contains_key(&mailbox.0)
+    }
+
     /// True for a path whose directory is being removed, or does not exist yet.
     pub fn hides(&self, path: &MailboxPath) -> bool {
         self.by_id.values().any(|folder| folder.from == *path || folder.to.as_ref() == Some(path))

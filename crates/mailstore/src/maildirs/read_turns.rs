@@ -43,11 +43,21 @@ impl ReadTurns {
         &self,
         read: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, MailstoreError> {
+        self.read_with(|| (), move |()| read()).await
+    }
+
+    /// Like [`read`](Self::read), with memory from this thread's allocator. Those who wait for a turn have none.
+    pub async fn read_with<B: Send + 'static, T: Send + 'static>(
+        &self,
+        prepare: impl FnOnce() -> B,
+        read: impl FnOnce(B) -> T + Send + 'static,
+    ) -> Result<T, MailstoreError> {
         let of_mailbox = Arc::clone(&self.of_mailbox).acquire_owned().await.expect("it is never closed");
         let of_all = self.of_all.acquire().await.expect("it is never closed");
+        let prepared = prepare();
         let mut reading = spawn_blocking(move || {
             let _of_mailbox = of_mailbox;
-            read()
+            read(prepared)
         });
         let done = match timeout(READ_PATIENCE, &mut reading).await {
             Ok(done) => done,
@@ -125,6 +135,31 @@ mod tests {
         }
         reads.join_all().await;
         assert!(most.load(Ordering::SeqCst) <= MAILBOX_READS_MAX, "{most:?}");
+    }
+
+    /// Sessions of a disk that hangs would hold a piece of a message each.
+    #[tokio::test]
+    async fn those_who_wait_for_a_turn_have_no_buffer() {
+        let turns = ReadTurns::of_mailbox(&ReadTurns::of_all());
+        let (hangs, disk) = channel::<()>();
+        let (disk, prepared) = (Arc::new(Mutex::new(disk)), Arc::new(AtomicUsize::new(0)));
+        let mut reads = JoinSet::new();
+        for _ in 0..20 {
+            let (turns, disk, prepared) = (turns.clone(), Arc::clone(&disk), Arc::clone(&prepared));
+            reads.spawn(async move {
+                let prepare = || prepared.fetch_add(1, Ordering::SeqCst);
+                let _ = turns.read_with(prepare, move |_| disk.lock().unwrap().recv()).await;
+            });
+        }
+        // Each of them has begun then.
+        while prepared.load(Ordering::SeqCst) < MAILBOX_READS_MAX {
+            yield_now().await;
+        }
+        yield_now().await;
+        assert_eq!(prepared.load(Ordering::SeqCst), MAILBOX_READS_MAX);
+        drop(hangs);
+        while reads.join_next().await.is_some() {}
+        assert_eq!(prepared.load(Ordering::SeqCst), 20);
     }
 
     #[tokio::test(start_paused = true)]

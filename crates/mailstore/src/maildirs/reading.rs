@@ -15,7 +15,7 @@ use super::file::MailFile;
 use super::header_cache::HeaderReader;
 use super::mailbox::lock;
 use super::scan::Oddities;
-use crate::entry::MailEntry;
+use crate::entry::{MailEntry, WireSize};
 use crate::error::MailstoreError;
 use crate::mail_body::{MailBody, first_fields, first_kept};
 use crate::message_list::Message;
@@ -134,7 +134,7 @@ impl MailboxCore {
     /// A message was read, and has these sizes on the disk and on the wire. If others were recorded, the next look
     /// records them: a name can say anything, and a file may have been too long or unreadable when it came.
     pub fn found_size(&self, message: &Message<Arc<MailFile>>, disk_size: u64, wire_size: u64) {
-        if u64::from(message.wire_size) != wire_size {
+        if message.wire_size != WireSize::of(wire_size) {
             lock(&self.sizes).insert(message.uid, (disk_size, wire_size));
         }
     }
@@ -145,8 +145,8 @@ impl MailboxCore {
         let Some(now) = self.now().filter(|_| !found.is_empty()) else { return };
         let entry = |(uid, (disk_size, wire_size)): (u32, (u64, u64))| {
             let message = now.find(Uid::new(uid)?)?;
-            let wire = u32::try_from(wire_size).ok().filter(|wire| *wire != message.wire_size)?;
-            let line_feeds = wire_size.checked_sub(disk_size)? as u32;
+            let wire = Some(WireSize::of(wire_size)).filter(|wire| *wire != message.wire_size)?;
+            let line_feeds = u32::try_from(wire_size.checked_sub(disk_size)?).ok()?;
             Some(MailEntry::Size { mailbox: self.id, uid, wire_size: wire, line_feeds })
         };
         let entries: Vec<MailEntry> = found.into_iter().filter_map(entry).take(SIZES_MAX).collect();

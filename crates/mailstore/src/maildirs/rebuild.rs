@@ -260,7 +260,8 @@ impl Numbering {
 /// True if a file has the size of a message in the rows, as far as known.
 fn is_of(stored: Option<&StoredMessage>, file: &MailFile) -> bool {
     let Some(StoredMessage { fixed, name: Some(_), .. }) = stored else { return true };
-    fixed.wire_size == 0 || file.disk_size() == Some(u64::from(fixed.wire_size.saturating_sub(fixed.line_feeds)))
+    let expected = fixed.wire_size.known().map(|wire_size| wire_size.saturating_sub(fixed.line_feeds.into()));
+    expected.is_none() || file.disk_size() == expected
 }
 
 /// Flags and dates from the rows, sizes and place of the file.

@@ -78,6 +78,7 @@ mod tests {
     use std::fs;
     use std::time::{Duration, SystemTime};
 
+    use super::super::mailbox::lock;
     use super::super::state::Messages;
     use super::super::tests::{Place, uids};
     use crate::flags::MessageFlags;
@@ -112,5 +113,27 @@ mod tests {
         let reopened = place.settled_look().await;
         assert_eq!((uids(&reopened), flags(&reopened)), (uids(&messages), flags(&messages)));
         assert_eq!(place.read(&reopened, 1).await.unwrap(), b"a\x80\r\n");
+    }
+    /// Its inode may have been another file's when the message was listed: ext4 gives it to the next file at once.
+    #[tokio::test]
+    async fn a_file_too_new_to_tell_is_another_message() {
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(5);
+        let later = SystemTime::now() + Duration::from_secs(3600);
+        let tick = Duration::from_millis(20);
+        // The time of its octets, and of the listing after it was made.
+        for (modified, listed_after, expected) in
+            [(long_ago, 3 * tick, 1), (long_ago, tick / 2, 2), (long_ago, Duration::ZERO, 2), (later, 3 * tick, 2)]
+        {
+            let mut place = Place::new();
+            fs::write(place.path("cur/1.a:2,"), "a").unwrap();
+            let file = fs::File::options().write(true).open(place.path("cur/1.a:2,")).unwrap();
+            file.set_modified(modified).unwrap();
+            assert_eq!(uids(&place.settled_look().await), [1]);
+            let made = file.metadata().unwrap().created().unwrap();
+            let core = place.mailbox().core();
+            lock(&core.looks).known.as_mut().unwrap().listed_at = Some(made + listed_after);
+            fs::rename(place.path("cur/1.a:2,"), place.path("cur/other:2,")).unwrap();
+            assert_eq!(uids(&place.settled_look().await), [expected], "{modified:?}, listed {listed_after:?} after");
+        }
     }
 }

@@ -16,7 +16,7 @@ use super::listed::{Candidate, Listed, Others};
 use super::mailbox::MESSAGE_BYTES_MAX;
 use super::rekeyed::take_rekeyed;
 use super::state::{LookedAt, MailboxState, Messages};
-use crate::entry::{FOUND_MAX, GoneReason, MailEntry, MessageFacts, StateGroup};
+use crate::entry::{FOUND_MAX, GoneReason, MailEntry, MessageFacts, StateGroup, WireSize};
 use crate::ledger::{MailLedger, MailLedgerError};
 use crate::message_list::Message;
 use crate::row::NumberRange;
@@ -388,9 +388,9 @@ pub(super) fn facts_of(reader: &MaildirReader, file: &MailFile, keywords: &Mailb
             let _ = wire_len(&opened, facts.size, file);
         }
     }
-    let sizes =
-        file.wire_size().and_then(|wire| Some((u32::try_from(wire).ok()?, wire.checked_sub(file.disk_size()?)?)));
-    let (wire_size, line_feeds) = sizes.map_or((0, 0), |(wire, line_feeds)| (wire, line_feeds as u32));
+    let line_feeds = |wire: u64| u32::try_from(wire.checked_sub(file.disk_size()?)?).ok();
+    let sizes = file.wire_size().and_then(|wire| Some((WireSize::of(wire), line_feeds(wire)?)));
+    let (wire_size, line_feeds) = sizes.unwrap_or_default();
     let place = if file.is_new() { flag_bits::IN_NEW } else { 0 };
     MessageFacts {
         flags: keywords.flags_of(&file.name).0 | place,

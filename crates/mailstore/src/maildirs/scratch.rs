@@ -75,6 +75,13 @@ impl NewKeywords {
         new
     }
 
+    /// Like [`of`](Self::of), for some of the operations of `self`: the bits that only others need are free again.
+    /// `known`: as there.
+    pub fn only_of<'a>(self, operations: impl Iterator<Item = &'a Operation>, known: MailboxKeywords) -> Self {
+        let bit_of = |name: &str| self.named.iter().find(|(_, named)| named.eq_ignore_ascii_case(name));
+        Self::of(operations, known, |name| bit_of(name).map(|(bit, _)| *bit))
+    }
+
     /// Assigns bits to these names, as long as there are free ones.
     pub fn with<'a>(
         names: impl Iterator<Item = &'a str>,

@@ -8,7 +8,7 @@ use posthaste_maildir::Subdir;
 
 use super::file::{MailFile, name_with_letters};
 use super::keywords::{MailboxKeywords, letters_text};
-use crate::entry::{BodyPlace, GoneReason, MailEntry, MessageFacts, NewMessage};
+use crate::entry::{BodyPlace, GoneReason, MailEntry, MessageFacts, NewMessage, WireSize};
 use crate::flags::MessageFlags;
 use crate::ledger::{MailLedger, StoredMailbox, StoredMessage};
 use crate::message_list::Message;
@@ -214,9 +214,9 @@ fn subdir(flags: u64) -> Subdir {
     if flags & flag_bits::IN_NEW != 0 { Subdir::New } else { Subdir::Cur }
 }
 
-/// Sizes on disk and on the wire; 0 octets on the wire: unknown.
-fn sizes(wire_size: u32, line_feeds: u32) -> Option<(u64, u64)> {
-    (wire_size > 0).then(|| (u64::from(wire_size.saturating_sub(line_feeds)), u64::from(wire_size)))
+/// Sizes on disk and on the wire, if they are known.
+fn sizes(wire_size: WireSize, line_feeds: u32) -> Option<(u64, u64)> {
+    wire_size.known().map(|wire_size| (wire_size.saturating_sub(line_feeds.into()), wire_size))
 }
 
 fn found_file(facts: &MessageFacts, name: &Bytes, looked_at: &LookedAt) -> Option<Arc<MailFile>> {
@@ -229,9 +229,8 @@ fn found_file(facts: &MessageFacts, name: &Bytes, looked_at: &LookedAt) -> Optio
 }
 
 /// `None`: mail of an unknown opening.
-fn own_file(body: (u64, u16), wire_size: u32, ledger: &MailLedger) -> Option<Arc<MailFile>> {
-    let wire_size = Some(u64::from(wire_size)).filter(|size| *size > 0);
-    Some(Arc::new(MailFile::of_delivery(body, ledger.nonce_of(body.0)?, wire_size)))
+fn own_file(body: (u64, u16), wire_size: WireSize, ledger: &MailLedger) -> Option<Arc<MailFile>> {
+    Some(Arc::new(MailFile::of_delivery(body, ledger.nonce_of(body.0)?, wire_size.known())))
 }
 
 /// `None`: like [`loaded`].

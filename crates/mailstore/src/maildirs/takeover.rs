@@ -220,7 +220,7 @@ impl Takeover<'_> {
     }
 
     fn special_use_now(&self) -> Result<Option<SpecialUse>, MailLedgerError> {
-        let Some(usual) = self.special_use.or(SpecialUse::of_name(self.name)) else { return Ok(None) };
+        let Some(usual) = self.special_use else { return Ok(None) };
         let is_taken =
             self.ledger.special_uses(self.owner.id)?.into_values().any(|special_use| special_use == Some(usual));
         Ok(Some(usual).filter(|_| !is_taken))

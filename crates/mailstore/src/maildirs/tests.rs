@@ -15,6 +15,7 @@ use posthaste_spool::{Config, FileSpool, OpenError};
 use self::takeover::dovecots;
 use super::mailbox::{MaildirMailbox, lock};
 use super::state::Messages;
+use super::verify::{FindingKind, SpoolLook, VerifiedPlaces, verify_mailboxes};
 use super::{MaildirLogins, MaildirStore};
 use crate::error::MailstoreError;
 use crate::ledger::MailLedger;
@@ -52,6 +53,16 @@ pub(super) fn open_ledger(dir: &Path) -> Arc<MailLedger> {
     let config = Config { ring, keeper: false, free_bytes_min: 0, free_inodes_min: 0, ..Config::default() };
     let spool = open_spool(dir, &config);
     Arc::new(MailLedger::open(spool, &[], &dir.join("mailstore"), "mx", 7).unwrap().0)
+}
+
+/// Scenario 21 and an invariant of all cuts: no UID comes twice, and counters, those of quotas too, are sums of rows.
+pub(super) fn check_counters(ledger: &MailLedger, mail: &Path, data: &Path) {
+    ledger.commit().unwrap();
+    let places = VerifiedPlaces { table: &data.join("mailstore"), mail, look: &|| Ok(SpoolLook::default()) };
+    let mut findings = verify_mailboxes(&places, None, None).unwrap().unwrap().findings;
+    let is_wrong = |kind| matches!(kind, FindingKind::Checksum | FindingKind::Uids | FindingKind::Counters);
+    findings.retain(|finding| is_wrong(finding.kind));
+    assert_eq!(findings, []);
 }
 
 /// The INBOX of the Maildir in `mail`, as the ledger in `data` has it.

@@ -9,12 +9,12 @@ use super::heads::{count, is_deleted, is_unseen, stored_head};
 use super::lookups::Lookups;
 use super::row_set::RowSet;
 use super::values::{
-    AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow, PendingRow, key_of, key_of_gone, key_of_octets,
-    key_of_two,
+    AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow, PendingRow, key_of, key_of_octets, key_of_two,
 };
 use super::{MetaError, RowChanges, StoreNumbers, TableName, TableReader, rows_of};
 use crate::entry::{
     AccountFields, BodyKind, BodyPlace, GoneReason, MailEntry, MailboxFields, MessageFacts, NewMessage, StateGroup,
+    WireSize,
 };
 use crate::name::MailboxName;
 use crate::row::NumberRange;
@@ -366,10 +366,10 @@ impl<'a> Applier<'a> {
         let named = if name.is_some() { flag_bits::NAMED } else { 0 };
         let flags = flags & !flag_bits::NAMED | named;
         (head.next_uid, head.exists) = (uid + 1, head.exists + 1);
-        head.bytes += u64::from(wire_size);
+        head.bytes += wire_size.counted();
         count(head, 0, flags, true);
         let account = head.account;
-        self.counted(account, u64::from(wire_size), true)?;
+        self.counted(account, wire_size.counted(), true)?;
         let reader = self.reader;
         self.fixed_rows(mailbox).push(reader, fixed)?;
         self.state_rows(mailbox).push(reader, StateMessage { uid, flags, modseq: lsn, letters: 0 })?;
@@ -380,19 +380,19 @@ impl<'a> Applier<'a> {
     }
 
     /// Other sizes of a message.
-    fn size(&mut self, (mailbox, uid): (u32, u32), wire_size: u32, line_feeds: u32) -> Result<(), MetaError> {
+    fn size(&mut self, (mailbox, uid): (u32, u32), wire_size: WireSize, line_feeds: u32) -> Result<(), MetaError> {
         let (reader, mut before) = (self.reader, None);
         self.fixed_rows(mailbox).change(reader, NumberRange { first: uid, last: uid }, |message| {
-            before = Some(message.wire_size);
+            before = Some(message.wire_size.counted());
             (message.wire_size, message.line_feeds) = (wire_size, line_feeds);
             true
         })?;
         let Some(before) = before else { return Ok(()) };
         let head = self.head(mailbox)?;
-        head.bytes = head.bytes.saturating_sub(before.into()) + u64::from(wire_size);
+        head.bytes = head.bytes.saturating_sub(before) + wire_size.counted();
         let account = head.account;
-        self.counted(account, before.into(), false)?;
-        self.counted(account, wire_size.into(), true)
+        self.counted(account, before, false)?;
+        self.counted(account, wire_size.counted(), true)
     }
 
     /// The stored name of a message's file.
@@ -462,7 +462,7 @@ impl<'a> Applier<'a> {
         let head = self.head(mailbox)?;
         head.next_uid = head.next_uid.max(range.last.saturating_add(1));
         head.exists = head.exists.saturating_sub(removed.len() as u32);
-        head.bytes = head.bytes.saturating_sub(removed.iter().map(|message| u64::from(message.wire_size)).sum());
+        head.bytes = head.bytes.saturating_sub(removed.iter().map(|message| message.wire_size.counted()).sum());
         flags.into_iter().for_each(|flags| {
             head.unseen = head.unseen.saturating_sub(u32::from(is_unseen(flags)));
             head.deleted = head.deleted.saturating_sub(u32::from(is_deleted(flags)));
@@ -471,7 +471,7 @@ impl<'a> Applier<'a> {
         // Whoever removed the files himself leaves none behind.
         let leaves_files = matches!(reason, GoneReason::Expunged | GoneReason::Moved);
         for message in removed {
-            self.counted(account, message.wire_size.into(), false)?;
+            self.counted(account, message.wire_size.counted(), false)?;
             let key = key_of_two(mailbox, message.uid);
             if leaves_files {
                 let name = self.name_of(&key)?;
@@ -486,8 +486,7 @@ impl<'a> Applier<'a> {
             }
         }
         let row = GoneRow { last: range.last, when, reason };
-        self.changes.put(TableName::Gone, &key_of_gone(mailbox, lsn, range.first), row.encode());
-        Ok(())
+        self.put_gone(mailbox, (lsn, range.first), row)
     }
 }
 

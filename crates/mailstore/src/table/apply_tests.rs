@@ -58,7 +58,7 @@ fn check_counters(table: &MetaTable, rows: &BTreeMap<u32, (FixedMessage, StateMe
     let head = head(table);
     let count = |with: fn(u64) -> bool| rows.values().filter(|(_, state)| with(state.flags)).count() as u32;
     assert_eq!((head.exists, head.unseen, head.deleted), (rows.len() as u32, count(is_unseen), count(is_deleted)));
-    let bytes: u64 = rows.values().map(|(fixed, _)| u64::from(fixed.wire_size)).sum();
+    let bytes: u64 = rows.values().map(|(fixed, _)| fixed.wire_size.counted()).sum();
     assert_eq!(head.bytes, bytes);
     let reader = table.reader().unwrap();
     let account = AccountRow::decode(&reader.get(TableName::Accounts, &key_of(1)).unwrap().unwrap()).unwrap();
@@ -67,24 +67,52 @@ fn check_counters(table: &MetaTable, rows: &BTreeMap<u32, (FixedMessage, StateMe
     assert_eq!(names.len(), rows.len());
 }
 
+/// Expunges of years take no more room than those of some weeks.
+#[test]
+fn the_newest_ranges_of_expunged_messages_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = MetaTable::open(dir.path()).unwrap();
+    made(&table);
+    let gone = |lsn: u64| {
+        let set = vec![NumberRange { first: lsn as u32, last: lsn as u32 }];
+        (lsn, MailEntry::Gone { mailbox: MAILBOX, set, reason: GoneReason::Missing, when: 5 })
+    };
+    let kept = || {
+        let rows = rows_of(&table.reader().unwrap(), &RowChanges::default(), TableName::Gone, &key_of(MAILBOX));
+        rows.unwrap().into_keys().map(|key| super::super::values::modseq_and_uid(&key).unwrap().0).collect::<Vec<_>>()
+    };
+    for lsn in (10..1000).step_by(3) {
+        commit(&table, &[gone(lsn), gone(lsn + 1), gone(lsn + 2)]);
+        let (kept, from) = (kept(), head(&table).gone_from);
+        assert!(kept.len() <= 80, "{} ranges", kept.len());
+        // All later ones are known.
+        assert_eq!(kept, (from.max(9) + 1..=lsn + 2).collect::<Vec<_>>());
+    }
+    assert!(head(&table).gone_from > 900);
+}
+
 #[derive(Debug, Clone)]
 enum Change {
-    Found(Vec<(u64, u32)>),
+    Found(Vec<(u64, WireSize)>),
     State(u32, u32, u64),
     Gone(u32, u32),
-    Size(u32, u32),
+    Size(u32, WireSize),
     Commit,
     Again,
+}
+
+fn size() -> impl Strategy<Value = WireSize> {
+    prop_oneof![8 => any::<u32>().prop_map(WireSize::of_stored), 1 => Just(WireSize::of(0)), 1 => Just(WireSize::UNKNOWN)]
 }
 
 fn change() -> impl Strategy<Value = Change> {
     let uids = (1u32..900, 0u32..300);
     prop_oneof![
-        3 => prop::collection::vec((0u64..32, any::<u32>()), 1..300).prop_map(Change::Found),
+        3 => prop::collection::vec((0u64..32, size()), 1..300).prop_map(Change::Found),
         2 => (uids.clone(), any::<u64>()).prop_map(|((first, more), flags)| Change::State(first, first + more, flags)),
         2 => (1u32..900, 0u32..4).prop_map(|(first, more)| Change::State(first, first + more, 1 << 63)),
         2 => uids.prop_map(|(first, more)| Change::Gone(first, first + more)),
-        2 => (1u32..900, any::<u32>()).prop_map(|(uid, size)| Change::Size(uid, size)),
+        2 => (1u32..900, size()).prop_map(|(uid, size)| Change::Size(uid, size)),
         1 => Just(Change::Commit),
         1 => Just(Change::Again),
     ]
@@ -194,6 +222,7 @@ fn plausible(random: &mut Random) -> MessageFacts {
     let internal_date = 1_760_000_000 + random.below(30_000_000) as u32;
     let flags = u64::from(random.below(2) == 0) | if random.below(33) == 0 { 1 << 10 } else { 0 };
     let line_feeds = wire_size / (40 + random.below(30) as u32);
+    let wire_size = WireSize::of(wire_size.into());
     MessageFacts { flags, internal_date, save_date: internal_date + random.below(3) as u32, wire_size, line_feeds }
 }
 

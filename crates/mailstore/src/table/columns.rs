@@ -6,7 +6,7 @@
 use bytes::BufMut;
 use posthaste_spool::Fields;
 
-use crate::entry::BodyKind;
+use crate::entry::{BodyKind, WireSize};
 
 /// A row with its checksum is at most this long: with its key it fills a page of the table.
 pub(crate) const ROW_BYTES_MAX: usize = 3950;
@@ -33,7 +33,7 @@ pub struct FixedMessage {
     /// UID.
     pub uid: u32,
     /// RFC822.SIZE.
-    pub wire_size: u32,
+    pub wire_size: WireSize,
     /// INTERNALDATE in seconds since 1970.
     pub internal_date: u32,
     /// Time of arrival in the mailbox, in seconds since 1970.
@@ -81,7 +81,7 @@ impl RowMessage for FixedMessage {
     fn value(&self, column: usize, first: u32) -> u64 {
         match column {
             0 => u64::from(self.uid.wrapping_sub(first)),
-            1 => self.wire_size.into(),
+            1 => self.wire_size.stored().into(),
             2 => self.internal_date.into(),
             3 => (i64::from(self.save_date) - i64::from(self.internal_date)) as u64,
             4 => self.lsn,
@@ -96,7 +96,7 @@ impl RowMessage for FixedMessage {
         let internal_date = u32::try_from(internal_date).ok()?;
         Some(Self {
             uid: first.checked_add(u32::try_from(uid).ok()?)?,
-            wire_size: u32::try_from(wire_size).ok()?,
+            wire_size: WireSize::of_stored(u32::try_from(wire_size).ok()?),
             internal_date,
             save_date: u32::try_from(i64::from(internal_date).checked_add(later as i64)?).ok()?,
             lsn,

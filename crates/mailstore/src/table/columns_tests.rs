@@ -9,7 +9,7 @@ fn fixed() -> impl Strategy<Value = Vec<FixedMessage>> {
     prop::collection::btree_map(1u32.., numbers, 1..60).prop_map(|all| {
         let message = |(uid, (wire_size, internal_date, save_date, lsn, target, line_feeds, kind))| FixedMessage {
             uid,
-            wire_size,
+            wire_size: WireSize::of_stored(wire_size),
             internal_date,
             save_date,
             lsn,

@@ -32,6 +32,13 @@ pub enum FileNote {
         /// A later batch is not done.
         lsn: u64,
     },
+    /// A mailbox has no directory, or has one again.
+    Missing {
+        /// The mailbox.
+        mailbox: u32,
+        /// As in [`MailboxHead`](super::MailboxHead).
+        day: u16,
+    },
     /// A listing has confirmed that a mailbox's directories match the rows. They do as long as the directories have
     /// these stamps.
     Listed {
@@ -68,6 +75,12 @@ impl Applier<'_> {
                 let done = |row: &[u8]| PendingRow::decode(row).is_none_or(|row| row.lsn <= lsn);
                 let done = rows.into_iter().filter(|(_, row)| done(row));
                 done.for_each(|(key, _)| self.changes.remove(TableName::Pending, &key));
+                Ok(())
+            }
+            FileNote::Missing { mailbox, day } => {
+                if self.has_head(mailbox)? {
+                    self.head(mailbox)?.missing_day = day;
+                }
                 Ok(())
             }
             FileNote::Listed { mailbox, stamps } => {

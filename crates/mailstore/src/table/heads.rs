@@ -48,7 +48,7 @@ fn rebuilt(reader: &TableReader, mailbox: u32, numbers: &StoreNumbers) -> Result
         has_lost |= row.is_none();
         for message in row.into_iter().flatten() {
             head.next_uid = head.next_uid.max(message.uid.saturating_add(1));
-            (head.exists, head.bytes) = (head.exists + 1, head.bytes + u64::from(message.wire_size));
+            (head.exists, head.bytes) = (head.exists + 1, head.bytes + message.wire_size.counted());
         }
         Ok(())
     })?;

@@ -9,6 +9,7 @@ mod changes;
 mod columns;
 mod file;
 mod file_note;
+mod gone_rows;
 mod heads;
 mod lookups;
 mod numbers;

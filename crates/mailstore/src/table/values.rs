@@ -4,7 +4,7 @@ use bytes::{BufMut, Bytes};
 use posthaste_spool::Fields;
 
 use super::numbers::StoreNumbers;
-use crate::entry::{GoneReason, put_octets};
+use crate::entry::{GoneReason, WireSize, put_octets};
 
 /// UIDs that a mailbox skips for each damage that may have hidden some: more than are assigned between two commits of
 /// the table.
@@ -43,6 +43,10 @@ pub struct MailboxHead {
     pub form: u8,
     /// As in [`MailboxFields`](crate::entry::MailboxFields).
     pub special_use: u8,
+    /// Days since 1970 when its directory was found missing; 0: it is there.
+    pub missing_day: u16,
+    /// Ranges of expunged messages, at most.
+    pub gone_ranges: u32,
     /// Directory below the mail directory.
     pub directory: Bytes,
 }
@@ -60,7 +64,9 @@ impl MailboxHead {
             out.put_i64_le(mtime_ns);
             out.put_u64_le(inode);
         }
-        out.put_slice(&[self.form, self.special_use, 0, 0]);
+        out.put_slice(&[self.form, self.special_use]);
+        out.put_u16_le(self.missing_day);
+        out.put_u32_le(self.gone_ranges);
         put_octets(&mut out, &self.directory);
         out
     }
@@ -97,10 +103,9 @@ impl MailboxHead {
             stamps: [(fields.u64()? as i64, fields.u64()?), (fields.u64()? as i64, fields.u64()?)],
             form: fields.u8()?,
             special_use: fields.u8()?,
-            directory: {
-                fields.u16().filter(|zero| *zero == 0)?;
-                octets(fields)?
-            },
+            missing_day: fields.u16()?,
+            gone_ranges: fields.u32()?,
+            directory: octets(fields)?,
         };
         fields.end()?;
         Some(head)
@@ -225,7 +230,7 @@ pub struct LeavingRow {
     /// The batch of the body, and its number there.
     pub body: (u64, u16),
     /// RFC822.SIZE.
-    pub wire_size: u32,
+    pub wire_size: WireSize,
     /// Line ends without CR in the file.
     pub line_feeds: u32,
     /// The file's name, if it does not follow from the body.
@@ -237,7 +242,7 @@ impl LeavingRow {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.body.0.to_le_bytes().to_vec();
         out.put_u16_le(self.body.1);
-        out.put_u32_le(self.wire_size);
+        out.put_u32_le(self.wire_size.stored());
         out.put_u32_le(self.line_feeds);
         put_octets(&mut out, self.name.as_deref().unwrap_or_default());
         out
@@ -247,7 +252,7 @@ impl LeavingRow {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(bytes);
         let body = (fields.u64()?, fields.u16()?);
-        let (wire_size, line_feeds) = (fields.u32()?, fields.u32()?);
+        let (wire_size, line_feeds) = (WireSize::of_stored(fields.u32()?), fields.u32()?);
         let name = Some(octets(&mut fields)?).filter(|name| !name.is_empty());
         fields.end()?;
         Some(Self { body, wire_size, line_feeds, name })
@@ -367,13 +372,15 @@ mod tests {
             stamps: [(13, 14), (15, 16)],
             form: 0,
             special_use: 2,
+            missing_day: 0x0201,
+            gone_ranges: 0x0403,
             directory: Bytes::from_static(b"me/Maildir"),
         };
         let bytes = head.encode();
         let at = |at: usize| u64::from(bytes[at]);
         let offsets = [0, 4, 8, 12, 16, 24, 32, 40, 44, 48, 52, 56, 64, 72, 80, 88];
         assert_eq!(offsets.map(at), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
-        assert_eq!((&bytes[96..102], &bytes[102..]), (&[0, 2, 0, 0, 10, 0][..], &b"me/Maildir"[..]));
+        assert_eq!((&bytes[96..106], &bytes[106..]), (&[0, 2, 1, 2, 3, 4, 0, 0, 10, 0][..], &b"me/Maildir"[..]));
         assert_eq!(MailboxHead::decode(&bytes), Some(head));
         for len in 0..bytes.len() {
             assert_eq!(MailboxHead::decode(&bytes[..len]), None);
@@ -391,7 +398,7 @@ mod tests {
         let gone = GoneRow { last: 7, when: 8, reason: GoneReason::Missing };
         assert_eq!(GoneRow::decode(&gone.encode()), Some(gone));
         for name in [None, Some(Bytes::from_static(b"1.a:2,S"))] {
-            let leaving = LeavingRow { body: (1 << 40, 3), wire_size: 4, line_feeds: 5, name };
+            let leaving = LeavingRow { body: (1 << 40, 3), wire_size: WireSize::of(4), line_feeds: 5, name };
             assert_eq!(LeavingRow::decode(&leaving.encode()), Some(leaving));
         }
         let opening = OpeningRow { nonce: 3, host: Bytes::from_static(b"mx") };

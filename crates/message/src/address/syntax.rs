@@ -2,9 +2,8 @@
 //! with the additions of RFC 6531.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::{AddressDomain, AddressError, DOMAIN_BYTES_MAX, LOCAL_PART_BYTES_MAX, PATH_BYTES_MAX};
+use super::domain::{AddressDomain, AddressError, DOMAIN_BYTES_MAX, LOCAL_PART_BYTES_MAX, PATH_BYTES_MAX};
 
 /// Finds the `>` that ends the path, ignoring those in a quoted local part.
 pub(super) fn split_brackets(text: &str) -> Result<(&str, &str), AddressError> {
@@ -92,7 +91,7 @@ pub(super) fn parse_domain(text: &str) -> Result<AddressDomain, AddressError> {
         return Err(AddressError::DomainTooLong);
     }
     match text.strip_prefix('[') {
-        Some(rest) => parse_literal(rest.strip_suffix(']').ok_or(AddressError::Literal)?),
+        Some(rest) => AddressDomain::parse_literal(rest.strip_suffix(']').ok_or(AddressError::Literal)?),
         None => check_name(text).map(|()| AddressDomain::Name(text.to_owned())),
     }
 }
@@ -119,20 +118,6 @@ fn check_name(name: &str) -> Result<(), AddressError> {
 
 fn is_u_label_char(c: char) -> bool {
     !c.is_ascii() && !c.is_control() && !c.is_whitespace()
-}
-
-pub(super) fn parse_literal(inner: &str) -> Result<AddressDomain, AddressError> {
-    if let Ok(ip) = inner.parse::<Ipv4Addr>() {
-        return Ok(AddressDomain::Ip(ip.into()));
-    }
-    let (tag, content) = inner.split_once(':').ok_or(AddressError::Literal)?;
-    if tag.eq_ignore_ascii_case("ipv6") {
-        return content.parse::<Ipv6Addr>().map(|ip| AddressDomain::Ip(ip.into())).map_err(|_| AddressError::Literal);
-    }
-    let tag_fits =
-        !tag.is_empty() && !tag.ends_with('-') && tag.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
-    let content_fits = !content.is_empty() && content.bytes().all(|b| matches!(b, 33..=90 | 94..=126));
-    if tag_fits && content_fits { Ok(AddressDomain::Literal(inner.to_owned())) } else { Err(AddressError::Literal) }
 }
 
 pub(super) fn write_local_part(f: &mut fmt::Formatter<'_>, local: &str) -> fmt::Result {

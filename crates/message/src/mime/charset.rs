@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use encoding_rs::{Encoding, GB18030, UTF_8, UTF_16BE, UTF_16LE};
 
 use super::charset_tables::TABLES;
-use super::guess::{count_utf8, guess, has_escapes, mixed};
+use super::guess::{by_statistics, count_utf8, has_escapes, mixed};
 use super::shifted;
 
 /// A character encoding.
@@ -260,6 +260,18 @@ fn utf32(bytes: &[u8]) -> String {
 
 fn ascii(bytes: &[u8]) -> Option<&str> {
     if bytes.is_ascii() { std::str::from_utf8(bytes).ok() } else { None }
+}
+
+/// Decodes unlabelled text: UTF-8 if valid, ISO-2022 by its escapes, else by statistics.
+pub(super) fn guess(bytes: &[u8]) -> Cow<'_, str> {
+    if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = bytes {
+        return Charset::UTF_16.decode(bytes);
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        return if has_escapes(bytes) { Charset::ISO_2022.decode_if(bytes, text) } else { Cow::Borrowed(text) };
+    }
+    by_statistics(bytes)
 }
 
 #[cfg(test)]

@@ -1,27 +1,17 @@
-//! Guesses the charset of unlabelled text: UTF-8 if valid, ISO-2022 by its escapes, else by statistics, if the result
-//! has words.
+//! Guesses the charset of unlabelled text that is not UTF-8: by statistics, if the result has words.
 
 use std::borrow::Cow;
 
 use chardetng::{EncodingDetector, Iso2022JpDetection, Utf8Detection};
 use encoding_rs::{Encoding, WINDOWS_1252};
 
-use super::charset::Charset;
-
 /// Octets used for a guess, from the first beyond ASCII.
 const GUESS_BYTES_MAX: usize = 64 << 10;
 /// Letters in words that make a guess credible.
 const LETTERS_MIN: usize = 3;
 
-/// Decodes unlabelled text: UTF-8 if valid, ISO-2022 by its escapes, else by statistics.
-pub(super) fn guess(bytes: &[u8]) -> Cow<'_, str> {
-    if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = bytes {
-        return Charset::UTF_16.decode(bytes);
-    }
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        return if has_escapes(bytes) { Charset::ISO_2022.decode_if(bytes, text) } else { Cow::Borrowed(text) };
-    }
+/// Decodes text that is not UTF-8 by statistics.
+pub(super) fn by_statistics(bytes: &[u8]) -> Cow<'_, str> {
     let (characters, others) = count_utf8(bytes);
     if characters >= others {
         return Cow::Owned(mixed(bytes));
@@ -153,7 +143,7 @@ fn is_latin(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::charset::decode_body;
+    use super::super::charset::{decode_body, guess};
     use super::*;
 
     fn check(charset: &str, text: &str) {

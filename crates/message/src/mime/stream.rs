@@ -1,7 +1,5 @@
 //! Streaming decoders of transfer encodings.
 
-use memchr::memchr;
-
 use super::transfer::{Encoding, base64_value, hex};
 
 /// Decodes a transfer encoding piece by piece, however the body is cut. Holds at most [`BLANKS_MAX`] octets.
@@ -161,16 +159,6 @@ impl Quoted {
             self.settle(out);
         }
     }
-}
-
-/// True if quoted-printable text equals its decoding.
-pub(super) fn is_plain(body: &[u8]) -> bool {
-    let has_blanks = |at: usize| {
-        let line = &body[..at];
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        line.last().is_some_and(|last| last.is_ascii_whitespace() && *last != b'\n')
-    };
-    memchr(b'=', body).is_none() && !memchr::memchr_iter(b'\n', body).any(has_blanks)
 }
 
 #[cfg(test)]

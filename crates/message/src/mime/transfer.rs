@@ -4,8 +4,6 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memmem};
 
-use super::stream::is_plain;
-
 /// A body's transfer encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Encoding {
@@ -230,6 +228,16 @@ fn uuencode(body: &[u8]) -> Option<Vec<u8>> {
         out.truncate(before + len);
     }
     Some(out)
+}
+
+/// True if quoted-printable text equals its decoding.
+pub(super) fn is_plain(body: &[u8]) -> bool {
+    let has_blanks = |at: usize| {
+        let line = &body[..at];
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        line.last().is_some_and(|last| last.is_ascii_whitespace() && *last != b'\n')
+    };
+    memchr(b'=', body).is_none() && !memchr::memchr_iter(b'\n', body).any(has_blanks)
 }
 
 #[cfg(test)]

@@ -9,12 +9,14 @@ use posthaste_mailstore::{
     BODY_READ_MAX, FlagUpdate, FlagUpdateMode, MailBody, MailboxName, MailboxView, MailstoreError, MessageFlags,
     MessageRow, MessageSet, NumberRange, RowOptions, SelectMode, Uid, UniqueIds,
 };
-use posthaste_net::{Connection, Grant, Peer, SessionEnd, SessionStream, Woken, after};
+use posthaste_net::{
+    Connection, ConnectionRefusal, Goodbye, Grant, Peer, Service, SessionEnd, SessionStream, Woken, after,
+};
 use posthaste_scram::{ScramFirst, ScramProof, ScramServer};
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use super::{Pop3Authenticator, Pop3Service, Pop3Timeouts};
+use super::service::{Pop3Authenticator, Pop3Service, Pop3Timeouts};
 use crate::session::{MarkedMessages, Pop3Credentials, Pop3Event, Pop3LoginRefusal, Pop3Machine, Pop3Refusal, Pop3Row};
 
 /// A session over its stream.
@@ -32,7 +34,28 @@ struct Conversation {
 /// Rows between yields to other tasks: a store in memory never waits by itself.
 const ROWS_BEFORE_YIELD: u32 = 64;
 
-pub(super) async fn serve<A: Pop3Authenticator>(service: &Pop3Service<A>, connection: Connection) {
+impl<A: Pop3Authenticator> Service for Pop3Service<A> {
+    async fn serve(&self, connection: Connection) {
+        serve(self, connection).await;
+    }
+
+    fn refuse(&self, _: &Peer, why: &ConnectionRefusal) -> Goodbye {
+        // Under implicit TLS the client could not read it.
+        if self.implicit_tls { Goodbye::default() } else { goodbye_to(why) }
+    }
+}
+
+/// Sends no goodbye to an invalid proxy, or to a proxy that does not name its client.
+fn goodbye_to(why: &ConnectionRefusal) -> Goodbye {
+    let line: &[u8] = match why {
+        ConnectionRefusal::NotAProxy | ConnectionRefusal::Proxy(_) => return Goodbye::default(),
+        ConnectionRefusal::NotAllowed => b"-ERR [SYS/PERM] Clients of your address may not connect here\r\n",
+        _ => b"-ERR [SYS/TEMP] Too many connections, try again later\r\n",
+    };
+    Goodbye::new(line)
+}
+
+async fn serve<A: Pop3Authenticator>(service: &Pop3Service<A>, connection: Connection) {
     let Connection { stream, peer, phase, .. } = connection;
     let trusted = !service.config.needs_tls && peer.ip().is_none_or(|ip| ip.is_loopback());
     let mut machine = Pop3Machine::new(Arc::clone(&service.config), trusted);

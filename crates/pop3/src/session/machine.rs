@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use posthaste_scram::{ScramProof, ScramServer, TlsExporter};
 
-use super::mail::{Listing, Sending};
+use super::events::{Pop3Config, Pop3Event, Pop3Refusal};
+use super::listing::{Listing, Sending};
 use super::maildrop::{Maildrop, MarkedMessages};
-use super::{Pop3Config, Pop3Event, Pop3Refusal};
 use crate::command::{Pop3Command, parse};
 use crate::line::{LineFrame, LineFramer};
 

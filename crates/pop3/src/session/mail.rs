@@ -1,41 +1,11 @@
 //! Commands about messages.
 
-use super::machine::State;
+use super::events::{Pop3Event, Pop3Refusal, Pop3Row};
+use super::listing::{Listing, RowsFor, Sending};
+use super::machine::{Pop3Machine, State};
 use super::maildrop::Maildrop;
-use super::{Pop3Event, Pop3Machine, Pop3Refusal, Pop3Row};
 use crate::command::Pop3Command;
 use crate::stuffing::Stuffer;
-
-/// A list in progress.
-#[derive(Debug)]
-pub(super) struct Listing {
-    wanted: RowsFor,
-    /// The first line was sent: from then on no error can be reported.
-    has_begun: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RowsFor {
-    List,
-    Uidl,
-    /// One line.
-    ListOne,
-    /// One line.
-    UidlOne,
-    /// The sum of the octets so far.
-    Stat(u64),
-}
-
-/// A message being sent.
-#[derive(Debug)]
-pub(super) struct Sending {
-    message: u32,
-    pub from: u64,
-    len: u64,
-    stuffer: Stuffer,
-    /// RETR, not TOP.
-    is_whole: bool,
-}
 
 impl Pop3Machine {
     pub(super) fn with_mail(&mut self, command: Pop3Command) -> Option<Pop3Event> {

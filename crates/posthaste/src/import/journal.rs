@@ -1,7 +1,7 @@
 //! The record of an import, so that a repetition neither duplicates nor skips messages.
 //!
-//! A line of JSON lists the messages about to be added, and is durable before the first of them is sent. The next line
-//! lists those that were added. After an interrupt the last line may be of the first kind. Then the mailbox itself
+//! A line of JSON lists the messages about to be added, and is durable before the server may add the first of them. The
+//! next line lists those that were added. After an interrupt the last line may be of the first kind. Then the mailbox itself
 //! shows which of them it has, by their digests.
 //!
 //! Each source has its own file for each mailbox, below `imports` in the data directory. It is removed after 90 days
@@ -13,6 +13,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -109,6 +110,8 @@ pub struct Journal {
     uid_validity: u32,
     /// The last batch, if its outcome is unknown.
     pub in_doubt: Option<Batch>,
+    /// The thread that makes the line of the last batch durable.
+    syncing: Option<JoinHandle<io::Result<()>>>,
 }
 
 const DIRECTORY: &str = "imports";
@@ -142,7 +145,7 @@ impl Journal {
             return Err(io::Error::other("another process imports from there into this mailbox now"));
         }
         own(&dir, &file)?;
-        let mut journal = Self { file, added: HashMap::new(), uid_validity: 0, in_doubt: None };
+        let mut journal = Self { file, added: HashMap::new(), uid_validity: 0, in_doubt: None, syncing: None };
         journal.read().map_err(at)?;
         posthaste_fsops::fsync(&dir)?;
         Ok(journal)
@@ -191,14 +194,25 @@ impl Journal {
         self.added.get(key) == Some(&uid_validity)
     }
 
-    /// Records messages about to be added. Durable on return.
+    /// Records messages about to be added. Durable once [`begun`](Self::begun) returns: meanwhile they can be sent.
     ///
     /// # Errors
-    /// Errors of `write` and `fdatasync`.
+    /// Errors of `write` and of starting a thread.
     pub fn begin(&mut self, batch: Batch) -> io::Result<()> {
         self.uid_validity = batch.uid_validity;
         self.write(&Line::Batch(batch))?;
-        Ok(posthaste_fsops::fdatasync(&self.file)?)
+        let file = self.file.try_clone()?;
+        let sync = move || Ok(posthaste_fsops::fdatasync(&file)?);
+        self.syncing = Some(thread::Builder::new().name("record".to_owned()).spawn(sync)?);
+        Ok(())
+    }
+
+    /// Waits until the last batch is recorded durably. Nothing of it may be added before.
+    ///
+    /// # Errors
+    /// Errors of `fdatasync`.
+    pub fn begun(&mut self) -> io::Result<()> {
+        self.syncing.take().map_or(Ok(()), |syncing| syncing.join().expect("it only syncs"))
     }
 
     /// Records the added messages of the last batch. Durable with the next batch.

@@ -22,14 +22,16 @@ use crate::mail_session::MailSession;
 use crate::progress::progress_bar;
 use crate::queue::AnyError;
 
-/// Messages of the first batch, so that a short import begins soon. Each batch is twice as large as its predecessor.
+/// Messages of the first batch, so that a short import begins soon.
 const BATCH_MESSAGES_FIRST: usize = 64;
-/// Maximum messages of a batch: each batch costs some syncs of the disk.
-const BATCH_MESSAGES: usize = 1000;
+/// Ratio of a batch to its predecessor, in messages.
+const BATCH_GROWTH: usize = 4;
+/// Maximum messages of a batch: each batch costs five syncs of the disk, one after the other.
+const BATCH_MESSAGES: usize = 4000;
 /// Octets of short messages at which a batch is full.
 const BATCH_BYTES: usize = 8 << 20;
 /// Pieces read ahead: together about as much as the largest batch.
-const PIECES_AHEAD: usize = 16;
+const PIECES_AHEAD: usize = 64;
 /// Parts of a refused batch, each added separately: few syncs find the bad message, and it is sent few times.
 const PARTS: usize = 8;
 /// Longer messages are read again when sent, instead of being kept in memory.
@@ -335,7 +337,7 @@ impl<'a> Importer<'a> {
     fn flush(&mut self) -> Result<(), AnyError> {
         let batch = std::mem::take(&mut self.batch);
         self.batch_bytes = 0;
-        self.batch_max = (self.batch_max * 2).min(BATCH_MESSAGES);
+        self.batch_max = (self.batch_max * BATCH_GROWTH).min(BATCH_MESSAGES);
         let Some((mailbox, opened)) = self.open.clone().filter(|_| !batch.is_empty()) else { return Ok(()) };
         let messages = batch.iter().map(|message| (message.key.to_string(), message.sha256.clone())).collect();
         let uid_validity = opened.uid_validity;
@@ -406,9 +408,12 @@ impl<'a> Importer<'a> {
                 break;
             }
         }
-        self.session.say(if is_whole { &MailPiece::End } else { &MailPiece::Drop })?;
+        // The server adds nothing before the end of the last message.
+        let recorded = self.journal.begun();
+        self.session.say(if is_whole && recorded.is_ok() { &MailPiece::End } else { &MailPiece::Drop })?;
         let answer = self.session.answer()?;
         self.moves.iter_mut().for_each(MovedFiles::answered);
+        recorded?;
         Ok(answer)
     }
 

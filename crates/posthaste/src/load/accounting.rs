@@ -13,7 +13,7 @@ use posthaste_loadgen::stamp;
 use posthaste_loadgen::values::duration;
 use posthaste_spool::StoreKind;
 
-use crate::print;
+use crate::terminal::print;
 use crate::terminal::without_error_numbers;
 
 type AnyError = Box<dyn std::error::Error>;

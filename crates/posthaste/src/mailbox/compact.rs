@@ -8,7 +8,7 @@ use posthaste_spool::{ClosedFileSpool, OpenError};
 use posthaste_units::about_bytes;
 use serde_json::json;
 
-use super::table_dir;
+use super::place::table_dir;
 use crate::config_arg::ConfigArg;
 use crate::queue::AnyError;
 use crate::spool_access::become_owner;

@@ -11,7 +11,7 @@ use posthaste_spool::{ClosedFileSpool, ClosedSpool, OpenError};
 use posthaste_units::count;
 use serde_json::{Value, json};
 
-use super::{inbox_of, table_dir};
+use super::place::{inbox_of, table_dir};
 use crate::config_arg::ConfigArg;
 use crate::queue::AnyError;
 use crate::terminal::{harmless, print, print_json};

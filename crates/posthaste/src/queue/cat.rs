@@ -8,9 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 use posthaste_control::Request;
 use posthaste_spool::Lsn;
 
+use super::args::{AnyError, ServerArgs};
 use super::socket::ask;
 use super::tables::text;
-use super::{AnyError, ServerArgs};
 
 /// Writes a message to standard output, octet for octet.
 pub(super) fn cat(server: &ServerArgs, message: Lsn, header: bool) -> Result<ExitCode, AnyError> {

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use posthaste_config::Config;
 use posthaste_control::{Doing, Request, Which};
 
+use super::args::{ActArgs, AnyError, ServerArgs};
 use super::socket::{answer, answer_of};
 use super::tables::number;
-use super::{ActArgs, AnyError, ServerArgs};
 use crate::terminal::{print, print_json};
 
 /// Makes the server try all waiting mail now.

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use clap::Args;
 use posthaste_control::{Defaults, Explained, Request, SOCKET};
 
+use super::args::{AnyError, ServerArgs};
 use super::socket::answer_of;
 use super::tables::columns;
-use super::{AnyError, ServerArgs};
 use crate::terminal::{print, print_json};
 
 #[derive(Args)]

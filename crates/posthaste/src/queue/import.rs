@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use posthaste_shaping::kumo::convert as convert_kumo;
 use serde_json::json;
 
-use super::AnyError;
+use super::args::AnyError;
 use crate::terminal::{print, print_json};
 
 /// Exit status 1: a setting has no equivalent.

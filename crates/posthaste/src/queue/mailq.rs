@@ -6,7 +6,7 @@ use posthaste_config::Config;
 use posthaste_control::{Request, WaitState, WaitingLine, Which};
 use posthaste_message::DateTime;
 
-use super::AnyError;
+use super::args::AnyError;
 use super::socket::answer_of;
 use crate::terminal::harmless;
 

@@ -2,6 +2,7 @@
 //!
 //! This module has the commands; each group of them has a file of its own.
 
+mod args;
 mod cat;
 mod change;
 mod explain;
@@ -15,15 +16,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
-use posthaste_control::{By, Doing, Named, Request, SummaryEnd, Which};
+use clap::Subcommand;
+use posthaste_control::{By, Doing, Request, SummaryEnd, Which};
 use posthaste_message::DateTime;
 use posthaste_spool::Lsn;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::config_arg::ConfigArg;
 use crate::terminal::{harmless_json, print, print_again, print_json};
+use args::{ActArgs, ByArg, ScopeArgs, WhichArgs, id};
+pub use args::{AnyError, ServerArgs};
 use cat::cat;
 use change::{act, change};
 use explain::ExplainArgs;
@@ -34,8 +36,6 @@ use transfer::{ExportArgs, ImportArgs};
 pub use change::flush_all;
 pub use mailq::mailq;
 pub use tables::{columns, number, text};
-
-pub type AnyError = Box<dyn std::error::Error>;
 
 #[derive(Subcommand)]
 pub enum QueueCommand {
@@ -57,7 +57,7 @@ pub enum QueueCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Print one message as it goes out
+    /// Print one message as it waits: the map `relay.maps.generic` changes addresses, and signs anew, as it leaves
     Cat {
         /// The message, such as 4711
         #[arg(value_name = "ID", value_parser = id)]
@@ -170,123 +170,6 @@ pub enum QueueCommand {
 }
 
 /// Key that `queue summary` counts by.
-#[derive(Clone, Copy, ValueEnum)]
-pub enum ByArg {
-    /// Their domain
-    Domain,
-    /// Whose mail it is
-    Tenant,
-    /// The mailing
-    Campaign,
-    /// The set of mail hosts
-    Site,
-}
-
-impl ByArg {
-    fn by(self) -> By {
-        match self {
-            Self::Domain => By::Domain,
-            Self::Tenant => By::Tenant,
-            Self::Campaign => By::Campaign,
-            Self::Site => By::Site,
-        }
-    }
-}
-
-#[derive(Args)]
-pub struct ServerArgs {
-    #[command(flatten)]
-    config: ConfigArg,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Default)]
-pub struct WhichArgs {
-    /// A message, such as 4711, or one of its recipients, such as 4711.0
-    #[arg(value_name = "ID", value_parser = id)]
-    id: Option<(Lsn, Option<u16>)>,
-    /// From this sender; "" for notifications
-    #[arg(long, value_name = "ADDRESS")]
-    sender: Option<String>,
-    /// To this recipient
-    #[arg(long, value_name = "ADDRESS")]
-    recipient: Option<String>,
-    /// To this domain
-    #[arg(long, value_name = "DOMAIN")]
-    domain: Option<String>,
-    /// Of this tenant
-    #[arg(long, value_name = "NAME")]
-    tenant: Option<String>,
-    /// Of this campaign
-    #[arg(long, value_name = "NAME")]
-    campaign: Option<String>,
-    /// Only held mail
-    #[arg(long)]
-    held: bool,
-}
-
-#[derive(Args)]
-pub struct ActArgs {
-    #[command(flatten)]
-    which: WhichArgs,
-    /// All that waits
-    #[arg(long)]
-    all: bool,
-    /// The reason, for the log, and for those who are told
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    reason: String,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-#[derive(Args)]
-#[group(required = true, multiple = true)]
-pub struct ScopeArgs {
-    /// Mail to this domain
-    #[arg(long, value_name = "DOMAIN", conflicts_with = "site")]
-    domain: Option<String>,
-    /// Mail of this tenant; with a domain or a site only that to it
-    #[arg(long, value_name = "NAME", conflicts_with = "campaign")]
-    tenant: Option<String>,
-    /// This campaign, of any tenant; with a domain or a site only its mail to it
-    #[arg(long, value_name = "NAME")]
-    campaign: Option<String>,
-    /// Mail to this set of mail hosts, as the log names it
-    #[arg(long, value_name = "HOSTS")]
-    site: Option<String>,
-}
-
-fn id(text: &str) -> Result<(Lsn, Option<u16>), String> {
-    let (message, number) = text.split_once('.').map_or((text, None), |(message, number)| (message, Some(number)));
-    let wrong = || "an id is the number of a message, as `posthaste queue list` shows it".to_owned();
-    let number = number.map(|number| number.parse().map_err(|_| wrong())).transpose()?;
-    Ok((message.parse().map_err(|_| wrong())?, number))
-}
-
-impl WhichArgs {
-    fn which(&self) -> Which {
-        Which {
-            message: self.id.map(|(message, _)| message),
-            number: self.id.and_then(|(_, number)| number),
-            sender: self.sender.clone(),
-            recipient: self.recipient.clone(),
-            domain: self.domain.clone(),
-            tenant: self.tenant.clone(),
-            campaign: self.campaign.clone(),
-            held: self.held.then_some(true),
-        }
-    }
-}
-
-impl ScopeArgs {
-    fn named(self) -> Named {
-        let ScopeArgs { domain, tenant, campaign, site } = self;
-        Named { tenant, campaign, domain, site }
-    }
-}
-
 /// Exit status 1: no recipient matches.
 pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
     match command {

@@ -11,8 +11,8 @@ use posthaste_control::{NodeAnswers, Request, SOCKET};
 use rustix::process::getuid;
 use serde_json::Value;
 
+use super::args::{AnyError, ServerArgs};
 use super::tables::text;
-use super::{AnyError, ServerArgs};
 use crate::spool_access::become_owner;
 use crate::terminal::harmless;
 
@@ -77,7 +77,7 @@ pub fn connect_or_open(config: Config, what: &str, request: Request) -> Result<C
     let serving = std::thread::Builder::new().name(what.to_owned()).spawn(move || {
         let dir = config.storage.spool.clone();
         let owned = if dir.is_dir() { become_owner(&dir).map_err(|error| error.to_string()) } else { Ok(()) };
-        match owned.and_then(|()| crate::open_closed(&config, request).map_err(|error| error.to_string())) {
+        match owned.and_then(|()| crate::server::open_closed(&config, request).map_err(|error| error.to_string())) {
             Ok(answer) => {
                 let _ = tell.send(Ok(config.storage.data));
                 answer(theirs, uid)

@@ -11,9 +11,9 @@ use clap::Args;
 use posthaste_control::{Request, Which};
 use serde_json::Value;
 
+use super::args::{AnyError, ServerArgs, WhichArgs};
 use super::socket::connect;
 use super::tables::{number, text};
-use super::{AnyError, ServerArgs, WhichArgs};
 use crate::new_file::new_file;
 use crate::terminal::{harmless, print, print_json};
 

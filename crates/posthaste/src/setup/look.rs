@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use super::network::{addresses, of_outbound, of_smarthost, probed_hosts};
 use super::place::Place;
 use super::ports;
+use super::smarthost::Smarthost;
 use super::wanted::{REPORTS, Wanted};
 use crate::queue::AnyError;
 use crate::terminal::harmless;
@@ -55,16 +56,42 @@ impl Finding {
     }
 }
 
-/// Checks the way out by `outbound_port` or the smarthost, DNS, and the ports if a server is to be started.
+/// Reasons why the other steps cannot follow a configuration that an earlier run wrote: it is never changed.
+///
+/// # Errors
+/// It is invalid.
+pub fn of_written(wanted: &Wanted, place: &Place) -> Result<Vec<Finding>, AnyError> {
+    if wanted.written(place).is_none() {
+        return Ok(Vec::new());
+    }
+    let config = wanted.loaded(place)?.config;
+    let file = place.config().display().to_string();
+    let mut findings = Vec::new();
+    let written = config.relay.route.first().and_then(Smarthost::of_route);
+    if let Some(asked) = &wanted.smarthost
+        && written.is_none_or(|written| !written.is_at(asked))
+    {
+        let text = format!("{file} is there already: write the [relay] route to {} into it yourself", asked.text());
+        findings.push(Finding::new("smarthost", text, Verdict::Stop));
+    }
+    if config.storage.data != place.data || config.auth.file != place.passwords() {
+        let text =
+            format!("{file} has its data or logins elsewhere: use `account add` and `dkim new` instead of setup");
+        findings.push(Finding::new("place", text, Verdict::Stop));
+    }
+    Ok(findings)
+}
+
+/// Checks the way out by `outbound_port` or the smarthost, DNS, and the ports if a server needs them.
 ///
 /// # Errors
 /// There is no resolver.
-pub fn look(wanted: &Wanted, place: &Place, is_running: bool, outbound_port: u16) -> Result<Vec<Finding>, AnyError> {
+pub fn look(wanted: &Wanted, place: &Place, needs_ports: bool, outbound_port: u16) -> Result<Vec<Finding>, AnyError> {
     let mut findings = Vec::new();
-    if !is_running {
+    if needs_ports {
         findings.push(of_ports(wanted));
         if wanted.ports.https.is_none() {
-            let text = "443 is used by another program: its lines for certificates are in docs/certificates.md";
+            let text = "443 is used by another program: its lines are printed with the records";
             findings.push(Finding::new("web", text, Verdict::Note));
         }
     }

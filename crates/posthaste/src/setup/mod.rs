@@ -3,6 +3,7 @@
 //! It inspects the machine, prints a plan, asks once, makes the missing parts, and sends itself a message. If a step
 //! fails, all earlier ones are undone.
 
+mod difference;
 mod look;
 mod made;
 mod network;
@@ -27,6 +28,7 @@ use posthaste_directory::names::folded_domain;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use self::difference::difference;
 use self::look::{Finding, Verdict, look};
 use self::made::Made;
 use self::network::{Nat, of_addresses, own_addresses};
@@ -35,6 +37,7 @@ use self::round_trip::RoundTrip;
 use self::smarthost::Smarthost;
 use self::steps::{Step, is_running, key_records, new_file, own, server_of, unfinished_mark};
 use self::wanted::{Ports, Wanted};
+use crate::dns::HTTPS;
 use crate::queue::AnyError;
 use crate::terminal::{complain, confirmed, harmless, print, print_json, shell_word};
 
@@ -95,6 +98,8 @@ struct Setup {
     wanted: Wanted,
     place: Place,
     findings: Vec<Finding>,
+    /// Lines of the written configuration that are no longer as setup writes them.
+    changed: Vec<String>,
     nat: Option<Nat>,
     /// Remaining steps.
     steps: Vec<Step>,
@@ -117,11 +122,7 @@ pub fn run(args: SetupArgs) -> Result<ExitCode, AnyError> {
     if !setup.args.json {
         setup.tell_plan()?;
     }
-    let question = if setup.wanted.acme {
-        "Go on, and accept the terms of Let's Encrypt (https://letsencrypt.org/repository/)?"
-    } else {
-        "Go on?"
-    };
+    let question = if setup.wanted.acme { "Go on, and accept the terms of Let's Encrypt?" } else { "Go on?" };
     if !setup.args.yes && !setup.steps.is_empty() && !confirmed(question)? {
         complain("nothing was made; --yes goes on without a question");
         return Ok(ExitCode::FAILURE);
@@ -140,10 +141,16 @@ impl Setup {
         let any = ports::any_address();
         let port = |port: u16| port.checked_add(args.port_offset).ok_or("--port-offset is too large");
         let is_running = is_running(&place);
-        let usual_https = port(443)?;
+        let usual_https = port(HTTPS)?;
         let https = Some(usual_https).filter(|port| is_running || ports::user_of(any, *port).is_none());
-        let ports =
-            Ports { smtp: port(25)?, submissions: port(465)?, submission: port(587)?, imaps: port(993)?, https };
+        let ports = Ports {
+            smtp: port(25)?,
+            submissions: port(465)?,
+            submission: port(587)?,
+            imaps: port(993)?,
+            https,
+            behind_web: port(8025)?,
+        };
         let resolvers = args.resolver.clone();
         let smarthost =
             args.smarthost.as_deref().map(|text| Smarthost::read(text, args.smarthost_login.as_deref())).transpose()?;
@@ -159,6 +166,7 @@ impl Setup {
             wanted.addresses.clone_from(in_dns);
         }
         wanted.keep_written(&place, usual_https);
+        findings.extend(look::of_written(&wanted, &place)?);
         findings.extend(match &in_dns {
             Ok(in_dns) => of_addresses(&wanted, &own, in_dns, nat.as_ref()),
             Err(unknown) => vec![unknown.clone()],
@@ -169,13 +177,17 @@ impl Setup {
                 steps.push(step);
             }
         }
-        findings.extend(look(&wanted, &place, is_running, args.outbound_port)?);
+        let written = wanted.written(&place);
+        let changed = written.map_or_else(Vec::new, |text| difference(&wanted.config(&place), &text));
+        // The ports of a changed one are the operator's.
+        let needs_ports = !is_running && changed.is_empty();
+        findings.extend(look(&wanted, &place, needs_ports, args.outbound_port)?);
         let interrupted = Arc::new(AtomicBool::new(false));
         // All that end a process: the terminal may go, too.
         for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT] {
             signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
         }
-        Ok(Self { args, wanted, place, findings, nat, steps, interrupted })
+        Ok(Self { args, wanted, place, findings, changed, nat, steps, interrupted })
     }
 
     fn is_stopped(&self) -> bool {
@@ -183,7 +195,11 @@ impl Setup {
     }
 
     fn plan(&self) -> Vec<String> {
-        self.steps.iter().map(|step| step.text(&self.wanted, &self.place)).collect()
+        let mut plan: Vec<String> = self.steps.iter().map(|step| step.text(&self.wanted, &self.place)).collect();
+        if self.wanted.acme && self.steps.contains(&Step::Config) {
+            plan.push(format!("a certificate for {} by Let's Encrypt; its terms: {TERMS}", self.wanted.host));
+        }
+        plan
     }
 
     fn json(&self) -> Value {
@@ -193,14 +209,30 @@ impl Setup {
             "findings": self.findings.iter().map(Finding::json).collect::<Vec<_>>(),
             "plan": self.plan(),
             "configuration": self.wanted.config(&self.place),
+            "changed": self.changed,
         })
+    }
+
+    fn findings(&self) -> String {
+        let mut text: String = self.findings.iter().map(Finding::line).collect();
+        if !self.changed.is_empty() {
+            text += &format!(
+                " {:<10} {} stays as it is; setup would write - in place of +:\n",
+                "changed",
+                self.place.config().display()
+            );
+        }
+        for line in &self.changed {
+            text += &format!(" {:<10} {}\n", "", harmless(line));
+        }
+        text
     }
 
     fn tell_plan(&self) -> Result<(), AnyError> {
         if self.args.json {
             return Ok(print_json(&format!("{:#}\n", self.json()))?);
         }
-        let mut text: String = self.findings.iter().map(Finding::line).collect();
+        let mut text = self.findings();
         for (number, line) in self.plan().iter().enumerate() {
             text += &format!(" {:<10} {}\n", if number == 0 { "Will make" } else { "" }, harmless(line));
         }
@@ -216,7 +248,7 @@ impl Setup {
             all["done"] = json!(true);
             print_json(&format!("{all:#}\n"))?;
         } else {
-            print(&format!("{}nothing to do\n", self.findings.iter().map(Finding::line).collect::<String>()))?;
+            print(&format!("{}nothing to do\n", self.findings()))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -301,7 +333,7 @@ impl Setup {
             let mut all = self.json();
             all["done"] = json!(true);
             all["round_trip_ms"] = json!(took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)));
-            all["records"] = serde_json::from_slice(&own(place, &["dns", "records", &wanted.domain, "--json"], None)?)?;
+            all["records"] = serde_json::from_slice(&self.records(&["--json"])?)?;
             return Ok(print_json(&format!("{all:#}\n"))?);
         }
         let (address, host, Ports { submissions, imaps, .. }) =
@@ -333,9 +365,16 @@ impl Setup {
             text += &format!(" Start      {program} serve --config {config}\n");
         }
         text += "\nRecords to add at your DNS provider:\n";
-        text += &String::from_utf8_lossy(&own(place, &["dns", "records", &wanted.domain], None)?);
+        text += &String::from_utf8_lossy(&self.records(&[])?);
         text += &format!("Then: posthaste dns check {} --watch{}\n", wanted.domain, self.named_config());
         Ok(print(&text)?)
+    }
+
+    /// The output of `dns records`.
+    fn records(&self, form: &[&str]) -> Result<Vec<u8>, AnyError> {
+        let https = (HTTPS + self.args.port_offset).to_string();
+        let args = ["dns", "records", &self.wanted.domain, "--https-port", &https];
+        own(&self.place, &[&args[..], form].concat(), None)
     }
 
     /// `--config FILE` for the commands that are printed, if they would not find the file themselves.
@@ -359,6 +398,7 @@ fn first_line(file: &Path) -> Result<String, AnyError> {
     }
 }
 
+const TERMS: &str = "https://letsencrypt.org/repository/";
 /// Timeout of the start: a server may have to scan its disk first.
 const START_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);

@@ -94,7 +94,9 @@ impl Step {
                 }
                 _ => true,
             },
-            Step::Config => is_there_as(&place.config(), Some(&wanted.config(place)))?,
+            Step::Config => {
+                wanted.written(place).is_some() || is_there_as(&place.config(), Some(&wanted.config(place)))?
+            }
             // A password that nobody was told is of no use.
             Step::Login => has_login(wanted, place)? && !is_unfinished(wanted, place),
             Step::Keys => !KeyDirectory::new(&place.data.join("dkim")).keys(&wanted.domain)?.is_empty(),
@@ -176,7 +178,10 @@ impl Step {
                 call(Command::new("systemctl").arg("daemon-reload"))?;
             }
             Step::Start => {
-                made.unit("posthaste");
+                // A server that runs already is not stopped if a later step fails.
+                if call(Command::new("systemctl").args(["is-active", "--quiet", "posthaste"])).is_err() {
+                    made.unit("posthaste");
+                }
                 call(Command::new("systemctl").args(["enable", "--now", "posthaste"]))?;
             }
         }
@@ -269,18 +274,30 @@ fn give_to_group(path: &Path, place: &Place) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Makes a new file, durably.
+/// Makes a new file, durably and whole: a run that is cut off leaves none in parts.
 ///
 /// # Errors
 /// It exists, or cannot be written.
 pub fn new_file(path: &Path, octets: &[u8], mode: u32, made: &mut Made) -> Result<(), AnyError> {
     let at = |error: std::io::Error| format!("{}: {error}", path.display());
-    let mut file = std::fs::File::options().write(true).create_new(true).mode(mode).open(path).map_err(at)?;
+    let mut temporary = path.to_owned().into_os_string();
+    temporary.push(".part");
+    let temporary = Path::new(&temporary);
+    // Of a run that was cut off.
+    let _ = std::fs::remove_file(temporary);
+    let mut file = std::fs::File::options().write(true).create_new(true).mode(mode).open(temporary).map_err(at)?;
+    let mut write = || {
+        // Whatever the umask is.
+        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
+        file.write_all(octets)?;
+        file.sync_all()?;
+        std::fs::hard_link(temporary, path)
+    };
+    let written = write();
+    let _ = std::fs::remove_file(temporary);
+    written.map_err(at)?;
     made.file(path);
-    // Whatever the umask is.
-    file.set_permissions(std::fs::Permissions::from_mode(mode))?;
-    file.write_all(octets)?;
-    Ok(file.sync_all()?)
+    Ok(())
 }
 
 fn smarthost_line(password: &str) -> String {
@@ -326,6 +343,22 @@ const UNIT_TEXT: &str = include_str!("posthaste.service");
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_file_is_whole_and_replaces_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        // As a run leaves it that is cut off.
+        std::fs::write(dir.path().join("file.part"), "ha").unwrap();
+        let mut made = Made::default();
+        new_file(&file, b"half", 0o640, &mut made).unwrap();
+        let error = new_file(&file, b"other", 0o640, &mut made).unwrap_err().to_string();
+        assert!(error.contains("File exists"), "{error}");
+        assert_eq!(std::fs::read(&file).unwrap(), b"half");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        drop(made);
+        assert!(!file.exists());
+    }
 
     #[test]
     fn the_unit_writes_no_core_dumps_and_gains_no_rights() {

@@ -43,6 +43,8 @@ pub struct Ports {
     pub imaps: u16,
     /// `None`: another program uses it.
     pub https: Option<u16>,
+    /// On loopback, for the web server that has the port of HTTPS.
+    pub behind_web: u16,
 }
 
 impl Ports {
@@ -80,13 +82,22 @@ impl Wanted {
         format!("{user}@{}", self.domain)
     }
 
+    /// The configuration that an earlier run wrote for this address, with what was changed in it since. Its first line
+    /// says that it is.
+    pub fn written(&self, place: &Place) -> Option<String> {
+        let text = std::fs::read_to_string(place.config()).ok()?;
+        text.starts_with(&self.mark()).then_some(text)
+    }
+
+    fn mark(&self) -> String {
+        format!("# Written once by `posthaste setup {}`;", self.address_of(&self.user))
+    }
+
     /// Keeps to a written configuration in all that depends on the machine and on DNS, and to its smarthost.
     pub fn keep_written(&mut self, place: &Place, https: u16) {
         let Ok(text) = std::fs::read_to_string(place.config()) else { return };
-        // As `loaded` has it.
-        let text: String = text.split_inclusive('\n').filter(|line| !line.starts_with("user = ")).collect();
         // One that cannot be read is not ours.
-        let Ok(Loaded { config, .. }) = Loaded::parse(&place.config(), &text) else { return };
+        let Ok(Loaded { config, .. }) = Loaded::parse(&place.config(), &without_user(&text)) else { return };
         self.ports.https = config.listeners.iter().any(|listener| listener.has_port(https)).then_some(https);
         self.trust_ad = config.dns.trust_ad;
         self.addresses = config.acme.addresses;
@@ -101,8 +112,7 @@ impl Wanted {
     /// The configuration. It is written once.
     pub fn config(&self, place: &Place) -> String {
         let Self { host, domain, any, ports, .. } = self;
-        let mut text =
-            format!("# Written once by `posthaste setup {}`; it is yours to change.\n", self.address_of(&self.user));
+        let mut text = format!("{} it is yours to change.\n", self.mark());
         let _ = writeln!(text, "host_name = \"{host}\"");
         if place.is_system {
             let _ = writeln!(text, "user = \"{USER}\"");
@@ -127,7 +137,9 @@ impl Wanted {
         match ports.https {
             Some(port) => listener(port, "tls = \"implicit\", protocol = \"http\""),
             // For the web server that has port 443.
-            None => text += "    { address = \"127.0.0.1:8025\", protocol = \"http\" },\n",
+            None => {
+                let _ = writeln!(text, "    {{ address = \"127.0.0.1:{}\", protocol = \"http\" }},", ports.behind_web);
+            }
         }
         let _ = writeln!(text, "]\n[storage]\ndata = {}", toml(&place.data));
         let _ = writeln!(text, "[auth]\nfile = {}", toml(&place.passwords()));
@@ -161,14 +173,20 @@ impl Wanted {
         format!("{{ {} }}", aliases.join(", "))
     }
 
-    /// The configuration as read at a start, except for the user, who may not exist yet.
+    /// The configuration as read at a start, the written one if there is one, except for the user, who may not exist
+    /// yet.
     ///
     /// # Errors
     /// It is invalid.
     pub fn loaded(&self, place: &Place) -> Result<Loaded, AnyError> {
-        let place = Place { is_system: false, ..place.clone() };
-        Ok(Loaded::parse(&place.config(), &self.config(&place))?)
+        let text = self.written(place).unwrap_or_else(|| self.config(place));
+        Ok(Loaded::parse(&place.config(), &without_user(&text))?)
     }
+}
+
+/// The text with an empty line for the user, so that places in it stay.
+fn without_user(text: &str) -> String {
+    text.split_inclusive('\n').map(|line| if line.starts_with("user = ") { "\n" } else { line }).collect()
 }
 
 /// A route as an inline table.
@@ -199,7 +217,8 @@ pub(crate) mod tests {
     /// Of a machine that has all.
     pub fn wanted(address: &str) -> Wanted {
         let (user, domain) = Wanted::address(address).unwrap();
-        let ports = Ports { smtp: 25, submissions: 465, submission: 587, imaps: 993, https: Some(443) };
+        let ports =
+            Ports { smtp: 25, submissions: 465, submission: 587, imaps: 993, https: Some(443), behind_web: 8025 };
         Wanted {
             user,
             host: format!("mx.{domain}"),

@@ -383,7 +383,7 @@ fn no_password_is_shown_and_a_queue_needs_no_networks() {
 }
 
 /// Logs in by SCRAM-SHA-256. Returns the code of the server's last reply.
-fn scram(client: &mut Client, user: &str, password: &str) -> u16 {
+pub(crate) fn scram(client: &mut Client, user: &str, password: &str) -> u16 {
     let said = |text: &str| String::from_utf8(STANDARD.decode(text).unwrap()).unwrap();
     let mut scram = ScramClient::new(user, password, None, "abcdef".to_owned());
     let first = client.expect(&format!("AUTH SCRAM-SHA-256 {}", STANDARD.encode(scram.first())), 334);

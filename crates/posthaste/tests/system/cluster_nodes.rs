@@ -1,6 +1,8 @@
 //! Nodes of a cluster, on a server of NATS. Without the program `nats-server` (or `NATS_SERVER`) these tests say so and pass; with `CI_REQUIRE_NATS` they fail.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::relay_events::wait_for;
 use crate::relaying::{next_hop, queue, unused_port};
-use crate::support::{Client, Server, command};
+use crate::support::{Client, Server, command, configure};
 
 /// The configuration of a node of two; each is the standby of the other. Mail is sent to a port of loopback.
 fn config(node: &str, engine: &NatsServer, port: u16) -> String {
@@ -384,6 +386,26 @@ fn suppressions_and_suspensions_hold_on_all_nodes() {
     nodes.first.stop();
     nodes.second.stop();
     next.stop();
+}
+
+#[test]
+fn a_signal_ends_a_node_that_waits_for_its_engine() {
+    let Some(engine) = NatsServer::start(SYNCED) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    configure(dir.path(), &config("n1", &engine, unused_port()));
+    drop(engine);
+    let mut node = command(dir.path(), &["serve"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut log = BufReader::new(node.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let asks = log.by_ref().find(|line| line.contains("the engine does not answer; asking again"));
+    kill_process(Pid::from_child(&node), Signal::TERM).unwrap();
+    let signalled_at = Instant::now();
+    let left: Vec<String> = log.collect();
+    assert!(asks.is_some() && node.wait().unwrap().success(), "{left:?}");
+    assert!(
+        left.iter().any(|line| line.contains("stopped while the engine of the cluster did not answer")),
+        "{left:?}"
+    );
+    assert!(signalled_at.elapsed() < Duration::from_secs(30), "{left:?}");
 }
 
 /// Begins the names of the engine's streams.

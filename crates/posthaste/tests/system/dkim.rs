@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::auth::{hello, line, plain};
 use crate::corpus::{corpus_dir, messages_in, to_crlf, to_wire};
-use crate::http::{page_of, token};
+use crate::http::{ask, page_of, token};
 use crate::inject::{JSON, request, try_ask};
 use crate::relaying::{list, queue, unused_port, wait_for_queue};
 use crate::support::{Client, Server, Stored, command};
@@ -43,6 +43,11 @@ impl Rig {
 
     /// `more`: sections of the configuration.
     fn start_with(users: &str, more: &str) -> Self {
+        Self::start_as(users, &format!("{HERE}{more}"))
+    }
+
+    /// `config`: that of the server which signs.
+    fn start_as(users: &str, config: &str) -> Self {
         let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let port = unused_port().to_string();
         let next = Server::start(there.path(), &(THERE.replace("PORT", &port) + users));
@@ -51,7 +56,7 @@ impl Rig {
             line(here.path(), "cid@here.example", "secret").trim_end().to_owned() + ":senders=any\n",
         ];
         std::fs::write(here.path().join("passwords"), logins.concat()).unwrap();
-        let config = HERE.replace("PORT", &port) + more;
+        let config = config.replace("PORT", &port);
         let server = Server::start(here.path(), &config);
         Self { here, server, config, _there: there, next }
     }
@@ -349,6 +354,44 @@ fn mail_whose_header_a_map_changes_is_signed_as_it_leaves() {
         assert!(arrived.contains(changed) && !arrived.contains("DKIM-Signature"), "{user}: {arrived}");
     }
     drop((relaying, cid));
+    rig.stop();
+}
+
+#[test]
+fn mail_that_leaves_in_parts_is_signed_once_and_for_somebody() {
+    let single = HERE.replace("[relay]\n", "[relay]\nrecipients_per_message = 1\n") + GENERIC;
+    let rig = Rig::start_as("users = \"any\"\n", &single);
+    let dir = rig.here.path();
+    let records = records(&dkim(dir, &["new", "here.example", "--keys", "ed25519"])["made"]);
+    let secret = token(dir, "all", "metrics");
+    let signed = || {
+        let address = page_of(&rig.server);
+        let head = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+        let (_, text) = ask(address, &format!("{head}Authorization: Bearer {secret}\r\n\r\n"));
+        let line = text.lines().find_map(|line| line.strip_prefix("posthaste_dkim_signed_total ")).unwrap().to_owned();
+        line.parse::<usize>().unwrap()
+    };
+    let (mut relaying, _) = hello(rig.server.addresses[1]);
+    let message = b"From: ann@inside.example\r\n\r\nx\r\n";
+    let to = ["a@there.example", "b@there.example", "c@there.example"];
+    relaying.try_message("x@else.example", &to, message).unwrap();
+    let arrived = ["a", "b", "c"].map(|user| rig.arrived(user));
+    let field = |message: &Vec<u8>| {
+        let message = text(message);
+        let (_, rest) = message.split_once("DKIM-Signature: ").unwrap();
+        rest.split_once("\r\nReceived: ").unwrap().0.to_owned()
+    };
+    for message in &arrived {
+        assert_signed(message, &records);
+        assert_eq!(field(message), field(&arrived[0]));
+    }
+    assert_eq!(signed(), 1, "it left in three transactions");
+    let suppressed = command(dir, &["suppression", "add", "gone@there.example"]).output().unwrap();
+    assert!(suppressed.status.success(), "{suppressed:?}");
+    relaying.try_message("x@else.example", &["gone@there.example"], message).unwrap();
+    rig.server.wait_for_log("on a suppression list: given up");
+    assert_eq!(signed(), 1, "nobody was left");
+    drop(relaying);
     rig.stop();
 }
 

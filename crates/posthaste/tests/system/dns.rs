@@ -1,7 +1,7 @@
 //! `posthaste dns`: the records of a domain, compared with those at a DNS server, and their check at the domain's own
 //! servers.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -71,6 +71,42 @@ fn records_are_printed_with_what_they_replace() {
     assert_eq!(states, ["there", "there", "missing"], "{records}");
     let output = command(dir.path(), &["dns", "records", "no domain"]).output().unwrap();
     assert!(!output.status.success(), "{output:?}");
+}
+
+#[test]
+fn a_web_server_in_front_has_records_and_lines() {
+    let zone = Zone::default().mx("example.org", 10, "mx.example.org").a("mx.example.org", [192, 0, 2, 10].into());
+    let (dir, dns) = (tempfile::tempdir().unwrap(), Dns::start(zone));
+    let config = format!(
+        "host_name = \"mx.example.org\"\n[acme]\nenabled = true\n\
+         [[listener]]\naddress = \"127.0.0.1:8025\"\nprotocol = \"http\"\n\
+         [[domain]]\nname = \"example.org\"\nusers = [\"ann\"]\n[dns]\nservers = [\"{}\"]\n",
+        dns.address()
+    );
+    configure(dir.path(), &config);
+    let run = |port: u16, form: &[&str]| {
+        let args = ["dns", "records", "example.org", "--https-port", &port.to_string()];
+        let output = command(dir.path(), &args).args(form).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = run(unused_port(), &[]);
+    assert!(!text.contains("mta-sts") && !text.contains("nginx"), "no web server is there: {text}");
+    let web = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = web.local_addr().unwrap().port();
+    let text = run(port, &[]);
+    for line in [
+        "mta-sts.example.org.  CNAME  mx.example.org.",
+        "autoconfig.example.org.  CNAME  mx.example.org.",
+        "For the web server of this host (nginx), at ports 80 and 443 of mx.example.org, mta-sts.example.org, autoconfig.example.org:",
+        "location ~ ^/(\\.well-known/(acme-challenge/|autoconfig/|mta-sts\\.txt$)|mail/) {",
+        "    proxy_pass http://127.0.0.1:8025;",
+        "Certificates of these names, once obtained: posthaste-data/acme/NAME.pem",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    assert!(!text.contains("_mta-sts."), "nothing answers there: {text}");
+    assert!(!run(port, &["--zone"]).contains("nginx"));
 }
 
 #[test]

@@ -1,7 +1,4 @@
-//! Further rules of HTTP: passwords that give no access, places of secrets, and the cost of requests for mail.
-
-use std::collections::HashMap;
-use std::path::Path;
+//! Further rules of HTTP: passwords that give no access, and the cost of requests for mail.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,20 +7,20 @@ use serde_json::{Value, json};
 use crate::auth::{line, plain};
 use crate::http::{CONFIG, ask, page_of, serve, token};
 use crate::inject::{JSON, request, status, to, try_ask};
-use crate::support::{ANYBODY, Client, PATIENCE, Server, command};
+use crate::support::{ANYBODY, Client, PATIENCE, Server};
 
 /// The answer to a request without a body, with these fields.
-fn get(server: &Server, path: &str, fields: &str) -> (u16, String) {
+pub fn get(server: &Server, path: &str, fields: &str) -> (u16, String) {
     let address = page_of(server);
     ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{fields}\r\n"))
 }
 
-fn basic(user: &str, password: &str) -> String {
+pub fn basic(user: &str, password: &str) -> String {
     format!("Authorization: Basic {}\r\n", STANDARD.encode(format!("{user}:{password}")))
 }
 
 /// Logins may send without TLS: the listener is on loopback.
-const LOGINS: &str =
+pub const LOGINS: &str =
     "[auth]\nfile = \"passwords\"\n[[listener]]\naddress = \"127.0.0.1:0\"\ntls = \"off\"\nauth = \"offered\"\n";
 
 #[test]
@@ -49,98 +46,6 @@ fn no_password_of_mail_opens_http() {
     let secret = token(dir.path(), "me", "queue:read");
     assert_eq!(get(&server, "/api/token/v1", &basic("ann@example.org", &secret)).0, 200);
     server.stop();
-}
-
-/// All octets below a directory, by the names of their files.
-fn written(dir: &Path, found: &mut HashMap<String, Vec<u8>>) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let entry = entry.unwrap();
-        let kind = entry.file_type().unwrap();
-        if kind.is_dir() {
-            written(&entry.path(), found);
-        } else if kind.is_file() {
-            found.insert(entry.path().display().to_string(), std::fs::read(entry.path()).unwrap_or_default());
-        }
-    }
-}
-
-#[test]
-fn secrets_stand_in_their_own_files_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let own = dir.path().join("own");
-    std::fs::create_dir(&own).unwrap();
-    let keep = |name: &str, text: &str| {
-        use std::os::unix::fs::PermissionsExt as _;
-        std::fs::write(own.join(name), text).unwrap();
-        std::fs::set_permissions(own.join(name), std::fs::Permissions::from_mode(0o600)).unwrap();
-    };
-    for name in ["route", "proxy", "hook", "srs", "return-path"] {
-        keep(name, &format!("canary-of-{name}\n"));
-    }
-    keep("passwords", &line(dir.path(), "ann@example.org", "canary-of-ann"));
-    let nobody = crate::relaying::unused_port();
-    let server = Server::start(
-        dir.path(),
-        &format!(
-            "host_name = \"mx.example.org\"\n[[domain]]\nname = \"example.org\"\nusers = [\"ann\"]\n{}{CONFIG}\
-             [events]\nenabled = true\n[dns]\nservers = [\"127.0.0.1:9\"]\n[relay]\nunreachable_secs = 1\n\
-             [relay.srs]\ndomain = \"example.org\"\nsecret_file = \"own/srs\"\n\
-             [relay.return_path]\ndomain = \"example.org\"\nsecret_file = \"own/return-path\"\n\
-             [[relay.route]]\nhost = \"[127.0.0.1]\"\nport = {nobody}\ntls = \"off\"\nusername = \"us\"\npassword_file = \"own/route\"\n\
-             [[relay.source]]\nname = \"far\"\nproxy = \"socks5://127.0.0.1:{nobody}\"\nproxy_username = \"us\"\nproxy_password_file = \"own/proxy\"\n\
-             [[webhook]]\nname = \"crm\"\nurl = \"http://127.0.0.1:{nobody}/\"\nsecret_file = \"own/hook\"\n",
-            LOGINS.replace("\"passwords\"", "\"own/passwords\"")
-        ),
-    );
-    let secret = token(dir.path(), "all", "server:read,metrics,queue:read,events:read");
-    std::fs::rename(dir.path().join("all.token"), own.join("all.token")).unwrap();
-    let mut secrets: Vec<String> =
-        ["route", "proxy", "hook", "srs", "return-path", "ann"].map(|name| format!("canary-of-{name}")).into();
-    // As they cross the wire, and what somebody types into the wrong field.
-    for name in ["ann", "typed"] {
-        secrets.push(STANDARD.encode(format!("\0ann@example.org\0canary-of-{name}")));
-    }
-    secrets.extend(["canary-of-typed".to_owned(), secret[4..].to_owned()]);
-    let mut client = server.hello();
-    client.expect(&plain("ann@example.org", "canary-of-ann"), 235);
-    let mail = b"From: ann@example.org\r\nSubject: x\r\n\r\nx\r\n";
-    client.try_message("ann@example.org", &["bob@there.example", "ann@example.org"], mail).unwrap();
-    server.hello().expect(&plain("ann@example.org", "canary-of-typed"), 535);
-    for fields in ["Authorization: Bearer canary-of-typed\r\n".to_owned(), basic("canary-of-typed", "canary-of-typed")]
-    {
-        assert_eq!(get(&server, "/api/token/v1", &fields).0, 401);
-    }
-    let link = own.join("link");
-    let made = command(dir.path(), &["page", "--output"]).arg(&link).output().unwrap();
-    assert!(made.status.success(), "{made:?}");
-    let link = std::fs::read_to_string(link).unwrap();
-    secrets.push(link.trim().split_once("#k=").unwrap().1[4..].to_owned());
-    server.wait_for_log("login failed");
-    server.wait_for_mail("example.org", "ann", 1);
-    server.wait_for_log("crm");
-    let bearer = format!("Authorization: Bearer {secret}\r\n");
-    let mut shown = HashMap::new();
-    for path in ["/metrics", "/api/now/v1", "/api/system/v1", "/api/log/v1", "/api/queue/v1", "/api/token/v1"] {
-        let (status, answer) = get(&server, path, &bearer);
-        assert_eq!(status, 200, "{path}: {answer}");
-        shown.insert(path.to_owned(), answer.into_bytes());
-    }
-    for words in [&["config", "show"][..], &["trace", "bob@there.example", "--json"], &["queue", "list", "--json"]] {
-        let said = command(dir.path(), words).output().unwrap();
-        shown.insert(words.join(" "), [said.stdout, said.stderr].concat());
-    }
-    shown.insert("banner".to_owned(), server.banner.clone().into_bytes());
-    shown.insert("log".to_owned(), server.log_text().into_bytes());
-    server.stop();
-    written(dir.path(), &mut shown);
-    shown.retain(|name, _| !name.starts_with(&own.display().to_string()));
-    assert!(shown.len() > 15 && shown["/api/system/v1"].windows(9).any(|text| text == b"own/route"), "paths are shown");
-    for (name, octets) in &shown {
-        let text = String::from_utf8_lossy(octets);
-        for secret in &secrets {
-            assert!(!text.contains(secret.as_str()), "{secret} is in {name}");
-        }
-    }
 }
 
 #[test]

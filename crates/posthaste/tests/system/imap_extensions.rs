@@ -225,7 +225,7 @@ fn clients_that_read_nothing_cost_few_threads() {
         let message = format!("Subject: {number}\n\n{}", "0123456789abcde\n".repeat(500));
         std::fs::write(cur.join(format!("{number}.a:2,")), message).unwrap();
     }
-    let (server, address) = serve(dir.path(), "", "imap");
+    let (server, address) = serve(dir.path(), "[imap]\nconnections_per_login = 0\n", "imap");
     let open = || {
         let mut client = BufReader::new(TcpStream::connect(address).unwrap());
         client.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();

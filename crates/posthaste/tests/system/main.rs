@@ -83,6 +83,7 @@ mod routes;
 mod sandbox;
 mod scram_plus;
 mod search;
+mod secrets;
 mod sender_checks;
 mod sendmail;
 mod serve;

@@ -304,7 +304,8 @@ pub(crate) fn kill_imports(dir: &Path, lines: &[usize], more: &[&str]) {
 /// Scenario 19.
 #[test]
 fn an_import_that_is_killed_goes_on_where_it_was() {
-    const MESSAGES: u32 = 2000;
+    // More than the runs that are killed add.
+    const MESSAGES: u32 = 4000;
     let dir = tempfile::tempdir().unwrap();
     make_numbered_maildir(&dir.path().join("Maildir"), MESSAGES);
     let (mut server, _) = serve(dir.path(), "", "imap");
@@ -330,7 +331,7 @@ fn an_import_that_is_killed_goes_on_where_it_was() {
 /// socket, and what the client went on to send filled the other's.
 #[test]
 fn a_refused_message_leaves_out_no_other_of_its_batch() {
-    // Batches of 64, 128, 256 and 512: the empty one is in the middle of the last.
+    // Batches of 64, 256 and 640: the empty one is in the middle of the last.
     const MESSAGES: u32 = 960;
     const EMPTY: u32 = 704;
     let dir = tempfile::tempdir().unwrap();

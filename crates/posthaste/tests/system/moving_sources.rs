@@ -243,7 +243,7 @@ fn a_move_within_a_file_system_copies_no_file() {
 
 #[test]
 fn a_move_that_is_killed_has_each_message_in_one_place() {
-    const MESSAGES: u32 = 700;
+    const MESSAGES: u32 = 1500;
     let dir = tempfile::tempdir().unwrap();
     let source = dir.path().join("Maildir");
     make_numbered_maildir(&source, MESSAGES);

@@ -22,12 +22,12 @@ struct Rig {
 }
 
 /// Ports that setup needs; an offset turns them into free ones.
-const PORTS: [u16; 5] = [25, 443, 465, 587, 993];
+const PORTS: [u16; 6] = [25, 443, 465, 587, 993, 8025];
 
 fn free_offset() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Below the ports that the system gives out, and elsewhere in each process.
-    let first = 10_000 + u16::try_from(std::process::id() % 8).unwrap() * 2000;
+    let first = 10_000 + u16::try_from(std::process::id() % 7).unwrap() * 2000;
     loop {
         let offset = first + NEXT.fetch_add(1, Ordering::Relaxed) % 900;
         if PORTS.iter().all(|port| TcpListener::bind(("0.0.0.0", offset + port)).is_ok()) {
@@ -159,6 +159,8 @@ fn behind_nat_it_names_ports_to_forward_and_the_address() {
     let direct = plan("192.0.2.10");
     assert!(direct.contains("mx.example.org  192.0.2.10  ") && !direct.contains("private"), "{direct}");
     assert!(!direct.contains("addresses ="), "{direct}");
+    let terms = "a certificate for mx.example.org by Let's Encrypt; its terms: https://letsencrypt.org/repository/";
+    assert!(direct.contains(terms), "{direct}");
     let behind = plan("10.0.0.5");
     let ports: Vec<String> = [25, 465, 587, 993, 443].iter().map(|port| (rig.offset + port).to_string()).collect();
     let forward = format!("10.0.0.5 is private: forward {} of 192.0.2.10 to 10.0.0.5", ports.join(" "));
@@ -229,6 +231,51 @@ fn a_smarthost_gets_mail_for_others_with_a_login_of_a_file() {
 }
 
 #[test]
+fn a_changed_configuration_is_kept_and_its_changes_are_told() {
+    let rig = Rig::new(zone());
+    rig.json(&["--yes"]);
+    let file = rig.path("etc/posthaste.toml");
+    let written = std::fs::read_to_string(&file).unwrap();
+    let edited = written.replace("users = [\"ann\", ", "users = [\"ann\", \"bob\", ") + "[relay]\nlocal_users = true\n";
+    std::fs::write(&file, &edited).unwrap();
+    let again = rig.run(&["--yes"]);
+    let out = text(&again.stdout);
+    assert!(again.status.success() && out.ends_with("nothing to do\n"), "{again:?}");
+    for line in [
+        "- users = [\"ann\", \"reports\"]",
+        "+ users = [\"ann\", \"bob\", \"reports\"]",
+        "+ [relay]",
+        "+ local_users = true",
+    ] {
+        assert!(out.lines().any(|found| found.trim() == line), "{line}: {out}");
+    }
+    assert!(out.contains("stays as it is") && !out.contains(" host_name"), "{out}");
+    assert_eq!(rig.json(&["--yes"])["changed"].as_array().unwrap().len(), 4);
+    // What is missing is made beside it.
+    std::fs::remove_file(rig.path("etc/passwords")).unwrap();
+    let made = rig.json(&["--yes"]);
+    assert!(made["round_trip_ms"].is_u64() && made["plan"].as_array().unwrap().len() == 1, "{made:#}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), edited);
+    let asked = rig.run(&["--yes", "--smarthost", "smtp.example.net:587"]);
+    let says = text(&asked.stdout);
+    assert!(
+        !asked.status.success() && says.contains("write the [relay] route to smtp.example.net:587 into it"),
+        "{asked:?}"
+    );
+    std::fs::write(&file, edited.replace("/data\"", "/moved\"")).unwrap();
+    let moved = rig.run(&["--yes"]);
+    assert!(!moved.status.success() && text(&moved.stdout).contains("has its data or logins elsewhere"), "{moved:?}");
+    std::fs::write(&file, edited + "nonsense\n").unwrap();
+    let wrong = rig.run(&["--yes"]);
+    assert!(!wrong.status.success() && text(&wrong.stderr).contains("posthaste.toml"), "{wrong:?}");
+    // For another address it is somebody else's.
+    std::fs::write(&file, written).unwrap();
+    let mut other = command(rig.dir.path(), &["setup", "bob@example.org", "--config-dir", "etc", "--data", "data"]);
+    let said = other.args(["--yes", "--no-acme", "--resolver", &rig.dns.address().to_string()]).output().unwrap();
+    assert!(!said.status.success() && text(&said.stderr).contains("it stays"), "{said:?}");
+}
+
+#[test]
 fn a_configuration_of_somebody_else_stays() {
     let rig = Rig::new(zone());
     std::fs::create_dir(rig.path("etc")).unwrap();
@@ -265,9 +312,19 @@ fn a_port_that_is_taken_stops_it_and_https_gives_way() {
     assert!(said.status.code() == Some(1) && rig.is_empty(), "{said:?}");
     assert!(text(&said.stdout).contains(&format!("{} is used by", rig.offset + 465)), "{said:?}");
     drop(taken);
-    let _web = [80, 443].map(|port| TcpListener::bind(("0.0.0.0", rig.offset + port)));
+    let _web = [80, 443].map(|port| TcpListener::bind(("0.0.0.0", rig.offset + port)).unwrap());
     let plan = rig.json(&["--dry-run"]);
-    assert!(plan["configuration"].as_str().unwrap().contains("127.0.0.1:8025"), "{plan:#}");
+    let behind = format!("127.0.0.1:{}", rig.offset + 8025);
+    assert!(plan["configuration"].as_str().unwrap().contains(&behind), "{plan:#}");
+    assert!(plan.to_string().contains("443 is used by another program: its lines are printed"), "{plan:#}");
+    let made = rig.run(&["--yes"]);
+    let out = text(&made.stdout);
+    assert!(made.status.success(), "{made:?}");
+    for line in ["mta-sts.example.org.  CNAME  mx.example.org.", &format!("    proxy_pass http://{behind};")] {
+        assert!(out.lines().any(|found| found == line), "{line}: {out}");
+    }
+    let again = rig.run(&["--yes"]);
+    assert!(again.status.success() && text(&again.stdout).ends_with("nothing to do\n"), "{again:?}");
 }
 
 #[test]

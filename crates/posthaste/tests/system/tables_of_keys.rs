@@ -20,7 +20,7 @@ const fn table(under: &'static str, defaults: &'static str, structs: &'static [(
 }
 
 /// The tables; that of `Config` has only the keys before its first section.
-const TABLES: [Table; 37] = [
+const TABLES: [Table; 38] = [
     table("## Top level", "", &[("config/src/lib.rs", "Config")]),
     table("## `[storage]`", "/storage", &[("delivery/src/local/section.rs", "Storage")]),
     table("## `[[listener]]`", "", &[("net/src/section.rs", "Socket"), ("config/src/listeners.rs", "Listener")]),
@@ -28,6 +28,7 @@ const TABLES: [Table; 37] = [
     table("## `[acme]`", "/acme", &[("config/src/acme.rs", "Acme")]),
     table("## `[auth]`", "/auth", &[("config/src/auth.rs", "Auth")]),
     table("## `[quota]`", "/quota", &[("config/src/quota.rs", "Quota")]),
+    table("## `[mailstore]`", "/mailstore", &[("config/src/mailstore.rs", "MailstoreSection")]),
     table("## `[imap]`", "/imap", &[("config/src/imap.rs", "Imap")]),
     table("## `[http]`", "/http", &[("config/src/http.rs", "Http")]),
     table("## `[[network]]`", "", &[("config/src/listeners.rs", "Network")]),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use posthaste_message::rewrite::AddressMap;
+use posthaste_queue::Transaction;
 use posthaste_smtp::{MailFrom, RcptTo};
 use tokio::task::JoinHandle;
 
@@ -18,23 +19,25 @@ pub(super) enum Leaving {
     Signing(JoinHandle<Result<Loaded, Unloaded>>),
 }
 
-/// The message with the addresses that leave. Only one whose header they change, and whose author may sign it, is signed.
-pub(super) fn rewritten(shared: &Arc<Shared>, loaded: Loaded) -> Leaving {
-    if loaded.is_leaving {
-        return Leaving::Now(loaded);
-    }
-    let Some(body) = shared.generic().and_then(|generic| generic.message(&loaded.body)) else {
-        return Leaving::Now(loaded);
-    };
+/// The message of a transaction with the addresses that leave. Only one whose header they change, and whose author may
+/// sign it, is signed: once for all its transactions.
+pub(super) fn rewritten(shared: &Arc<Shared>, transaction: &Transaction, loaded: Loaded) -> Leaving {
+    let changed = shared.generic().and_then(|generic| Some((generic.message(&loaded.body)?, generic)));
+    let Some((body, generic)) = changed else { return Leaving::Now(loaded) };
     let mut loaded = Loaded { body, is_leaving: true, ..loaded };
     let Some(signer) = shared.config.signer.clone().filter(|_| loaded.envelope.queued.may_sign) else {
         return Leaving::Now(loaded);
     };
+    let is_split = loaded.envelope.queued.recipients.len() > transaction.recipients.len();
+    let shared = Arc::clone(shared);
+    let message = transaction.message;
     Leaving::Signing(tokio::task::spawn_blocking(move || {
         drop_signatures(&mut loaded.body);
-        match signer.sign(&loaded.body) {
+        let sign = || signer.sign(&loaded.body).map(Bytes::from);
+        let signed = if is_split { shared.signatures.of(message, &generic, sign) } else { sign() };
+        match signed {
             Ok(fields) => {
-                loaded.body.insert(0, fields.into());
+                loaded.body.insert(0, fields);
                 Ok(loaded)
             }
             Err(why) => Err(Unloaded { error: LoadError::NotSigned(why), envelope: Some(loaded.envelope) }),

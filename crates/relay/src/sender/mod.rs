@@ -62,6 +62,7 @@ mod serving;
 mod session_settings;
 mod shaping;
 mod shared;
+mod signatures;
 mod site;
 mod sites;
 mod snapshots;

@@ -23,6 +23,7 @@ use super::queue_limit::QueueBounds;
 use super::record::{OutcomeRecorder, Time};
 use super::replies::Replies;
 use super::route_table::RouteTable;
+use super::signatures::Signatures;
 use super::site::{Admitted, Alarm, Shaper, Site};
 use super::sites::Sites;
 use super::status::keys_of;
@@ -52,6 +53,8 @@ pub(super) struct Shared {
     pub routes: RouteTable,
     /// Address map for outgoing mail; the flag is true if it has entries.
     generic: (AtomicBool, Mutex<Arc<AddressMap>>),
+    /// Of mail that it changed.
+    pub signatures: Signatures,
     pub seed: u64,
     /// Messages up to here are noted before each attempt.
     pub careful_through: Lsn,
@@ -128,6 +131,7 @@ impl Shared {
             seed,
             queue: Mutex::new(queue),
             generic: Default::default(),
+            signatures: Signatures::default(),
             is_ending: AtomicBool::new(false),
             start_connection,
             serial: AtomicU64::new(0),

@@ -261,8 +261,22 @@ impl Mail {
         (transaction, tokens, queue.has_waiting(state.ready))
     }
 
-    fn message(&mut self, under_way: UnderWay, loaded: Loaded) -> Option<OutgoingMessage<UnderWay>> {
-        match leaving::rewritten(&self.shared, loaded) {
+    fn message(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<OutgoingMessage<UnderWay>> {
+        if loaded.is_leaving {
+            return self.leaving(under_way, loaded);
+        }
+        // Before a signature for nobody.
+        if let Err(error) = end_suppressed(&self.shared, &mut under_way.transaction, &loaded.envelope) {
+            under_way.envelope = Some(loaded.envelope);
+            self.unreadable(under_way, &LoadError::Now(error.to_string()));
+            return None;
+        }
+        if under_way.transaction.recipients.is_empty() {
+            under_way.is_ended = true;
+            return None;
+        }
+        keep_one_sender(&self.shared, &mut under_way.transaction, &loaded.envelope.queued);
+        match leaving::rewritten(&self.shared, &under_way.transaction, loaded) {
             Leaving::Now(loaded) => self.leaving(under_way, loaded),
             Leaving::Signing(signing) => {
                 self.pulse.step(steps::SIGNING);
@@ -275,16 +289,6 @@ impl Mail {
     /// A message whose header is as it leaves.
     fn leaving(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<OutgoingMessage<UnderWay>> {
         let Loaded { envelope, body, .. } = loaded;
-        if let Err(error) = end_suppressed(&self.shared, &mut under_way.transaction, &envelope) {
-            under_way.envelope = Some(envelope);
-            self.unreadable(under_way, &LoadError::Now(error.to_string()));
-            return None;
-        }
-        if under_way.transaction.recipients.is_empty() {
-            under_way.is_ended = true;
-            return None;
-        }
-        keep_one_sender(&self.shared, &mut under_way.transaction, &envelope.queued);
         let of = |taken: &posthaste_queue::Taken| envelope.recipient(taken.number).and_then(rcpt_to);
         let recipients: Option<Vec<RcptTo>> = under_way.transaction.recipients.iter().map(of).collect();
         let (Some(mut mail), Some(mut recipients)) = (mail_from(&envelope.queued, &under_way.transaction), recipients)

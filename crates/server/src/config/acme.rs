@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::config::own_certificates::OwnCertificates;
+use crate::config::certificate_lists::OwnCertificates;
 use posthaste_config::{Config, Listener, ListenerTls};
 
 /// Files of certificates that were obtained, or will be.
@@ -57,7 +57,7 @@ impl Acme {
         }
         // One after the other: they have one directory.
         *running = None;
-        let resolver = crate::config::start_files::resolver(config).map_err(|error| format!("dns: {error}"))?;
+        let resolver = crate::config::resolver::resolver(config).map_err(|error| format!("dns: {error}"))?;
         let lookup = Arc::new(ByDns { resolver, config: config.clone() });
         let obtained = Arc::clone(&own.obtained);
         let started = start(settings.clone(), own.challenges.clone(), lookup, obtained);

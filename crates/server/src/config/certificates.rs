@@ -11,7 +11,7 @@ use posthaste_smtp::driver::{Certificate, TlsFacts};
 use posthaste_smtp::tls::{TlsError, certified_key, server_config_with};
 use rustls::sign::CertifiedKey;
 
-use crate::config::own_certificates::OwnCertificates;
+use crate::config::certificate_lists::OwnCertificates;
 use posthaste_config::{CertificateFiles, Config, Listener, ListenerTls};
 
 /// The TLS that is in force at a listener.

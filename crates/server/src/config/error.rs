@@ -70,6 +70,9 @@ pub enum ServeError {
     /// The cluster node cannot start; no mail was accepted.
     #[error("[cluster]: {0}")]
     Cluster(String),
+    /// A signal came while it waited for the engine of its cluster; no mail was accepted.
+    #[error("stopped before the engine of the cluster has answered")]
+    Stopped,
     /// A certificate or its key is unusable; nothing was changed.
     #[error(transparent)]
     Certificate(#[from] crate::config::certificates::CertificateError),

@@ -46,7 +46,6 @@ pub(crate) fn warnings(config: &Config, now: SystemTime) -> Vec<CertificateWarni
     self_made.into_iter().chain(failed).chain(expiring).collect()
 }
 
-/// Expiry of each certificate of a listener, in seconds since 1970. Blocks. Unreadable files are left out.
 fn has_obtained(config: &Config) -> bool {
     crate::config::acme::files(config).any(|file| file.exists())
 }
@@ -91,11 +90,6 @@ fn configured(config: &Config) -> Vec<PathBuf> {
     files.sort();
     files.dedup();
     files
-}
-
-/// The expiry of a certificate.
-pub(crate) fn end_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
-    x509::validity(certificate).map(|(_, end)| UNIX_EPOCH + Duration::from_secs(end))
 }
 
 fn end(file: &Path) -> Option<u64> {

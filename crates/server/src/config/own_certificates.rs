@@ -1,50 +1,19 @@
-//! Certificates obtained or made by the server, in addition to configured ones.
+//! Certificates obtained or made by the server, in addition to configured ones: kept fresh while it runs.
 
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use posthaste_acme::Challenges;
 use posthaste_directory::Directory;
-use posthaste_net::{CertificateChooser, CertificateList};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::Instant;
 
 use crate::config::acme::Acme;
+use crate::config::certificate_lists::OwnCertificates;
 use crate::config::error::ServeError;
-use crate::config::self_made;
 use crate::lifecycle::{Ending, OnFailure, Service};
 use posthaste_config::Config;
-
-/// Certificates for all listeners. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct OwnCertificates {
-    /// Certificates from an authority.
-    pub obtained: Arc<CertificateList>,
-    self_made: Arc<CertificateList>,
-    /// Challenges by which authorities verify our names.
-    pub challenges: Challenges,
-}
-
-impl OwnCertificates {
-    /// The chooser of a listener with these configured certificates, which take precedence.
-    pub fn chooser(&self, configured: &Arc<CertificateList>) -> CertificateChooser {
-        CertificateChooser::new(vec![Arc::clone(configured), Arc::clone(&self.obtained)], Arc::clone(&self.self_made))
-    }
-
-    /// Ensures that each listener with TLS has a certificate. Blocks.
-    ///
-    /// # Errors
-    /// The self-made one can be neither used nor made. A present one stays in force.
-    fn prepare(&self, config: &Config) -> io::Result<()> {
-        if self_made::users(config).next().is_none() {
-            return Ok(());
-        }
-        self.self_made.set([self_made::open(&config.self_made_file(), &config.host_name, SystemTime::now())?]);
-        Ok(())
-    }
-}
 
 /// Keeps the server's own certificates fresh.
 pub(crate) struct CertificateService {

@@ -9,7 +9,7 @@ use posthaste_directory::Directory;
 use posthaste_directory::names::folded_domain;
 use posthaste_dkim::{KeyDirectory, is_domain};
 use posthaste_dns::{DomainCheck, HostView, OwnDomain, RecordSource};
-use posthaste_mta_sts::own_policy_id;
+use posthaste_mta_sts::seen_by_https;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -120,7 +120,7 @@ fn ask(config: &Config, directory: &Directory, domain: &str) -> Result<DomainChe
     let ca_file = &config.acme.ca_file;
     Handle::current().block_on(async {
         let view = async |source: RecordSource<'_>| HostView {
-            policy_id: if own.has_web { own_policy_id(&own, source, HTTPS, ca_file).await } else { None },
+            own: seen_by_https(&own, source, HTTPS, ca_file).await,
             tlsa: certificate.records(source).await,
         };
         let asked = timeout(CHECK_TIME, DomainCheck::ask(&own, &config.dns, DNS, view)).await;

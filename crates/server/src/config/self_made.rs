@@ -4,12 +4,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use posthaste_fsops::replace_file;
-use posthaste_net::{certificate_has_name, tls};
+use posthaste_net::{certificate_has_name, tls, x509};
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
 use rustix::fs::Mode;
+use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 
 use posthaste_config::{Config, Listener, ListenerTls};
@@ -56,8 +57,13 @@ fn kept(file: &Path, host_name: &str, now: SystemTime) -> Option<Arc<CertifiedKe
         return None;
     }
     let kept = tls::certified_key(file, file).ok()?;
-    let end = crate::config::expiry::end_of(kept.cert.first()?)?;
+    let end = end_of(kept.cert.first()?)?;
     (certificate_has_name(&kept, host_name) && now + RENEWED_BEFORE < end).then_some(kept)
+}
+
+/// The expiry of a certificate.
+fn end_of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    x509::validity(certificate).map(|(_, end)| UNIX_EPOCH + Duration::from_secs(end))
 }
 
 /// A certificate for this key or a new one, both as PEM.
@@ -132,7 +138,7 @@ mod tests {
         let long = format!("{}.example.org", "a".repeat(63));
         let made = open(&dir.path().join("self-made.pem"), &long, now).unwrap();
         assert!(certificate_has_name(&made, &long));
-        let end = crate::config::expiry::end_of(&made.cert[0]).unwrap();
+        let end = end_of(&made.cert[0]).unwrap();
         let life = end.duration_since(now).unwrap().as_secs();
         assert!(life.abs_diff(LIFE.as_secs()) <= 1, "{life}");
         let schemes = [rustls::SignatureScheme::ECDSA_NISTP256_SHA256];

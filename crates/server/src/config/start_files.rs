@@ -9,12 +9,13 @@ use posthaste_dns::{Resolver, SetupError};
 use posthaste_relay::sender::{BounceFiles, Notices, Routing};
 use posthaste_shaping::ShapingRules;
 
+use crate::config::certificate_lists::OwnCertificates;
 use crate::config::certificates::TlsInForce;
 use crate::config::dkim::DomainSigners;
 use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
 use crate::config::forward::Forwarding;
-use crate::config::own_certificates::OwnCertificates;
+use crate::config::resolver::resolver;
 use posthaste_config::Config;
 
 /// Files that a start has read.
@@ -113,12 +114,6 @@ pub(crate) fn load_logins(config: &Config, directory: &Directory) -> Result<Arc<
         Some(file) => Logins::load(file, directory).map(Arc::new),
         None => Ok(Arc::default()),
     }
-}
-
-/// A resolver with the configured settings, which skips this server as a mail host.
-pub(crate) fn resolver(config: &Config) -> Result<Resolver, SetupError> {
-    let own = config.listeners.iter().filter_map(|listener| listener.socket.address.as_ref()?.parse().ok());
-    Ok(Resolver::new(&config.dns)?.with_own([&config.host_name], own))
 }
 
 fn kept<T, E: Into<ServeError>>(read: Result<T, E>, problems: &mut Vec<ServeError>) -> Option<T> {

@@ -22,7 +22,7 @@ impl MailServer {
         let domains: Vec<&str> = self.config.domains.iter().flat_map(Domain::names).collect();
         let Restored { messages, restored, deferred, .. } = self.replayed;
         let banner = serde_json::json!({
-            "timestamp": crate::logging::timestamp(), "level": "INFO", "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
+            "timestamp": crate::log_format::timestamp(), "level": "INFO", "message": "ready", "version": env!("CARGO_PKG_VERSION"), "host_name": self.config.host_name,
             "listening": listening, "http": self.pages(), "imap": self.readers(ListenerProtocol::Imap), "pop3": self.readers(ListenerProtocol::Pop3), "receiving": domains, "mail": self.config.storage.mail,
             "spool_messages": messages, "restored": restored, "deferred": deferred, "damaged": damaged(&self.replayed),
         });

@@ -171,14 +171,14 @@ fn warnings(config: &Config) -> Vec<String> {
     warnings.extend(pickup(config));
     warnings.extend(config.webhooks.iter().filter_map(crate::services::webhooks::unusable));
     if config.dns.trust_ad
-        && let Ok(resolver) = crate::config::start_files::resolver(config)
+        && let Ok(resolver) = crate::config::resolver::resolver(config)
     {
         warnings.extend(resolver.believed_from_afar().map(|server| {
             format!("dns.trust_ad: the resolver {server} is not on this machine: its answers can be forged on the way")
         }));
     }
     if config.lets_clients_relay()
-        && let Err(why @ SetupError::System(_)) = crate::config::start_files::resolver(config)
+        && let Err(why @ SetupError::System(_)) = crate::config::resolver::resolver(config)
     {
         warnings.push(format!("the relay: {why}"));
     }

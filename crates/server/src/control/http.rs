@@ -17,7 +17,7 @@ use crate::config::error::ServeError;
 use crate::control::overview::Overview;
 use crate::lifecycle::{Ending, OnFailure, Service, drain_listeners};
 use crate::listen::bound::{BoundListeners, ServedListener};
-use crate::listen::listening::connection_limits;
+use crate::listen::rules::connection_limits;
 use crate::receive::handler::Receiver;
 use crate::services::inject::InjectKeys;
 use posthaste_config::{Config, Listener, ListenerTls, Network};

@@ -77,7 +77,7 @@ impl OutboundRoutes {
         Ok(Self {
             settings,
             routing: config.relay.routing().map_err(ServeError::from)?,
-            resolver: crate::config::start_files::resolver(config).map_err(|error| dns(&error))?,
+            resolver: crate::config::resolver::resolver(config).map_err(|error| dns(&error))?,
             hosts: HostSettings { port: config.relay.port, tls, mta_sts: mta_sts.unwrap_or_default() },
             from: sender.from.unwrap_or(ReversePath::Null),
             sessions,

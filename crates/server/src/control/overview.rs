@@ -25,6 +25,7 @@ use crate::control::disks::{Disks, FileSystem};
 use crate::control::public_files::PublicFiles;
 use crate::control::requests::everywhere::busiest_domains;
 use crate::control::requests::queue_counts::{NamedCount, QueueCounts, tls_counts};
+use crate::lifecycle::request_drain;
 use crate::receive::handler::Receiver;
 use crate::services::inject::{InjectKeys, Injector};
 use crate::services::watch::CHECKPOINT_HANGS;
@@ -141,7 +142,7 @@ impl ServerView for Overview {
             Distribution::new("posthaste_sync_seconds", spool.sync_us).in_millionths(),
             Distribution::new("posthaste_commit_records", spool.commit_records),
         ];
-        let dns = self.receiver.relay().map(|relay| relay.resolver().stats().took_us);
+        let dns = self.receiver.remote().relay().map(|relay| relay.resolver().stats().took_us);
         let dns = dns.map(|took| Distribution::new("posthaste_dns_seconds", took).in_millionths());
         self.receiver.meters().read().into_iter().chain(of_spool).chain(dns).collect()
     }
@@ -195,7 +196,7 @@ impl ServerView for Overview {
             disks: disks.rooms,
             streams: streams(receiver, &troubles),
             waiting_here: of_mailboxes.waiting,
-            queued: receiver.relays().iter().map(|relay| relay.stats().recipients).sum(),
+            queued: receiver.remote().relays().iter().map(|relay| relay.stats().recipients).sum(),
             certificates,
             webhooks: webhooks(receiver),
             relay: of_relay(receiver),
@@ -203,7 +204,7 @@ impl ServerView for Overview {
     }
 
     fn queue(&self, tenant: Option<&str>) -> QueueStatus {
-        let relays = self.receiver.relays();
+        let relays = self.receiver.remote().relays();
         if relays.is_empty() {
             return QueueStatus::default();
         }
@@ -237,7 +238,7 @@ impl ServerView for Overview {
         let Some((lines, end, answers)) = busiest_domains(&self.receiver, tenant, DESTINATIONS_MAX as u32) else {
             return self.queue(tenant);
         };
-        let relays = self.receiver.relays();
+        let relays = self.receiver.remote().relays();
         let mut attention = of_queues(&relays, tenant);
         attention.extend(delays(&relays, tenant, now_secs()));
         if !answers.is_whole() {
@@ -280,7 +281,7 @@ impl ServerView for Overview {
     }
 
     fn drain(&self, token: &Token) {
-        crate::control::serve::drain_for(token.name());
+        request_drain(token.name());
     }
 
     fn log_lines(&self) -> Vec<String> {
@@ -376,7 +377,7 @@ fn webhooks(receiver: &Receiver) -> Vec<WebhookStatus> {
 }
 
 fn of_relay(receiver: &Receiver) -> RelayStatus {
-    let relays = receiver.relays();
+    let relays = receiver.remote().relays();
     let Some(one) = relays.first() else { return RelayStatus::default() };
     // All have one resolver and one store of policies.
     let (policy_fetches, dns) = (one.policy_fetches(), one.resolver().stats());

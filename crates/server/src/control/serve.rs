@@ -8,12 +8,12 @@ use posthaste_directory::Directory;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
 
 use crate::config::error::ServeError;
 use crate::config::start_files::StartFiles;
 use crate::control::ready::Supervisor;
 use crate::control::server::{MailServer, Reloaded, Stopped};
+use crate::lifecycle::{START_ENDS, drain_requested};
 use crate::listen::listening::{Bound, bind_when_free};
 use posthaste_config::{Config, ConfigError, Loaded, LogFormat, OwnerRules};
 
@@ -85,7 +85,11 @@ fn run_process(
     let outcome = runtime.block_on(run(config, bound, &mut supervisor, &mut source, at_once));
     // A thread that a disk holds must not hold the end: what it does is in the spool.
     runtime.shutdown_background();
-    outcome
+    match outcome {
+        // As asked for.
+        Err(ServeError::Stopped) => Ok(()),
+        outcome => outcome,
+    }
 }
 
 /// The configuration's file and its last content.
@@ -122,13 +126,14 @@ async fn run(
 ) -> Result<(), ServeError> {
     let mut stop = StopSignals::new()?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    // Reading a full spool takes its time, and it cannot be interrupted.
+    // Reading a full spool takes its time, and it cannot be interrupted. The wait for an engine can.
     let mut start = std::pin::pin!(MailServer::start_on(bound, config, Arc::clone(&source.loaded.directory)));
     let (mut server, is_stopping) = tokio::select! {
         started = &mut start => (started?, false),
         () = stop.next() => {
             supervisor.stopping();
             tracing::info!("stopping once the spool is replayed; a second signal exits now");
+            START_ENDS.notify_one();
             tokio::select! {
                 started = &mut start => (started?, true),
                 () = stop.next() => {
@@ -147,7 +152,7 @@ async fn run(
         loop {
             tokio::select! {
                 () = stop.next() => break,
-                () = DRAIN.notified() => {
+                () = drain_requested() => {
                     is_drained = true;
                     break;
                 }
@@ -191,16 +196,6 @@ async fn run(
     tracing::warn!("second signal: exiting now without draining; acknowledged mail is in the spool");
     match at_once() {}
 }
-
-/// Starts a drain like a service manager, for a token with this name. It does not count as a signal: the manager's own,
-/// which follows, must not cut the drain short.
-pub(crate) fn drain_for(token: &str) {
-    tracing::info!(token, "a request by HTTP asks for the drain");
-    DRAIN.notify_one();
-}
-
-/// A process has one server, as it has one set of signals.
-static DRAIN: Notify = Notify::const_new();
 
 /// Logs the remaining work for the next start at the end.
 fn tell_left(stopped: &Stopped, spool: &Path) {

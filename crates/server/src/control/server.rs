@@ -23,7 +23,8 @@ use crate::listen::reading::{self, ReadingService};
 use crate::receive::destinations::Destinations;
 use crate::receive::events::{self, Events};
 use crate::receive::handler::Receiver;
-use crate::receive::logins::{self, KnownNetworksService};
+use crate::receive::known_networks::KnownNetworksService;
+use crate::receive::logins;
 use crate::receive::settings::Settings;
 use crate::receive::stuck::StuckStreams;
 use crate::repeats::Repeats;
@@ -198,7 +199,7 @@ async fn start_services(
     // Until the watch can ask all consumers.
     let _opening = OpeningWatch::begin(workers.clone());
     let OpenedSpool { intake, events, without_events, found } =
-        open_spool(config, Arc::clone(&repeats), workers).await?;
+        open_spool(config, Arc::clone(&repeats), workers, mailboxes::last_lsn(config)?).await?;
     let events_of_mail = events.as_ref().map(Events::recorder);
     let memory = MemoryBudget::new(config.limits.process.memory_bytes);
     // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.

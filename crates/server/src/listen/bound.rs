@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use posthaste_net::{Admission, Bound, CurrentCertificate, ListenError, ListenPlace, bind};
 
 use crate::config::certificates::TlsInForce;
-use crate::listen::listening::{connection_limits, rules, unix_access};
+use crate::listen::rules::{connection_limits, rules, unix_access};
 use posthaste_config::{Config, Listener, ListenerTls};
 
 /// Ports tried if no listener is configured, the default first.

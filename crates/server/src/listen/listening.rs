@@ -7,22 +7,21 @@ use std::time::{Duration, Instant};
 
 use posthaste_accounts::Logins;
 use posthaste_directory::Directory;
-use posthaste_net::section::ConnectionLimitOverrides;
 use posthaste_smtp::Protocol;
 use posthaste_smtp::driver::{
-    Backlog, BoundServer, ByNetwork, ConnectionLimits, IpNet, ListenerSettings, NetworkLimits, Proxies, Rules,
-    RunningServer, Server as SmtpServer, ServerBuilder, UnixAccess,
+    Backlog, BoundServer, ByNetwork, IpNet, ListenerSettings, RunningServer, Server as SmtpServer, ServerBuilder,
 };
 use posthaste_smtp::server::Config as SmtpConfig;
 
+use crate::config::certificate_lists::OwnCertificates;
 use crate::config::certificates::TlsInForce;
 use crate::config::dkim::DomainSigners;
 use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
-use crate::config::own_certificates::OwnCertificates;
 use crate::config::start_files::{RelayFiles, StartFiles, load_logins};
 use crate::lifecycle::{Ending, OnFailure, Service, drain_listeners};
 use crate::listen::bound::BoundListeners;
+use crate::listen::rules::{connection_limits, rules, unix_access};
 use crate::receive::handler::Receiver;
 use crate::receive::logins::mechanisms;
 use crate::receive::settings::Settings;
@@ -215,24 +214,6 @@ fn builder(config: &Config, tls: &[TlsInForce], mechanisms: &[String]) -> Server
     })
 }
 
-/// Access rights of a UNIX socket: the server's future group may connect, too.
-pub(crate) fn unix_access(config: &Config, listener: &Listener) -> UnixAccess {
-    let access = listener.unix_access();
-    let mut access = access.unwrap_or_else(|problem| panic!("an unchecked configuration: {problem:?}"));
-    access.group = access.group.or_else(|| crate::config::privileges::group_to_be(config));
-    access
-}
-
-/// Numbers of connections over all listeners.
-pub(crate) fn connection_limits(config: &Config) -> ConnectionLimits {
-    let networks = config.networks.iter().flat_map(Network::each).map(|(network, own)| {
-        let ConnectionLimitOverrides { connections, connections_per_address } = own.limits.connections;
-        (network, NetworkLimits { connections, connections_per_address })
-    });
-    let posthaste_net::section::ConnectionLimits { connections, connections_per_address } = config.limits.connections;
-    ConnectionLimits { connections, connections_per_address, networks: networks.collect() }
-}
-
 /// A mail listener: its rules, and the session settings of each network. `mechanisms`: for AUTH, if offered.
 fn settings(config: &Config, listener: &Listener, tls: &TlsInForce, mechanisms: &[String]) -> ListenerSettings {
     let each = || config.networks.iter().flat_map(Network::each);
@@ -253,26 +234,6 @@ fn settings(config: &Config, listener: &Listener, tls: &TlsInForce, mechanisms: 
     let requires_tls = tls.mode == ListenerTls::Required;
     let configs = configs.map(|config| SmtpConfig { starttls, requires_tls, ..config });
     ListenerSettings { configs, rules: rules(config, listener), certificate: tls.certificate() }
-}
-
-/// Rules for connections to a listener.
-pub(crate) fn rules(config: &Config, listener: &Listener) -> Rules {
-    // A network with a number of its own has it everywhere.
-    let networks = config.networks.iter().flat_map(Network::each).map(|(network, own)| {
-        let connections_per_address = own.limits.connections.connections_per_address;
-        (network, NetworkLimits { connections: None, connections_per_address })
-    });
-    let limits = ConnectionLimits {
-        connections: listener.limits.connections.connections.unwrap_or(usize::MAX),
-        connections_per_address: listener.limits.connections.connections_per_address.unwrap_or(usize::MAX),
-        networks: networks.collect(),
-    };
-    let proxies = listener.socket.proxies.as_ref().map(|proxies| proxies.0.clone()).unwrap_or_default();
-    Rules {
-        allow: listener.socket.allow.as_ref().map(|allow| allow.0.clone()),
-        proxies: listener.socket.proxy_protocol.then(|| Proxies::new(proxies)),
-        limits,
-    }
 }
 
 /// Offers AUTH if the listener does. If a password could be read on the way, TLS is required first; without TLS, such

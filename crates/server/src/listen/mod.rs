@@ -3,4 +3,5 @@
 pub(crate) mod bound;
 pub(crate) mod listening;
 pub(crate) mod reading;
+pub(crate) mod rules;
 pub(crate) mod text_search;

@@ -5,11 +5,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use posthaste_accounts::{LoginFailure, PasswordClaim};
-use posthaste_config::{Config, Listener, ListenerProtocol, ListenerTls, MailboxNames};
+use posthaste_config::{Config, Imap, Listener, ListenerProtocol, ListenerTls, MailboxNames};
 use posthaste_directory::Directory;
-use posthaste_imap::driver::{Authenticator, CurrentImapConfig, ImapService};
+use posthaste_imap::driver::{Authenticator, CurrentImapConfig, ImapService, ImapTimeouts, LoginSessions};
 use posthaste_imap::session::{ImapConfig, ImapCredentials, LoginRefusal, NameForm};
 use posthaste_mailstore::MaildirLogins;
 use posthaste_net::{Admission, Bound, Grant, Listeners, Peer};
@@ -20,7 +21,7 @@ use posthaste_smtp::sasl::scram::{ScramKeys, ScramProof};
 use crate::config::error::ServeError;
 use crate::lifecycle::{Ending, OnFailure, Service, drain_listeners};
 use crate::listen::bound::{BoundListeners, ServedListener};
-use crate::listen::listening::connection_limits;
+use crate::listen::rules::connection_limits;
 use crate::listen::text_search::IndexSearch;
 use crate::receive::handler::Receiver;
 
@@ -56,12 +57,15 @@ impl ReadingService {
         let failed = |error| ServeError::Service { service: NAME, error };
         let mut listeners = Listeners::new(connection_limits(config)).map_err(failed)?;
         let mut each = Vec::new();
+        let sessions = LoginSessions::default();
         let text = IndexSearch::new(&config.search, &config.storage.mail);
         for (listener, (sockets, tls)) in config.reading_listeners().zip(bound.0) {
             let served = ServedListener::new(config, listener, tls);
             let imap = CurrentImapConfig::new(imap_config(config, listener, &served));
+            bound_sessions(&imap, config);
             let text = text.as_ref();
-            let door = Door { config, listener, served: &served, imap: &imap, store: &store, text, receiver };
+            let sessions = &sessions;
+            let door = Door { config, listener, served: &served, imap: &imap, sessions, store: &store, text, receiver };
             for socket in sockets {
                 door.open(socket, &mut listeners).map_err(failed)?;
             }
@@ -77,6 +81,7 @@ struct Door<'a> {
     listener: &'a Listener,
     served: &'a ServedListener,
     imap: &'a CurrentImapConfig,
+    sessions: &'a LoginSessions,
     store: &'a Arc<MaildirLogins>,
     text: Option<&'a IndexSearch>,
     receiver: &'a Receiver,
@@ -99,7 +104,8 @@ impl Door<'_> {
                 listeners.serve(socket, admission, service);
             }
             _ => {
-                let mut service = ImapService::new(store, users, self.imap.clone()).with_tls(certificate, implicit);
+                let service = ImapService::new(store, users, self.imap.clone()).with_tls(certificate, implicit);
+                let mut service = service.with_sessions(self.sessions.clone());
                 if let Some(text) = self.text {
                     service = service.with_text_search(Arc::new(text.clone()));
                 }
@@ -126,6 +132,14 @@ fn imap_config(config: &Config, listener: &Listener, served: &ServedListener) ->
         bytes => bytes.min(u32::MAX.into()),
     };
     imap
+}
+
+fn bound_sessions(imap: &CurrentImapConfig, config: &Config) {
+    let Imap { connections_per_login, idle_secs, search_secs, .. } = config.imap;
+    let (usual, search) = (ImapTimeouts::default(), Duration::from_secs(search_secs));
+    let order = usual.order.max(search);
+    imap.set_timeouts(ImapTimeouts { idle: Duration::from_secs(idle_secs), search, order, ..usual });
+    imap.set_connections_per_login(connections_per_login);
 }
 
 /// A proxy may be on another machine, whatever its client's address.
@@ -210,6 +224,7 @@ impl Service for ReadingService {
         let mut kept = Vec::new();
         for (listener, (served, imap)) in config.reading_listeners().zip(&mut self.each) {
             imap.set(imap_config(config, listener, served));
+            bound_sessions(imap, config);
             if !served.reload(config, listener) {
                 kept.push("a certificate of IMAP or POP3");
             }

@@ -78,7 +78,8 @@ pub(crate) trait NodeControl: Send + Sync {
     /// no mail now.
     fn begin(&self, must_be_home: bool) -> Option<Begun>;
 
-    /// True while this node owns a shard that [`begin`](Self::begin) would take once the engine answers again.
+    /// True while this node owns a shard that [`begin`](Self::begin) would take once the engine answers again, and the engine has been silent for less than
+    /// [`ENGINE_PATIENCE`]. In a longer outage no client waits.
     fn waits_for_engine(&self, must_be_home: bool) -> bool;
 
     /// True if [`begin`](Self::begin) would begin one.
@@ -105,17 +106,26 @@ pub(crate) trait OtherNodes: Send + Sync {
     /// The name of this node.
     fn me(&self) -> &str;
 
-    /// The names of the others on the list. Blocks for a few seconds at most.
-    fn list(&self) -> Vec<String>;
+    /// The others on the list. Blocks for a few seconds at most.
+    fn list(&self) -> Vec<OtherNode>;
 
-    /// Asks nodes at once. The answers are in the same order; of an error, the text is the reason. Blocks, for hardly longer than `patience`.
-    fn ask_each(&self, nodes: &[String], question: &Bytes, patience: Duration) -> Vec<Result<Bytes, String>>;
+    /// Asks nodes at once. The answers are in the same order; of an error, the text is the reason. Blocks, for hardly longer than `patience`, and less for silent nodes.
+    fn ask_each(&self, nodes: &[OtherNode], question: &Bytes, patience: Duration) -> Vec<Result<Bytes, String>>;
 
     /// The node that owns a shard, by its cell. `None`: it has no owner now, or the engine does not answer. Blocks.
     fn owner_of(&self, shard: u16) -> Option<String>;
 
     /// Answers the questions of others from now on, until this node stops.
     fn answer(&self, answerer: PeerAnswerer);
+}
+
+/// Another node on the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OtherNode {
+    pub name: String,
+    /// It has not written to the engine lately: most likely it does not run, or its clock is wrong.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
+    pub is_silent: bool,
 }
 
 /// Answers a question of another node. Blocks.
@@ -141,6 +151,6 @@ impl Begun {
 }
 
 /// A client waits so long for the engine at MAIL, and so long for the reply to its message. Clients wait for 5 minutes at least (RFC 5321 section 4.5.3.2.2).
-const ENGINE_PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const ENGINE_PATIENCE: Duration = Duration::from_secs(60);
 /// Interval between two attempts. The node's thread looks as often.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

@@ -6,17 +6,16 @@ use std::time::Instant;
 
 use posthaste_delivery::local::LocalDelivery;
 use posthaste_intake::{
-    BodyFacts, Destination, DestinationFigures, Guard, Intake, Left, Mail, MailPlace, NotTaken, NotTakenCause,
-    Reserved, Reserving, Trouble,
+    BodyFacts, Destination, DestinationFigures, Guard, Intake, Left, Mail, MailPlace, NotTaken, Reserved, Reserving,
+    Trouble,
 };
 use posthaste_mailstore::MailArrivals;
-use posthaste_relay::sender::Relay;
 use posthaste_spool::{Entry, Lsn};
 use posthaste_transport::Transports;
 use posthaste_watch::StuckWorker;
 
 use crate::receive::events::EventRecorder;
-use crate::receive::handler::Receiver;
+use crate::receive::relay_slot::not_open;
 use crate::receive::remote::RemoteHosts;
 use crate::receive::shards::ShardQueue;
 use crate::receive::stuck::StuckStreams;
@@ -194,35 +193,22 @@ impl Destinations {
         self.maildirs.remove_mailbox(mailbox, deadline).map_err(|error| error.to_string())
     }
 
+    /// Transports that are opened later.
+    pub fn late_transports(&self) -> &Arc<Late<Transports>> {
+        &self.transports
+    }
+
+    /// Transports, if they are open.
+    pub fn transports(&self) -> Option<&Transports> {
+        self.transports.opened()
+    }
+
     /// Workers of the spool and of destinations that became stuck, or continued.
     pub fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker> {
         let spools = self.intakes().into_iter().flat_map(|intake| intake.spool().look_for_stuck(now));
         let destinations = self.all().flat_map(|destination| destination.look_for_stuck(now));
         let standbys = self.remote.shards().iter().flat_map(|shard| shard.standby().look_for_stuck(now));
         spools.chain(destinations).chain(standbys).collect()
-    }
-}
-
-/// Access to single destinations, for the operator's commands.
-impl Receiver {
-    /// Transports that are opened later.
-    pub fn late_transports(&self) -> &Arc<Late<Transports>> {
-        &self.destinations().transports
-    }
-
-    /// Transports, if they are open.
-    pub fn transports(&self) -> Option<&Transports> {
-        self.destinations().transports.opened()
-    }
-
-    /// A relay, if one is open.
-    pub fn relay(&self) -> Option<Relay> {
-        self.destinations().remote.relay()
-    }
-
-    /// All open relays: one, or in a cluster one for each owned shard, in the order of their message ids.
-    pub fn relays(&self) -> Vec<Relay> {
-        self.destinations().remote.relays()
     }
 }
 
@@ -250,18 +236,6 @@ impl<D> Late<D> {
 
     fn not_open(&self, place: &MailPlace) -> Result<(), NotTaken> {
         if (self.is_own)(place) { Err(not_open()) } else { Ok(()) }
-    }
-}
-
-/// The refusal of mail for a destination that is not open.
-pub(crate) fn not_open() -> NotTaken {
-    NotTaken {
-        cause: NotTakenCause::NotOpen,
-        code: 451,
-        status: "4.3.5",
-        text: "This address cannot be served now, try again later".into(),
-        about: None,
-        why: "its destination is not open".to_owned(),
     }
 }
 

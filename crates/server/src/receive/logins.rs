@@ -3,20 +3,15 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use posthaste_accounts::{Login, LoginFailure, LoginGate, LoginSecrets, Logins};
 use posthaste_directory::Directory;
 use posthaste_smtp::sasl::{MECHANISMS, scram};
 use posthaste_smtp::{Reply, ReversePath, driver};
-use tokio::task::{JoinHandle, spawn_blocking};
-use tokio::time::{Instant, sleep};
+use tokio::task::spawn_blocking;
 
 use crate::config::error::ServeError;
 use crate::config::first_password::FirstPassword;
-use crate::lifecycle::{Ending, OnFailure, Service, end_blocking};
-use crate::receive::handler::Receiver;
 use posthaste_config::Config;
 
 /// A session of this server. Its state is the verified password hash, so that a login ends when its password changes.
@@ -75,51 +70,12 @@ pub(crate) async fn first_password(config: &Config) -> Result<Option<FirstPasswo
     Ok(Some(password))
 }
 
-/// Regularly saves the networks with successful logins.
-pub(crate) struct KnownNetworksService {
-    saving: JoinHandle<()>,
-    receiver: Receiver,
-}
-
-impl KnownNetworksService {
-    pub fn begin(receiver: Receiver) -> Self {
-        let of_task = receiver.clone();
-        let saving = tokio::spawn(async move {
-            loop {
-                sleep(SAVE_INTERVAL).await;
-                let receiver = of_task.clone();
-                let _ = spawn_blocking(move || save(&receiver)).await;
-            }
-        });
-        Self { saving, receiver }
-    }
-}
-
-fn save(receiver: &Receiver) {
-    if let Err(error) = receiver.gate().save() {
+/// Saves the networks with successful logins. Blocks.
+pub(crate) fn save_gate(gate: &LoginGate) {
+    if let Err(error) = gate.save() {
         tracing::warn!(error = error.to_string(), "cannot save the networks that have logged in");
-    }
-}
-
-impl Service for KnownNetworksService {
-    fn name(&self) -> &'static str {
-        "known networks"
-    }
-
-    fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("networks that log in are not known after a restart")
-    }
-
-    fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {
-        self.saving.abort();
-        end_blocking(move || save(&self.receiver))
-    }
-
-    fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        std::pin::Pin::new(&mut self.saving).poll(cx).map(drop)
     }
 }
 
 /// The file in the data directory.
 const KNOWN_NETWORKS: &str = "known-networks";
-const SAVE_INTERVAL: Duration = Duration::from_secs(60);

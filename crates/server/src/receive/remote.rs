@@ -1,22 +1,18 @@
 //! Mail for other hosts, for the receiver: the relay, once it is open, and its signed and rewritten addresses.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use std::time::Instant;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use posthaste_dns::Resolver;
-use posthaste_intake::{
-    BodyFacts, Destination, DestinationFigures, GatheredBody, Mail, MailPlace, NotTaken, Reserved, Reserving,
-};
+use posthaste_intake::GatheredBody;
 use posthaste_notify::dsn::Wording;
 pub(crate) use posthaste_relay::sender::Ahead;
 use posthaste_relay::sender::Relay;
 use posthaste_smtp::{Address, ForwardPath};
 use posthaste_spool::Lsn;
-use posthaste_watch::StuckWorker;
 
 use crate::config::forward::{Back, Forwarding};
-use crate::receive::destinations::not_open;
 use crate::receive::events::EventRecorder;
+use crate::receive::relay_slot::RelaySlot;
 use crate::receive::returned::{self, ReturnPath, ReturnedMail};
 use crate::receive::shards::ShardQueue;
 
@@ -33,67 +29,6 @@ pub(crate) struct RemoteHosts {
     forwarding: OnceLock<Forwarding>,
     /// Why the relay is not open although it should be.
     stuck: OnceLock<String>,
-}
-
-/// The queue for other hosts, while it is open. Mail for it is deferred otherwise.
-#[derive(Default)]
-pub(crate) struct RelaySlot {
-    relay: RwLock<Option<Relay>>,
-    /// Figures of earlier relays, so that counters never decrease.
-    past: Mutex<DestinationFigures>,
-}
-
-impl RelaySlot {
-    /// The relay, if it is open.
-    pub fn opened(&self) -> Option<Relay> {
-        self.relay.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Notes that it is open, or no longer.
-    pub fn set(&self, relay: Option<Relay>) {
-        let before = std::mem::replace(&mut *self.relay.write().unwrap_or_else(PoisonError::into_inner), relay);
-        if let Some(before) = before {
-            let figures = before.figures();
-            let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-            past.delivered += figures.delivered;
-            past.failed_attempts += figures.failed_attempts;
-        }
-    }
-}
-
-impl Destination for RelaySlot {
-    fn figures(&self) -> DestinationFigures {
-        let now = self.opened().map(|relay| relay.figures()).unwrap_or_default();
-        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        DestinationFigures {
-            delivered: past.delivered + now.delivered,
-            failed_attempts: past.failed_attempts + now.failed_attempts,
-            ..now
-        }
-    }
-
-    fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker> {
-        self.opened().map(|relay| relay.look_for_stuck(now)).unwrap_or_default()
-    }
-
-    fn check(&self, place: &MailPlace, recipients: u64) -> Result<(), NotTaken> {
-        match self.opened() {
-            Some(relay) => relay.check(place, recipients),
-            None if *place == MailPlace::Remote => Err(not_open()),
-            None => Ok(()),
-        }
-    }
-
-    fn reserve<'a>(&'a self, mail: &'a Mail<'a>, body: BodyFacts, reserved: &'a mut Reserved) -> Reserving<'a> {
-        let Some(relay) = self.opened() else {
-            let has_remote = mail.recipients.iter().any(|recipient| recipient.place == MailPlace::Remote);
-            return Reserving::Done(if has_remote { Err(not_open()) } else { Ok(()) });
-        };
-        match relay.reserve(mail, body, reserved) {
-            Reserving::Done(taken) => Reserving::Done(taken),
-            Reserving::Waiting(_) => unreachable!("a queue has no one to wait for"),
-        }
-    }
 }
 
 impl RemoteHosts {
@@ -231,23 +166,7 @@ impl RemoteHosts {
 
 #[cfg(test)]
 mod tests {
-    use posthaste_intake::MailRecipient;
-
     use super::*;
-
-    #[test]
-    fn a_queue_that_is_not_open_defers_its_own_mail_alone() {
-        let slot = RelaySlot::default();
-        let facts = BodyFacts { len: 1, large: None };
-        let is_taken = |place: MailPlace| {
-            let mail = Mail { recipients: vec![MailRecipient::to(place.clone())], ..Mail::default() };
-            let mut reserved = Reserved::default();
-            let Reserving::Done(taken) = slot.reserve(&mail, facts, &mut reserved) else { panic!("it waits") };
-            assert_eq!(taken.is_ok(), slot.check(&place, 1).is_ok());
-            taken.is_ok()
-        };
-        assert!(!is_taken(MailPlace::Remote) && is_taken(MailPlace::Maildir("ann".into())));
-    }
 
     #[test]
     fn a_queue_that_comes_and_goes_refuses_nobody_for_good() {

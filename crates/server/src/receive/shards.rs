@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use posthaste_intake::{Destination, Intake};
 
-use crate::receive::remote::RelaySlot;
+use crate::receive::relay_slot::RelaySlot;
 
 /// A shard that this node is a member of: its intake, and its queue for other hosts.
 pub(crate) struct ShardQueue {

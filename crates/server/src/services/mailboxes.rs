@@ -11,7 +11,7 @@ use posthaste_intake::{Destination, Intake, MemoryBudget};
 use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::ledger::{LedgerReport, MailLedger, MailLedgerError, applied_in};
 use posthaste_mailstore::table::{FILE as TABLE_FILE, MetaError};
-use posthaste_mailstore::{FileWriter, MaildirLogins, MaildirStore, QuotaLimits, QuotaTable};
+use posthaste_mailstore::{FileWriter, MaildirLogins, MaildirStore, QuotaLimits, QuotaTable, UsualFolders};
 use posthaste_spool::{Damage, Lsn, Spool, StoreKind};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -156,6 +156,7 @@ impl Mailboxes {
         let mail = config.storage.mail.clone();
         let cache = config.mailstore_dir();
         let quotas = quotas_of(config, &config.directory());
+        let folders = folders_of(config);
         let DeliveredFiles { awaits, writer, remove, settle } = files;
         let open = move || {
             let is_pending = Box::new(move |lsn| awaits(Lsn::new(lsn)));
@@ -168,6 +169,7 @@ impl Mailboxes {
             let writer = FileWriter { files: writer, forget: Box::new(forget), settle: Box::new(settle) };
             store.open_for_append(intake, writer, memory);
             store.limit(quotas);
+            store.name_usual_folders(folders);
             Ok(Self { ledger, store: Arc::new(store) })
         };
         spawn_blocking(open).await.map_err(|error| UnreadableMailboxes::of_system(error.into())).flatten()
@@ -194,6 +196,10 @@ fn quotas_of(config: &Config, directory: &Directory) -> QuotaTable {
         default: limits((quota.bytes, quota.messages)),
         by_inbox: by_inbox.map(|(maildir, own)| (maildir.to_string(), limits(own))).collect(),
     }
+}
+
+fn folders_of(config: &Config) -> UsualFolders {
+    config.mailstore.usual_folders().expect("checked with the configuration")
 }
 
 /// The mailboxes of the users.
@@ -246,6 +252,7 @@ impl Service for Mailboxes {
 
     fn reload(&mut self, config: &Config, directory: &Arc<Directory>) -> Vec<&'static str> {
         self.store.limit(quotas_of(config, directory));
+        self.store.name_usual_folders(folders_of(config));
         Vec::new()
     }
 

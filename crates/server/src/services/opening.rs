@@ -14,7 +14,6 @@ use crate::config::error::ServeError;
 use crate::listen::listening::PREDECESSOR_PATIENCE;
 use crate::receive::events::Events;
 use crate::repeats::{About, Kind, Repeats};
-use crate::services::mailboxes;
 use posthaste_config::Config;
 
 /// The open spool, with the parts that are opened before its other streams.
@@ -43,6 +42,7 @@ pub(crate) struct Restored {
 }
 
 /// Opens the spool, with its workers under the watch `workers`, and the event log. A failure of the log is no error.
+/// `lsns_above`: the numbers of a new spool begin above it.
 ///
 /// # Errors
 /// [`ServeError::Spool`] and [`ServeError::Storage`].
@@ -50,8 +50,8 @@ pub(crate) async fn open_spool(
     config: &Config,
     repeats: Arc<Repeats>,
     workers: Workers,
+    lsns_above: Lsn,
 ) -> Result<OpenedSpool, ServeError> {
-    let lsns_above = mailboxes::last_lsn(config)?;
     let spool = posthaste_spool::Config { watch: workers, lsns_above, ..spool_config(config, repeats) };
     let settings = config.clone();
     let open = move || {

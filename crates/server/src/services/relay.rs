@@ -21,7 +21,8 @@ use tokio::time::Instant;
 
 use crate::config::error::ServeError;
 use crate::config::forward::Back;
-use crate::config::start_files::{RelayFiles, resolver};
+use crate::config::resolver::resolver;
+use crate::config::start_files::RelayFiles;
 use crate::lifecycle::{Ending, OnFailure, Service, end_blocking};
 use crate::receive::events::EventRecorder;
 use crate::receive::handler::{Receiver, WeakReceiver};

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use crate::lifecycle::{Ending, OnFailure, Service};
 use crate::receive::handler::Receiver;
 use crate::repeats;
-use crate::services::maildirs::MailAlerts;
+use crate::services::maildirs::{MailAlerts, NAMED_MAX};
 
 /// Looks until it is dropped.
 pub(crate) struct Watch {
@@ -146,8 +146,6 @@ impl Alerts {
     }
 }
 
-/// Maximum mailboxes, or workers, logged at a time.
-pub(crate) const NAMED_MAX: usize = 10;
 /// A longer checkpoint counts as hanging.
 pub(crate) const CHECKPOINT_HANGS: Duration = Duration::from_secs(60);
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);

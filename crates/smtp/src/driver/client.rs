@@ -1,8 +1,9 @@
 //! A client on tokio: connect, send messages, quit.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::path::Path;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -322,7 +323,8 @@ impl Client {
     /// Sends one message, given with CRLF line ends and without dot-stuffing, in any number of pieces. If the
     /// connection is lost, undecided recipients get 451 4.4.2 with the place. Then the server may have the message only
     /// if [`RecipientOutcome::is_unknown`](crate::client::RecipientOutcome::is_unknown). Dropping the future early, as
-    /// a timeout does, ends the session; the server may have the message.
+    /// a timeout does, ends the session; the server may have the message. One poll sends at most one command, or one
+    /// group of commands (RFC 2920), or the body.
     ///
     /// # Errors
     /// See [`SendError`]; nothing was sent.
@@ -389,6 +391,7 @@ impl Client {
             return Err(error);
         }
         let step = self.machine.awaits();
+        next_poll().await;
         let written = write_all(&mut self.stream, self.machine.output(), self.timeouts.write, step).await;
         // A server that closes within a body, or takes no more of it, may have said why: its output is read before
         // giving up. A server that takes nothing gets no second wait.
@@ -407,6 +410,20 @@ impl Client {
             (Ok(Ok(0)), Ok(())) => Err(lost(step)(io::ErrorKind::UnexpectedEof.into())),
         }
     }
+}
+
+/// Ends this poll. A server may answer within the poll that asks; one poll never sends two commands, so whoever polls a
+/// session can decide before each of them that it ends.
+async fn next_poll() {
+    let mut is_next = false;
+    let turn = |cx: &mut Context<'_>| {
+        if std::mem::replace(&mut is_next, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    };
+    poll_fn(turn).await;
 }
 
 fn connection_lost(error: &ConnectError) -> Reply {

@@ -10,7 +10,7 @@ use posthaste_loadgen::resources::Sampler;
 use super::server::{LOGIN, Servers, Who};
 use super::{REST_MAX, WORDS};
 use crate::maildirs::Maildirs;
-use crate::peers::program;
+use crate::peers::{Dovecot, program};
 use crate::published;
 use crate::run::{sample, wait_until_idle};
 use crate::suite::{Better, Figure, Running, Sample, Settings, SideError, Unit, Workload};
@@ -71,8 +71,8 @@ impl Running for Imports {
         }
         wait_until_idle(&mut sampler, REST_MAX);
         let cpu = (sampler.sample().cpu_s - before) * 1e6;
-        // Dovecot's INBOX of the source is the named mailbox itself, as ours is.
-        let found = client.command(&format!("EXAMINE {mailbox}")).map_err(SideError::failed("EXAMINE"))?;
+        let found =
+            client.command(&format!("EXAMINE {}", self.filled(&mailbox))).map_err(SideError::failed("EXAMINE"))?;
         let found = found.exists.unwrap_or_default();
         if found != self.messages {
             return Err(SideError::Failed(format!("{found} of {} messages are there", self.messages)));
@@ -82,6 +82,14 @@ impl Running for Imports {
 }
 
 impl Imports {
+    /// The mailbox that has the messages: doveadm puts the source's mailboxes, here its INBOX alone, below the named one.
+    fn filled(&self, mailbox: &str) -> String {
+        match self.who {
+            Who::Ours | Who::Indexed => mailbox.to_owned(),
+            Who::Dovecot => format!("{mailbox}.INBOX"),
+        }
+    }
+
     fn command(&self, settings: &Settings, mailbox: &str) -> Result<Command, SideError> {
         let dir = self.servers.dir(self.who)?;
         let mut command = match self.who {
@@ -95,8 +103,12 @@ impl Imports {
                 let mut command = Command::new(program("doveadm", "dovecot-core")?);
                 command.arg("-c").arg(dir.join("dovecot.conf")).args(["import", "-u", LOGIN]);
                 // Its own files go elsewhere: the source is not its user's to write.
-                let index = dir.join(format!("import-{}", self.rounds));
-                let from = format!("maildir:{}:INDEX=MEMORY:CONTROL={}", self.from.display(), index.display());
+                let control = dir.join(format!("import-{}", self.rounds));
+                let owner = Some(Dovecot::OWNER);
+                std::fs::create_dir_all(&control)
+                    .and_then(|()| std::os::unix::fs::chown(&control, owner, owner))
+                    .map_err(SideError::failed("a directory for Dovecot's files"))?;
+                let from = format!("maildir:{}:INDEX=MEMORY:CONTROL={}", self.from.display(), control.display());
                 command.args([&from, mailbox, "ALL"]);
                 command
             }

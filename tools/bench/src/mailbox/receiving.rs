@@ -82,7 +82,9 @@ impl Listeners {
         let receives = format!("[[listener]]\n{protocol}address = \"127.0.0.1:0\"\n");
         let reads = match self {
             Self::Smtp => String::new(),
-            _ => format!("[[listener]]\nprotocol = \"imap\"\naddress = \"{imap}\"\n"),
+            _ => {
+                format!("[[listener]]\nprotocol = \"imap\"\naddress = \"{imap}\"\n[imap]\nconnections_per_login = 0\n")
+            }
         };
         format!(
             "host_name = \"localhost\"\n[limits]\nconnections_per_address = 20000\n[auth]\nfile = \"passwords\"\n\

@@ -82,6 +82,8 @@ address = \"127.0.0.1:0\"
 [[listener]]
 protocol = \"imap\"
 address = \"{imap}\"
+[imap]
+connections_per_login = 0
 [[domain]]
 name = \"example.org\"
 users = [\"ann\"]

@@ -8,6 +8,7 @@
 mod cases;
 mod crowds;
 mod readers;
+mod sessions;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -38,7 +39,7 @@ pub struct Case {
 }
 
 /// All cases.
-pub const ALL: [Case; 18] = [
+pub const ALL: [Case; 20] = [
     Case {
         name: "slow-senders",
         promise: "all stay connected, one octet a second each, in every state",
@@ -183,6 +184,22 @@ pub const ALL: [Case; 18] = [
         indexed: false,
         reads: true,
         run: readers::pipelines,
+    },
+    Case {
+        name: "read-sessions",
+        promise: "sessions that do nothing, in each state: the others read and send, and they are answered when they ask",
+        memory_mib_max: 384,
+        indexed: false,
+        reads: true,
+        run: sessions::idle,
+    },
+    Case {
+        name: "read-files",
+        promise: "files that another program puts into a selected mailbox, 200 for each of a crowd: all become messages",
+        memory_mib_max: 384,
+        indexed: false,
+        reads: true,
+        run: sessions::files,
     },
 ];
 

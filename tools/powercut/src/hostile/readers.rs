@@ -27,7 +27,7 @@ const DEAF: usize = 4;
 const SMALL_BUFFER: usize = 4096;
 /// Time that slow clients stay, at most: one that takes no octet for two minutes may be cut off.
 const SLOW_STAY: Duration = Duration::from_secs(60);
-const SHOWN_MAX: usize = 5;
+pub(super) const SHOWN_MAX: usize = 5;
 
 fn login() -> String {
     format!("reader@{DOMAIN}")
@@ -46,17 +46,22 @@ pub fn write_passwords(setup: &Setup) -> Result<(), RigError> {
 
 /// A protocol for reading mail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reading {
+pub(super) enum Reading {
     Imap,
     Pop3,
 }
 
 impl Reading {
-    const BOTH: [Self; 2] = [Self::Imap, Self::Pop3];
+    pub(super) const BOTH: [Self; 2] = [Self::Imap, Self::Pop3];
 
     fn connect(self, attack: &Attack) -> Result<TcpStream, RigError> {
-        let [imap, pop3] = attack.server.readers.ok_or_else(|| io::Error::other("no listener for readers"))?;
-        let stream = TcpStream::connect(if self == Self::Imap { imap } else { pop3 })?;
+        self.connect_to(attack, false)
+    }
+
+    /// `has_tls`: a handshake comes first.
+    pub(super) fn connect_to(self, attack: &Attack, has_tls: bool) -> Result<TcpStream, RigError> {
+        let readers = attack.server.readers.ok_or_else(|| io::Error::other("no listener for readers"))?;
+        let stream = TcpStream::connect(readers[usize::from(self == Self::Pop3) * 2 + usize::from(has_tls)])?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         Ok(stream)
@@ -64,19 +69,19 @@ impl Reading {
 }
 
 /// A client that reads mail.
-struct Reader {
+pub(super) struct Reader {
     stream: BufReader<TcpStream>,
     reading: Reading,
 }
 
 impl Reader {
-    fn connect(attack: &Attack, reading: Reading) -> Result<Self, RigError> {
+    pub(super) fn connect(attack: &Attack, reading: Reading) -> Result<Self, RigError> {
         let mut reader = Self { stream: BufReader::new(reading.connect(attack)?), reading };
         reader.line()?;
         Ok(reader)
     }
 
-    fn logged_in(attack: &Attack, reading: Reading) -> Result<Self, RigError> {
+    pub(super) fn logged_in(attack: &Attack, reading: Reading) -> Result<Self, RigError> {
         let mut reader = Self::connect(attack, reading)?;
         match reading {
             Reading::Imap => reader.command(&format!("LOGIN {} {PASSWORD}", login()))?,
@@ -101,7 +106,7 @@ impl Reader {
         Ok(stream)
     }
 
-    fn say(&mut self, octets: &[u8]) -> io::Result<()> {
+    pub(super) fn say(&mut self, octets: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(octets)
     }
 
@@ -114,7 +119,7 @@ impl Reader {
     }
 
     /// Sends a command and reads its answer to the end.
-    fn command(&mut self, command: &str) -> io::Result<()> {
+    pub(super) fn command(&mut self, command: &str) -> io::Result<()> {
         let refused = |line: String| Err(io::Error::other(format!("{command}: {line}")));
         match self.reading {
             Reading::Imap => {
@@ -139,6 +144,20 @@ impl Reader {
                 while command.starts_with("RETR") && self.line()? != "." {}
                 Ok(())
             }
+        }
+    }
+
+    /// The number of messages in a mailbox.
+    pub(super) fn messages(&mut self, mailbox: &str) -> io::Result<usize> {
+        self.say(format!("t STATUS {mailbox} (MESSAGES)\r\n").as_bytes())?;
+        let mut found = None;
+        loop {
+            let line = self.line()?;
+            if line.starts_with("t ") {
+                return found.ok_or_else(|| io::Error::other(format!("STATUS: {line}")));
+            }
+            let number = line.rsplit_once("(MESSAGES ").and_then(|(_, number)| number.strip_suffix(')')?.parse().ok());
+            found = found.or(number);
         }
     }
 
@@ -209,7 +228,7 @@ fn read_mail(attack: &Attack) -> Result<Duration, RigError> {
 }
 
 /// Runs an attack while an honest client reads a short message again and again.
-fn beside_a_reader(
+pub(super) fn beside_a_reader(
     attack: &Attack,
     run: impl FnOnce() -> Result<Vec<String>, RigError>,
 ) -> Result<Vec<String>, RigError> {

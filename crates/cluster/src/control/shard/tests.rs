@@ -1,4 +1,5 @@
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::super::ControlKind;
 use bytes::Bytes;
@@ -51,7 +52,11 @@ impl Disk {
 }
 
 fn start(log: &MemoryLog, seed: u64, disk: &Disk) -> ControlShard {
-    let parts = (Arc::new(log.clone()) as Arc<dyn ShardLog>, Arc::new(LastStays) as Arc<dyn ControlRules>);
+    start_with(Arc::new(LastStays), log, seed, disk)
+}
+
+fn start_with(rules: Arc<dyn ControlRules>, log: &MemoryLog, seed: u64, disk: &Disk) -> ControlShard {
+    let parts = (Arc::new(log.clone()) as Arc<dyn ShardLog>, rules);
     ControlShard::start(parts, disk.place(), seed, Box::new(disk.clone())).unwrap()
 }
 
@@ -307,6 +312,46 @@ fn a_restatement_of_many_values_has_several_records() {
     assert_eq!((log.first().unwrap(), shard.cut(shard.place().position)), (LogPosition::new(4), Ok(false)));
     meet(&log, &start(&log, 2, &fresh));
     assert_eq!(fresh.table(), disk.table());
+}
+
+/// Some values expire after they were restated in a record.
+struct Expiring(AtomicUsize);
+
+impl ControlRules for Expiring {
+    fn stays(&self, _: ControlKind, _: &Bytes, _: &Bytes) -> bool {
+        false
+    }
+
+    fn restated(&self, _: ControlKind, value: &Bytes) -> Option<Bytes> {
+        let is_valid = value != SHORT || self.0.fetch_add(1, Ordering::SeqCst) < ENTRIES_MAX;
+        is_valid.then(|| value.clone())
+    }
+}
+
+const SHORT: &str = "short";
+
+#[test]
+fn a_restatement_knows_which_attempt_was_stored() {
+    let log = MemoryLog::new(1, LogFaults::default());
+    let (disk, fresh) = (Disk::default(), Disk::default());
+    let shard = start_with(Arc::new(Expiring(AtomicUsize::new(0))), &log, 1, &disk);
+    let short = |number| ControlEntry { value: Some(Bytes::from(SHORT)), ..entry(&format!("{number:04}")) };
+    let early: Vec<ControlEntry> = (0..ENTRIES_MAX).map(short).collect();
+    let lasting: Vec<ControlEntry> =
+        (ENTRIES_MAX..3 * ENTRIES_MAX).map(|number| entry(&format!("{number:04}"))).collect();
+    for part in [&early[..]].into_iter().chain(lasting.chunks(ENTRIES_MAX)) {
+        shard.put(part, LONG).unwrap();
+    }
+    // The first attempt is stored after others, which were made of what is valid later.
+    log.script(&[Fault::UnknownLate(8)]);
+    log.script(&[Fault::UnknownLost; 8]);
+    restate(&shard);
+    meet(&log, &shard);
+    assert_eq!(shard.cut(shard.place().position), Ok(true));
+    meet(&log, &start(&log, 2, &fresh));
+    let table = fresh.table();
+    let lost: Vec<_> = lasting.iter().filter(|it| table.value(it.kind, &it.key).is_none()).collect();
+    assert_eq!(lost, Vec::<&ControlEntry>::new());
 }
 
 #[test]

@@ -59,10 +59,14 @@ impl ShardState {
     }
 
     /// Stops an owner that the log has lost records of. Cuts below what all members in sync have, two at least.
-    pub fn log_state(&mut self, me: &Me, out: &mut Outbox, nodes: &Nodes, now: Duration, log: LogState) {
+    pub fn log_state(&mut self, me: &Me, out: &mut Outbox, nodes: &Nodes, now: Duration, log: Option<LogState>) {
         if !matches!(self.role, Role::Owning | Role::Releasing(_)) {
             return;
         }
+        let Some(log) = log else {
+            self.short_since = None;
+            return;
+        };
         if log.end < log.applied && me.rules.end_check {
             // What was acknowledged since is in the spools of members: no record may take its place.
             if self.is_short_for_long(me, now) {

@@ -96,7 +96,7 @@ impl MailboxRows {
         let with = |flag: MessageFlags, is_set: bool| {
             state.iter().filter(|message| (message.flags & flag.0 != 0) == is_set).count() as u64
         };
-        let bytes = fixed.iter().map(|message| u64::from(message.wire_size)).sum();
+        let bytes = fixed.iter().map(|message| message.wire_size.counted()).sum();
         for (what, stored, counted) in [
             ("messages", u64::from(head.exists), fixed.len() as u64),
             ("messages without \\Seen", u64::from(head.unseen), with(MessageFlags::SEEN, false)),
@@ -190,16 +190,16 @@ impl MailboxRows {
             Ok(None) => return self.note(FindingKind::Missing, Some(uid), Some(name), "no regular file".to_owned()),
             Err(error) => return self.note(FindingKind::Unreadable, Some(uid), Some(name), error.to_string()),
         };
-        let (wire_size, line_feeds) = (u64::from(message.wire_size), u64::from(message.line_feeds));
+        let (wire_size, line_feeds) = (message.wire_size.known(), u64::from(message.line_feeds));
         // A name of another program can say anything.
         let named = UniqueName::parse(&name).filter(|_| own_part(&name).is_some());
         let (disk, wire) = named.map_or((None, None), |named| (named.disk_size(), named.wire_size()));
         let is_named = self.names.contains_key(&uid);
-        let by_row = (is_named && wire_size > 0).then(|| wire_size.saturating_sub(line_feeds));
+        let by_row = wire_size.filter(|_| is_named).map(|wire_size| wire_size.saturating_sub(line_feeds));
         if let Some(expected) = disk.into_iter().chain(by_row).find(|expected| *expected != size) {
             let detail = format!("it has {size} octets instead of {expected}");
             self.note(FindingKind::Size, Some(uid), Some(name.clone()), detail);
-        } else if let Some(wire) = wire.filter(|wire| wire_size > 0 && *wire != wire_size) {
+        } else if let Some((wire, wire_size)) = wire.zip(wire_size).filter(|(wire, wire_size)| wire != wire_size) {
             let detail = format!("its name says RFC822.SIZE {wire}, and its row {wire_size}");
             self.note(FindingKind::Size, Some(uid), Some(name.clone()), detail);
         }

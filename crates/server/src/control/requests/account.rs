@@ -25,7 +25,7 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::PATIENCE;
+use super::answering::PATIENCE;
 use super::transfer::hex;
 
 /// The path of a login's Maildir.

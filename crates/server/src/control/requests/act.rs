@@ -6,9 +6,10 @@ use posthaste_relay::sender::Relay;
 use posthaste_smtp::Reply;
 use serde_json::json;
 
+use super::answering::Outcome;
+use super::asker::Asker;
 use super::queues::{NumberedRelay, change_each};
 use super::scopes::filter;
-use super::{Asker, Outcome};
 use crate::receive::handler::Receiver;
 
 /// `until`: end of a hold.
@@ -35,8 +36,9 @@ pub(super) fn concerned(receiver: &Receiver, of: &Which, action: Doing) -> u64 {
         (wanted, needed) => needed.or(wanted),
     };
     let filter = filter(&Which { held, ..of.clone() });
-    let at_hosts: u64 = receiver.relays().iter().map(|relay| relay.count(&filter)).sum();
-    let at_transports = receiver.transports().map_or(0, |transports| super::transports::count(transports, of, action));
+    let at_hosts: u64 = receiver.remote().relays().iter().map(|relay| relay.count(&filter)).sum();
+    let at_transports =
+        receiver.destinations().transports().map_or(0, |transports| super::transports::count(transports, of, action));
     at_hosts + at_transports
 }
 
@@ -80,7 +82,7 @@ pub(super) fn act(
 /// Releases or drops held mail for transports, if requested; returns the number of recipients.
 pub(super) fn on_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> Result<usize, String> {
     let Request::Act { of, action, secs: None, reason, .. } = request else { return Ok(0) };
-    let Some(transports) = receiver.transports() else { return Ok(0) };
+    let Some(transports) = receiver.destinations().transports() else { return Ok(0) };
     match action {
         Doing::Release => super::transports::release(transports, asker, of, reason),
         Doing::Delete => super::transports::delete(transports, asker, of, reason),

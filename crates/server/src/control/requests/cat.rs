@@ -7,7 +7,8 @@ use posthaste_relay::sender::Relay;
 use posthaste_spool::Lsn;
 use serde_json::{Value, json};
 
-use super::{Answer, Asker, Outcome};
+use super::answering::{Answer, Outcome};
+use super::asker::Asker;
 
 /// Sends the octets of a message in base64, one piece a line.
 pub(super) fn cat(relay: &Relay, asker: &Asker, message: Lsn, is_header: bool, answer: Answer<'_>) -> Outcome {

@@ -11,13 +11,13 @@ use tokio::io::{AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Runtime};
 
-use super::REQUEST_BYTES_MAX;
 use super::account::{self, ControlMailboxes};
-use super::closed::{ClosedError, check_closed, unreadable};
+use super::answering::REQUEST_BYTES_MAX;
+use super::closed_spool::{ClosedError, check_closed, unreadable};
 use crate::lifecycle::Services;
 use crate::receive::events::Events;
 use crate::repeats::Repeats;
-use crate::services::mailboxes::{MailTable, Mailboxes};
+use crate::services::mailboxes::{MailTable, Mailboxes, last_lsn};
 use crate::services::maildirs::MaildirService;
 use crate::services::opening::open_spool;
 
@@ -63,7 +63,8 @@ impl ClosedMailboxes {
 
 /// Opens mailboxes. Delivery makes the files of added messages, and finishes an earlier run's work.
 async fn open(config: &Config, services: &mut Services) -> Result<ControlMailboxes, ClosedError> {
-    let opened = open_spool(config, Arc::<Repeats>::default(), posthaste_watch::Watch::default()).await;
+    let last = last_lsn(config).map_err(|error| unreadable(config, error))?;
+    let opened = open_spool(config, Arc::<Repeats>::default(), posthaste_watch::Watch::default(), last).await;
     let opened = opened.map_err(|error| unreadable(config, error))?;
     if let Some(error) = opened.without_events {
         let error = error.to_string();

@@ -12,7 +12,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::{Answer, Asker, Outcome, as_json};
+use super::answering::{Answer, Outcome, as_json};
+use super::asker::Asker;
 use crate::receive::cluster::NodeControl;
 use crate::receive::handler::Receiver;
 

@@ -5,8 +5,10 @@ use posthaste_queue::{Diversion, Secs};
 use posthaste_relay::sender::Relay;
 use serde_json::{Value, json};
 
+use super::answering::{Answer, Outcome};
+use super::asker::Asker;
+use super::scopes;
 use super::suspend::failed;
-use super::{Answer, Asker, Outcome, scopes};
 
 /// Diverts mail of a scope to another next hop.
 pub(super) fn divert(

@@ -6,8 +6,8 @@ use posthaste_admin::{CHECK_METHODS, CHECK_RESULTS};
 use posthaste_dkim::{KeyDirectory, StoredKey};
 use serde_json::{Value, json};
 
+use super::answering::{Answer, Outcome};
 use super::queue_counts::tls_counts;
-use super::{Answer, Outcome};
 use crate::config::expiry::{self, ListenerCertificate};
 use crate::config::own_domains::KnownRecords;
 use crate::receive::handler::Receiver;
@@ -24,7 +24,7 @@ pub(super) fn list(receiver: &Receiver, answer: Answer<'_>) -> Outcome {
     };
     let done = own.names().into_iter().map(line).take_while(|line| answer(line.clone())).count();
     let certificates: Vec<Value> = expiry::certificates(config).into_iter().map(certificate).collect();
-    let sessions: Vec<Value> = tls_counts(&receiver.relays())
+    let sessions: Vec<Value> = tls_counts(&receiver.remote().relays())
         .into_iter()
         .filter(|(.., count)| *count > 0)
         .map(|(demand, result, count)| json!({ "policy": demand, "result": result, "sessions": count }))

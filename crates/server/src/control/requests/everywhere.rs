@@ -3,53 +3,25 @@
 
 mod list;
 mod parts;
+mod round;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use posthaste_admin::AskRefusal;
-use posthaste_control::{
-    By, CountLine, Doing, NodeAnswers, Request, SummaryEnd, SuppressionFilter, UnansweredNode, Which,
-};
+use posthaste_control::{By, CountLine, Doing, NodeAnswers, Request, SummaryEnd, SuppressionFilter, Which};
 use posthaste_spool::Lsn;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use self::parts::{add_numbers, merge_summaries};
+use self::round::{PeerPart, PeerQuestion, Round};
+use super::answering::{Answer, as_json};
+use super::asker::Asker;
 use super::queues::merge_scope;
-use super::{Answer, Asker, as_json, is_other, of_this_node, scopes, shared};
+use super::this_node::{self, is_other};
+use super::{scopes, shared};
 use crate::receive::cluster::{NodeControl, OtherNodes};
 use crate::receive::handler::Receiver;
-
-/// A request that a node passes on, and for whom.
-#[derive(Debug, Serialize, Deserialize)]
-struct PeerQuestion {
-    request: Request,
-    uid: u32,
-    token: String,
-    tenant: Option<String>,
-}
-
-/// The part of a node: the lines of its answer, and the last one.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct PeerPart {
-    lines: Vec<Value>,
-    end: Value,
-    /// Further lines did not fit.
-    #[serde(default)]
-    has_more: bool,
-    /// In place of the last line.
-    #[serde(default)]
-    error: Option<String>,
-}
-
-impl PeerPart {
-    fn failed(why: &str) -> Self {
-        Self { error: Some(why.to_owned()), ..Self::default() }
-    }
-}
 
 /// True if the queues of all nodes answer it.
 pub(super) fn concerns(request: &Request) -> bool {
@@ -92,7 +64,7 @@ fn own_part(receiver: &Receiver, request: &Request, asker: &Asker, bytes_max: us
         }
         !*has_more
     };
-    let outcome = of_this_node(request, asker, receiver, &take);
+    let outcome = this_node::perform(request, asker, receiver, &take);
     let (lines, _, has_more) = taken.into_inner();
     match outcome {
         Ok(end) => PeerPart { lines, end, has_more, error: None },
@@ -136,7 +108,7 @@ pub(super) fn perform(
     if let Some(message) = message_of(request) {
         return match owner_elsewhere(receiver, others, message) {
             Some(owner) => of_owner(others, owner, request, asker, answer),
-            None => of_this_node(request, asker, receiver, answer),
+            None => this_node::perform(request, asker, receiver, answer),
         };
     }
     if let Request::Suppressions { of } = request {
@@ -229,7 +201,7 @@ fn of_owner(
     answer: Answer<'_>,
 ) -> Result<Value, AskRefusal> {
     let shard = message_of(request).map_or(0, Lsn::shard);
-    let mut round = Round { others, asker, nodes: vec![owner.clone()], answers: NodeAnswers::default() };
+    let mut round = Round::of_node(others, owner.clone(), asker);
     let end = match request {
         Request::List { of, limit, after } => {
             list::list(&mut round, &wanted(of, *limit, asker), after.clone(), &|_| None, answer)
@@ -285,97 +257,6 @@ fn suppressions(
     Ok(round.end(json!({ "done": done })))
 }
 
-/// Finds the part of this node; `None`: it is not asked.
-type Own<'a> = &'a dyn Fn(&Request) -> Option<PeerPart>;
-
-/// Questions to all nodes, with the nodes that have not answered one.
-struct Round<'a> {
-    others: &'a dyn OtherNodes,
-    asker: &'a Asker,
-    /// The other nodes that have answered so far.
-    nodes: Vec<String>,
-    answers: NodeAnswers,
-}
-
-impl<'a> Round<'a> {
-    fn begin(others: &'a dyn OtherNodes, asker: &'a Asker) -> Self {
-        let nodes = others.list();
-        let answers = NodeAnswers { nodes: nodes.len() + 1, ..NodeAnswers::default() };
-        Self { others, asker, nodes, answers }
-    }
-
-    /// Asks the nodes that have answered so far, and this one by `own`. A part is that of a node, or of this one: `None`.
-    fn ask(&mut self, request: &Request, own: Own<'_>) -> Vec<(Option<String>, PeerPart)> {
-        let mut parts = Vec::new();
-        match own(request) {
-            Some(PeerPart { error: Some(why), .. }) => self.note(self.others.me().to_owned(), why),
-            Some(part) => parts.push((None, part)),
-            None => {}
-        }
-        let nodes = self.nodes.clone();
-        parts.extend(self.ask_nodes(&nodes, request).into_iter().map(|(node, part)| (Some(node), part)));
-        parts
-    }
-
-    /// Asks these nodes. One that does not answer is noted, and not asked again.
-    fn ask_nodes(&mut self, nodes: &[String], request: &Request) -> Vec<(String, PeerPart)> {
-        let Asker { uid, token, tenant, .. } = self.asker.clone();
-        let question = as_json(&PeerQuestion { request: request.clone(), uid, token, tenant }).to_string();
-        let answers = self.others.ask_each(nodes, &question.into(), patience(request));
-        let mut parts = Vec::new();
-        for (node, answer) in nodes.iter().cloned().zip(answers) {
-            let unknown = |_| "its release answers otherwise".to_owned();
-            match answer.and_then(|bytes| serde_json::from_slice::<PeerPart>(&bytes).map_err(unknown)) {
-                Ok(PeerPart { error: Some(why), .. }) | Err(why) => self.note(node, why),
-                Ok(part) => parts.push((node, part)),
-            }
-        }
-        parts
-    }
-
-    /// The parts of all nodes that answer.
-    ///
-    /// # Errors
-    /// None does.
-    fn whole(&mut self, request: &Request, own: Own<'_>) -> Result<Vec<PeerPart>, AskRefusal> {
-        let parts = self.ask(request, own);
-        if parts.is_empty() {
-            return Err(self.refusal());
-        }
-        let partial = parts.iter().filter(|(_, part)| part.has_more).filter_map(|(node, _)| node.clone());
-        self.answers.partial.extend(partial);
-        Ok(parts.into_iter().map(|(_, part)| part).collect())
-    }
-
-    fn note(&mut self, node: String, why: String) {
-        self.nodes.retain(|known| *known != node);
-        self.answers.unanswered.push(UnansweredNode { node, why });
-    }
-
-    /// If no node answers: this one's reason comes first.
-    fn refusal(&self) -> AskRefusal {
-        AskRefusal::Refused(self.answers.unanswered.first().map_or_else(String::new, |of| of.why.clone()))
-    }
-
-    /// The last line, with the nodes that have answered.
-    fn end(self, mut end: Value) -> Value {
-        let mut answers = self.answers;
-        answers.answered = answers.nodes.saturating_sub(answers.unanswered.len());
-        end["cluster"] = as_json(&answers);
-        end
-    }
-}
-
-/// A change may take longer than a look: one that is not waited for is made all the same.
-fn patience(request: &Request) -> Duration {
-    match request {
-        Request::Act { .. } | Request::Divert { .. } | Request::Undivert { .. } => CHANGE_PATIENCE,
-        _ => LOOK_PATIENCE,
-    }
-}
-
-const LOOK_PATIENCE: Duration = Duration::from_secs(4);
-const CHANGE_PATIENCE: Duration = Duration::from_secs(20);
 /// Names asked for at each node, for each that is shown.
 const NAMES_FOR_EACH: u32 = 4;
 /// Bytes of the lines of a part, well below the bound of an answer between nodes.

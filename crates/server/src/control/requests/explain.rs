@@ -3,7 +3,7 @@
 use posthaste_relay::sender::{OfMail, Relay};
 use serde_json::json;
 
-use super::{Answer, Outcome};
+use super::answering::{Answer, Outcome};
 
 /// Looks its mail hosts up.
 pub(super) fn explain(relay: &Relay, of: OfMail<'_>, answer: Answer<'_>) -> Outcome {

@@ -7,9 +7,10 @@ use posthaste_control::Which;
 use posthaste_relay::sender::{ControlError, Exported, Relay};
 use serde_json::json;
 
+use super::answering::{Answer, Outcome, as_json};
+use super::asker::Asker;
 use super::scopes::filter;
 use super::transfer::{End, FORMAT, Head, Line, Recipient, VERSION, hex};
-use super::{Answer, Asker, Outcome, as_json};
 use crate::ids::unix_micros;
 
 /// Exports matching recipients, each message in several lines. `hold`: they are held here from now on.

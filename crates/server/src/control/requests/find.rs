@@ -8,7 +8,7 @@ use posthaste_events::packed_name;
 use posthaste_events::story::{StoriesFound, Wanted, Within, search};
 use serde_json::json;
 
-use super::{Answer, Outcome};
+use super::answering::{Answer, Outcome};
 
 /// The search of a request.
 pub(super) fn wanted(directory: &Directory, what: Option<&String>, user: Option<&String>, events: &[String]) -> Wanted {

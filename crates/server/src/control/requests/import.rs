@@ -16,8 +16,9 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::spawn_blocking;
 use tokio::time::{Duration, timeout};
 
+use super::answering::PATIENCE;
+use super::queues::relay_of;
 use super::transfer::{End, FORMAT, Line, VERSION, hex};
-use super::{PATIENCE, relay_of};
 use crate::receive::handler::WeakReceiver;
 
 /// The client's lines.

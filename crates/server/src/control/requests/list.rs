@@ -11,8 +11,8 @@ use posthaste_queue::{RecipientKey, Secs, Status, Waits};
 use posthaste_relay::sender::{Filter, Relay, WaitingRecipient};
 use posthaste_spool::Lsn;
 
+use super::answering::{Answer, as_json};
 use super::scopes::filter;
-use super::{Answer, as_json};
 
 /// A part of the list.
 #[derive(Debug, Clone, Copy)]

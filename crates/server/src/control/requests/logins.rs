@@ -4,7 +4,7 @@ use posthaste_accounts::{Guessed, GuessingClient, LoginStatus, LoginUse};
 use posthaste_control::{ClientLine, LoginLine, LoginPurpose, LoginsLine};
 use serde_json::json;
 
-use super::{Answer, Outcome};
+use super::answering::{Answer, Outcome};
 use crate::receive::handler::Receiver;
 
 /// A line for each login, then for each client that has guessed wrong.

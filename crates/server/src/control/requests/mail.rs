@@ -11,8 +11,9 @@ use posthaste_search::text::{TextPart, extract_whole, html_parts, parts};
 use posthaste_spool::Lsn;
 use serde_json::{Value, json};
 
+use super::answering::{Answer, Outcome};
+use super::asker::Asker;
 use super::cat::in_pieces;
-use super::{Answer, Asker, Outcome};
 use crate::receive::handler::Receiver;
 
 /// Location of a message.

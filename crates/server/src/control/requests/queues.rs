@@ -7,7 +7,7 @@ use posthaste_relay::sender::Relay;
 use posthaste_spool::Lsn;
 use serde_json::{Value, json};
 
-use super::{Answer, Outcome};
+use super::answering::{Answer, Outcome};
 use crate::receive::handler::Receiver;
 
 /// A queue, and the shard of a cluster that it is of.
@@ -149,7 +149,7 @@ const KEYS: [&str; 5] = ["kind", "scope", "to", "message_rate", "connections"];
 /// # Errors
 /// It is stuck, or this server has no queue.
 pub(super) fn relay_of(receiver: &Receiver) -> Result<Relay, String> {
-    receiver.relay().ok_or_else(|| no_relay(receiver))
+    receiver.remote().relay().ok_or_else(|| no_relay(receiver))
 }
 
 /// Why there is no queue for other hosts.

@@ -8,8 +8,8 @@ use posthaste_search::state::StateError;
 use posthaste_search::{FoundMessage, IndexError, SearchPlan, Searcher};
 use serde_json::{Value, json};
 
+use super::answering::{Answer, Outcome};
 use super::mail::short;
-use super::{Answer, Outcome};
 use crate::receive::handler::Receiver;
 
 /// A part of the results.

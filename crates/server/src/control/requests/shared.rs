@@ -6,8 +6,10 @@ use posthaste_notify::suppression::Suppressed;
 use posthaste_relay::sender::wall_secs;
 use serde_json::{Value, json};
 
+use super::answering::{Answer, Outcome, as_json};
+use super::asker::Asker;
+use super::scopes;
 use super::suppression::dated;
-use super::{Answer, Asker, Outcome, as_json, scopes};
 use crate::receive::cluster::NodeControl;
 use crate::receive::shared::{SharedChange, SharedSuspension};
 

@@ -3,9 +3,10 @@
 use posthaste_control::{By, CountLine, RoomLine, SummaryEnd, Which};
 use posthaste_relay::sender::{CountBy, QueueLimitNow, Relay, Standing};
 
+use super::answering::{Answer, Outcome, as_json};
+use super::asker::Asker;
 use super::queue_counts::{NamedCount, QueueCounts};
 use super::scopes::filter;
-use super::{Answer, Asker, Outcome, as_json};
 use crate::ids::unix_micros;
 
 /// Counts the recipients that fit, the largest groups first.

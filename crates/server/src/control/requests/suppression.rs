@@ -4,7 +4,8 @@ use posthaste_notify::suppression::{Suppressed, SuppressionError, SuppressionFil
 use posthaste_relay::sender::{Relay, wall_secs};
 use serde_json::json;
 
-use super::{Answer, Asker, Outcome};
+use super::answering::{Answer, Outcome};
+use super::asker::Asker;
 
 /// Matching entries, one on each line.
 pub(super) fn list(relay: &Relay, wanted: &SuppressionFilter, answer: Answer<'_>) -> Outcome {

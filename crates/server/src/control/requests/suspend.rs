@@ -5,7 +5,9 @@ use posthaste_queue::{QueueEntry, Secs};
 use posthaste_relay::sender::{ControlError, Relay};
 use serde_json::{Value, json};
 
-use super::{Answer, Asker, Outcome, scopes};
+use super::answering::{Answer, Outcome};
+use super::asker::Asker;
+use super::scopes;
 
 /// Suspends a scope.
 pub(super) fn suspend(relay: &Relay, asker: &Asker, scope: &Named, secs: Option<Secs>, reason: &str) -> Outcome {

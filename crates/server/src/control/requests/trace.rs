@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::time::timeout;
 
-use super::PATIENCE;
+use super::answering::PATIENCE;
 use crate::receive::live::{Live, Shown};
 
 /// Sessions selected by a request; `None` for other requests.

@@ -7,7 +7,8 @@ use posthaste_control::{Doing, HeldBy, WaitState, WaitingLine, Which};
 use posthaste_transport::{TransportWaits, Transports, WaitingTarget};
 use serde_json::Value;
 
-use super::{Asker, as_json};
+use super::answering::as_json;
+use super::asker::Asker;
 
 /// Passes matching waiting targets, at most `most`, to `answer` until that returns false. Returns the number of all
 /// matches.

@@ -5,85 +5,21 @@
 //! fields in front of the message, label it and hold it. After that only a destination can refuse it.
 
 use std::borrow::Cow;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use posthaste_dkim::{Draft, Verifier};
-use posthaste_intake::{GatheredBody as StoredBody, Intake, LARGE_BODY_BYTES, Mail};
-use posthaste_message::Summary;
-use posthaste_smtp::{Envelope, MailFrom, Reply, ReversePath};
+use posthaste_intake::LARGE_BODY_BYTES;
+use posthaste_smtp::Reply;
 
-use super::Receiver;
 use super::folders::FolderLookup;
 use super::message::{MissingFields, TraceField};
-use super::recipient::{
-    AccountRoom, AtRcpt, DirectoryLookup, NextHopVerify, PlaceBounds, RecipientQuota, ReturnPathLookup,
-};
+use super::receiver::{AtData, AtMail, AtRcpt, CHECKS_PATIENCE, Check, CheckList, Checking, ReadMessage, Stop};
+use super::recipient::{AccountRoom, DirectoryLookup, NextHopVerify, PlaceBounds, RecipientQuota, ReturnPathLookup};
 use super::sender::{SenderLookup, SenderResults};
 use super::signatures::Signatures;
 use crate::ids::unix_micros;
-use crate::receive::author::Author;
 use crate::receive::future;
 use crate::receive::logins::{self, Session};
-use crate::receive::returned::ReturnedMail;
-use crate::receive::sender_checks::SenderCheck;
 use crate::receive::settings::Settings;
-use crate::receive::tenants::Labels;
-use crate::receive::transaction::Transaction;
-use crate::repeats::Kind;
-
-/// A check. It implements the stages that concern it.
-pub(super) trait Check: Sync {
-    /// Before the greeting.
-    fn connect<'a>(&'a self, session: &'a Session) -> Checking<'a> {
-        let _ = session;
-        Checking::Done(Ok(()))
-    }
-
-    /// At HELO, EHLO or LHLO.
-    fn hello<'a>(&'a self, session: &'a Session) -> Checking<'a> {
-        let _ = session;
-        Checking::Done(Ok(()))
-    }
-
-    /// At MAIL.
-    fn mail<'a>(&'a self, at: &'a AtMail<'a>) -> Checking<'a> {
-        let _ = at;
-        Checking::Done(Ok(()))
-    }
-
-    /// At each RCPT. The recipient may be changed.
-    fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
-        let _ = at;
-        Checking::Done(Ok(()))
-    }
-
-    /// At DATA, before the body is read. The sender may be changed.
-    fn data(&self, at: &mut AtData<'_>) -> Result<(), Stop> {
-        let _ = at;
-        Ok(())
-    }
-
-    /// At the end of data.
-    fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
-        let _ = message;
-        Checking::Done(Ok(()))
-    }
-}
-
-/// Checks in order, and the timeout of those at the end of data.
-pub(super) struct CheckList {
-    pub checks: &'static [&'static dyn Check],
-    /// Timeout of all checks at the end of data together. Then the client is told to come back.
-    pub patience: Duration,
-}
-
-impl Default for CheckList {
-    fn default() -> Self {
-        Self { checks: &CHECKS, patience: CHECKS_PATIENCE }
-    }
-}
 
 /// Each recipient is looked up after rewriting, and counted last, so that refused ones do not count. The sender is
 /// looked up as the client named it.
@@ -112,161 +48,9 @@ static CHECKS: [&dyn Check; 22] = [
     &Signatures,
 ];
 
-/// Default of [`CheckList::patience`].
-pub(super) const CHECKS_PATIENCE: Duration = Duration::from_secs(60);
-
-/// A running check. Most complete at once, without an allocation.
-pub(super) enum Checking<'a> {
-    Done(Result<(), Stop>),
-    Waiting(Pin<Box<dyn Future<Output = Result<(), Stop>> + Send + 'a>>),
-}
-
-/// Ends the transaction or the command.
-#[derive(Debug)]
-pub(super) struct Stop {
-    /// The answer to the client.
-    pub reply: Reply,
-    /// Reason for the operator.
-    pub why: Option<String>,
-    /// Kind in the log; `None`: that of the stage.
-    pub kind: Option<Kind>,
-    /// The mailbox or setting concerned, if any.
-    pub about: Option<String>,
-}
-
-impl Stop {
-    /// A refusal with a reason for the operator.
-    pub fn because(reply: Reply, why: String) -> Self {
-        Self { why: Some(why), ..reply.into() }
-    }
-}
-
-impl From<Reply> for Stop {
-    fn from(reply: Reply) -> Self {
-        Self { reply, why: None, kind: None, about: None }
-    }
-}
-
-/// MAIL.
-pub(super) struct AtMail<'a> {
-    pub receiver: &'a Receiver,
-    pub session: &'a Session,
-    pub settings: &'a Settings,
-    /// The intake of the message.
-    pub intake: &'a Intake,
-    pub mail: &'a MailFrom,
-}
-
-/// DATA.
-pub(super) struct AtData<'a> {
-    pub receiver: &'a Receiver,
-    pub session: &'a Session,
-    pub settings: &'a Settings,
-    pub sender: &'a mut ReversePath,
-    /// Checks of an incoming message, which run while the body arrives.
-    pub sender_check: Option<SenderCheck>,
-}
-
-/// A completely read message.
-pub(super) struct ReadMessage<'a> {
-    pub receiver: &'a Receiver,
-    pub session: &'a Session,
-    pub settings: &'a Settings,
-    pub envelope: &'a Envelope,
-    pub summary: &'a Summary,
-    /// Tenant, campaign and pool that its header names.
-    pub labels: Labels,
-    /// The author that its header names, if it is a submission, may be signed or is checked.
-    pub author: &'a Author,
-    /// A submission has a Date.
-    pub has_date: bool,
-    /// Header and body in the form for a signature, if the message may be signed.
-    pub draft: Option<Box<Draft>>,
-    /// The checks of an incoming message, and its data for signatures.
-    pub sender_check: Option<(SenderCheck, Box<Verifier>)>,
-    /// Results of these checks, for the log.
-    pub results: Option<String>,
-    /// Why they put it into Junk.
-    pub junk: Option<String>,
-    pub body: &'a StoredBody,
-    /// Recipients of the message.
-    pub transaction: &'a mut Transaction,
-    /// Labels, hold time and expiry. The rest follows from the transaction.
-    pub mail: Mail<'static>,
-    /// A complaint that it is.
-    pub complaint: Option<ReturnedMail>,
-    /// The message's id in `Received`.
-    pub received_id: &'a str,
-    /// Header fields written in front of it, each line ended by CRLF.
-    pub front: Vec<u8>,
-    /// The Message-ID that was added.
-    pub new_message_id: Option<String>,
-}
-
-impl ReadMessage<'_> {
-    /// Adds a field below those already in front.
-    pub fn add_front(&mut self, field: &str) {
-        self.front.extend_from_slice(field.as_bytes());
-        if let Some(draft) = &mut self.draft {
-            draft.field(field.as_bytes());
-        }
-    }
-}
-
-impl Checking<'_> {
-    async fn ended(self) -> Result<(), Stop> {
-        match self {
-            Checking::Done(checked) => checked,
-            Checking::Waiting(checking) => checking.await,
-        }
-    }
-}
-
-impl CheckList {
-    /// The stage before the greeting.
-    pub async fn connect(&self, session: &Session) -> Result<(), Stop> {
-        for check in self.checks {
-            check.connect(session).ended().await?;
-        }
-        Ok(())
-    }
-
-    /// The stage HELO, EHLO or LHLO.
-    pub async fn hello(&self, session: &Session) -> Result<(), Stop> {
-        for check in self.checks {
-            check.hello(session).ended().await?;
-        }
-        Ok(())
-    }
-
-    /// The stage MAIL.
-    pub async fn mail(&self, at: &AtMail<'_>) -> Result<(), Stop> {
-        for check in self.checks {
-            check.mail(at).ended().await?;
-        }
-        Ok(())
-    }
-
-    /// The stage RCPT.
-    pub async fn rcpt(&self, at: &mut AtRcpt<'_>) -> Result<(), Stop> {
-        for check in self.checks {
-            check.rcpt(at).ended().await?;
-        }
-        Ok(())
-    }
-
-    /// The stage DATA.
-    pub fn data(&self, at: &mut AtData<'_>) -> Result<(), Stop> {
-        self.checks.iter().try_for_each(|check| check.data(at))
-    }
-
-    /// The end of data.
-    pub async fn message(&self, message: &mut ReadMessage<'_>) -> Result<(), Stop> {
-        for check in self.checks {
-            check.message(message).ended().await?;
-        }
-        Ok(())
-    }
+/// All checks.
+pub(super) fn all() -> CheckList {
+    CheckList { checks: &CHECKS, patience: CHECKS_PATIENCE }
 }
 
 /// Stops a session whose login was removed by a reload, or got another password.

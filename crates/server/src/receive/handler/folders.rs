@@ -9,9 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::checks::{Check, Checking};
-use super::recipient::{AtRcpt, Goes};
-use super::sender::is_exempt_address;
+use super::receiver::{AtRcpt, Check, Checking, Goes};
 use crate::receive::detail_folders::find_folder;
 use crate::receive::transaction::Transaction;
 
@@ -65,6 +63,12 @@ pub(super) async fn sort_into(transaction: &mut Transaction, root: &Path, name: 
         transaction.set_mailboxes(index, found);
     }
     is_sorted
+}
+
+/// True for addresses that senders ask for help with a refusal.
+pub(super) fn is_exempt_address(address: &str) -> bool {
+    let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
+    ["postmaster", "abuse"].iter().any(|name| local.eq_ignore_ascii_case(name))
 }
 
 /// The Maildir of a folder.

@@ -15,7 +15,7 @@ use posthaste_smtp::{BodyError, Envelope, ForwardPath, MailFrom, MessageOutcome,
 use posthaste_spool::Entry;
 use tokio::time::timeout;
 
-use super::Receiver;
+use super::receiver::Receiver;
 use crate::receive::logins::Session;
 use crate::receive::transaction::Transaction;
 

@@ -5,8 +5,7 @@ use std::time::Instant;
 use posthaste_smtp::driver::Peer;
 use posthaste_smtp::{Envelope, MessageOutcome, RcptTo, Reply, ReversePath};
 
-use super::Receiver;
-use super::checks::Stop;
+use super::receiver::{Receiver, Stop};
 use crate::receive::events;
 use crate::receive::logins::Session;
 use crate::receive::message_log::{LogLine, Severity};

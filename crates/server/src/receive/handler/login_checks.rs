@@ -6,8 +6,8 @@ use posthaste_accounts::{LoggedIn, LoginFailure, LoginOrigin, LoginUse, Password
 use posthaste_admin::is_page_link;
 use posthaste_smtp::driver::Peer;
 
-use super::Receiver;
 use super::log::log_bounded;
+use super::receiver::Receiver;
 use crate::config::certificates;
 use crate::receive::events;
 use crate::receive::logins::Session;

@@ -11,8 +11,7 @@ use posthaste_smtp::driver::{IncomingBody, Peer};
 use posthaste_smtp::{BodyError, Envelope, MessageOutcome, Reply, ReversePath};
 use posthaste_spool::{FrontFields, Lsn};
 
-use super::Receiver;
-use super::checks::{AtData, CHECKS_PATIENCE, Check, Checking, ReadMessage, Stop};
+use super::receiver::{AtData, CHECKS_PATIENCE, Check, Checking, ReadMessage, Receiver, Stop};
 use crate::config::certificates;
 use crate::ids::unix_micros;
 use crate::receive::events::Origin;

@@ -12,8 +12,8 @@ use posthaste_smtp::sasl::scram::{ScramKeys, ScramProof};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
-use super::Receiver;
 use super::login_checks::{logged, reading};
+use super::receiver::Receiver;
 use crate::config::first_password::FirstPassword;
 use crate::receive::settings::Settings;
 

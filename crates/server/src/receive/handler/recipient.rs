@@ -2,59 +2,19 @@
 
 use std::borrow::Cow;
 
-use posthaste_directory::{self as directory, Mailbox, Mailboxes, Place, Route};
+use posthaste_directory::{self as directory, Mailbox, Place, Route};
 use posthaste_intake::{MailPlace, NotTaken, NotTakenCause};
 use posthaste_smtp::{Address, ForwardPath, RcptTo, Reply};
 
-use super::Receiver;
-use super::checks::{Check, Checking, Stop};
+use super::receiver::{AtRcpt, Check, Checking, Goes, Receiver, Stop};
 use crate::config::forward::Back;
 use crate::receive::logins::Session;
 use crate::receive::maps::Exists;
 use crate::receive::remote::Ahead;
 use crate::receive::replies::reply_of;
-use crate::receive::returned::{ReturnPath, Returned};
-use crate::receive::settings::Settings;
+use crate::receive::returned::ReturnPath;
 use crate::receive::transaction::{Full, Transaction, place_of};
 use crate::repeats::Kind;
-
-/// RCPT.
-pub(super) struct AtRcpt<'a> {
-    pub receiver: &'a Receiver,
-    pub session: &'a Session,
-    pub settings: &'a Settings,
-    /// Without this recipient.
-    pub transaction: &'a mut Transaction,
-    /// Address from the client, or from a check that has changed it.
-    pub rcpt: Cow<'a, RcptTo>,
-    /// The message is released later.
-    pub is_held: bool,
-    /// Every client may send to it.
-    is_open: bool,
-    /// The signed return path that it was.
-    returned: Option<Returned>,
-    /// The route of its mail, once looked up.
-    pub(super) goes: Option<Goes>,
-    /// Address to verify at the next hop.
-    asked_for: Option<Address>,
-    /// The account that it is counted for.
-    account: Option<Cow<'a, str>>,
-}
-
-/// The route of a recipient's mail.
-pub(super) enum Goes {
-    Here(Mailboxes),
-    Nowhere,
-    Elsewhere,
-}
-
-impl AtRcpt<'_> {
-    /// True if some of its mail is delivered here.
-    pub fn stays_here(&self) -> bool {
-        let Some(Goes::Here(mailboxes)) = &self.goes else { return false };
-        mailboxes.iter().any(|mailbox| mailbox.place != Place::Remote)
-    }
-}
 
 impl From<directory::DirectoryRefusal> for Stop {
     fn from(refusal: directory::DirectoryRefusal) -> Self {

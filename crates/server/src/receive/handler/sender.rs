@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use posthaste_smtp::RcptTo;
 
-use super::checks::{AtData, Check, Checking, ReadMessage, Stop};
-use super::folders::sort_into;
+use super::folders::{is_exempt_address, sort_into};
+use super::receiver::{AtData, Check, Checking, ReadMessage, Stop};
 use crate::ids::unix_micros;
 use crate::receive::sender_checks::{SenderCheck, SenderFindings, Treatment};
 
@@ -62,11 +62,6 @@ async fn treat(message: &mut ReadMessage<'_>, findings: &SenderFindings) -> Resu
 /// Senders ask these for help with a refusal.
 fn is_exempt(rcpt: &RcptTo) -> bool {
     is_exempt_address(&rcpt.forward_path.bare())
-}
-
-pub(super) fn is_exempt_address(address: &str) -> bool {
-    let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
-    ["postmaster", "abuse"].iter().any(|name| local.eq_ignore_ascii_case(name))
 }
 
 const JUNK: &str = "Junk";

@@ -6,7 +6,7 @@ use posthaste_directory::names::folded_domain;
 use posthaste_smtp::Reply;
 use posthaste_smtp::driver::Peer;
 
-use super::checks::{Check, Checking, ReadMessage, Stop};
+use super::receiver::{Check, Checking, ReadMessage, Stop};
 use crate::config::dkim::NotSigned;
 use crate::ids::unix_micros;
 use crate::repeats::Kind;
@@ -17,26 +17,42 @@ pub(super) struct Signatures;
 
 impl Check for Signatures {
     fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
-        Checking::Done(sign(message))
+        match sign(message) {
+            Ok(true) => Checking::Waiting(Box::pin(async {
+                after_others().await;
+                Ok(())
+            })),
+            Ok(false) => Checking::Done(Ok(())),
+            Err(stop) => Checking::Done(Err(stop)),
+        }
     }
 }
 
-fn sign(message: &mut ReadMessage<'_>) -> Result<(), Stop> {
-    let Some(draft) = message.draft.take() else { return Ok(()) };
+/// Lets the tasks that are ready go first. A signature takes as long as all else that is done for a message: handed
+/// over one by one, each would wake the spool, the relay and its client for itself. So messages that wait together
+/// are signed together, and share a batch.
+async fn after_others() {
+    tokio::task::yield_now().await;
+}
+
+/// True if it is signed.
+fn sign(message: &mut ReadMessage<'_>) -> Result<bool, Stop> {
+    let Some(draft) = message.draft.take() else { return Ok(false) };
     let settings = message.settings;
     let author = message.author;
-    let Some(author) = author.signing().filter(|author| may_sign_as(message, author)) else { return Ok(()) };
+    let Some(author) = author.signing().filter(|author| may_sign_as(message, author)) else { return Ok(false) };
     message.mail.may_sign = true;
     let domain = author.domain().to_string();
-    let Some(domain) = folded_domain(&domain) else { return Ok(()) };
+    let Some(domain) = folded_domain(&domain) else { return Ok(false) };
     let now = u64::try_from(unix_micros() / 1_000_000).unwrap_or_default();
     match settings.signers.sign(&domain, &draft, now, message.mail.hold_secs.into()) {
         Ok(fields) => {
-            if !fields.is_empty() {
+            let is_signed = !fields.is_empty();
+            if is_signed {
                 message.receiver.meters().signed();
                 drop(message.front.splice(..0, fields.into_bytes()));
             }
-            Ok(())
+            Ok(is_signed)
         }
         Err(NotSigned::Key(why)) => {
             message.receiver.meters().not_signed();
@@ -61,5 +77,26 @@ fn may_sign_as(message: &ReadMessage<'_>, author: &Address) -> bool {
         // Whom a token may write as was checked with its request.
         Peer::Local { .. } | Peer::Token { .. } => true,
         _ => settings.tenants.owns(&message.mail.tenant, author),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::join;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn messages_that_wait_are_all_signed_before_one_goes_on() {
+        let seen = Mutex::new(Vec::new());
+        let message = async || {
+            seen.lock().unwrap().push("signed");
+            after_others().await;
+            seen.lock().unwrap().push("handed over");
+        };
+        join!(message(), message(), message());
+        assert_eq!(*seen.lock().unwrap(), [["signed"; 3], ["handed over"; 3]].concat());
     }
 }

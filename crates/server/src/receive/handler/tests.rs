@@ -14,8 +14,8 @@ use crate::config::start_files::RelayFiles;
 use crate::lifecycle::Service;
 use crate::receive::destinations::Destinations;
 use crate::receive::handler::Receiver;
-use crate::receive::handler::checks::{Check, CheckList, Checking, ReadMessage, Stop};
-use crate::receive::handler::recipient::{AtRcpt, DirectoryLookup, PlaceBounds};
+use crate::receive::handler::receiver::{AtRcpt, Check, CheckList, Checking, ReadMessage, Stop};
+use crate::receive::handler::recipient::{DirectoryLookup, PlaceBounds};
 use crate::receive::logins::Session;
 use crate::receive::settings::Settings;
 use crate::services::relay::RelayService;
@@ -58,7 +58,7 @@ async fn serve(
     patience: Duration,
     has_keeper: bool,
 ) -> (LocalDelivery, RunningServer, RelayService) {
-    serve_checked(machine, patience, has_keeper, CheckList::default()).await
+    serve_checked(machine, patience, has_keeper, super::checks::all()).await
 }
 
 async fn serve_checked(

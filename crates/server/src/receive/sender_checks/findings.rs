@@ -1,9 +1,24 @@
+use std::net::IpAddr;
+
 use posthaste_authres::dmarc::DmarcVerdict;
-use posthaste_authres::spf::Verdict;
+use posthaste_authres::spf::{Question, Verdict};
 use posthaste_authres::{AuthResults, PlainText};
 use posthaste_dkim::Verification;
 
-use super::ClaimedSender;
+/// A client by its own words.
+#[derive(Debug, Clone)]
+pub(crate) struct ClaimedSender {
+    pub(super) ip: IpAddr,
+    pub(super) helo: String,
+    /// The sender of MAIL, its domain in A-labels; empty for the null path.
+    pub(super) address: String,
+}
+
+impl ClaimedSender {
+    pub(super) fn question(&self) -> Question<'_> {
+        Question { ip: self.ip, helo: &self.helo, sender: &self.address }
+    }
+}
 
 /// The results of all checks of one message.
 pub(crate) struct SenderFindings {

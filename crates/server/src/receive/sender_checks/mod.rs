@@ -5,19 +5,21 @@ mod questions;
 mod treatment;
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use posthaste_authres::NoAnswer;
 use posthaste_authres::dmarc::{AlignedDomain, AuthorPolicy, DmarcResult, DmarcVerdict, Method, Policy};
 use posthaste_authres::spf::{self, Question, SpfResult, Verdict};
 use posthaste_directory::names::folded_domain;
-use posthaste_dkim::{Claim, DkimResult, Verification, Verifier};
+use posthaste_dkim::{Claim, DkimResult, KnownKeys, Verification, Verifier};
 use posthaste_dns::{DnsError, Resolver, join_all};
 use posthaste_smtp::ReversePath;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
+use findings::ClaimedSender;
 pub(crate) use findings::SenderFindings;
 use questions::Questions;
 pub(crate) use treatment::{Treatment, TreatmentRules};
@@ -26,22 +28,35 @@ pub(crate) use treatment::{Treatment, TreatmentRules};
 pub(crate) struct SenderCheck {
     resolver: Arc<Resolver>,
     sender: ClaimedSender,
+    spf: Spf,
+}
+
+/// The check of SPF.
+enum Spf {
+    /// DNS was not asked: all its answers were known.
+    Known(Verdict),
     /// Runs while the body arrives.
-    spf: JoinHandle<Verdict>,
+    Running(JoinHandle<Verdict>),
 }
 
-/// A client by its own words.
-#[derive(Debug, Clone)]
-pub(crate) struct ClaimedSender {
-    ip: IpAddr,
-    helo: String,
-    /// The sender of MAIL, its domain in A-labels; empty for the null path.
-    address: String,
-}
+impl Spf {
+    /// Needs a tokio runtime.
+    fn begin(resolver: &Arc<Resolver>, sender: &ClaimedSender) -> Self {
+        let (dns, claimed) = (Questions(Arc::clone(resolver)), sender.clone());
+        let mut check = Box::pin(async move { spf::check(&dns, &claimed.question()).await });
+        // Most answers are known, and a task costs more than the check. Whoever runs the task polls again.
+        match check.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(verdict) => Self::Known(verdict),
+            Poll::Pending => Self::Running(tokio::spawn(check)),
+        }
+    }
 
-impl ClaimedSender {
-    fn question(&self) -> Question<'_> {
-        Question { ip: self.ip, helo: &self.helo, sender: &self.address }
+    /// The verdict; `None`: there is none by the deadline.
+    async fn verdict(&mut self, deadline: Instant) -> Option<Verdict> {
+        match self {
+            Self::Known(verdict) => Some(verdict.clone()),
+            Self::Running(check) => timeout_at(deadline, check).await.ok().and_then(Result::ok),
+        }
     }
 }
 
@@ -49,9 +64,7 @@ impl SenderCheck {
     /// Begins to ask for SPF. Needs a tokio runtime.
     pub fn begin(resolver: Arc<Resolver>, ip: IpAddr, helo: &str, path: &ReversePath) -> Self {
         let sender = ClaimedSender { ip, helo: helo.to_owned(), address: folded_address(path) };
-        let dns = Questions(Arc::clone(&resolver));
-        let claimed = sender.clone();
-        let spf = tokio::spawn(async move { spf::check(&dns, &claimed.question()).await });
+        let spf = Spf::begin(&resolver, &sender);
         Self { resolver, sender, spf }
     }
 
@@ -69,11 +82,10 @@ impl SenderCheck {
         let senders_deadline = begun + patience.mul_f32(SENDERS_SHARE);
         let sender = self.sender.clone();
         let verified = verified(&self.resolver, verifier.finish(now), senders_deadline);
-        let spf = timeout_at(senders_deadline, &mut self.spf);
+        let spf = self.spf.verdict(senders_deadline);
         let policy = policy_of(Questions(Arc::clone(&self.resolver)), author.as_deref(), deadline);
         let (spf, dkim, policy) = tokio::join!(spf, verified, policy);
-        let unanswered = || Verdict::unanswered(&sender.question());
-        let spf = spf.ok().and_then(Result::ok).unwrap_or_else(unanswered);
+        let spf = spf.unwrap_or_else(|| Verdict::unanswered(&sender.question()));
         let dmarc = match author.as_deref().zip(policy) {
             Some((author, Ok(policy))) => Some(self.judged(author, &policy, &spf, &dkim, deadline).await),
             Some((author, Err(_))) => Some(DmarcVerdict::unanswered(author)),
@@ -81,7 +93,8 @@ impl SenderCheck {
         };
         let is_foreign_client = match (&author, &dmarc) {
             (Some(author), Some(dmarc)) if dmarc.result == DmarcResult::Fail && dmarc.policy == Policy::Reject => {
-                self.is_foreign_to(author, &spf, deadline).await
+                // In a box, as few messages need it.
+                Box::pin(self.is_foreign_to(author, &spf, deadline)).await
             }
             _ => false,
         };
@@ -137,18 +150,23 @@ async fn policy_of(dns: Questions, author: Option<&str>, deadline: Instant) -> O
     Some(found.unwrap_or(Err(NoAnswer::Temporary)))
 }
 
-impl Drop for SenderCheck {
+impl Drop for Spf {
     fn drop(&mut self) {
-        self.spf.abort();
+        if let Self::Running(check) = self {
+            check.abort();
+        }
     }
 }
+
+/// By their records, so receivers of any configuration share them.
+static KNOWN_KEYS: LazyLock<KnownKeys> = LazyLock::new(KnownKeys::default);
 
 /// Results of the signatures; their keys are queried concurrently.
 async fn verified(resolver: &Resolver, claims: Vec<Claim>, deadline: Instant) -> Vec<Verification> {
     let verify = async |claim: Claim| {
         let Some(name) = claim.key_name() else { return claim.verify(None) };
         match timeout_at(deadline, resolver.of_strangers().texts(&name)).await {
-            Ok(Ok(texts)) => claim.verify(Some(&texts)),
+            Ok(Ok(texts)) => claim.verify_with(Some(&texts), &KNOWN_KEYS),
             Err(_) | Ok(Err(DnsError::Unanswered { .. })) => claim.verify(None),
             Ok(Err(_)) => claim.verify(Some(&[])),
         }
@@ -161,4 +179,27 @@ fn folded_address(path: &ReversePath) -> String {
     let bare = path.bare();
     let folded = bare.rsplit_once('@').and_then(|(local, domain)| Some(format!("{local}@{}", folded_domain(domain)?)));
     folded.unwrap_or(bare)
+}
+
+#[cfg(test)]
+mod tests {
+    use posthaste_dns::Settings;
+    use posthaste_dns_stub::{Server, Zone};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_check_whose_answers_are_known_needs_no_task() {
+        let server = Server::start(Zone::default().txt("a.example", "v=spf1 ip4:192.0.2.1 -all"));
+        let settings = Settings { servers: vec![server.address()], ..Settings::default() };
+        let resolver = Arc::new(Resolver::new(&settings).unwrap());
+        let ip = "192.0.2.1".parse().unwrap();
+        let sender = ClaimedSender { ip, helo: "mx.a.example".to_owned(), address: "ann@a.example".to_owned() };
+        let mut first = Spf::begin(&resolver, &sender);
+        assert!(matches!(first, Spf::Running(_)));
+        let verdict = first.verdict(Instant::now() + Duration::from_secs(60)).await.unwrap();
+        assert_eq!(verdict.result, SpfResult::Pass);
+        let second = Spf::begin(&resolver, &sender);
+        assert!(matches!(&second, Spf::Known(known) if *known == verdict));
+    }
 }

@@ -5,7 +5,7 @@ use posthaste_dkim::DkimResult;
 use posthaste_smtp::Reply;
 use posthaste_smtp::driver::ByNetwork;
 
-use super::SenderFindings;
+use super::findings::SenderFindings;
 
 /// The act on a message by its results.
 #[derive(Debug, PartialEq, Eq)]
@@ -106,7 +106,7 @@ mod tests {
     use posthaste_dkim::Verification;
 
     use super::*;
-    use crate::receive::sender_checks::ClaimedSender;
+    use crate::receive::sender_checks::findings::ClaimedSender;
 
     const CLIENT: &str = "192.0.2.1";
 

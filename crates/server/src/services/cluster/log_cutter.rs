@@ -103,9 +103,126 @@ const RESTATE_PATIENCE: Duration = Duration::from_secs(600);
 mod tests {
     use std::collections::BTreeMap;
 
-    use posthaste_cluster::MemberReport;
+    use bytes::Bytes;
+    use posthaste_cluster::memory::{LogFaults, MemoryCells, MemoryLog};
+    use posthaste_cluster::{
+        Cells, ControlEntry, ControlFollower, ControlKind, ControlRules, ControlTable, MemberReport, ShardLog,
+    };
 
     use super::*;
+
+    /// Keeps nothing, and restates all.
+    struct Plain;
+
+    impl ControlFollower for Plain {
+        fn apply(&mut self, _: ControlPlace, _: &[ControlEntry]) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn replace(&mut self, _: &ControlTable) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn trouble(&mut self, _: Option<&str>) {}
+
+        fn tick(&mut self) {}
+    }
+
+    impl ControlRules for Plain {
+        fn stays(&self, _: ControlKind, _: &Bytes, _: &Bytes) -> bool {
+            false
+        }
+
+        fn restated(&self, _: ControlKind, value: &Bytes) -> Option<Bytes> {
+            Some(value.clone())
+        }
+    }
+
+    /// A control shard that the nodes `a` and `b` read.
+    struct Rig {
+        log: MemoryLog,
+        shard: Arc<ControlShard>,
+        cells: MemoryCells,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let log = MemoryLog::new(1, LogFaults::default());
+            let parts = (Arc::new(log.clone()) as Arc<dyn ShardLog>, Arc::new(Plain) as Arc<dyn ControlRules>);
+            let shard = ControlShard::start(parts, ControlPlace::default(), 1, Box::new(Plain)).unwrap();
+            let rig = Self { log, shard: Arc::new(shard), cells: MemoryCells::default() };
+            rig.put();
+            ["a", "b"].into_iter().for_each(|node| rig.write(node, true));
+            rig
+        }
+
+        /// Stores a value that this node has applied then.
+        fn put(&self) {
+            let (kind, value) = (ControlKind::Suspension, Some(Bytes::from("until")));
+            let entry = ControlEntry { kind, key: Bytes::from("news"), value };
+            self.shard.put(&[entry], Duration::from_secs(60)).unwrap();
+        }
+
+        /// Writes the cell of a node that has read all.
+        fn write(&self, node: &str, is_running: bool) {
+            let place = self.shard.place();
+            let report = MemberReport { spool: 0, log: place.log, applied: place.position, digest: None };
+            let ago = if is_running { Duration::ZERO } else { Duration::from_secs(60) };
+            let wall_ms = u64::try_from((BootTime.wall() - ago).as_millis()).unwrap();
+            let cell = NodeCell { wall_ms, reports: BTreeMap::from([(CONTROL_SHARD, report)]), ..NodeCell::default() };
+            let key = NodeName::new(node).unwrap().key();
+            self.cells.swap(&key, self.cells.get(&key).unwrap().1, cell.encode()).unwrap();
+        }
+
+        fn cutter(&self, node: &str, limit_bytes: u64) -> LogCutter {
+            let nodes = NodeList::new(["a", "b"].into_iter(), Arc::new(self.cells.clone()));
+            LogCutter { me: NodeName::new(node).unwrap(), shard: self.shard.clone(), nodes, limit_bytes }
+        }
+
+        /// Records that a look of this node appends.
+        fn appended(&self, cutter: &mut LogCutter) -> u64 {
+            let before = self.log.end().unwrap().get();
+            cutter.look();
+            self.log.end().unwrap().get() - before
+        }
+    }
+
+    #[test]
+    fn a_log_is_restated_once_when_it_has_its_limit() {
+        let rig = Rig::new();
+        let used = rig.shard.used_bytes().unwrap();
+        assert_eq!(rig.appended(&mut rig.cutter("a", used + 1)), 0);
+        let mut cutter = rig.cutter("a", used);
+        assert_eq!(rig.appended(&mut cutter), 1);
+        assert_eq!((cutter.limit_bytes, rig.appended(&mut cutter)), (RESTATED_BYTES, 0));
+        // One that stays long until it can be cut is left alone until it has doubled.
+        assert_eq!([0, RESTATED_BYTES / 2, RESTATED_BYTES].map(limit), [1, 1, 2].map(|by| by * RESTATED_BYTES));
+    }
+
+    #[test]
+    fn the_first_node_that_runs_restates() {
+        let rig = Rig::new();
+        assert_eq!(rig.appended(&mut rig.cutter("b", 0)), 0);
+        rig.write("a", false);
+        assert_eq!(rig.appended(&mut rig.cutter("a", 0)), 0);
+        assert_eq!(rig.appended(&mut rig.cutter("b", 0)), 1);
+    }
+
+    #[test]
+    fn the_limit_falls_with_a_log_that_was_cut() {
+        let rig = Rig::new();
+        rig.put();
+        let mut cutter = rig.cutter("a", 0);
+        assert_eq!(rig.appended(&mut cutter), 1);
+        rig.put();
+        cutter.look();
+        assert_eq!(rig.log.first().unwrap(), LogPosition::new(1), "b has not read what comes before");
+        rig.write("b", true);
+        // As long as the log was when another node restated it.
+        cutter.limit_bytes = 3 * RESTATED_BYTES;
+        cutter.look();
+        assert_eq!((rig.log.first().unwrap(), cutter.limit_bytes), (LogPosition::new(3), RESTATED_BYTES));
+    }
 
     #[test]
     fn a_node_on_the_list_keeps_what_it_has_not_read() {

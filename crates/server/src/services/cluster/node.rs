@@ -27,15 +27,14 @@ use tokio::time::timeout_at;
 use super::control::{ControlDesk, ControlParts};
 use super::nodes::NodeList;
 use super::others::EngineNodes;
-use super::reseed::copy_of;
 use super::serving_node::{Roles, ServedShard, ServingNode, event_of};
 use super::shard::{Alarm, RelaySettings, ShardParts, ShardRelay, ShardSenders};
 use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
 use crate::config::start_files::RelayFiles;
-use crate::lifecycle::{Ended, Ending, OnFailure, Service};
+use crate::lifecycle::{Ended, Ending, OnFailure, START_ENDS, Service};
 use crate::receive::handler::{Receiver, WeakReceiver};
-use crate::receive::remote::RelaySlot;
+use crate::receive::relay_slot::RelaySlot;
 use crate::receive::shards::ShardQueue;
 use crate::receive::success::random_id;
 use crate::repeats::Repeats;
@@ -68,12 +67,19 @@ impl OpenShards {
     /// Connects to the engine, and opens the spool of each shard. `None` without a cluster.
     ///
     /// # Errors
-    /// The engine does not answer or does not keep the promise, or a spool cannot be opened.
+    /// The engine does not answer or does not keep the promise, a spool cannot be opened, or the process shall end.
     pub async fn open(config: &Config, login: EngineLogin, repeats: Arc<Repeats>) -> Result<Option<Self>, ServeError> {
         let Some(cluster) = config.cluster.clone() else { return Ok(None) };
         let config = config.clone();
         let open = move || open(&config, &cluster, login, &repeats);
-        spawn_blocking(open).await.map_err(std::io::Error::from)?.map(Some)
+        tokio::select! {
+            opened = spawn_blocking(open) => opened.map_err(std::io::Error::from)?.map(Some),
+            // It may wait a minute for the engine. The thread ends with the process; no mail was accepted.
+            () = START_ENDS.notified() => {
+                tracing::info!("stopped while the engine of the cluster did not answer");
+                Err(ServeError::Stopped)
+            }
+        }
     }
 
     /// Accepts the mail of this node.
@@ -164,7 +170,6 @@ impl OpenShards {
             cells: cells.clone(),
             peers: Arc::new(peers),
             answers: Mutex::default(),
-            silent: Mutex::default(),
         };
         receiver.set_cluster(Arc::new(ServingNode {
             node,
@@ -303,6 +308,11 @@ fn open_local(config: &Config, dir: &Path, repeats: &Arc<Repeats>) -> Result<Fil
     let (spool, found) = open_when_free(dir, spool_config(config, repeats.clone()))?;
     crate::services::opening::tell(&found);
     Ok(spool)
+}
+
+/// The directory of a member's spool.
+pub(super) fn copy_of(config: &Config, shard: u16) -> PathBuf {
+    config.storage.data.join("cluster").join(format!("shard-{shard}"))
 }
 
 pub(super) fn engine_config(cluster: &Cluster, EngineLogin(login): EngineLogin) -> NatsConfig {

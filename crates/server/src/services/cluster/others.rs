@@ -1,6 +1,5 @@
 //! The other nodes, which are asked through the engine.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use posthaste_cluster::{BootTime, CellKey, Cells, LeaseClock, NodeName, Peers, S
 
 use super::engine_view::{Call, EngineView, ask_all};
 use super::nodes::{NodeList, is_silent};
-use crate::receive::cluster::{OtherNodes, PeerAnswerer};
+use crate::receive::cluster::{OtherNode, OtherNodes, PeerAnswerer};
 
 /// The other nodes on the list.
 pub(super) struct EngineNodes {
@@ -19,8 +18,6 @@ pub(super) struct EngineNodes {
     pub peers: Arc<dyn Peers>,
     /// Questions of others are answered as long.
     pub answers: Mutex<Option<Box<dyn Send + Sync>>>,
-    /// Nodes that did not write to the engine at the last look.
-    pub silent: Mutex<BTreeSet<String>>,
 }
 
 impl OtherNodes for EngineNodes {
@@ -28,28 +25,26 @@ impl OtherNodes for EngineNodes {
         &self.me
     }
 
-    fn list(&self) -> Vec<String> {
+    fn list(&self) -> Vec<OtherNode> {
         let view = EngineView::ask(&self.cells, Vec::new(), self.nodes.names(), CELL_PATIENCE);
-        // One of which the engine does not tell is asked, too.
-        let is_removed = |name: &NodeName| {
-            view.nodes.get(name).is_some_and(|cell| cell.as_ref().is_some_and(|cell| cell.is_removed))
-        };
-        let others = self.nodes.names().into_iter().filter(|name| name.as_str() != self.me && !is_removed(name));
-        let others: Vec<NodeName> = others.collect();
         let now = BootTime.wall();
-        let is_silent = |name: &&NodeName| {
-            view.nodes.get(name).is_some_and(|cell| cell.as_ref().is_none_or(|cell| is_silent(cell, now)))
+        let others = self.nodes.names().into_iter().filter(|name| name.as_str() != self.me);
+        let listed = |name: NodeName| match view.nodes.get(&name) {
+            Some(Some(cell)) if cell.is_removed => None,
+            Some(cell) => {
+                let is_silent = cell.as_ref().is_none_or(|cell| is_silent(cell, now));
+                Some(OtherNode { name: name.to_string(), is_silent })
+            }
+            // One of which the engine does not tell is asked, too.
+            None => Some(OtherNode { name: name.to_string(), is_silent: false }),
         };
-        let silent = others.iter().filter(is_silent).map(ToString::to_string).collect();
-        *self.silent.lock().unwrap_or_else(PoisonError::into_inner) = silent;
-        others.iter().map(ToString::to_string).collect()
+        others.filter_map(listed).collect()
     }
 
-    fn ask_each(&self, nodes: &[String], question: &Bytes, patience: Duration) -> Vec<Result<Bytes, String>> {
-        let silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let call = |node: &String| -> Call<Result<Bytes, String>> {
-            // It is most likely dead, or its clock is wrong: it is asked, and not waited for.
-            let patience = if silent.contains(node) { patience.min(SILENT_PATIENCE) } else { patience };
+    fn ask_each(&self, nodes: &[OtherNode], question: &Bytes, patience: Duration) -> Vec<Result<Bytes, String>> {
+        let call = |OtherNode { name: node, is_silent }: &OtherNode| -> Call<Result<Bytes, String>> {
+            // A silent one is asked, and not waited for.
+            let patience = if *is_silent { patience.min(SILENT_PATIENCE) } else { patience };
             let (peers, question, node) = (self.peers.clone(), question.clone(), NodeName::new(node));
             Box::new(move || {
                 let node = node.ok_or_else(|| "it is no node".to_owned())?;
@@ -121,10 +116,16 @@ mod tests {
         cells.swap("shard.3", 0, ShardCell { owner: Some(owner), ..ShardCell::default() }.encode()).unwrap();
         let cells: Arc<dyn Cells> = Arc::new(cells);
         let nodes = NodeList::new(["a", "b", "c", "d", "e"].into_iter(), cells.clone());
-        let (answers, silent) = Default::default();
-        let others = EngineNodes { me: "a".to_owned(), nodes, cells, peers: Arc::new(Names), answers, silent };
+        let peers = Arc::new(Names);
+        let others = EngineNodes { me: "a".to_owned(), nodes, cells: cells.clone(), peers, answers: Mutex::default() };
         let list = others.list();
-        assert_eq!(list, ["b", "c", "e"]);
+        let of = |list: &[OtherNode]| list.iter().map(|it| (it.name.clone(), it.is_silent)).collect::<Vec<_>>();
+        let wanted = [("b", false), ("c", false), ("e", true)].map(|(name, is_silent)| (name.to_owned(), is_silent));
+        assert_eq!(of(&list), wanted);
+        // Another command looks later, when the node runs again: the first still waits as it has found.
+        let (key, running) = (NodeName::new("e").unwrap().key(), NodeCell { wall_ms: now, ..NodeCell::default() });
+        cells.swap(&key, cells.get(&key).unwrap().1, running.encode()).unwrap();
+        assert!(others.list().iter().all(|it| !it.is_silent));
         let answers = others.ask_each(&list, &Bytes::from("?"), Duration::from_secs(9));
         let [b, c, e] = &answers[..] else { panic!("{answers:?}") };
         assert_eq!((b.clone().unwrap(), e.clone().unwrap()), ("b?9000".into(), "e?500".into()));

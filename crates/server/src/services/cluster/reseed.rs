@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use posthaste_cluster::nats::NatsEngine;
 use posthaste_cluster::{CellKey, Cells, LogPosition, ShardLog, UNCHANGED};
 use posthaste_config::Config;
 use posthaste_spool::{ClosedFileSpool, OpenError};
 
-use super::node::engine_config;
+use super::node::{copy_of, engine_config};
 use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
 
@@ -43,7 +44,6 @@ pub fn set_copy_aside(
     let engine = engine.map_err(|error| refused(error.to_string()))?;
     let log = engine.log(shard).map_err(|error| refused(error.to_string()))?;
     let (first, end) = bounds(&log).map_err(|error| refused(error.to_string()))?;
-    let left_at = if begins_anew { Some(left_at(&engine, shard).map_err(refused)?) } else { None };
     if !begins_anew && first > LogPosition::START.next() {
         return Err(refused(format!(
             "its log begins at position {first}: a new copy would lack what was cut. The members in sync have all of it; see docs/cluster.md for `--new-log`"
@@ -58,50 +58,50 @@ pub fn set_copy_aside(
             "The copy of shard {shard} on this node is set aside, and built again from the log, positions 1 to {end}."
         )
     };
-    if !may(&question) {
+    let is_done = if begins_anew {
+        let cells = engine.cells().map_err(|error| refused(error.to_string()))?;
+        let renew = &mut || engine.new_log(shard).map(drop).map_err(|error| error.to_string());
+        begin_anew((&cells, shard), &std::thread::sleep, &mut || may(&question), renew).map_err(refused)?
+    } else {
+        may(&question)
+    };
+    if !is_done {
         return Ok(None);
-    }
-    if let Some(revision) = left_at {
-        // The question may have waited for hours.
-        is_still_left(&engine, shard, revision).map_err(refused)?;
-        engine.new_log(shard).map_err(|error| refused(error.to_string()))?;
     }
     let aside = rename(&dir).map_err(|error| refused(format!("{}: {error}", dir.display())))?;
     drop(opened);
     Ok(Some(aside))
 }
 
-/// The directory of a member's spool.
-pub(super) fn copy_of(config: &Config, shard: u16) -> PathBuf {
-    config.storage.data.join("cluster").join(format!("shard-{shard}"))
-}
-
 fn bounds(log: &dyn ShardLog) -> Result<(LogPosition, LogPosition), posthaste_cluster::LogError> {
     Ok((log.first()?, log.end()?))
 }
 
-/// The revision of the cell of a shard that nobody acts for. Takes half a minute.
+/// Has the log of a shard renewed if nobody acts for the shard, and `may` says so. False if it does not.
 ///
 /// # Errors
-/// Somebody acts for the shard, or the engine does not answer.
-fn left_at(engine: &NatsEngine, shard: u16) -> Result<u64, String> {
-    let revision = cell_revision(engine, shard)?;
-    std::thread::sleep(UNCHANGED);
-    is_still_left(engine, shard, revision).map(|()| revision)
-}
-
-/// # Errors
-/// Somebody has written the shard's cell since this revision, or the engine does not answer.
-fn is_still_left(engine: &NatsEngine, shard: u16, revision: u64) -> Result<(), String> {
-    if cell_revision(engine, shard)? != revision {
-        return Err("somebody acts for it or takes it now: its log stays".to_owned());
+/// Somebody acts for the shard, or has written its cell while `may` decided; or the engine does not answer.
+fn begin_anew(
+    (cells, shard): (&dyn Cells, u16),
+    pause: &dyn Fn(Duration),
+    may: &mut dyn FnMut() -> bool,
+    renew: &mut dyn FnMut() -> Result<(), String>,
+) -> Result<bool, String> {
+    let revision = || cells.get(&CellKey::Shard(shard).to_string()).map(|(_, revision)| revision);
+    let revision = || revision().map_err(|error| error.to_string());
+    let is_left_at = |before: u64| {
+        let is_left = revision()? == before;
+        is_left.then_some(()).ok_or_else(|| "somebody acts for it or takes it now: its log stays".to_owned())
+    };
+    let before = revision()?;
+    pause(UNCHANGED);
+    is_left_at(before)?;
+    if !may() {
+        return Ok(false);
     }
-    Ok(())
-}
-
-fn cell_revision(engine: &NatsEngine, shard: u16) -> Result<u64, String> {
-    let cell = engine.cells().and_then(|cells| cells.get(&CellKey::Shard(shard).to_string()));
-    cell.map(|(_, revision)| revision).map_err(|error| error.to_string())
+    // The question may have waited for hours.
+    is_left_at(before)?;
+    renew().map(|()| true)
 }
 
 /// Gives a directory the first free name, durably.
@@ -116,7 +116,42 @@ fn rename(dir: &Path) -> io::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_cluster::memory::MemoryCells;
+
     use super::*;
+
+    /// Renewals of a log, the cell of which is written during the pause or the question.
+    fn renewals(in_pause: bool, in_question: bool, may: bool) -> (Result<bool, String>, usize) {
+        let cells = MemoryCells::default();
+        let key = CellKey::Shard(3).to_string();
+        let write = |is_due: bool| {
+            if is_due {
+                cells.swap(&key, cells.get(&key).unwrap().1, "taken".into()).unwrap();
+            }
+        };
+        write(true);
+        let mut count = 0;
+        let renew = &mut || {
+            count += 1;
+            Ok(())
+        };
+        let asked = &mut || {
+            write(in_question);
+            may
+        };
+        let outcome = begin_anew((&cells, 3), &|_| write(in_pause), asked, renew);
+        (outcome, count)
+    }
+
+    #[test]
+    fn a_log_is_renewed_only_while_nobody_writes_the_cell() {
+        assert_eq!(renewals(false, false, true), (Ok(true), 1));
+        assert_eq!(renewals(false, false, false), (Ok(false), 0));
+        for (in_pause, in_question) in [(true, false), (false, true)] {
+            let (outcome, count) = renewals(in_pause, in_question, true);
+            assert!(outcome.unwrap_err().contains("somebody acts for it") && count == 0, "{in_question}");
+        }
+    }
 
     #[test]
     fn a_copy_that_is_set_aside_replaces_no_other() {

@@ -21,7 +21,7 @@ use super::engine_view::{Call, EngineView, ShardView, ask_all};
 use super::nodes::{NodeList, status_of};
 use super::others::EngineNodes;
 use super::shard::ShardState;
-use crate::receive::cluster::{Begun, NodeControl, OtherNodes};
+use crate::receive::cluster::{Begun, ENGINE_PATIENCE, NodeControl, OtherNodes};
 use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 use crate::receive::success::random_id;
 
@@ -280,7 +280,7 @@ impl NodeControl for ServingNode {
     }
 
     fn waits_for_engine(&self, must_be_home: bool) -> bool {
-        self.mail_shards(must_be_home).any(|shard| shard.state.may_begin_again())
+        self.mail_shards(must_be_home).any(|shard| shard.state.may_begin_within(ENGINE_PATIENCE))
     }
 }
 

@@ -16,7 +16,7 @@ use super::health::QueueHealth;
 use crate::lifecycle::Alive;
 use crate::receive::cluster::Begun;
 use crate::receive::handler::WeakReceiver;
-use crate::receive::remote::RelaySlot;
+use crate::receive::relay_slot::RelaySlot;
 use crate::receive::shards::ShardQueue;
 use crate::services::relay::tell_opened;
 
@@ -93,9 +93,10 @@ impl ShardState {
         Some(Begun::new(self.queue.clone(), Box::new(begun)))
     }
 
-    /// True while the owner's relay is open and its lease is not given up: a transaction may begin once the engine answers.
-    pub fn may_begin_again(&self) -> bool {
-        self.lease.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(Lease::is_open)
+    /// True while the owner's relay is open, its lease is not given up, and the engine has not been silent for so long: a transaction may begin once it answers.
+    pub fn may_begin_within(&self, patience: Duration) -> bool {
+        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
+        lease.as_ref().is_some_and(|lease| lease.may_begin_within(patience))
     }
 
     /// Recipients that wait, if a relay is open.

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use posthaste_inject::{InjectMessage, InjectRequest, InvalidRequest};
+use posthaste_inject::{InjectMessage, InjectRequest};
 use posthaste_pickup::{Facts, Reading, SubmitError, complete_header};
 use posthaste_smtp::command::Hold;
 use posthaste_smtp::{BodyType, MailFrom};
 use posthaste_units::A_YEAR;
 use tokio::task::spawn_blocking;
 
+use super::refusal::Refused;
 use super::senders::AllowedSenders;
 use crate::ids::unix_micros;
 use crate::receive::handler::{BodyOctets, InjectedBody};
@@ -56,28 +57,6 @@ pub(super) struct CheckedRequest {
     pub sizes: Vec<u64>,
     /// The only message, unless a template makes it. Others are made again in turn, so that only one is in memory.
     pub only: Option<Composed>,
-}
-
-/// An invalid request: nothing of it is received.
-#[derive(Debug)]
-pub(super) struct Refused {
-    pub status: u16,
-    pub why: String,
-}
-
-impl From<InvalidRequest> for Refused {
-    fn from(error: InvalidRequest) -> Self {
-        Self { status: 400, why: error.to_string() }
-    }
-}
-
-impl From<RenderFailure> for Refused {
-    fn from(failure: RenderFailure) -> Self {
-        match failure {
-            RenderFailure::Busy => Self { status: 503, why: "too many templates are rendered now".to_owned() },
-            RenderFailure::Panicked => Self { status: 500, why: "the request could not be read".to_owned() },
-        }
-    }
 }
 
 /// Parses a request and makes each of its messages once, the first for the session `id`. The work of one request yields

@@ -14,7 +14,8 @@ use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::compose::{Refused, blocking, is_long};
+use super::compose::{blocking, is_long};
+use super::refusal::Refused;
 use crate::lifecycle::{Ending, OnFailure, Service, end_blocking};
 use crate::receive::handler::Receiver;
 

@@ -2,6 +2,7 @@
 
 mod compose;
 mod keys;
+mod refusal;
 mod senders;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,9 +19,10 @@ use serde_json::json;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet, spawn_blocking};
 
-use self::compose::{Bounds, CheckedRequest, Composed, Refused, blocking, checked, composed, is_long};
+use self::compose::{Bounds, CheckedRequest, Composed, blocking, checked, composed, is_long};
 pub(crate) use self::keys::InjectKeys;
 use self::keys::KeyedRequest;
+use self::refusal::Refused;
 use self::senders::AllowedSenders;
 use crate::receive::handler::{InjectedMail, Outcomes, Receiver};
 use crate::services::renders::{RenderFailure, Rendering, Renders};

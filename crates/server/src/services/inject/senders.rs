@@ -7,7 +7,7 @@ use posthaste_message::mime::Message;
 use posthaste_message::sole_mailbox;
 use posthaste_smtp::{Address, ReversePath};
 
-use super::compose::Refused;
+use super::refusal::Refused;
 use crate::receive::settings::Settings;
 
 /// The senders of a token that is bound to some.

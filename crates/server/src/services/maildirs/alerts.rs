@@ -7,8 +7,6 @@ use std::time::Duration;
 use posthaste_delivery::local::{LocalDelivery, MountStats, RecoveredMailbox, WaitingMailbox};
 use tokio::time::Instant;
 
-use crate::services::watch::NAMED_MAX;
-
 /// Looks at the mailboxes now and then.
 pub(crate) struct MailAlerts {
     store: LocalDelivery,
@@ -139,6 +137,8 @@ fn recovered(mut recovered: Vec<RecoveredMailbox>) -> Vec<RecoveredMailbox> {
     recovered
 }
 
+/// Maximum mailboxes, or workers, logged at a time.
+pub(crate) const NAMED_MAX: usize = 10;
 /// Interval between two summary lines of everything that waits.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 

@@ -7,7 +7,7 @@ use posthaste_delivery::local::LocalDelivery;
 use posthaste_intake::{Intake, MemoryBudget};
 use posthaste_spool::Damage;
 
-use super::MaildirService;
+use super::service::MaildirService;
 use crate::config::error::ServeError;
 use crate::receive::events::EventRecorder;
 use crate::services::mailboxes::{MailTable, Mailboxes, UnreadableMailboxes};

@@ -47,7 +47,7 @@ impl TransportService {
         let spool = receiver.destinations().intake().spool().clone();
         let recorder = receiver.events().cloned();
         let notices = RefusalNotices::new(receiver);
-        let late = receiver.late_transports().clone();
+        let late = receiver.destinations().late_transports().clone();
         let settings = config.clone();
         let of_spool = spool.clone();
         let to = recorder.clone();

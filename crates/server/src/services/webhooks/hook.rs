@@ -11,7 +11,8 @@ use posthaste_units::BackOff;
 use super::batch::{Batch, read};
 use super::place::{self, Place};
 use super::post::Poster;
-use super::{Stop, WebhookStates};
+use super::stop::Stop;
+use crate::receive::webhook_states::WebhookStates;
 use posthaste_config::Webhook;
 
 pub(super) struct Hook {

@@ -6,10 +6,11 @@ mod batch;
 mod hook;
 mod place;
 mod post;
+mod stop;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use crate::lifecycle::{Ending, OnFailure, Service, Unfinished};
 use crate::receive::webhook_states::WebhookStates;
 use hook::Hook;
 use posthaste_config::{Config, Webhook};
+use stop::Stop;
 
 /// The webhooks at work.
 pub(crate) struct Webhooks {
@@ -35,31 +37,6 @@ struct Running {
     name: String,
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
-}
-
-/// Tells a thread to end, even while it waits.
-#[derive(Default)]
-struct Stop {
-    is_set: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Stop {
-    fn set(&self) {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_all();
-    }
-
-    /// Waits for `time`, or until it is set; true if it was set.
-    fn wait(&self, time: Duration) -> bool {
-        let guard = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(guard, time, |is_set| !*is_set);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn is_set(&self) -> bool {
-        *self.is_set.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Webhooks {

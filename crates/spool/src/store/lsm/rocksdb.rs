@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
-use posthaste_rocksdb::{Family, RocksDb, RocksError};
+use posthaste_rocksdb::{Family, RocksBatch, RocksDb, RocksError};
 
 use super::{CACHE_BYTES, LsmError, LsmRecord, LsmTree, Part};
 use crate::lsn_set::LsnSet;
@@ -43,7 +43,7 @@ impl LsmTree for RocksDb {
     }
 
     fn put(&self, records: Vec<LsmRecord>, durability: LsmDurability) -> io::Result<()> {
-        let mut batch = self.batch();
+        let mut batch = RocksBatch::new(self);
         for LsmRecord { lsn, head, body } in records {
             batch.put(Part::Heads as usize, &lsn.to_be_bytes(), &head);
             if !body.is_empty() {
@@ -55,7 +55,7 @@ impl LsmTree for RocksDb {
 
     /// Removes many neighbours as one range, which later reads must consider.
     fn remove(&self, lsns: &LsnSet) {
-        let mut batch = self.batch();
+        let mut batch = RocksBatch::new(self);
         let mut lsns = lsns.iter(0..=u64::MAX).peekable();
         while let Some(first) = lsns.next() {
             let mut end = first + 1;

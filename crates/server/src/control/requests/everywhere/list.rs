@@ -7,9 +7,10 @@ use posthaste_control::{Request, Which};
 use posthaste_queue::RecipientKey;
 use serde_json::{Value, json};
 
-use super::{Own, PeerPart, Round};
-use crate::control::requests::Answer;
+use super::round::{Own, PeerPart, Round};
+use crate::control::requests::answering::Answer;
 use crate::control::requests::list::key;
+use crate::receive::cluster::OtherNode;
 
 /// The wanted part.
 pub(super) struct Wanted<'a> {
@@ -23,7 +24,7 @@ pub(super) struct Wanted<'a> {
 /// The rows of a node that are not shown yet.
 struct Rows {
     /// `None`: this node.
-    node: Option<String>,
+    node: Option<OtherNode>,
     rows: VecDeque<(Place, Value)>,
     /// It may have more after this recipient.
     next: Option<RecipientKey>,
@@ -71,7 +72,7 @@ pub(super) fn list(
         let request = wanted.request(Some(id(bound)));
         // Those that have told all up to there.
         let is_asked = |rows: &Rows| rows.next == Some(bound);
-        let nodes: Vec<String> =
+        let nodes: Vec<OtherNode> =
             all.iter().filter(|rows| is_asked(rows)).filter_map(|rows| rows.node.clone()).collect();
         let is_own_asked = all.iter().any(|rows| is_asked(rows) && rows.node.is_none());
         all.retain(|rows| !is_asked(rows));
@@ -89,7 +90,7 @@ impl Wanted<'_> {
 }
 
 impl Rows {
-    fn of(node: Option<String>, part: PeerPart) -> Self {
+    fn of(node: Option<OtherNode>, part: PeerPart) -> Self {
         let PeerPart { lines, end, has_more, .. } = part;
         let mut rows: VecDeque<(Place, Value)> = lines.into_iter().map(|row| (place(&row), row)).collect();
         let last = rows.back().and_then(|(place, _)| place.1);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use posthaste_control::{CountLine, RoomLine, SummaryEnd};
 use serde_json::{Value, json};
 
-use super::PeerPart;
+use super::round::PeerPart;
 use crate::control::requests::summary::add_room;
 
 /// The busiest names of all parts, and the last line. Of a part that has not all of its names, the others are not counted with their name.

@@ -1,8 +1,9 @@
 use std::cell::RefCell;
+use std::time::Duration;
 
 use super::*;
 use crate::control::requests::list::key;
-use crate::receive::cluster::PeerAnswerer;
+use crate::receive::cluster::{OtherNode, PeerAnswerer};
 
 /// Other nodes, each with the parts that it answers.
 struct Others(Vec<(&'static str, Node)>);
@@ -14,15 +15,15 @@ impl OtherNodes for Others {
         "mx1"
     }
 
-    fn list(&self) -> Vec<String> {
-        self.0.iter().map(|(name, _)| (*name).to_owned()).collect()
+    fn list(&self) -> Vec<OtherNode> {
+        self.0.iter().map(|(name, _)| OtherNode { name: (*name).to_owned(), is_silent: false }).collect()
     }
 
-    fn ask_each(&self, nodes: &[String], question: &Bytes, _: Duration) -> Vec<Result<Bytes, String>> {
+    fn ask_each(&self, nodes: &[OtherNode], question: &Bytes, _: Duration) -> Vec<Result<Bytes, String>> {
         let question: PeerQuestion = serde_json::from_slice(question).unwrap();
-        let of = |name: &String| self.0.iter().find(|(node, _)| node == name).unwrap();
+        let of = |asked: &OtherNode| self.0.iter().find(|(node, _)| *node == asked.name).unwrap();
         let answer =
-            |name: &String| (of(name).1)(&question.request).map(|part| serde_json::to_vec(&part).unwrap().into());
+            |asked: &OtherNode| (of(asked).1)(&question.request).map(|part| serde_json::to_vec(&part).unwrap().into());
         nodes.iter().map(answer).collect()
     }
 

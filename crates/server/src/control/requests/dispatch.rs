@@ -1,0 +1,118 @@
+//! The answer of each request.
+
+use posthaste_admin::{AskRefusal, Token};
+use posthaste_control::Request;
+use posthaste_spool::Lsn;
+use serde_json::{Value, json};
+
+use super::answering::{Answer, Outcome, PATIENCE};
+use super::asker::Asker;
+use super::{cluster, domains, everywhere, find, logins, mail, search, shared, this_node};
+use crate::receive::handler::Receiver;
+
+/// Answers an HTTP request with this token. Blocks.
+///
+/// # Errors
+/// The selection has changed, or the request is refused.
+pub(crate) fn ask(
+    receiver: &Receiver,
+    request: &Request,
+    token: &Token,
+    answer: Answer<'_>,
+) -> Result<Value, AskRefusal> {
+    let (uid, tenant) = (rustix::process::geteuid().as_raw(), token.tenant().map(str::to_owned));
+    let asker = Asker { uid, token: token.name().to_owned(), tenant, is_peer: false };
+    perform(request, &asker, receiver, answer)
+}
+
+/// The last line of the answer. It names streams that are stuck.
+pub(super) fn perform(
+    request: &Request,
+    asker: &Asker,
+    receiver: &Receiver,
+    answer: Answer<'_>,
+) -> Result<Value, AskRefusal> {
+    let outcome = match beside_the_queue(request, asker, receiver, answer) {
+        Some(outcome) => outcome.map_err(AskRefusal::Refused),
+        None => of_the_queue(request, asker, receiver, answer),
+    };
+    let is_unknown = |message| {
+        let relay = receiver.remote().relay_with(message);
+        relay.is_some_and(|relay| !asker.knows(&relay, message))
+    };
+    let mut last = outcome.map_err(|refusal| match (refusal, wanted_message(request)) {
+        (AskRefusal::Refused(why), Some(message)) if is_unknown(message) => AskRefusal::Unknown(why),
+        (refusal, _) => refusal,
+    })?;
+    let stuck = receiver.destinations().stuck().all();
+    if !stuck.is_empty() && asker.tenant.is_none() {
+        last["stuck"] = stuck.into();
+    }
+    Ok(last)
+}
+
+/// The waiting message whose content a request needs.
+fn wanted_message(request: &Request) -> Option<Lsn> {
+    match request {
+        Request::Cat { message, .. } => Some(*message),
+        Request::Mail { message, mailbox, name } | Request::File { message, mailbox, name, .. } => {
+            message.filter(|_| mailbox.is_empty() && name.is_empty())
+        }
+        _ => None,
+    }
+}
+
+/// `None` if it concerns waiting mail.
+fn beside_the_queue(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Option<Outcome> {
+    Some(match request {
+        Request::ForgetMailbox { mailbox } => forget_mailbox(receiver, mailbox),
+        Request::Logins { .. } => logins::list(receiver, answer),
+        Request::Domains {} => domains::list(receiver, answer),
+        Request::Cluster { order } => cluster::perform(receiver, asker, order.as_ref(), answer),
+        Request::Records { domain } => domains::records(receiver, domain, answer),
+        Request::Find { what, user, events, secs, limit } => {
+            let settings = receiver.settings();
+            let wanted = find::wanted(&settings.directory, what.as_ref(), user.as_ref(), events);
+            let bounds = find::Bounds { secs: *secs, limit: *limit, tenant: asker.tenant.as_deref() };
+            find::find(settings.events.as_deref(), &wanted, &bounds, answer)
+        }
+        Request::Mail { message, mailbox, name } => {
+            mail::mail(receiver, asker, mail::Place { message: *message, mailbox, name })
+        }
+        Request::File { message, mailbox, name, number } => {
+            let place = mail::Place { message: *message, mailbox, name };
+            mail::file(receiver, asker, place, *number, answer)
+        }
+        Request::Search { query, secs, skip, limit } => {
+            search::search(receiver, query, &search::Part { secs: *secs, skip: *skip, limit: *limit }, answer)
+        }
+        Request::Subjects { of } => mail::subjects(receiver, of, answer),
+        Request::ForgetGuesses { of } => logins::forget(receiver, asker.uid, of),
+        _ => return None,
+    })
+}
+
+fn of_the_queue(
+    request: &Request,
+    asker: &Asker,
+    receiver: &Receiver,
+    answer: Answer<'_>,
+) -> Result<Value, AskRefusal> {
+    if let Some(node) = receiver.cluster() {
+        let is_everywhere = everywhere::concerns(request) && !asker.is_peer;
+        if is_everywhere || shared::concerns(request) {
+            everywhere::changed(receiver, &**node, request, asker).map_or(Ok(()), Err)?;
+        }
+        if is_everywhere {
+            return everywhere::perform(receiver, &**node, request, asker, answer);
+        }
+    }
+    this_node::perform(request, asker, receiver, answer)
+}
+
+fn forget_mailbox(receiver: &Receiver, mailbox: &str) -> Outcome {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    receiver.destinations().forget_mailbox(mailbox, deadline)?;
+    tracing::info!(mailbox, "mail accepted so far for a removed mailbox will not be delivered");
+    Ok(json!({ "done": 1 }))
+}
