@@ -8,7 +8,7 @@ use posthaste_dane::HostCertificate;
 use posthaste_dkim::{KeyDirectory, KeyRecords};
 use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, Resolver, WEB_NAMES, WantedRecord};
 use posthaste_mta_sts::seen_by_https;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
 use crate::dkim::{folded, now};
@@ -68,13 +68,16 @@ impl RecordsArgs {
             wanted.extend(certificate.records(source).await);
             Ok::<_, AnyError>((own, wanted))
         })?;
+        let web_server = WebServer::of(&own, &loaded.config);
         if self.json {
-            return Ok(print_json(&format!("{:#}\n", json!(wanted)))?);
+            let all = json!({ "records": wanted, "web_server": web_server.as_ref().map(WebServer::json) });
+            return Ok(print_json(&format!("{all:#}\n"))?);
         }
         if self.zone {
             return Ok(print(&wanted.iter().map(|record| record.zone_line() + "\n").collect::<String>())?);
         }
-        print(&(wanted.iter().map(line).collect::<String>() + &web_server_lines(&own, &loaded.config)))?;
+        let of_web_server = web_server.map_or_else(String::new, |web_server| web_server.text());
+        print(&(wanted.iter().map(line).collect::<String>() + &of_web_server))?;
         if own.keys.is_empty() {
             complain(&format!("{0} has no DKIM key: `posthaste dkim new {0}` makes one", own.domain));
         }
@@ -82,22 +85,39 @@ impl RecordsArgs {
     }
 }
 
-/// Lines for a web server in front that does not pass our policy on yet.
-fn web_server_lines(own: &OwnDomain, config: &Config) -> String {
-    let Some(address) = own.behind_web.as_ref().filter(|_| own.has_web && own.policy_id.is_none()) else {
-        return String::new();
-    };
-    let names = WEB_NAMES.map(|name| format!("{name}.{}", own.domain)).join(", ");
-    let certificates = if config.acme.enabled {
-        format!("\nCertificates of these names, once obtained: {}", acme_file(&config.acme_dir(), "NAME").display())
-    } else {
-        String::new()
-    };
-    format!(
-        "\nFor the web server of this host (nginx), at ports 80 and 443 of {}, {names}:\n{NGINX_LOCATION}    \
-         proxy_pass http://{address};\n    proxy_set_header Host $host;\n}}{certificates}\n",
-        own.host
-    )
+/// A web server in front that does not pass our policy on yet.
+struct WebServer {
+    /// The host names that it serves for us, at ports 80 and 443.
+    names: Vec<String>,
+    /// Lines for nginx.
+    nginx: String,
+    /// Pattern of the certificates' files, if an authority signs them.
+    certificates: Option<String>,
+}
+
+impl WebServer {
+    fn of(own: &OwnDomain, config: &Config) -> Option<Self> {
+        let address = own.behind_web.as_ref().filter(|_| own.has_web && own.policy_id.is_none())?;
+        let names = [own.host.clone()].into_iter().chain(WEB_NAMES.map(|name| format!("{name}.{}", own.domain)));
+        let nginx = format!("{NGINX_LOCATION}    proxy_pass http://{address};\n    proxy_set_header Host $host;\n}}\n");
+        let certificates = config.acme.enabled.then(|| acme_file(&config.acme_dir(), "NAME").display().to_string());
+        Some(Self { names: names.collect(), nginx, certificates })
+    }
+
+    fn text(&self) -> String {
+        let Self { names, nginx, certificates } = self;
+        let names = names.join(", ");
+        let mut text = format!("\nFor the web server of this host (nginx), at ports 80 and 443 of {names}:\n{nginx}");
+        if let Some(file) = certificates {
+            text += &format!("Certificates of these names, once obtained: {file}\n");
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let Self { names, nginx, certificates } = self;
+        json!({ "names": names, "nginx": nginx, "certificates": certificates })
+    }
 }
 
 /// The paths that the HTTP listener answers without a token.

@@ -278,20 +278,20 @@ impl Setup {
             let text = step.text(&self.wanted, &self.place);
             step.run(&self.wanted, &self.place, &password, &mut made).map_err(|error| format!("{text}: {error}"))?;
         }
-        let mut took = None;
+        let mut proof = Proof::default();
         // An older password is not known.
         if is_new_login {
             if !is_running(&self.place) {
                 made.server(&mut self.serve(), &self.place.config_dir)?;
             }
-            took = Some(self.round_trip(&password, &mut made)?);
+            proof.took = Some(self.round_trip(&password, &mut made)?);
         }
         self.go_on()?;
         made.keep();
         if is_new_login {
             std::fs::remove_file(unfinished)?;
         }
-        self.tell_done(took, is_new_login.then_some(&*password))?;
+        self.tell_done(&proof, is_new_login.then_some(&*password))?;
         if self.args.foreground {
             // What starts here is the server itself.
             return Err(format!("the server does not start: {}", self.serve().exec()).into());
@@ -327,47 +327,63 @@ impl Setup {
         trip.run().map_err(|error| format!("the message to itself: {error}").into())
     }
 
-    fn tell_done(&self, took: Option<Duration>, password: Option<&str>) -> Result<(), AnyError> {
-        let Self { wanted, place, .. } = self;
+    fn tell_done(&self, proof: &Proof, password: Option<&str>) -> Result<(), AnyError> {
         if self.args.json {
-            let mut all = self.json();
-            all["done"] = json!(true);
-            all["round_trip_ms"] = json!(took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)));
-            all["records"] = serde_json::from_slice(&self.records(&["--json"])?)?;
-            return Ok(print_json(&format!("{all:#}\n"))?);
+            return Ok(print_json(&format!("{:#}\n", self.done_json(proof)?))?);
         }
-        let (address, host, Ports { submissions, imaps, .. }) =
-            (wanted.address_of(&wanted.user), &wanted.host, wanted.ports);
-        let mut text = String::new();
-        if let Some(took) = took {
-            text += &format!(
-                " round trip login on {submissions}, signed, delivered, read by IMAP, DKIM verified   {:.1} s   ok\n",
-                took.as_secs_f64()
-            );
-        }
-        let passwd = format!("posthaste account passwd {address}{}", self.named_config());
-        match password.filter(|_| std::io::stdout().is_terminal() && self.args.password_file.is_none()) {
-            Some(password) => {
-                text += &format!(" Password   {password}   of {address}, shown once; another: {passwd}\n")
-            }
-            None => text += &format!(" Password   of {address}: {passwd} sets another\n"),
-        }
-        let ports = wanted.ports.text();
-        text += &format!(" Clients    IMAP {host} {imaps} (TLS), SMTP {host} {submissions} (TLS), login {address}\n");
-        text += &format!(" Firewall   open {ports}; the reverse name of each address is {host}\n");
-        if let Some(nat) = &self.nat {
-            text += &format!(" Router     forward {}\n", nat.forward(&ports));
-        }
-        text += &format!(" Back up    {} and {}\n", place.config_dir.display(), place.data.display());
-        if !(self.args.foreground || place.is_system && has_systemd()) {
-            let program = shell_word(&place.program()?);
-            let config = shell_word(&place.config());
-            text += &format!(" Start      {program} serve --config {config}\n");
+        let mut text = proof.text(self.wanted.ports.submissions);
+        let is_shown = std::io::stdout().is_terminal() && self.args.password_file.is_none();
+        for (topic, line) in self.advice(password.filter(|_| is_shown))? {
+            text += &format!(" {topic:<10} {line}\n");
         }
         text += "\nRecords to add at your DNS provider:\n";
         text += &String::from_utf8_lossy(&self.records(&[])?);
-        text += &format!("Then: posthaste dns check {} --watch{}\n", wanted.domain, self.named_config());
+        text += &format!("Then: {}\n", self.check_command());
         Ok(print(&text)?)
+    }
+
+    /// All that the text has, except the password.
+    fn done_json(&self, proof: &Proof) -> Result<Value, AnyError> {
+        let listed: Value = serde_json::from_slice(&self.records(&["--json"])?)?;
+        let advice = self.advice(None)?;
+        let advice = advice.iter().map(|(topic, text)| json!({ "topic": topic.to_ascii_lowercase(), "text": text }));
+        let mut all = self.json();
+        all["done"] = json!(true);
+        all["round_trip_ms"] = json!(proof.took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)));
+        all["advice"] = advice.collect();
+        all["records"] = listed["records"].clone();
+        all["web_server"] = listed["web_server"].clone();
+        all["check"] = json!(self.check_command());
+        Ok(all)
+    }
+
+    /// Topics and texts for the owner of the server. `password`: to be shown.
+    fn advice(&self, password: Option<&str>) -> Result<Vec<(&'static str, String)>, AnyError> {
+        let Self { wanted, place, .. } = self;
+        let (address, config) = (wanted.address_of(&wanted.user), self.named_config());
+        let (host, Ports { submissions, imaps, .. }) = (&wanted.host, wanted.ports);
+        let passwd = format!("posthaste account passwd {address}{config}");
+        let password = match password {
+            Some(password) => format!("{password}   of {address}, shown once; another: {passwd}"),
+            None => format!("of {address}: {passwd} sets another"),
+        };
+        let clients = format!("IMAP {host} {imaps} (TLS), SMTP {host} {submissions} (TLS), login {address}");
+        let ports = wanted.ports.text();
+        let firewall = format!("open {ports}; the reverse name of each address is {host}");
+        let mut lines = vec![("Password", password), ("Clients", clients), ("Firewall", firewall)];
+        lines.extend(self.nat.as_ref().map(|nat| ("Router", format!("forward {}", nat.forward(&ports)))));
+        lines.push(("Back up", format!("{} and {}", place.config_dir.display(), place.data.display())));
+        let sudo = if place.is_system { "sudo " } else { "" };
+        lines.push(("Page", format!("{sudo}posthaste page{config} prints a link to it")));
+        if !(self.args.foreground || place.is_system && has_systemd()) {
+            let program = shell_word(&place.program()?);
+            lines.push(("Start", format!("{program} serve --config {}", shell_word(&place.config()))));
+        }
+        Ok(lines)
+    }
+
+    fn check_command(&self) -> String {
+        format!("posthaste dns check {} --watch{}", self.wanted.domain, self.named_config())
     }
 
     /// The output of `dns records`.
@@ -380,6 +396,23 @@ impl Setup {
     /// `--config FILE` for the commands that are printed, if they would not find the file themselves.
     fn named_config(&self) -> String {
         if self.place.is_system { String::new() } else { format!(" --config {}", shell_word(&self.place.config())) }
+    }
+}
+
+/// The message to itself.
+#[derive(Default)]
+struct Proof {
+    /// The time of the round trip, if one was made.
+    took: Option<Duration>,
+}
+
+impl Proof {
+    fn text(&self, submissions: u16) -> String {
+        let trip = self.took.map(|took| {
+            let took = took.as_secs_f64();
+            format!(" round trip login on {submissions}, signed, delivered, read by IMAP, DKIM verified   {took:.1} s   ok\n")
+        });
+        trip.unwrap_or_default()
     }
 }
 

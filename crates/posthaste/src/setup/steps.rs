@@ -64,7 +64,13 @@ impl Step {
             Step::User => format!("user {USER}"),
             Step::Directories => format!("{dir}, {}", place.data.display()),
             Step::SmarthostPassword => format!("{} for the smarthost", place.smarthost_password().display()),
-            Step::Config => format!("{} ({} lines)", place.config().display(), wanted.config(place).lines().count()),
+            Step::Config => {
+                let (file, lines) = (place.config().display().to_string(), wanted.config(place).lines().count());
+                let with_at =
+                    |names: Vec<&str>| names.iter().map(|name| format!("{name}@")).collect::<Vec<_>>().join(", ");
+                let (users, aliases) = (with_at(wanted.users()), with_at(wanted.alias_names()));
+                format!("{file} ({lines} lines): accounts {users}; aliases {aliases} of {}@", wanted.user)
+            }
             Step::Login => {
                 let file = place.passwords();
                 let address = wanted.address_of(&wanted.user);

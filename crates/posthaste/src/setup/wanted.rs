@@ -167,8 +167,13 @@ impl Wanted {
         users
     }
 
+    /// The aliases, which lead to the user.
+    pub fn alias_names(&self) -> Vec<&'static str> {
+        ["postmaster", "abuse"].into_iter().filter(|name| *name != self.user).collect()
+    }
+
     fn aliases(&self) -> String {
-        let names = ["postmaster", "abuse"].into_iter().filter(|name| *name != self.user);
+        let names = self.alias_names().into_iter();
         let aliases: Vec<String> = names.map(|name| format!("{name} = [\"{}\"]", self.user)).collect();
         format!("{{ {} }}", aliases.join(", "))
     }

@@ -67,7 +67,7 @@ fn records_are_printed_with_what_they_replace() {
     dns.change(zone);
     let records: Value = serde_json::from_str(&run(&["dns", "records", "example.org", "--json"])).unwrap();
     let states: Vec<&str> =
-        records.as_array().unwrap().iter().take(3).map(|of| of["state"].as_str().unwrap()).collect();
+        records["records"].as_array().unwrap().iter().take(3).map(|of| of["state"].as_str().unwrap()).collect();
     assert_eq!(states, ["there", "there", "missing"], "{records}");
     let output = command(dir.path(), &["dns", "records", "no domain"]).output().unwrap();
     assert!(!output.status.success(), "{output:?}");
@@ -107,6 +107,13 @@ fn a_web_server_in_front_has_records_and_lines() {
     }
     assert!(!text.contains("_mta-sts."), "nothing answers there: {text}");
     assert!(!run(port, &["--zone"]).contains("nginx"));
+    let all: Value = serde_json::from_str(&run(port, &["--json"])).unwrap();
+    let nginx = all["web_server"]["nginx"].as_str().unwrap();
+    assert!(nginx.contains("proxy_pass http://127.0.0.1:8025;") && text.contains(nginx), "{all:#}");
+    assert_eq!(all["web_server"]["names"], json!(["mx.example.org", "mta-sts.example.org", "autoconfig.example.org"]));
+    assert_eq!(all["web_server"]["certificates"], "posthaste-data/acme/NAME.pem");
+    let none: Value = serde_json::from_str(&run(unused_port(), &["--json"])).unwrap();
+    assert!(none["web_server"].is_null() && none["records"].is_array(), "{none:#}");
 }
 
 #[test]
@@ -125,7 +132,7 @@ fn tlsa_records_of_our_host_that_name_another_key_are_told() {
     let records = || -> Vec<Value> {
         let output = command(dir.path(), &["dns", "records", "example.org", "--json"]).output().unwrap();
         let records: Value = serde_json::from_slice(&output.stdout).unwrap();
-        records.as_array().unwrap().iter().filter(|record| record["type"] == "TLSA").cloned().collect()
+        records["records"].as_array().unwrap().iter().filter(|record| record["type"] == "TLSA").cloned().collect()
     };
     let [wrong] = &records()[..] else { panic!("{:?}", records()) };
     assert_eq!((&wrong["name"], &wrong["state"]), (&name.into(), &"differs".into()), "{wrong}");

@@ -111,6 +111,23 @@ fn a_server_is_made_once_and_sends_itself_a_signed_message() {
     let made = rig.json(&["--yes"]);
     assert!(made["done"] == true && made["round_trip_ms"].is_u64(), "{made:#}");
     assert_eq!(made["plan"].as_array().unwrap().len(), 4, "{made:#}");
+    assert!(
+        made["plan"][1].as_str().unwrap().ends_with("accounts ann@, reports@; aliases postmaster@, abuse@ of ann@")
+    );
+    assert!(made["web_server"].is_null(), "{made:#}");
+    let advice = |topic: &str| made["advice"].as_array().unwrap().iter().find(|line| line["topic"] == topic).cloned();
+    for (topic, words) in [
+        ("password", "posthaste account passwd ann@example.org --config "),
+        ("clients", "login ann@example.org"),
+        ("firewall", "the reverse name of each address is mx.example.org"),
+        ("back up", "/etc and "),
+        ("page", "posthaste page --config "),
+        ("start", " serve --config "),
+    ] {
+        let line = advice(topic).unwrap_or_else(|| panic!("{topic}: {made:#}"));
+        assert!(line["text"].as_str().unwrap().contains(words), "{line}");
+    }
+    assert!(made["check"].as_str().unwrap().starts_with("posthaste dns check example.org --watch --config "));
     let config = std::fs::read_to_string(rig.path("etc/posthaste.toml")).unwrap();
     assert!(config.lines().count() <= 25, "{config}");
     assert_eq!((mode(&rig.path("etc/posthaste.toml")), mode(&rig.path("etc/passwords"))), (0o644, 0o640));
@@ -325,6 +342,11 @@ fn a_port_that_is_taken_stops_it_and_https_gives_way() {
     }
     let again = rig.run(&["--yes"]);
     assert!(again.status.success() && text(&again.stdout).ends_with("nothing to do\n"), "{again:?}");
+    // The same lines for programs.
+    std::fs::remove_file(rig.path("etc/passwords")).unwrap();
+    let nginx = rig.json(&["--yes"])["web_server"]["nginx"].clone();
+    assert!(nginx.as_str().unwrap().contains(&format!("    proxy_pass http://{behind};\n")), "{nginx}");
+    assert!(out.contains(nginx.as_str().unwrap()), "{nginx}: {out}");
 }
 
 #[test]
