@@ -75,6 +75,11 @@ pub fn failures(dir: &Path) -> Vec<(String, String)> {
     failed.filter_map(|(name, wait)| Some((name, wait.why?))).collect()
 }
 
+/// Why a name has no new certificate, if its last try failed. Blocks.
+pub fn last_failure(dir: &Path, name: &str) -> Option<String> {
+    Waits::read(dir).of.remove(name)?.why
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,7 +19,7 @@ mod program;
 mod settings;
 mod worker;
 
-pub use backoff::failures;
+pub use backoff::{failures, last_failure};
 pub use challenge::{CHALLENGE_PATH, Challenges};
 pub use error::AcmeError;
 pub use files::{certificate_file, next_key_file};

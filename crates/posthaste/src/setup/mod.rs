@@ -3,6 +3,7 @@
 //! It inspects the machine, prints a plan, asks once, makes the missing parts, and sends itself a message. If a step
 //! fails, all earlier ones are undone.
 
+mod certificate;
 mod difference;
 mod look;
 mod made;
@@ -285,6 +286,10 @@ impl Setup {
                 made.server(&mut self.serve(), &self.place.config_dir)?;
             }
             proof.took = Some(self.round_trip(&password, &mut made)?);
+            if self.wanted.acme {
+                let dir = self.wanted.loaded(&self.place)?.config.acme_dir();
+                proof.certificate = Some(certificate::wait_for(&dir, &self.wanted.host, || self.go_on())?);
+            }
         }
         self.go_on()?;
         made.keep();
@@ -350,6 +355,7 @@ impl Setup {
         let mut all = self.json();
         all["done"] = json!(true);
         all["round_trip_ms"] = json!(proof.took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX)));
+        all["certificate"] = json!(proof.certificate.as_ref().map(Finding::json));
         all["advice"] = advice.collect();
         all["records"] = listed["records"].clone();
         all["web_server"] = listed["web_server"].clone();
@@ -399,11 +405,12 @@ impl Setup {
     }
 }
 
-/// The message to itself.
+/// The message to itself, and the first certificate.
 #[derive(Default)]
 struct Proof {
     /// The time of the round trip, if one was made.
     took: Option<Duration>,
+    certificate: Option<Finding>,
 }
 
 impl Proof {
@@ -412,7 +419,7 @@ impl Proof {
             let took = took.as_secs_f64();
             format!(" round trip login on {submissions}, signed, delivered, read by IMAP, DKIM verified   {took:.1} s   ok\n")
         });
-        trip.unwrap_or_default()
+        [trip, self.certificate.as_ref().map(Finding::line)].into_iter().flatten().collect()
     }
 }
 
