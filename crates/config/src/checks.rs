@@ -20,7 +20,7 @@ use crate::reload::{NeedsRestart, Reload, all_of};
 pub struct Checks {
     /// Check SPF, DKIM and DMARC of strangers' mail, and write the results into its header.
     pub enabled: bool,
-    /// Time for answers of DNS once a message is here, at most 50. A check without an answer by then is a `temperror`; the mail is taken.
+    /// Time for answers of DNS once a message is here, at most 50: all checks at its end have 60 s together. A check without an answer by then is a `temperror`; the mail is taken.
     #[serde(deserialize_with = "values::secs")]
     pub timeout_secs: u64,
     /// Other names of this service, such as an earlier `host_name`. Fields Authentication-Results with one of them, or with `host_name`, are taken out of strangers' mail.
@@ -76,14 +76,13 @@ impl Default for Checks {
         let on_temperror = OnTempError::default();
         let authserv_ids = Vec::new();
         let trusted_forwarders = Vec::new();
-        Self { enabled: true, timeout_secs: 20, authserv_ids, enforce, on_temperror, trusted_forwarders }
+        Self { enabled: true, timeout_secs: TIMEOUT_SECS_MAX, authserv_ids, enforce, on_temperror, trusted_forwarders }
     }
 }
 
 impl Checks {
     pub(super) fn check(&self) -> Result<(), Problem> {
-        // All checks at the end of a message have 60 s.
-        check_bounds(Self::NAME, &[("timeout_secs", self.timeout_secs, 1, 50)])?;
+        check_bounds(Self::NAME, &[("timeout_secs", self.timeout_secs, 1, TIMEOUT_SECS_MAX)])?;
         let is_name = |name: &String| is_domain(name) && folded_domain(name).is_some();
         let wrong = self.authserv_ids.iter().position(|id| !is_name(id));
         if let Some(index) = wrong {
@@ -113,6 +112,11 @@ impl Checks {
         (networks, domains.filter_map(|domain| Some(folded_domain(domain)?.into_owned())).collect())
     }
 }
+
+/// The common deadline of all checks at the end of a message.
+pub const CHECKS_SECS: u64 = 60;
+/// The rest is for the treatment of a message whose checks DNS has not answered.
+const TIMEOUT_SECS_MAX: u64 = CHECKS_SECS - 10;
 
 const TOO_MANY: &str = "the networks up to this one are more than a /8 of the internet's IPv4 addresses or a /16 of its IPv6 addresses, and nobody there is checked; list the hosts that forward mail to you";
 

@@ -50,7 +50,7 @@ use serde::{Deserialize, Serialize};
 
 pub use acme::{Acme, acme_file, acme_next_key_file};
 pub use auth::{Auth, ListenerAuth};
-pub use checks::{Checks, Enforce, OnTempError};
+pub use checks::{CHECKS_SECS, Checks, Enforce, OnTempError};
 pub use cluster::{Cluster, ClusterEngine, ClusterShard};
 pub use dkim::Dkim;
 pub use error::{ConfigError, Position};

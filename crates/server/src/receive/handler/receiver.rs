@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use posthaste_accounts::{LoginGate, Quotas};
+use posthaste_config::CHECKS_SECS;
 use posthaste_directory::{Mailboxes, Place};
 use posthaste_dkim::{Draft, Verifier};
 use posthaste_intake::{GatheredBody as StoredBody, Intake, Mail, MemoryBudget, STORE_PATIENCE, SpoolShares};
@@ -258,7 +259,7 @@ pub(super) struct CheckList {
 }
 
 /// Default of [`CheckList::patience`].
-pub(super) const CHECKS_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const CHECKS_PATIENCE: Duration = Duration::from_secs(CHECKS_SECS);
 
 /// A running check. Most complete at once, without an allocation.
 pub(super) enum Checking<'a> {

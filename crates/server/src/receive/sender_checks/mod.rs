@@ -183,6 +183,7 @@ fn folded_address(path: &ReversePath) -> String {
 
 #[cfg(test)]
 mod tests {
+    use posthaste_config::{CHECKS_SECS, Checks};
     use posthaste_dns::Settings;
     use posthaste_dns_stub::{Server, Zone};
 
@@ -201,5 +202,14 @@ mod tests {
         assert_eq!(verdict.result, SpfResult::Pass);
         let second = Spf::begin(&resolver, &sender);
         assert!(matches!(&second, Spf::Known(known) if *known == verdict));
+    }
+
+    #[test]
+    fn spf_has_20_seconds_within_the_minute_of_all_checks() {
+        let patience = Duration::from_secs(Checks::default().timeout_secs);
+        // RFC 7208 section 4.6.4.
+        assert!(patience.mul_f32(SENDERS_SHARE) >= Duration::from_secs(20));
+        // Whoever has no answer by then is still treated as configured.
+        assert!(patience < Duration::from_secs(CHECKS_SECS));
     }
 }
