@@ -1,11 +1,14 @@
 //! `posthaste acme`: certificates of a running server from its authority.
 
+use std::path::Path;
+
 use clap::{Args, Subcommand};
 use posthaste_control::Request;
+use serde_json::Value;
 
 use crate::config_arg::ConfigArg;
-use crate::queue::{AnyError, answer_in, number, text};
-use crate::terminal::{harmless, print};
+use crate::queue::{AnyError, answer_in, answer_or_none, number, text};
+use crate::terminal::{complain, harmless, print};
 
 #[derive(Subcommand)]
 pub enum AcmeCommand {
@@ -26,25 +29,40 @@ impl AcmeCommand {
     pub fn run(self) -> Result<(), AnyError> {
         let Self::Renew(RenewArgs { all, config }) = self;
         let data = config.load()?.config.storage.data;
-        let lines = answer_in(&data, &Request::Acme { all })?;
-        let mut failed = 0;
-        for line in lines.iter().filter(|line| line.get("name").is_some()) {
-            let name = text(line, "name");
-            let days = number(line, "ends").saturating_sub(now()) / 86_400;
-            print(&match line["error"].as_str() {
-                Some(why) => {
-                    failed += 1;
-                    format!("{name}  no: {}\n", harmless(why))
-                }
-                None if line["new"] == true => {
-                    let about_key = line["about_key"].as_str();
-                    let about_key = about_key.map(|why| format!("; {}", harmless(why)));
-                    format!("{name}  new, for {days} days{}\n", about_key.unwrap_or_default())
-                }
-                None => format!("{name}  not due, {days} days left\n"),
-            })?;
-        }
+        let outcomes = of_names(answer_in(&data, &Request::Acme { all })?);
+        outcomes.iter().try_for_each(|outcome| print(&outcome_line(outcome)))?;
+        let failed = outcomes.iter().filter(|outcome| outcome["error"].is_string()).count();
         if failed > 0 { Err(format!("{failed} names have no new certificate").into()) } else { Ok(()) }
+    }
+}
+
+/// Has a running server try at once each name without a certificate, and returns the outcomes. Empty if no server
+/// runs, or if it cannot. Blocks.
+pub fn try_at_once(data: &Path) -> Vec<Value> {
+    let answer = answer_or_none(data, &Request::Acme { all: false }).unwrap_or_else(|error| {
+        complain(&error.to_string());
+        None
+    });
+    of_names(answer.unwrap_or_default())
+}
+
+fn of_names(mut lines: Vec<Value>) -> Vec<Value> {
+    lines.retain(|line| line.get("name").is_some());
+    lines
+}
+
+/// The outcome for one name.
+pub fn outcome_line(outcome: &Value) -> String {
+    let name = text(outcome, "name");
+    let days = number(outcome, "ends").saturating_sub(now()) / 86_400;
+    match outcome["error"].as_str() {
+        Some(why) => format!("{name}  no: {}\n", harmless(why)),
+        None if outcome["new"] == true => {
+            let about_key = outcome["about_key"].as_str();
+            let about_key = about_key.map(|why| format!("; {}", harmless(why)));
+            format!("{name}  new, for {days} days{}\n", about_key.unwrap_or_default())
+        }
+        None => format!("{name}  not due, {days} days left\n"),
     }
 }
 

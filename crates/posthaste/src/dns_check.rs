@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use posthaste_dns::{DomainCheck, FoundRecord, HostView, RecordSource, WantedRecord};
 use posthaste_mta_sts::seen_by_https;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::acme::{outcome_line, try_at_once};
 use crate::config_arg::ConfigArg;
 use crate::dns::{HTTPS, host_certificate, own_domain, quoted_value};
 use crate::queue::AnyError;
@@ -51,24 +52,39 @@ impl CheckArgs {
             tlsa: certificate.records(source).await,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let ask = async || DomainCheck::ask(&own, &loaded.config.dns, self.dns_port, &view).await;
+        // Outcomes for the names whose records are there now.
+        let mut certificates: Option<Vec<Value>> = None;
         let round = runtime.block_on(async {
             loop {
-                let round = DomainCheck::ask(&own, &loaded.config.dns, self.dns_port, &view).await?;
-                if !self.watch || round.is_complete() {
+                let round = ask().await?;
+                if !self.watch {
                     return Ok::<_, AnyError>(round);
                 }
+                if round.is_complete() {
+                    let lacks_policy = loaded.config.acme.enabled && round.has_policy == Some(false);
+                    if !lacks_policy || certificates.is_some() {
+                        return Ok(round);
+                    }
+                    // By itself the server looks for new records every ten minutes.
+                    certificates = Some(try_at_once(&loaded.config.storage.data));
+                    continue;
+                }
                 if is_colourful() && !self.json {
-                    print_again(&format!("{}asking again every {} s; Ctrl-C ends it\n", text(&round), self.every))?;
+                    let text = text(&round, certificates.as_deref());
+                    print_again(&format!("{text}asking again every {} s; Ctrl-C ends it\n", self.every))?;
                 }
                 tokio::time::sleep(Duration::from_secs(self.every)).await;
             }
         })?;
         if self.json {
-            print_json(&format!("{:#}\n", json!(round)))?
+            let mut all = json!(round);
+            all["certificates"] = json!(certificates);
+            print_json(&format!("{all:#}\n"))?
         } else if self.watch && is_colourful() {
-            _ = print_again(&text(&round))?
+            _ = print_again(&text(&round, certificates.as_deref()))?
         } else {
-            print(&text(&round))?
+            print(&text(&round, certificates.as_deref()))?
         }
         if round.servers.is_empty() {
             complain(CUT_OFF);
@@ -85,8 +101,9 @@ fn asked(check: &DomainCheck) -> String {
     }
 }
 
-fn text(check: &DomainCheck) -> String {
+fn text(check: &DomainCheck, certificates: Option<&[Value]>) -> String {
     let mut text: String = check.records.iter().map(line).collect();
+    text.extend(certificates.into_iter().flatten().map(|outcome| format!("certificate {}", outcome_line(outcome))));
     match &check.host_address {
         FoundRecord::Unknown(why) => {
             text += &format!("no answer  {}.  A or AAAA  {}\n", check.host, harmless(why));

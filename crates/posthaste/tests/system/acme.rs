@@ -15,7 +15,7 @@ use crate::http::{ask, page_of};
 use crate::support::{Server, command};
 
 /// A server that gets its certificates by a program for DNS, as tests have neither port 443 nor port 80.
-fn config(dir: &Path, stub: &AcmeStub) -> String {
+pub fn config(dir: &Path, stub: &AcmeStub) -> String {
     std::fs::write(dir.join("root.pem"), &stub.root_pem).unwrap();
     std::fs::write(dir.join("program"), "#!/bin/sh\n[ $# = 2 ]\n").unwrap();
     std::fs::set_permissions(dir.join("program"), std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -4,7 +4,10 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use posthaste_acme_stub::AcmeStub;
 use posthaste_dns_stub::{Kind, Server as Dns, Zone};
 use serde_json::{Value, json};
 
@@ -363,6 +366,63 @@ fn the_record_of_a_policy_is_wanted_once_the_policy_is_served() {
     assert_eq!(of(&served, "autoconfig.example.org").unwrap()["state"], "missing");
     server.stop();
     assert_eq!(of(&records(port), "_mta-sts.example.org"), None);
+}
+
+#[test]
+fn a_watch_gets_certificates_and_goes_on_to_the_policy() {
+    let dir = tempfile::tempdir().unwrap();
+    let is_published = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_published);
+    let stub = AcmeStub::start(move |_| if seen.load(Relaxed) { Ok(()) } else { Err("no such record".to_owned()) });
+    let all = || {
+        Zone::default()
+            .mx("example.org", 10, "mx.example.org")
+            .txt("example.org", "v=spf1 mx -all")
+            .txt("mx.example.org", "v=spf1 a -all")
+            .txt("_dmarc.example.org", "v=DMARC1; p=none; rua=mailto:postmaster@example.org")
+            .txt("_smtp._tls.example.org", "v=TLSRPTv1; rua=mailto:postmaster@example.org")
+            .a("mx.example.org", Ipv4Addr::LOCALHOST)
+            .ptr("1.0.0.127.in-addr.arpa", "mx.example.org")
+            .srv("_submissions._tcp.example.org", 0, "mx.example.org")
+            .cname("mta-sts.example.org", "mx.example.org")
+            .cname("autoconfig.example.org", "mx.example.org")
+    };
+    let (dns, port) = (Dns::start(all()), unused_port().to_string());
+    let config = crate::acme::config(dir.path(), &stub).replace("127.0.0.1:9", &dns.address().to_string());
+    let https = format!("[[listener]]\naddress = \"0.0.0.0:{port}\"\nprotocol = \"http\"\ntls = \"implicit\"\n");
+    configure(dir.path(), &(config.clone() + &https));
+    std::fs::create_dir(dir.path().join("posthaste-data")).unwrap();
+    let made = command(dir.path(), &["dkim", "new", "example.org", "--keys", "ed25519", "--json"]).output().unwrap();
+    let made: Value = serde_json::from_slice(&made.stdout).unwrap();
+    let key = &made["made"][0]["record"];
+    let (name, value) = (key["name"].as_str().unwrap(), key["value"].as_str().unwrap());
+    let all = || all().txt(name, value);
+    dns.change(all());
+    let server = Server::start(dir.path(), &(config + &https));
+    // From now on it waits an hour.
+    server.wait_for_log_again("cannot renew the certificate of this name", 3);
+    is_published.store(true, Relaxed);
+
+    let more = ["example.org", "--dns-port", "9", "--https-port", &port];
+    let args = [&["dns", "check"][..], &more, &["--watch", "--every", "1"]].concat();
+    let watch = command(dir.path(), &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while dns.asked("_mta-sts.example.org", Kind::Txt) == 0 {
+        assert!(std::time::Instant::now() < deadline, "the policy is not served");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let records = command(dir.path(), &["dns", "records", "example.org", "--https-port", &port, "--json"]).output();
+    let records: Value = serde_json::from_slice(&records.unwrap().stdout).unwrap();
+    let policy = records["records"].as_array().unwrap().iter().find(|of| of["name"] == "_mta-sts.example.org");
+    dns.change(all().txt("_mta-sts.example.org", policy.unwrap()["value"].as_str().unwrap()));
+    let output = watch.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    for name in ["mx", "mta-sts", "autoconfig"] {
+        assert!(text.contains(&format!("certificate {name}.example.org  new, for ")), "{text}");
+    }
+    assert!(text.contains("\nseen       _mta-sts.example.org.  TXT  \"v=STSv1; id="), "{text}");
+    server.stop();
 }
 
 #[test]
