@@ -35,6 +35,11 @@ pub trait Incoming: Send {
         patience: Duration,
         work: F,
     ) -> impl Future<Output = Option<F::Output>> + Send;
+
+    /// True if its client has hung up after the whole body, as far as is known: nobody waits for an answer.
+    fn has_hung_up(&mut self) -> bool {
+        false
+    }
 }
 
 /// Sees a whole message piece by piece, and may change it.

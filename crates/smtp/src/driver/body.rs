@@ -136,6 +136,12 @@ impl<'a> IncomingBody<'a> {
         poll_fn(|cx| self.connection.poll_alarm(deadline, cx)).await;
     }
 
+    /// True if the client has hung up after the whole message, as far as is known: nobody waits for a reply, and the
+    /// message will come again. A client that has said more before it closed its side may still wait.
+    pub fn has_hung_up(&mut self) -> bool {
+        matches!(self.state, State::Complete) && self.connection.has_hung_up()
+    }
+
     /// Refuses the rest: the handler has decided before the end.
     pub(super) fn refuse_rest(&mut self, outcome: &MessageOutcome) {
         self.connection.machine.refuse_rest(outcome);

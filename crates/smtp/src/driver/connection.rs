@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
@@ -299,6 +299,13 @@ impl Connection {
             Ok(_) => Ok(()),
             Err(error) => Err(error.into()),
         })
+    }
+
+    /// True if the stream has ended, with nothing left to read.
+    pub fn has_hung_up(&mut self) -> bool {
+        // Whoever reads next polls again.
+        let read = self.poll_read(&mut Context::from_waker(Waker::noop()));
+        self.input.is_empty() && matches!(read, Poll::Ready(Err(_)))
     }
 
     /// Octets of the read buffer that no piece of a message shares.

@@ -1,7 +1,8 @@
 //! Receiving a message: reads and stores its body, and answers.
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -143,12 +144,21 @@ impl Receiver {
         client: &mut B,
     ) -> Checked {
         let checks = &self.0.checks;
-        let checked = {
-            let work = pin!(checks.message(&mut message));
-            client.within(checks.patience, work).await
+        let (checked, has_waited) = {
+            let mut work = pin!(checks.message(&mut message));
+            match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
+                Poll::Ready(done) => (Some(done), false),
+                Poll::Pending => (client.within(checks.patience, work).await, true),
+            }
         };
         let ReadMessage { mut mail, complaint, front, new_message_id, results, junk, .. } = message;
         let verdict = match checked {
+            // It sends the message again: it must not be here twice.
+            Some(Ok(())) if has_waited && client.has_hung_up() => {
+                let gone = BodyError::Disconnected;
+                let why = "the client has hung up during the checks".to_owned();
+                Err(Stop { kind: Some(Kind::Abandoned), ..Stop::because(gone.reply(), why) })
+            }
             Some(Ok(())) => match FrontFields::new(front) {
                 Ok(front) => {
                     mail.front = front;
@@ -299,10 +309,15 @@ impl Incoming for SmtpBody<'_, '_> {
     async fn within<F: Future<Output: Send> + Send>(&mut self, patience: Duration, work: F) -> Option<F::Output> {
         self.0.within(patience, work).await
     }
+
+    fn has_hung_up(&mut self) -> bool {
+        self.0.has_hung_up()
+    }
 }
 
 /// The answer to a message that a check has stopped, and its reason for the log.
 fn stopped(stop: Stop, log: &mut LogLine) -> Reply {
+    log.abandoned = stop.kind == Some(Kind::Abandoned);
     (log.why, log.trouble) = (stop.why, stop.kind);
     stop.reply
 }

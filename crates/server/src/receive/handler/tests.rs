@@ -9,6 +9,9 @@ use posthaste_fsops::{Faults, Machine};
 use posthaste_smtp::driver::{Client, RunningServer, Server};
 use posthaste_smtp::{Address, MailFrom, Protocol, RcptTo, Reply, client, server};
 use posthaste_spool::{Batch, Body, Entry, PAUSE_MAX};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 use crate::config::start_files::RelayFiles;
 use crate::lifecycle::Service;
@@ -174,6 +177,11 @@ impl Check for Probe {
     fn message<'a>(&'a self, message: &'a mut ReadMessage<'_>) -> Checking<'a> {
         match message.envelope.mail.reverse_path.to_string().as_str() {
             "<spam@example.net>" => Checking::Done(Err(Stop::because(refused("spam"), "it is spam".to_owned()))),
+            "<late@example.net>" => Checking::Waiting(Box::pin(async {
+                LATE.begun.notify_one();
+                LATE.goes_on.notified().await;
+                Ok(())
+            })),
             "<slow@example.net>" => Checking::Waiting(Box::pin(std::future::pending())),
             "<copied@example.net>" => {
                 let copy = RcptTo::new("b@example.org".parse::<Address>().unwrap());
@@ -183,6 +191,14 @@ impl Check for Probe {
         }
     }
 }
+
+/// A check that waits until the test lets it go on.
+struct Late {
+    begun: Notify,
+    goes_on: Notify,
+}
+
+static LATE: Late = Late { begun: Notify::const_new(), goes_on: Notify::const_new() };
 
 fn refused(text: &'static str) -> Reply {
     Reply::new(550, "5.7.1", text)
@@ -254,5 +270,50 @@ async fn checks_that_take_too_long_defer_the_message() {
     assert_eq!(reply, "451 4.3.0 The message could not be checked in time, try again later");
     assert!(send_by(&mut client, "a@example.net", "b@example.org", "by Smtp").await.is_positive());
     drop(client);
+    assert_eq!(end(&machine, served).await, 1);
+}
+
+/// Lines of a client that ends with the final dot, and what it says after that.
+const LATE_MESSAGE: [&str; 6] = [
+    "EHLO c.example\r\n",
+    "MAIL FROM:<late@example.net>\r\n",
+    "RCPT TO:<b@example.org>\r\n",
+    "DATA\r\n",
+    "Subject: by Smtp\r\n\r\nx\r\n",
+    ".\r\n",
+];
+
+#[tokio::test]
+async fn a_message_whose_client_hung_up_during_the_checks_is_not_kept() {
+    static CHECKS: [&dyn Check; 2] = [&DirectoryLookup, &Probe];
+    let machine = Machine::new().expect("a machine");
+    let served = serve_checked(&machine, LONG, true, CheckList { checks: &CHECKS, patience: LONG }).await;
+    let address = served.1.local_addr_for(Protocol::Smtp).expect("it listens");
+    for (last, is_kept) in [("", false), ("QUIT\r\n", true)] {
+        let mut client = BufReader::new(TcpStream::connect(address).await.expect("connected"));
+        let mut line = String::new();
+        client.read_line(&mut line).await.expect("a greeting");
+        for said in LATE_MESSAGE {
+            client.write_all(said.as_bytes()).await.expect("it takes more");
+            let is_of_body = said.starts_with("Subject") || said == ".\r\n";
+            while !is_of_body {
+                line.clear();
+                client.read_line(&mut line).await.expect("a reply");
+                if line.as_bytes().get(3) == Some(&b' ') {
+                    break;
+                }
+            }
+        }
+        client.write_all(last.as_bytes()).await.expect("it takes more");
+        LATE.begun.notified().await;
+        // As a script does that reads the replies at the end, and as one that has given up.
+        client.shutdown().await.expect("closed");
+        // The reactor sees that before the check goes on.
+        tokio::task::yield_now().await;
+        LATE.goes_on.notify_one();
+        let mut replies = String::new();
+        client.read_to_string(&mut replies).await.expect("the end");
+        assert_eq!(replies.contains("250 2.0.0 Kept"), is_kept, "{replies}");
+    }
     assert_eq!(end(&machine, served).await, 1);
 }
