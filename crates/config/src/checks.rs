@@ -123,3 +123,14 @@ const TOO_MANY: &str = "the networks up to this one are more than a /8 of the in
 fn network(text: &str) -> Option<IpNet> {
     text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse()).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tests::error_of;
+
+    #[test]
+    fn answers_of_dns_end_before_the_minute_of_all_checks() {
+        assert!(error_of("[checks]\ntimeout_secs = 51\n").contains("50"));
+        assert!(error_of("[checks]\ntimeout_secs = 0\n").contains("timeout_secs"));
+    }
+}

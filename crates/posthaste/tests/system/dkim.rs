@@ -211,6 +211,26 @@ fn mail_that_is_nobodys_own_is_not_signed() {
 }
 
 #[test]
+fn programs_of_this_machine_sign_unless_that_is_turned_off() {
+    let rig = Rig::start_with("users = \"any\"\n", "[dkim]\nlocal_users_sign = false\n");
+    dkim(rig.here.path(), &["new", "here.example", "--keys", "ed25519"]);
+    let mut child = command(rig.here.path(), &["sendmail", "-f", "ann@here.example", "program@there.example"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"From: cron@here.example\n\nx\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    let arrived = text(&rig.arrived("program"));
+    assert!(!arrived.contains("DKIM-Signature: "), "{arrived}");
+    // A login signs all the same.
+    let mut ann = rig.login("ann");
+    assert_eq!(send(&mut ann, "ann@here.example", "login", "From: ann@here.example\r\n\r\nx\r\n").0, 250);
+    assert!(text(&rig.arrived("login")).contains("DKIM-Signature: "));
+    drop(ann);
+    rig.stop();
+}
+
+#[test]
 fn notices_of_the_server_are_signed_by_a_domain_above_it() {
     let rig = Rig::start("users = [\"bob\"]\n");
     let made = dkim(rig.here.path(), &["new", "here.example", "--keys", "rsa"]);

@@ -153,3 +153,18 @@ fn a_rule_of_the_operator_goes_before_the_policy() {
     sink.wait(5);
     rig.wait_empty();
 }
+
+#[test]
+fn routes_and_smarthosts_have_no_policy() {
+    let (host, other) = (Files::new("mx.example"), Files::new("mx.example"));
+    // The route is for the domain whose policy permits no host of it; for the smarthost no certificate is trusted.
+    for (domain, authority) in [("domain = 'elsewhere.example'\n", &host), ("", &other)] {
+        let dir = tempfile::tempdir().unwrap();
+        let sink = TlsSink::start(Some(host.server(&host)));
+        let route = format!("[[route]]\n{domain}host = 'mx.example'\nport = {}\n", sink.address.port());
+        let rig = rig(&sink, dir.path(), authority, &route);
+        send_to_all(&rig);
+        sink.wait(5);
+        rig.wait_empty();
+    }
+}
