@@ -7,8 +7,8 @@ use tokio::time::timeout;
 
 use crate::client::Failure;
 use crate::own_servers::over_udp;
-use crate::resolver::text;
 use crate::slots::Asker;
+use crate::zone_reply::text;
 use crate::{Pace, Resolver, Settings, SetupError};
 
 /// Why the bit AD of the resolvers is not to be believed.

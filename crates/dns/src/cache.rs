@@ -22,6 +22,11 @@ struct Halves<V> {
     old: HashMap<String, Cell<V>>,
 }
 
+/// A longer answer counts as none: strangers choose the names in the cache.
+pub const ANSWER_BYTES_MAX: usize = 8 << 10;
+/// Answers in the cache at most.
+pub(super) const ANSWERS_MAX: usize = 20_000;
+
 /// Filled by the first caller; if that one is cancelled, by the next.
 type Cell<V> = Arc<OnceCell<(V, Instant)>>;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::authentic::AskingProvider;
 use super::meters::{DnsMeters, Outcome};
 use super::slots::Slots;
-use super::{Settings, SetupError, Slot};
+use super::{DnsError, Pace, Settings, SetupError, Slot};
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts};
 use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::{DnsError as Negative, NetError};
@@ -23,6 +23,7 @@ pub(super) struct Client {
     slots: Arc<Slots>,
     time: Duration,
     pub(super) meters: Arc<DnsMeters>,
+    pub(super) settings: Settings,
 }
 
 /// Records of a positive answer, with their TTL.
@@ -98,6 +99,7 @@ impl Client {
             slots: Slots::new(settings.questions_max),
             time,
             meters: Arc::default(),
+            settings: settings.clone(),
         })
     }
 
@@ -128,6 +130,35 @@ impl Client {
         answer
     }
 
+    /// Counts a look-up with this cache state, and returns the expected pace of its query.
+    pub(super) fn looked_up<T>(&self, last: Option<(Result<T, DnsError>, Instant)>) -> Pace {
+        self.meters.looked_up(last.as_ref().is_some_and(|(_, until)| Instant::now() < *until));
+        pace_of(last)
+    }
+
+    pub(super) fn positive_until(&self, ttl_secs: u32) -> Instant {
+        self.until(u64::from(ttl_secs).clamp(self.settings.ttl_min_secs, self.settings.ttl_max_secs))
+    }
+
+    pub(super) fn negative_until(&self, failure: &Failure) -> Instant {
+        match failure {
+            Failure::NoSuchName { ttl_secs } | Failure::NoData { ttl_secs } => {
+                let bounds = (self.settings.ttl_min_secs, self.settings.negative_ttl_max_secs);
+                self.until(u64::from(*ttl_secs).clamp(bounds.0, bounds.1))
+            }
+            Failure::Timeout(_) | Failure::Unanswered(_) | Failure::NotAName => self.until(self.settings.failure_secs),
+        }
+    }
+
+    /// The expiry of an answer that is not from DNS.
+    pub(super) fn latest(&self) -> Instant {
+        self.until(self.settings.ttl_max_secs)
+    }
+
+    fn until(&self, secs: u64) -> Instant {
+        Instant::now() + Duration::from_secs(secs)
+    }
+
     async fn ask_in(&self, slot: Slot, name: Name, kind: RecordType) -> Result<Records, Failure> {
         match slot.ask(self.time, self.resolver.lookup(name.clone(), kind)).await {
             Ok(Ok(lookup)) => {
@@ -139,6 +170,14 @@ impl Client {
             Ok(Err(error)) => Err(failure(error)),
             Err(why) => Err(Failure::Timeout(why)),
         }
+    }
+}
+
+/// A name without an answer the last time starts as slow.
+pub(super) fn pace_of<T>(last: Option<(Result<T, DnsError>, Instant)>) -> Pace {
+    match last {
+        Some((Err(DnsError::Unanswered { .. }), _)) => Pace::Slow,
+        _ => Pace::Quick,
     }
 }
 

@@ -37,6 +37,7 @@ mod client;
 mod destination;
 mod error;
 mod hosts;
+mod join_all;
 mod meters;
 mod names;
 mod own;
@@ -54,14 +55,15 @@ mod zone_reply;
 pub use ad_trust::UnprovenAd;
 pub use addresses::Addresses;
 pub use attempt::Attempt;
-pub use cache::Cache;
+pub use cache::{ANSWER_BYTES_MAX, Cache};
 pub use check::{CheckError, DomainCheck, HostView, ask_own_servers};
 pub use destination::{MailDestination, MailHost, Site};
 pub use error::{DnsError, SetupError};
+pub use join_all::join_all;
 pub use meters::DnsStats;
 pub use names::is_next_hop;
 pub use own_servers::OwnServers;
-pub use plain::{ANSWER_BYTES_MAX, PlainLookup};
+pub use plain::PlainLookup;
 pub use resolver::Resolver;
 pub use section::{IpStrategy, Settings};
 pub use slots::{Pace, Slot};
@@ -69,21 +71,3 @@ pub use source::RecordSource;
 pub use spf_merge::{SPF_LOOKUPS_MAX, SpfMergeError};
 pub use tlsa::TlsaRecord;
 pub use wanted::{FoundRecord, OwnDomain, WEB_NAMES, WantedRecord};
-
-use std::future::Future;
-use std::task::Poll;
-
-/// Runs all futures concurrently in this task and returns their results.
-pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
-    let mut running: Vec<_> = futures.into_iter().map(|future| (Box::pin(future), None)).collect();
-    std::future::poll_fn(|context| {
-        for (future, result) in running.iter_mut().filter(|(_, result)| result.is_none()) {
-            if let Poll::Ready(ready) = future.as_mut().poll(context) {
-                *result = Some(ready);
-            }
-        }
-        if running.iter().all(|(_, result)| result.is_some()) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    running.into_iter().filter_map(|(_, result)| result).collect()
-}

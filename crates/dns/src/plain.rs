@@ -1,28 +1,39 @@
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use hickory_resolver::proto::rr::{RData, RecordType};
 use tokio::time::Instant;
 
-use super::client::Failure;
+use super::cache::{ANSWER_BYTES_MAX, Cache};
+use super::client::{Client, Failure};
+use super::hosts::Hosts;
 use super::names::reverse_name;
-use super::resolver::{Resolver, address, text};
 use super::slots::Asker;
-use super::zone_reply::{host_text, name_text};
+use super::zone_reply::{address, host_text, name_text, text};
 use super::{DnsError, Pace};
 
 /// Plain DNS records, for checks of mail: no implicit MX, no choice of addresses, no filtered hosts.
 ///
 /// Labels may contain any octets. An existing name without such records has an empty answer.
-#[derive(Debug, Clone, Copy)]
-pub struct PlainLookup<'a>(pub(super) &'a Resolver, pub(super) Asker<'a>);
+#[derive(Clone, Copy)]
+pub struct PlainLookup<'a> {
+    client: &'a Client,
+    hosts: &'a Hosts,
+    known: &'a Cache<Result<Arc<[String]>, DnsError>>,
+    asker: Asker<'a>,
+}
 
-/// A longer answer counts as none: strangers choose the names in the cache.
-pub const ANSWER_BYTES_MAX: usize = 8 << 10;
-/// Answers in the cache at most.
-pub(super) const ANSWERS_MAX: usize = 20_000;
+impl<'a> PlainLookup<'a> {
+    pub(super) fn new(
+        client: &'a Client,
+        hosts: &'a Hosts,
+        known: &'a Cache<Result<Arc<[String]>, DnsError>>,
+        asker: Asker<'a>,
+    ) -> Self {
+        Self { client, hosts, known, asker }
+    }
 
-impl PlainLookup<'_> {
     /// The TXT records, the strings of each joined without a blank (RFC 7208 section 3.3). Octets that are no UTF-8 become U+FFFD.
     ///
     /// # Errors
@@ -36,7 +47,7 @@ impl PlainLookup<'_> {
     /// # Errors
     /// As [`texts`](Self::texts).
     pub async fn addresses(self, name: &str, is_ipv6: bool) -> Result<Vec<IpAddr>, DnsError> {
-        if let Some(fixed) = self.0.fixed_addresses(&name.to_ascii_lowercase()) {
+        if let Some(fixed) = self.hosts.get(&name.to_ascii_lowercase()) {
             return Ok(fixed.iter().copied().filter(|address| address.is_ipv6() == is_ipv6).collect());
         }
         let found = self.get(name, if is_ipv6 { RecordType::AAAA } else { RecordType::A }).await?;
@@ -60,31 +71,30 @@ impl PlainLookup<'_> {
     }
 
     async fn get(self, name: &str, kind: RecordType) -> Result<Arc<[String]>, DnsError> {
-        let resolver = self.0;
         let kind_name: &str = kind.into();
         let mut key = String::with_capacity(kind_name.len() + 1 + name.len());
         key.extend([kind_name, " ", name]);
         key.make_ascii_lowercase();
-        if let Some(known) = resolver.plain.known(&key, Instant::now()) {
-            resolver.client.meters.looked_up(true);
+        if let Some(known) = self.known.known(&key, Instant::now()) {
+            self.client.meters.looked_up(true);
             return known;
         }
         // In a box: a question takes some KiB, which callers of a known answer need not carry.
         Box::pin(async move {
             let name = &key[kind_name.len() + 1..];
-            let pace = resolver.looked_up(resolver.plain.last(&key));
-            resolver.plain.get(&key, Instant::now(), self.look_up(pace, name, kind)).await
+            let pace = self.client.looked_up(self.known.last(&key));
+            self.known.get(&key, Instant::now(), self.look_up(pace, name, kind)).await
         })
         .await
     }
 
     async fn look_up(self, pace: Pace, name: &str, kind: RecordType) -> (Result<Arc<[String]>, DnsError>, Instant) {
         let unanswered = |why: String| Err(DnsError::Unanswered { name: name.to_owned(), why });
-        let client = &self.0.client;
-        let failure = match client.ask(name, kind, client.slots().slot(pace, self.1).await).await {
+        let client = self.client;
+        let failure = match client.ask(name, kind, client.slots().slot(pace, self.asker).await).await {
             Ok(records) => {
                 let found = texts_of(&records.data);
-                let until = self.0.positive_until(records.ttl_secs);
+                let until = client.positive_until(records.ttl_secs);
                 return if found.iter().map(String::len).sum::<usize>() <= ANSWER_BYTES_MAX {
                     (Ok(found.into()), until)
                 } else {
@@ -93,7 +103,7 @@ impl PlainLookup<'_> {
             }
             Err(failure) => failure,
         };
-        let until = self.0.negative_until(&failure);
+        let until = client.negative_until(&failure);
         let found = match failure {
             Failure::NoData { .. } => Ok(Arc::default()),
             Failure::NoSuchName { .. } => Err(DnsError::NoSuchDomain(name.to_owned())),
@@ -102,6 +112,12 @@ impl PlainLookup<'_> {
             Failure::Unanswered(why) => unanswered(why),
         };
         (found, until)
+    }
+}
+
+impl fmt::Debug for PlainLookup<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlainLookup").field("asker", &self.asker).finish_non_exhaustive()
     }
 }
 
@@ -130,7 +146,7 @@ mod tests {
     use posthaste_dns_stub::{Kind, Server, Zone};
 
     use super::*;
-    use crate::Settings;
+    use crate::{Resolver, Settings};
 
     fn resolver(server: &Server) -> Resolver {
         let hosts = [("fixed.example".to_owned(), vec!["192.0.2.7".parse().unwrap(), "2001:db8::7".parse().unwrap()])];

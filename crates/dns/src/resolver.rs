@@ -5,29 +5,26 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
-use std::time::Duration;
 
 use hickory_resolver::proto::rr::{RData, RecordType};
 use tokio::time::Instant;
 
-use super::cache::Cache;
-use super::client::{Client, Failure, Records};
+use super::cache::{ANSWERS_MAX, Cache};
+use super::client::{Client, Failure, Records, pace_of};
 use super::hosts::Hosts;
 use super::meters::DnsStats;
 use super::names::{self, Target};
 use super::own::OwnListeners;
-use super::plain::{ANSWERS_MAX, PlainLookup};
+use super::plain::PlainLookup;
 use super::slots::Asker;
-use super::zone_reply::name_text;
-use super::{
-    Addresses, DnsError, IpStrategy, MailDestination, MailHost, Pace, Settings, SetupError, Site, Slot, TlsaRecord,
-};
+use super::tlsa::{self, TlsaRecord};
+use super::zone_reply::{address, name_text};
+use super::{Addresses, DnsError, IpStrategy, MailDestination, MailHost, Pace, Settings, SetupError, Site, Slot};
 
 /// Finds the hosts of domains, and their addresses. Shared by all tasks; answers are kept until their TTL has passed, within bounds.
 ///
 /// Concurrent callers with the same question share one query. A dropped future does not affect other callers.
 pub struct Resolver {
-    settings: Settings,
     pub(super) client: Client,
     hosts: Hosts,
     own_names: HashSet<String>,
@@ -35,8 +32,8 @@ pub struct Resolver {
     destinations: Cache<Result<Arc<MailDestination>, DnsError>>,
     addresses: Cache<Result<Addresses, DnsError>>,
     /// Cached records by type and name.
-    pub(super) plain: Cache<Result<Arc<[String]>, DnsError>>,
-    pub(super) tlsa: Cache<Result<Arc<[TlsaRecord]>, DnsError>>,
+    plain: Cache<Result<Arc<[String]>, DnsError>>,
+    tlsa: Cache<Result<Arc<[TlsaRecord]>, DnsError>>,
 }
 
 impl Resolver {
@@ -54,7 +51,6 @@ impl Resolver {
             addresses: Cache::new(settings.hosts_max),
             plain: Cache::new(settings.domains_max.min(ANSWERS_MAX)),
             tlsa: Cache::new(settings.hosts_max.min(ANSWERS_MAX)),
-            settings: settings.clone(),
         })
     }
 
@@ -96,11 +92,11 @@ impl Resolver {
         match Target::read(domain) {
             None => Err(DnsError::NotADomain(domain.chars().filter(|c| !c.is_control()).take(SHOWN_MAX).collect())),
             Some(Target::Literal(address)) => {
-                let (literal, until) = (names::literal_text(address), self.until(self.settings.ttl_max_secs));
+                let (literal, until) = (names::literal_text(address), self.client.latest());
                 self.itself(&literal, until).map(Arc::new)
             }
             Some(Target::Domain(domain)) => {
-                let (pace, slot) = (self.looked_up(self.destinations.last(&domain)), Mutex::new(slot));
+                let (pace, slot) = (self.client.looked_up(self.destinations.last(&domain)), Mutex::new(slot));
                 let found = self.look_up_destination(&slot, pace, &domain);
                 let mut found = pin!(self.destinations.get(&domain, Instant::now(), found));
                 if let Poll::Ready(found) = poll_fn(|cx| Poll::Ready(found.as_mut().poll(cx))).await {
@@ -158,7 +154,7 @@ impl Resolver {
         let domain = names.first().cloned().unwrap_or_default();
         let host = |(preference, name): (u16, String)| MailHost { preference, name: name.into() };
         let hosts = (0..).zip(names).map(host).collect();
-        let found = self.destination_of(&domain, hosts, true, self.until(self.settings.ttl_max_secs))?;
+        let found = self.destination_of(&domain, hosts, true, self.client.latest())?;
         Ok(Arc::new(MailDestination { fixed: true, ..found }))
     }
 
@@ -170,18 +166,12 @@ impl Resolver {
     pub async fn addresses(&self, host: &str) -> Result<Addresses, DnsError> {
         match Target::read(host) {
             None => Err(DnsError::NoAddress(host.to_owned())),
-            Some(Target::Literal(address)) => self.usable(host, [address], self.until(self.settings.ttl_max_secs)),
+            Some(Target::Literal(address)) => self.usable(host, [address], self.client.latest()),
             Some(Target::Domain(host)) => {
-                let pace = self.looked_up(self.addresses.last(&host));
+                let pace = self.client.looked_up(self.addresses.last(&host));
                 self.addresses.get(&host, Instant::now(), self.look_up_addresses(pace, &host)).await
             }
         }
-    }
-
-    /// Counts a look-up with this cache state, and returns the expected pace of its query.
-    pub(super) fn looked_up<T>(&self, last: Option<(Result<T, DnsError>, Instant)>) -> Pace {
-        self.client.meters.looked_up(last.as_ref().is_some_and(|(_, until)| Instant::now() < *until));
-        pace_of(last)
     }
 
     /// The TXT records of a domain in U-labels or A-labels, the strings of each joined without a blank; empty if the
@@ -205,22 +195,30 @@ impl Resolver {
     /// Empty if the resolvers are from resolv.conf.
     pub fn believed_from_afar(&self) -> impl Iterator<Item = IpAddr> {
         let servers = self.client.servers.iter().map(|server| server.ip().to_canonical());
-        servers.filter(move |ip| self.settings.trust_ad && !ip.is_loopback())
+        servers.filter(move |ip| self.client.settings.trust_ad && !ip.is_loopback())
     }
 
     /// Records as DNS has them.
     pub fn plain(&self) -> PlainLookup<'_> {
-        PlainLookup(self, Asker::Connection)
+        PlainLookup::new(&self.client, &self.hosts, &self.plain, Asker::Connection)
     }
 
     /// Like [`plain`](Self::plain), for names chosen by strangers: their queries take turns with the others.
     pub fn of_strangers(&self) -> PlainLookup<'_> {
-        PlainLookup(self, Asker::Check)
+        PlainLookup::new(&self.client, &self.hosts, &self.plain, Asker::Check)
     }
 
-    /// Addresses that the configuration gives to a host.
-    pub(super) fn fixed_addresses(&self, host: &str) -> Option<&[IpAddr]> {
-        self.hosts.get(host)
+    /// The TLSA records of a host's TCP port, sorted. Empty if there are none, or DNSSEC does not authenticate them.
+    /// Call it only for hosts that [may have some](Addresses::may_have_tlsa): servers of others may not answer
+    /// (RFC 7672 section 2.1.2).
+    ///
+    /// # Errors
+    /// [`DnsError::Unanswered`]: no answer, or a forged one. The host must not be used then (RFC 7672 section 2.1). An
+    /// answer that takes more than 8 KiB of memory counts as none.
+    pub async fn tlsa(&self, host: &str, port: u16) -> Result<Arc<[TlsaRecord]>, DnsError> {
+        let name = format!("_{port}._tcp.{host}");
+        let pace = self.client.looked_up(self.tlsa.last(&name));
+        self.tlsa.get(&name, Instant::now(), tlsa::look_up(&self.client, pace, &name)).await
     }
 
     /// The records of `name`, in the form of [`names::domain`]; empty if it exists without them. Bypasses the cache.
@@ -237,7 +235,7 @@ impl Resolver {
     }
 
     pub(crate) fn settings(&self) -> &Settings {
-        &self.settings
+        &self.client.settings
     }
 
     pub(super) fn listens_at(&self, port: u16) -> bool {
@@ -251,7 +249,7 @@ impl Resolver {
         domain: &str,
     ) -> (Result<Arc<MailDestination>, DnsError>, Instant) {
         if self.hosts.get(domain).is_some() {
-            let until = self.until(self.settings.ttl_max_secs);
+            let until = self.client.latest();
             return (self.itself(domain, until).map(Arc::new), until);
         }
         let given = slot.lock().expect("a slot").take();
@@ -261,8 +259,8 @@ impl Resolver {
         };
         let answer = self.client.ask(domain, RecordType::MX, slot).await;
         let until = match &answer {
-            Ok(records) => self.positive_until(records.ttl_secs),
-            Err(failure) => self.negative_until(failure),
+            Ok(records) => self.client.positive_until(records.ttl_secs),
+            Err(failure) => self.client.negative_until(failure),
         };
         let found = match answer {
             Ok(records) => self.of_mx(domain, &records, until),
@@ -311,7 +309,7 @@ impl Resolver {
         implicit: bool,
         valid_until: Instant,
     ) -> Result<MailDestination, DnsError> {
-        let site = Site::new(hosts, self.settings.mx_hosts_max, |name| self.own_names.contains(name));
+        let site = Site::new(hosts, self.client.settings.mx_hosts_max, |name| self.own_names.contains(name));
         let domain = domain.to_owned();
         if site.hosts().is_empty() {
             return Err(DnsError::Loop(domain));
@@ -321,10 +319,10 @@ impl Resolver {
 
     async fn look_up_addresses(&self, pace: Pace, host: &str) -> (Result<Addresses, DnsError>, Instant) {
         if let Some(fixed) = self.hosts.get(host) {
-            let until = self.until(self.settings.ttl_max_secs);
+            let until = self.client.latest();
             return (self.usable(host, fixed.iter().copied(), until), until);
         }
-        let kinds: &[RecordType] = match self.settings.ip {
+        let kinds: &[RecordType] = match self.client.settings.ip {
             IpStrategy::Ipv6First | IpStrategy::Ipv4First => &[RecordType::AAAA, RecordType::A],
             IpStrategy::Ipv4Only => &[RecordType::A],
             IpStrategy::Ipv6Only => &[RecordType::AAAA],
@@ -336,18 +334,18 @@ impl Resolver {
         let (mut found, mut unanswered, mut secure, mut alias) = (Vec::new(), None, Vec::new(), None);
         let mut is_alias = false;
         // The first that has to be looked up again decides; a type that the host lacks may come later.
-        let mut until = self.until(self.settings.ttl_max_secs);
+        let mut until = self.client.latest();
         for answer in answers {
             match answer {
                 Ok(records) => {
-                    until = until.min(self.positive_until(records.ttl_secs));
+                    until = until.min(self.client.positive_until(records.ttl_secs));
                     found.extend(records.data.iter().filter_map(address));
                     secure.push(records.is_secure);
                     is_alias |= records.alias.is_some();
                     alias = alias.or(records.alias.as_ref().and_then(name_text));
                 }
                 Err(failure) => {
-                    until = until.min(self.negative_until(&failure));
+                    until = until.min(self.client.negative_until(&failure));
                     unanswered = failure.unanswered().or(unanswered);
                 }
             }
@@ -378,11 +376,13 @@ impl Resolver {
         let slot = self.client.slots().slot(pace, Asker::Connection).await;
         match self.client.ask(host, RecordType::CNAME, slot).await {
             Ok(records) => {
-                let until = until.min(self.positive_until(records.ttl_secs));
+                let until = until.min(self.client.positive_until(records.ttl_secs));
                 (Ok(addresses.of_alias(records.is_secure)), until)
             }
             Err(failure) => match failure.unanswered() {
-                Some(why) => (Err(DnsError::Unanswered { name: host.to_owned(), why }), self.negative_until(&failure)),
+                Some(why) => {
+                    (Err(DnsError::Unanswered { name: host.to_owned(), why }), self.client.negative_until(&failure))
+                }
                 None => (Ok(addresses), until),
             },
         }
@@ -395,61 +395,24 @@ impl Resolver {
         until: Instant,
     ) -> Result<Addresses, DnsError> {
         let own_ports = |address| self.own_listeners.ports_at(address);
-        let addresses = Addresses::new(addresses, self.settings.ip, own_ports, until);
+        let addresses = Addresses::new(addresses, self.client.settings.ip, own_ports, until);
         addresses.ok_or_else(|| DnsError::NoAddress(host.to_owned()))
-    }
-
-    pub(super) fn positive_until(&self, ttl_secs: u32) -> Instant {
-        self.until(u64::from(ttl_secs).clamp(self.settings.ttl_min_secs, self.settings.ttl_max_secs))
-    }
-
-    pub(super) fn negative_until(&self, failure: &Failure) -> Instant {
-        match failure {
-            Failure::NoSuchName { ttl_secs } | Failure::NoData { ttl_secs } => {
-                let bounds = (self.settings.ttl_min_secs, self.settings.negative_ttl_max_secs);
-                self.until(u64::from(*ttl_secs).clamp(bounds.0, bounds.1))
-            }
-            Failure::Timeout(_) | Failure::Unanswered(_) | Failure::NotAName => self.until(self.settings.failure_secs),
-        }
-    }
-
-    fn until(&self, secs: u64) -> Instant {
-        Instant::now() + Duration::from_secs(secs)
     }
 }
 
 impl fmt::Debug for Resolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Resolver").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Resolver").field("settings", &self.client.settings).finish_non_exhaustive()
     }
 }
 
 /// Maximum characters of an invalid domain in an error.
 const SHOWN_MAX: usize = 100;
 
-/// A name without an answer the last time starts as slow.
-fn pace_of<T>(last: Option<(Result<T, DnsError>, Instant)>) -> Pace {
-    match last {
-        Some((Err(DnsError::Unanswered { .. }), _)) => Pace::Slow,
-        _ => Pace::Quick,
-    }
-}
-
-pub(crate) fn text(data: &RData) -> Option<String> {
-    let RData::TXT(text) = data else { return None };
-    Some(String::from_utf8_lossy(&text.txt_data.concat()).into_owned())
-}
-
-pub(crate) fn address(data: &RData) -> Option<IpAddr> {
-    match data {
-        RData::A(address) => Some(IpAddr::V4(address.0)),
-        RData::AAAA(address) => Some(IpAddr::V6(address.0)),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use posthaste_dns_stub::{Server, Zone};
 
     use super::*;

@@ -2,9 +2,8 @@ use std::net::IpAddr;
 
 use hickory_resolver::proto::rr::{RData, RecordType};
 
-use crate::resolver::{address, text};
 use crate::tlsa::{self, TlsaRecord};
-use crate::zone_reply::host_text;
+use crate::zone_reply::{address, host_text, text};
 use crate::{DnsError, OwnServers, Resolver, names};
 
 /// The source of a domain's records.

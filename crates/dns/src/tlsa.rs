@@ -3,9 +3,8 @@ use std::sync::Arc;
 use hickory_resolver::proto::rr::{RData, RecordType};
 use tokio::time::Instant;
 
-use super::client::Failure;
-use super::plain::ANSWER_BYTES_MAX;
-use super::resolver::Resolver;
+use super::cache::ANSWER_BYTES_MAX;
+use super::client::{Client, Failure};
 use super::slots::Asker;
 use super::{DnsError, Pace};
 
@@ -22,48 +21,32 @@ pub struct TlsaRecord {
     pub data: Box<[u8]>,
 }
 
-impl Resolver {
-    /// The TLSA records of a host's TCP port, sorted. Empty if there are none, or DNSSEC does not authenticate them.
-    /// Call it only for hosts that [may have some](super::Addresses::may_have_tlsa): servers of others may not answer
-    /// (RFC 7672 section 2.1.2).
-    ///
-    /// # Errors
-    /// [`DnsError::Unanswered`]: no answer, or a forged one. The host must not be used then (RFC 7672 section 2.1). An
-    /// answer that takes more than 8 KiB of memory counts as none.
-    pub async fn tlsa(&self, host: &str, port: u16) -> Result<Arc<[TlsaRecord]>, DnsError> {
-        let name = format!("_{port}._tcp.{host}");
-        let pace = self.looked_up(self.tlsa.last(&name));
-        self.tlsa.get(&name, Instant::now(), self.look_up_tlsa(pace, &name)).await
-    }
-
-    async fn look_up_tlsa(&self, pace: Pace, name: &str) -> (Result<Arc<[TlsaRecord]>, DnsError>, Instant) {
-        let unanswered = |why: String| Err(DnsError::Unanswered { name: name.to_owned(), why });
-        let slot = self.client.slots().slot(pace, Asker::Connection).await;
-        match self.client.ask(name, RecordType::TLSA, slot).await {
-            Ok(records) => {
-                let until = self.positive_until(records.ttl_secs);
-                let mut found: Vec<TlsaRecord> =
-                    if records.is_secure { records.data.iter().filter_map(record).collect() } else { Vec::new() };
-                // A record may have no data, and there may be thousands.
-                let octets = |record: &TlsaRecord| size_of::<TlsaRecord>() + record.data.len();
-                if found.iter().map(octets).sum::<usize>() > ANSWER_BYTES_MAX {
-                    return (unanswered(format!("an answer of more than {ANSWER_BYTES_MAX} octets")), until);
-                }
-                // DNS has no order, and whoever compares two answers wants the same.
-                found.sort_unstable();
-                found.dedup();
-                (Ok(found.into()), until)
+/// Queries the records of a name, and returns them sorted, with their expiry.
+pub(super) async fn look_up(client: &Client, pace: Pace, name: &str) -> (Result<Arc<[TlsaRecord]>, DnsError>, Instant) {
+    let unanswered = |why: String| Err(DnsError::Unanswered { name: name.to_owned(), why });
+    let slot = client.slots().slot(pace, Asker::Connection).await;
+    match client.ask(name, RecordType::TLSA, slot).await {
+        Ok(records) => {
+            let until = client.positive_until(records.ttl_secs);
+            let mut found: Vec<TlsaRecord> =
+                if records.is_secure { records.data.iter().filter_map(record).collect() } else { Vec::new() };
+            // A record may have no data, and there may be thousands.
+            let octets = |record: &TlsaRecord| size_of::<TlsaRecord>() + record.data.len();
+            if found.iter().map(octets).sum::<usize>() > ANSWER_BYTES_MAX {
+                return (unanswered(format!("an answer of more than {ANSWER_BYTES_MAX} octets")), until);
             }
-            Err(failure) => {
-                let until = self.negative_until(&failure);
-                // In a signed zone the resolver has seen the proof that there are none. A host whose name leaves no room
-                // for the labels in front cannot have any.
-                let is_none =
-                    matches!(failure, Failure::NoData { .. } | Failure::NoSuchName { .. } | Failure::NotAName);
-                let found =
-                    if is_none { Ok(Arc::default()) } else { unanswered(failure.unanswered().unwrap_or_default()) };
-                (found, until)
-            }
+            // DNS has no order, and whoever compares two answers wants the same.
+            found.sort_unstable();
+            found.dedup();
+            (Ok(found.into()), until)
+        }
+        Err(failure) => {
+            let until = client.negative_until(&failure);
+            // In a signed zone the resolver has seen the proof that there are none. A host whose name leaves no room
+            // for the labels in front cannot have any.
+            let is_none = matches!(failure, Failure::NoData { .. } | Failure::NoSuchName { .. } | Failure::NotAName);
+            let found = if is_none { Ok(Arc::default()) } else { unanswered(failure.unanswered().unwrap_or_default()) };
+            (found, until)
         }
     }
 }
@@ -81,7 +64,7 @@ mod tests {
     use posthaste_dns_stub::{Kind, Server, Zone};
 
     use super::*;
-    use crate::Settings;
+    use crate::{Resolver, Settings};
 
     const MX: &str = "mx.signed.example";
     const NAME: &str = "_25._tcp.mx.signed.example";

@@ -109,3 +109,16 @@ pub(crate) fn name_text(name: &Name) -> Option<String> {
     }
     names::domain(&labels.join("."))
 }
+
+pub(crate) fn text(data: &RData) -> Option<String> {
+    let RData::TXT(text) = data else { return None };
+    Some(String::from_utf8_lossy(&text.txt_data.concat()).into_owned())
+}
+
+pub(crate) fn address(data: &RData) -> Option<IpAddr> {
+    match data {
+        RData::A(address) => Some(IpAddr::V4(address.0)),
+        RData::AAAA(address) => Some(IpAddr::V6(address.0)),
+        _ => None,
+    }
+}
