@@ -6,14 +6,14 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{self, AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
+use rustix::fs::{self, AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, StatVfs, Uid};
 use rustix::io::{self, Errno};
 use rustix::path::Arg;
 
+use crate::declared::Declared;
 use crate::event::FsEvent;
 use crate::tree::NodeId;
-use crate::world::{HAS_BAD_SECTORS, World, lock, world};
-use crate::{Declared, Space};
+use crate::world::{DeclaredSpace, HAS_BAD_SECTORS, World, lock, world};
 
 pub fn open<P: Arg>(path: P, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     openat(CWD, path, flags, mode)
@@ -298,14 +298,22 @@ pub fn mounts_below(dir: &std::path::Path) -> Option<Vec<std::path::PathBuf>> {
     Some(world.state(machine).mount_points.iter().filter(below).cloned().collect())
 }
 
+pub fn statvfs(path: &std::path::Path) -> io::Result<StatVfs> {
+    let space = declared_space(path);
+    let real = fs::statvfs(path)?;
+    Ok(match space {
+        Some(space) => space.stat(real),
+        None => real,
+    })
+}
+
 /// The declared space on the file system of `path`, unbounded if none is declared; `None` if it is a real one.
-pub fn declared_space(path: &std::path::Path) -> Option<Space> {
+fn declared_space(path: &std::path::Path) -> Option<DeclaredSpace> {
     let mut world = world()?;
     let (machine, node) = world.node(identity(&fs::stat(path).ok()?))?;
     let state = world.state(machine);
-    let room = state.spaces.get(&state.mounts.of(node)).cloned();
-    drop(world);
-    Some(room.map_or(Space::MAX, |room| room.left()))
+    let unbounded = DeclaredSpace::Fixed { bytes: u64::MAX, inodes: u64::MAX };
+    Some(state.spaces.get(&state.mounts.of(node)).cloned().unwrap_or(unbounded))
 }
 
 /// A name in a watched directory.

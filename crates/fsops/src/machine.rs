@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 
 use crate::event::FsEvent;
 use crate::recording::Recording;
-use crate::space::{DeclaredSpace, Space};
+use crate::space::Space;
 use crate::tree::{Node, NodeId, ROOT, Tree};
-use crate::world::{Faults, HAS_BAD_SECTORS, State, lock};
+use crate::world::{DeclaredSpace, Faults, HAS_BAD_SECTORS, State, lock};
 
 /// A temporary directory in which every call is recorded. Nothing is really synced: the recording knows what is
 /// durable.
@@ -92,7 +92,7 @@ impl Machine {
     /// # Panics
     /// When it is no directory of the machine.
     pub fn set_space(&self, dir: &Path, space: Space) {
-        self.declare(dir, DeclaredSpace::Fixed(space));
+        self.declare(dir, DeclaredSpace::Fixed { bytes: space.bytes, inodes: space.inodes });
     }
 
     /// Sets the size of this directory's file system: its reported free space is the size minus its files. A write

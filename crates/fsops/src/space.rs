@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use crate::calls;
+
 /// Free bytes and inodes of a file system, or a part of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Space {
@@ -21,10 +23,7 @@ impl Space {
     /// # Errors
     /// See statvfs(3).
     pub fn of(path: &Path) -> io::Result<Self> {
-        if let Some(declared) = crate::declared_space(path) {
-            return Ok(declared);
-        }
-        let space = rustix::fs::statvfs(path)?;
+        let space = calls::statvfs(path)?;
         // btrfs and others make inodes as they are needed, and say that there are none.
         let inodes = if space.f_files == 0 { u64::MAX } else { space.f_favail };
         Ok(Space { bytes: space.f_bavail.saturating_mul(space.f_frsize), inodes })
@@ -38,43 +37,6 @@ impl Space {
     /// The difference of both; zero instead of a negative value.
     pub fn less(self, other: Space) -> Space {
         Space { bytes: self.bytes.saturating_sub(other.bytes), inodes: self.inodes.saturating_sub(other.inodes) }
-    }
-}
-
-/// Space left on the file system of a machine.
-#[cfg(feature = "record")]
-#[derive(Debug, Clone)]
-pub(crate) enum DeclaredSpace {
-    /// This value, whatever is written.
-    Fixed(Space),
-    /// A simulated disk of this many bytes, minus the files below this directory.
-    Disk(std::path::PathBuf, u64),
-}
-
-#[cfg(feature = "record")]
-impl DeclaredSpace {
-    pub fn left(&self) -> Space {
-        match self {
-            DeclaredSpace::Fixed(space) => *space,
-            DeclaredSpace::Disk(dir, bytes) => {
-                let mut files = std::collections::BTreeMap::new();
-                measure(dir, &mut files);
-                Space { bytes: bytes.saturating_sub(files.values().sum()), inodes: u64::MAX }
-            }
-        }
-    }
-}
-
-/// The lengths of all files below a directory, by inode. Files removed meanwhile are left out.
-#[cfg(feature = "record")]
-fn measure(dir: &Path, files: &mut std::collections::BTreeMap<u64, u64>) {
-    use std::os::unix::fs::MetadataExt;
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => measure(&entry.path(), files),
-            Ok(metadata) => drop(files.insert(metadata.ino(), metadata.len())),
-            Err(_) => {}
-        }
     }
 }
 

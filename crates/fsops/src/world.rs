@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::RawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
+use rustix::fs::StatVfs;
 use rustix::io::Errno;
 
 use crate::event::{FsEvent, SyncScope};
-use crate::space::DeclaredSpace;
 use crate::tree::{Mounts, NodeId, Tree};
 
 /// Faults, and their moments: counts start at 1 with the machine.
@@ -307,3 +308,38 @@ impl State {
 }
 
 const HANGING_LOOKS_EVERY: Duration = Duration::from_millis(1);
+
+/// Space left on the file system of a machine.
+#[derive(Debug, Clone)]
+pub(crate) enum DeclaredSpace {
+    /// These values, whatever is written.
+    Fixed { bytes: u64, inodes: u64 },
+    /// A simulated disk of this many bytes, minus the files below this directory.
+    Disk(PathBuf, u64),
+}
+
+impl DeclaredSpace {
+    /// The answer of statvfs(3) with these values; the others are as in `real`.
+    pub fn stat(&self, real: StatVfs) -> StatVfs {
+        let (bytes, inodes) = match self {
+            DeclaredSpace::Fixed { bytes, inodes } => (*bytes, *inodes),
+            DeclaredSpace::Disk(dir, bytes) => {
+                let mut files = BTreeMap::new();
+                measure(dir, &mut files);
+                (bytes.saturating_sub(files.values().sum()), u64::MAX)
+            }
+        };
+        StatVfs { f_frsize: 1, f_bavail: bytes, f_files: u64::MAX, f_favail: inodes, ..real }
+    }
+}
+
+/// The lengths of all files below a directory, by inode. Files removed meanwhile are left out.
+fn measure(dir: &Path, files: &mut BTreeMap<u64, u64>) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => measure(&entry.path(), files),
+            Ok(metadata) => drop(files.insert(metadata.ino(), metadata.len())),
+            Err(_) => {}
+        }
+    }
+}
