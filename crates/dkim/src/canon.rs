@@ -28,6 +28,12 @@ impl CountedHash {
     }
 }
 
+/// The name of a header field.
+pub(crate) fn name_of(field: &[u8]) -> &[u8] {
+    let colon = field.iter().position(|octet| *octet == b':').unwrap_or(field.len());
+    field[..colon].trim_ascii_end()
+}
+
 /// The relaxed form of a header field (RFC 6376 section 3.4.2), without a line end.
 pub fn relaxed_field(field: &[u8]) -> Vec<u8> {
     let colon = field.iter().position(|octet| *octet == b':').unwrap_or(field.len());

@@ -3,11 +3,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::canon::relaxed_field;
+use crate::canon::{name_of, relaxed_field};
 use crate::known_keys::KnownKeys;
-use crate::received::{ReceivedSignature, without_signature};
+use crate::received::{FROM_UNSIGNED, ReceivedSignature, without_signature};
 use crate::simple::simple_field;
-use crate::verifier::name_of;
 
 /// The result of a verification (RFC 8601 section 2.7.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,6 +162,3 @@ impl Claim {
         so_far
     }
 }
-
-/// A signature without From must not pass, even if no octet has changed.
-pub(crate) const FROM_UNSIGNED: &str = "it leaves From unsigned";

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::canon::BodyHasher;
+use crate::canon::{BodyHasher, name_of};
 use crate::claim::Claim;
 use crate::draft::HEADER_BYTES_MAX;
 use crate::received::{ReceivedSignature, domain_of};
@@ -135,12 +135,6 @@ impl Verifier {
 /// True for a field of this name, in any case.
 fn is_named(field: &[u8], name: &str) -> bool {
     name_of(field).eq_ignore_ascii_case(name.as_bytes())
-}
-
-/// The text before the colon.
-pub(crate) fn name_of(field: &[u8]) -> &[u8] {
-    let colon = field.iter().position(|octet| *octet == b':').unwrap_or(field.len());
-    field[..colon].trim_ascii_end()
 }
 
 fn value_of(field: &[u8]) -> Cow<'_, str> {
