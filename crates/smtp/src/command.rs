@@ -1,14 +1,15 @@
 //! Commands: one line in, one [`Command`] out (RFC 5321 section 4.1.1 and the extensions this crate speaks).
 
 mod envelope;
+mod error;
 mod hold;
 mod params;
 mod xtext;
 
-use crate::reply::Reply;
 use posthaste_message::address::{AddressDomain, AddressError, DOMAIN_BYTES_MAX, ForwardPath, ReversePath};
 
 pub use envelope::{BodyType, MailFrom, Notify, RcptTo, Ret};
+pub use error::CommandError;
 use hold::parse_secs;
 pub use hold::{Hold, date_time, parse_date_time};
 pub(crate) use params::is_orcpt;
@@ -59,68 +60,6 @@ pub enum Command<'a> {
         /// `None` when the client waits for a challenge; `Some("=")` means empty.
         initial: Option<&'a str>,
     },
-}
-
-/// The reason why a line is not a command. [`CommandError::reply`] is the reply to the client.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CommandError {
-    /// The line is longer than its command allows; it was discarded to its end.
-    #[error("command line is longer than {limit} octets")]
-    CommandTooLong {
-        /// Octets allowed, CRLF included.
-        limit: usize,
-    },
-    /// The answer to an AUTH challenge is too long (RFC 4954 section 4).
-    #[error("authentication exchange line is longer than {limit} octets")]
-    AuthTooLong {
-        /// Octets allowed, CRLF included.
-        limit: usize,
-    },
-    /// The line ends in LF alone.
-    #[error("command line ends in a bare LF")]
-    BareLf,
-    /// The line has a control character, or is not UTF-8.
-    #[error("command line has bad characters")]
-    Characters,
-    /// No such command.
-    #[error("unknown command")]
-    Unknown,
-    /// The command needs an argument, takes none, or has a bad one.
-    #[error("{0}")]
-    Argument(&'static str),
-    /// The BDAT size is invalid. As with any bad line that begins with BDAT, the following octets cannot be told from
-    /// commands: reply, then close.
-    #[error("BDAT size is missing or bad")]
-    BdatSize,
-    /// Bad address in MAIL.
-    #[error("bad sender: {0}")]
-    Sender(AddressError),
-    /// Bad address in RCPT.
-    #[error("bad recipient: {0}")]
-    Recipient(AddressError),
-    /// A parameter that was not announced.
-    #[error("parameter not recognized")]
-    UnknownParameter,
-    /// A known parameter with a bad value, or given twice.
-    #[error("bad value for {0}")]
-    Parameter(&'static str),
-}
-
-impl CommandError {
-    /// The reply for this error.
-    pub fn reply(&self) -> Reply {
-        let (code, enhanced) = match self {
-            Self::CommandTooLong { .. } | Self::BareLf | Self::Characters => (500, "5.5.2"),
-            Self::AuthTooLong { .. } => (500, "5.5.6"),
-            Self::Unknown => (500, "5.5.1"),
-            Self::Argument(_) | Self::BdatSize | Self::Parameter(_) => (501, "5.5.4"),
-            Self::Sender(_) => (501, "5.1.7"),
-            Self::Recipient(_) => (501, "5.1.3"),
-            Self::UnknownParameter => (555, "5.5.4"),
-        };
-        Reply::new(code, enhanced, self.to_string())
-    }
 }
 
 /// Longest line for `line`'s verb, CRLF included, given the base limit of

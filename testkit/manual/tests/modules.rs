@@ -15,7 +15,7 @@ const METHODS_ELSEWHERE: [(&str, &[&str], &str); 2] = [
 ];
 
 /// Crates with circles of modules that are left.
-const WITH_CIRCLES: [&str; 9] = [
+const WITH_CIRCLES: [&str; 8] = [
     "cluster",
     "config",
     "imap",
@@ -23,7 +23,6 @@ const WITH_CIRCLES: [&str; 9] = [
     "mailstore",
     "posthaste",
     "search",
-    "smtp",
     "spool",
 ];
 

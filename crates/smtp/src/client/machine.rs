@@ -1,5 +1,6 @@
 //! The states of a client session.
 
+mod sending;
 mod transaction;
 
 use std::collections::VecDeque;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use transaction::Transaction;
+use transaction::{Expect, Transaction};
 
 use super::{ClientError, Config, Event, Extensions, MessageBody, Outcome, Output, Step};
 use crate::command::{MailFrom, RcptTo};
@@ -45,32 +46,6 @@ pub struct Machine {
     scram: Option<sasl::scram::ScramClient>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Expect {
-    Greeting,
-    Hello,
-    Helo,
-    Tls,
-    /// LOGIN's question for the name.
-    AuthUser,
-    /// LOGIN's question for the password.
-    AuthPassword,
-    /// The server's first message of SCRAM.
-    #[cfg(feature = "scram")]
-    ScramFirst,
-    /// The server's last message of SCRAM.
-    #[cfg(feature = "scram")]
-    ScramLast,
-    Auth,
-    Reset,
-    Mail,
-    Rcpt(usize),
-    Data,
-    /// The verdict on the message; in LMTP one of several.
-    Verdict,
-    Quit,
-}
-
 /// Best first.
 const MECHANISMS: &[&str] = &[
     #[cfg(feature = "scram")]
@@ -95,9 +70,6 @@ fn is_about_mechanism(reply: &Reply) -> bool {
     }
 }
 
-/// Commands sent ahead of their replies: enough to hide the round trip, few enough that the replies fit the sockets'
-/// buffers while nobody reads them.
-const WINDOW_COMMANDS: usize = 100;
 /// The transaction whose verdict is due, and the next.
 const TRANSACTIONS_MAX: usize = 2;
 

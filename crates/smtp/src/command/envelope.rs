@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use posthaste_message::address::{ForwardPath, ReversePath};
+
 use super::hold::{Hold, date_time};
-use crate::address::{ForwardPath, ReversePath};
 
 /// The value of BODY=.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

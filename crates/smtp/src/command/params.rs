@@ -1,7 +1,8 @@
 //! Parameters of MAIL and RCPT, and their values.
 
+use super::error::CommandError;
 use super::xtext::is_xtext;
-use super::{BodyType, CommandError, Notify, Ret};
+use super::{BodyType, Notify, Ret};
 
 pub(super) fn set<T>(slot: &mut Option<T>, name: &'static str, value: Option<T>) -> Result<(), CommandError> {
     match (&slot, value) {

@@ -69,16 +69,18 @@ mod local;
 mod panics;
 mod server;
 mod session;
+mod session_facts;
 mod setup;
 
 pub use body::IncomingBody;
 pub use builder::{Server, ServerBuilder};
 pub use client::{Client, ClientBuilder, ClientTimeouts, ConnectError, SendError};
-pub use handler::{Abort, AbortCause, Aborted, Handler, Session, SmtpSessionEnd, Stage};
+pub use handler::{Abort, AbortCause, Aborted, Handler, Stage};
 pub use local::serve_local;
 pub use posthaste_net::{
     Backlog, ByNetwork, Certificate, ClientCertificate, ConnectionRefusal, GateLimits as ConnectionLimits, IpNet,
     ListenError, NetworkLimits, Peer, Proxies, ProxyError, Rules, TlsFacts, UnixAccess, network,
 };
 pub use server::{BoundServer, RunningServer};
+pub use session_facts::{Session, SmtpSessionEnd};
 pub use setup::{ListenerSettings, ServerSetupError};

@@ -5,17 +5,17 @@
 mod body;
 mod commands;
 mod secure;
+mod state;
 
 use std::io::Write;
 use std::sync::Arc;
 
 use bytes::BytesMut;
 
-use self::body::Body;
-use self::commands::{HOLD_UNTIL_MAX, Sort};
+use self::state::{HOLD_UNTIL_MAX, State, Transaction};
 use super::{Abort, Config, Envelope, Event, Protocol, Waiting};
 use crate::body_error::BodyError;
-use crate::command::{CommandError, MailFrom, RcptTo};
+use crate::command::{MailFrom, RcptTo};
 use crate::reply::Reply;
 use crate::witness::{self, Witness};
 
@@ -44,52 +44,6 @@ pub struct Machine {
     witness: Option<Arc<dyn Witness>>,
     /// The latest date for a hold, in seconds since 1970.
     hold_until_max: i64,
-}
-
-#[derive(Debug)]
-enum State {
-    /// Waits for [`Machine::greet`].
-    Greeting,
-    /// Waits for a command line.
-    Command,
-    /// Waits for the end of an overlong line.
-    LongLine { error: CommandError, sort: Sort },
-    /// The client said hello; [`Event::Hello`] is still to come, after that of a body that it cut off.
-    AskHello,
-    /// Waits for [`Machine::answer`] about HELO, EHLO or LHLO.
-    AnswerHello,
-    /// Waits for [`Machine::answer`] about MAIL.
-    AnswerMail,
-    /// Waits for [`Machine::answer`] about RCPT.
-    AnswerRcpt(Box<RcptTo>),
-    /// Waits for [`Machine::answer`] about DATA.
-    AnswerData,
-    /// Waits for CRLF.CRLF.
-    Data,
-    /// Waits for the rest of a chunk; `refusal` is sent instead of 250 after its end.
-    Chunk { left: u64, size: u64, last: bool, refusal: Option<Box<Reply>> },
-    /// The message is complete; its last event is still to come.
-    Complete,
-    /// Waits for [`Machine::finish`].
-    Outcome,
-    /// Waits for [`Machine::tls_started`].
-    Tls,
-    /// Waits for [`Machine::auth_challenge`] or [`Machine::auth_done`].
-    AuthAnswer,
-    /// Waits for the client's answer to a challenge.
-    AuthResponse,
-    /// The session is over; nothing more is read.
-    Closed,
-}
-
-#[derive(Debug)]
-struct Transaction {
-    envelope: Envelope,
-    /// Recipients in the envelope; [`Event::BodyBegin`] carries them away.
-    recipients: usize,
-    /// True if a RCPT was refused: then DATA without recipients is 554, not 503.
-    refused: bool,
-    body: Option<Body>,
 }
 
 /// Reply octets after which they are written before further commands.

@@ -1,303 +1,89 @@
-//! One message of a client session: commands sent as far ahead as possible, replies, outcome.
+//! One message of a client session: its recipients, and their outcomes by the replies.
 
 use std::collections::{HashSet, VecDeque};
 
-use bytes::Bytes;
-
-use super::{Expect, Machine, WINDOW_COMMANDS};
-use crate::client::stuff::whole_lines;
-use crate::client::{
-    ClientError, EightBit, Extensions, MessageBody, Outcome, RecipientOutcome, Stage, Step, Stuffer, Transfer,
-};
+use crate::client::{EightBit, Extensions, MessageBody, RecipientOutcome, Stage, Stuffer};
 use crate::command::{BodyType, MailFrom, RcptTo, is_orcpt, is_xtext};
 use crate::reply::{Reply, ShortReply};
-use crate::server::Protocol;
+
+/// The command that a reply answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expect {
+    Greeting,
+    Hello,
+    Helo,
+    Tls,
+    /// LOGIN's question for the name.
+    AuthUser,
+    /// LOGIN's question for the password.
+    AuthPassword,
+    /// The server's first message of SCRAM.
+    #[cfg(feature = "scram")]
+    ScramFirst,
+    /// The server's last message of SCRAM.
+    #[cfg(feature = "scram")]
+    ScramLast,
+    Auth,
+    Reset,
+    Mail,
+    Rcpt(usize),
+    Data,
+    /// The verdict on the message; in LMTP one of several.
+    Verdict,
+    Quit,
+}
 
 #[derive(Debug)]
 pub(super) struct Transaction {
-    mail: MailFrom,
-    recipients: Vec<RcptTo>,
-    outcomes: Vec<Option<RecipientOutcome>>,
-    body: MessageBody,
-    chunked: bool,
+    pub(super) mail: MailFrom,
+    pub(super) recipients: Vec<RcptTo>,
+    pub(super) outcomes: Vec<Option<RecipientOutcome>>,
+    pub(super) body: MessageBody,
+    pub(super) chunked: bool,
     /// Its commands without a reply so far.
     pub(super) awaited: usize,
     /// Recipients whose RCPT was sent.
-    asked: usize,
+    pub(super) asked: usize,
     /// Recipients with an accepted RCPT and no verdict yet.
-    accepted: VecDeque<usize>,
-    any_accepted: bool,
-    mail_sent: bool,
+    pub(super) accepted: VecDeque<usize>,
+    pub(super) any_accepted: bool,
+    pub(super) mail_sent: bool,
     /// MAIL was sent before the verdict on the last message.
-    is_ahead: bool,
-    body_commanded: bool,
+    pub(super) is_ahead: bool,
+    pub(super) body_commanded: bool,
     pub(super) stuffer: Option<Stuffer>,
     /// Position of the message's end in the output.
-    end: Option<u64>,
+    pub(super) end: Option<u64>,
 }
 
 impl Transaction {
     /// True if MAIL may follow its end. After BDAT without a recipient it would be refused.
-    fn may_be_followed(&self) -> bool {
+    pub(super) fn may_be_followed(&self) -> bool {
         self.end.is_some() && (!self.chunked || self.any_accepted)
     }
 
-    fn is_decided(&self) -> bool {
+    pub(super) fn is_decided(&self) -> bool {
         self.outcomes.iter().all(Option::is_some)
     }
 
-    fn has_body(&self) -> bool {
+    pub(super) fn has_body(&self) -> bool {
         !matches!(self.body, MessageBody::Absent)
     }
 
-    fn decide_rest(&mut self, reply: &ShortReply, stage: Stage, lost: bool) {
+    pub(super) fn decide_rest(&mut self, reply: &ShortReply, stage: Stage, lost: bool) {
         self.stuffer = None;
         for outcome in &mut self.outcomes {
             outcome.get_or_insert_with(|| RecipientOutcome { reply: reply.clone(), stage, lost });
         }
     }
 
-    fn decide(&mut self, index: usize, reply: ShortReply, stage: Stage) {
+    pub(super) fn decide(&mut self, index: usize, reply: ShortReply, stage: Stage) {
         self.outcomes[index].get_or_insert(RecipientOutcome { reply, stage, lost: false });
     }
-}
 
-impl Machine {
-    pub(super) fn begin(&mut self, mut mail: MailFrom, recipients: Vec<RcptTo>, body: MessageBody) {
-        let chunks = self.extensions.chunking && self.config.transfer != Transfer::Data;
-        let body = match body {
-            MessageBody::Whole(pieces) if chunks => MessageBody::Whole(whole_lines(pieces)),
-            body => body,
-        };
-        if let MessageBody::Whole(pieces) = &body {
-            mail.size = Some(pieces.iter().map(|piece| piece.len() as u64).sum());
-        }
-        let mut transaction = Transaction {
-            outcomes: vec![None; recipients.len()],
-            chunked: chunks && matches!(body, MessageBody::Whole(_)),
-            mail,
-            recipients,
-            body,
-            awaited: 0,
-            asked: 0,
-            accepted: VecDeque::new(),
-            any_accepted: false,
-            mail_sent: false,
-            is_ahead: false,
-            body_commanded: false,
-            stuffer: None,
-            end: None,
-        };
-        transaction.settle(&self.extensions, self.config.eight_bit);
-        self.transactions.push_back(transaction);
-        self.advance();
-    }
-
-    /// A reply to the transaction in front.
-    pub(super) fn transaction_reply(&mut self, expected: Expect, reply: ShortReply) -> Result<(), ClientError> {
-        let transaction = &mut self.transactions[0];
-        if !transaction.is_sensible(expected, &reply, self.out.written()) {
-            self.expected.push_front(expected);
-            return Err(ClientError::Unexpected { step: self.awaits(), reply });
-        }
-        transaction.awaited -= 1;
-        match expected {
-            _ if reply.code() == 421 => {
-                transaction.decide_rest(&reply, stage(expected), false);
-                let step = match expected {
-                    Expect::Reset => Step::Reset,
-                    Expect::Rcpt(_) => Step::Rcpt,
-                    Expect::Data => Step::Data,
-                    Expect::Verdict => Step::Body,
-                    _ => Step::Mail,
-                };
-                self.farewell = Some((step, reply.clone()));
-                self.close(&reply);
-            }
-            Expect::Reset if reply.is_positive() => self.needs_reset = false,
-            // RSET cannot fail (RFC 5321 section 4.1.1.5). If it does, the server is given up, not the message.
-            Expect::Reset => {
-                let refused = Reply::new(451, "4.5.0", "Server refused RSET").into();
-                transaction.decide_rest(&refused, Stage::Mail, true);
-                self.farewell = Some((Step::Reset, reply));
-                self.close(&refused);
-            }
-            Expect::Mail if reply.is_positive() => self.needs_reset = true,
-            Expect::Mail => transaction.decide_rest(&reply, Stage::Mail, false),
-            Expect::Rcpt(index) => transaction.rcpt_reply(index, reply),
-            Expect::Data if reply.code() == 354 => self.begin_data(),
-            Expect::Data => transaction.decide_rest(&reply, Stage::Data, false),
-            Expect::Verdict => self.verdict(reply),
-            other => {
-                unreachable!("{other:?} is no part of a transaction")
-            }
-        }
-        self.advance();
-        Ok(())
-    }
-
-    /// The verdict on the body: one for all in SMTP, one for each accepted recipient in LMTP.
-    fn verdict(&mut self, reply: ShortReply) {
-        let transaction = &mut self.transactions[0];
-        // BDAT without a recipient is refused, which does not end the transaction (RFC 3030 section 2).
-        self.needs_reset &= transaction.chunked && !transaction.any_accepted;
-        match (self.config.protocol, transaction.accepted.pop_front()) {
-            (Protocol::Lmtp, Some(index)) => {
-                transaction.decide(index, reply, Stage::Verdict);
-                if !transaction.accepted.is_empty() {
-                    transaction.awaited += 1;
-                    self.expected.push_front(Expect::Verdict);
-                }
-            }
-            (Protocol::Smtp, Some(index)) => {
-                for index in std::iter::once(index).chain(std::mem::take(&mut transaction.accepted)) {
-                    transaction.decide(index, reply.clone(), Stage::Verdict);
-                }
-            }
-            // No recipient was accepted: all is decided already.
-            (_, None) => {}
-        }
-    }
-
-    /// True if MAIL of a message [sent](Machine::send) now would go out now, after RSET at most. None is in flight, or
-    /// the last one was given to its end.
-    pub fn may_mail(&self) -> bool {
-        self.may_send() && self.transactions.iter().all(Transaction::may_be_followed)
-    }
-
-    /// Sends as much as possible, one transaction after the other.
-    pub(super) fn advance(&mut self) {
-        let mut index = 0;
-        while index < self.transactions.len() && !self.closed && self.advance_one(index) {
-            index += 1;
-        }
-    }
-
-    /// Sends as much as possible of a transaction. True if the next may follow.
-    fn advance_one(&mut self, index: usize) -> bool {
-        loop {
-            let transaction = &mut self.transactions[index];
-            if transaction.end.is_some() {
-                return self.extensions.pipelining && transaction.may_be_followed();
-            }
-            let may_send = self.extensions.pipelining && self.expected.len() < WINDOW_COMMANDS;
-            if transaction.is_decided() || !(may_send || self.expected.is_empty()) {
-                return false;
-            }
-            if !transaction.mail_sent {
-                // The last message ends its transaction, whatever its verdict.
-                if index == 0 && self.needs_reset {
-                    if !self.expected.contains(&Expect::Reset) {
-                        self.transaction_command(index, b"RSET\r\n", Expect::Reset);
-                    }
-                    return false;
-                }
-                transaction.mail_sent = true;
-                transaction.is_ahead = index > 0;
-                let line = mail_line(&transaction.mail, &self.extensions);
-                self.transaction_command(index, line.as_bytes(), Expect::Mail);
-            } else if transaction.asked < transaction.recipients.len() {
-                let recipient = transaction.asked;
-                transaction.asked += 1;
-                if transaction.outcomes[recipient].is_none() {
-                    let line = rcpt_line(&transaction.recipients[recipient], &self.extensions);
-                    self.transaction_command(index, line.as_bytes(), Expect::Rcpt(recipient));
-                }
-            } else if !transaction.body_commanded && transaction.has_body() && self.may_command_body(index) {
-                self.command_body(index);
-            } else {
-                return false;
-            }
-        }
-    }
-
-    fn transaction_command(&mut self, index: usize, line: &[u8], expected: Expect) {
-        self.transactions[index].awaited += 1;
-        self.command(line, expected);
-    }
-
-    /// True if DATA or BDAT may be sent: DATA may be pipelined after the recipients; BDAT carries the body and waits
-    /// for an accepted one.
-    fn may_command_body(&self, index: usize) -> bool {
-        let transaction = &self.transactions[index];
-        !transaction.chunked || transaction.awaited == 0 || self.config.transfer == Transfer::BdatAtOnce
-    }
-
-    fn command_body(&mut self, index: usize) {
-        let transaction = &mut self.transactions[index];
-        transaction.body_commanded = true;
-        if !transaction.chunked {
-            return self.transaction_command(index, b"DATA\r\n", Expect::Data);
-        }
-        let MessageBody::Whole(pieces) = std::mem::replace(&mut transaction.body, MessageBody::Streamed) else {
-            unreachable!("a chunked body is whole")
-        };
-        let size: usize = pieces.iter().map(Bytes::len).sum();
-        self.transaction_command(index, format!("BDAT {size} LAST\r\n").as_bytes(), Expect::Verdict);
-        pieces.into_iter().for_each(|piece| self.out.piece(piece));
-        self.transactions[index].end = Some(self.out.end());
-    }
-
-    /// Handles 354.
-    fn begin_data(&mut self) {
-        let transaction = &mut self.transactions[0];
-        let mut stuffer = Stuffer::default();
-        let pieces = match std::mem::replace(&mut transaction.body, MessageBody::Streamed) {
-            // No recipient was accepted, yet DATA was (RFC 2920 section 3.1): an empty message, whose verdict is
-            // ignored.
-            _ if transaction.accepted.is_empty() => Vec::new(),
-            MessageBody::Whole(pieces) => pieces,
-            MessageBody::Streamed => {
-                transaction.stuffer = Some(stuffer);
-                return;
-            }
-            MessageBody::Absent => unreachable!("no DATA without a body"),
-        };
-        for piece in pieces {
-            stuffer.push(piece, &mut |piece| self.out.piece(piece));
-        }
-        self.end_data(stuffer);
-    }
-
-    pub(super) fn end_data(&mut self, stuffer: Stuffer) {
-        stuffer.finish(&mut |piece| self.out.piece(piece));
-        let transaction = &mut self.transactions[0];
-        transaction.end = Some(self.out.end());
-        transaction.awaited += 1;
-        self.expected.push_back(Expect::Verdict);
-    }
-
-    /// The outcome of the first transaction, once every recipient has one and no reply is outstanding.
-    pub(super) fn take_outcome(&mut self) -> Option<Outcome> {
-        let done = self.transactions.pop_front_if(|front| front.awaited == 0 && front.is_decided())?;
-        self.advance();
-        Some(Outcome { recipients: done.outcomes.into_iter().flatten().collect() })
-    }
-
-    /// Ends the session without further replies: undecided recipients are lost.
-    pub(super) fn close(&mut self, reply: &ShortReply) {
-        let step = self.awaits();
-        for (index, transaction) in self.transactions.iter_mut().enumerate() {
-            let stage = match step {
-                _ if transaction.end.is_some_and(|end| end <= self.out.written()) => Stage::Verdict,
-                _ if index > 0 => Stage::Mail,
-                Step::Rcpt => Stage::Rcpt,
-                Step::Data => Stage::Data,
-                Step::Body => Stage::Body,
-                _ => Stage::Mail,
-            };
-            transaction.decide_rest(reply, stage, true);
-            transaction.awaited = 0;
-        }
-        self.closed = true;
-        self.expected.clear();
-    }
-}
-
-impl Transaction {
     /// True if the reply fits the command. If not, server and client are out of step, and no later reply can be
     /// trusted.
-    fn is_sensible(&self, expected: Expect, reply: &Reply, written: u64) -> bool {
+    pub(super) fn is_sensible(&self, expected: Expect, reply: &Reply, written: u64) -> bool {
         match expected {
             Expect::Data => reply.code() == 354 || reply.code() >= 400,
             // No server can have accepted a message whose end was not sent.
@@ -308,7 +94,7 @@ impl Transaction {
         }
     }
 
-    fn rcpt_reply(&mut self, index: usize, reply: ShortReply) {
+    pub(super) fn rcpt_reply(&mut self, index: usize, reply: ShortReply) {
         if reply.is_positive() {
             // A server that takes recipients for a refused sender is not trusted.
             if !self.has_body() {
@@ -333,7 +119,7 @@ impl Transaction {
 
     /// Refuses parts that the server does not offer, and keeps back addresses that need SMTPUTF8 without it (RFC 6531
     /// section 3.3).
-    fn settle(&mut self, extensions: &Extensions, eight_bit: EightBit) {
+    pub(super) fn settle(&mut self, extensions: &Extensions, eight_bit: EightBit) {
         self.settle_utf8(extensions);
         let size = self.mail.size.unwrap_or(0);
         if let Some(Some(limit)) = extensions.size.filter(|limit| limit.is_some_and(|limit| limit < size)) {
@@ -415,7 +201,7 @@ fn too_many() -> RecipientOutcome {
     RecipientOutcome { reply: reply.into(), stage: Stage::TooMany, lost: false }
 }
 
-fn stage(expected: Expect) -> Stage {
+pub(super) fn stage(expected: Expect) -> Stage {
     match expected {
         Expect::Rcpt(_) => Stage::Rcpt,
         Expect::Data => Stage::Data,
@@ -424,7 +210,7 @@ fn stage(expected: Expect) -> Stage {
     }
 }
 
-fn mail_line(mail: &MailFrom, extensions: &Extensions) -> String {
+pub(super) fn mail_line(mail: &MailFrom, extensions: &Extensions) -> String {
     let mut mail = mail.clone();
     mail.size = mail.size.filter(|_| extensions.size.is_some());
     if !extensions.eight_bit_mime {
@@ -441,7 +227,7 @@ fn mail_line(mail: &MailFrom, extensions: &Extensions) -> String {
     format!("{mail}\r\n")
 }
 
-fn rcpt_line(rcpt: &RcptTo, extensions: &Extensions) -> String {
+pub(super) fn rcpt_line(rcpt: &RcptTo, extensions: &Extensions) -> String {
     let mut line = RcptTo::new(rcpt.forward_path.clone());
     if extensions.dsn {
         line.notify = rcpt.notify;

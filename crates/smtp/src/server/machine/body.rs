@@ -1,25 +1,14 @@
 //! DATA, BDAT and the verdict on a message.
 
 use bytes::{Bytes, BytesMut};
+use posthaste_message::address::ReversePath;
 
-use super::{Machine, State};
+use super::Machine;
+use super::state::{Body, State};
 use crate::command::MailFrom;
 use crate::reply::Reply;
 use crate::scan::Scanner;
 use crate::server::{Abort, Envelope, Event, MessageOutcome, Protocol};
-
-#[derive(Debug)]
-pub(super) struct Body {
-    pub scanner: Scanner,
-    /// True once [`Event::BodyBegin`] was returned.
-    pub begun: bool,
-    /// True once [`Event::BodyAborted`] was returned.
-    pub aborted: bool,
-    /// Its size in octets, as announced with SIZE (RFC 1870).
-    pub announced: Option<u64>,
-    /// The refusal of [`Machine::refuse_rest`].
-    pub refusal: Option<Box<Reply>>,
-}
 
 impl Machine {
     pub(super) fn begin_data(&mut self) -> Option<Event> {
@@ -87,7 +76,7 @@ impl Machine {
         let transaction = self.transaction.as_mut()?;
         let body = transaction.body.as_mut().filter(|body| !body.begun)?;
         body.begun = true;
-        let mail = MailFrom::new(crate::address::ReversePath::Null);
+        let mail = MailFrom::new(ReversePath::Null);
         let empty = Envelope { mail, recipients: Vec::new() };
         Some(Event::BodyBegin(std::mem::replace(&mut transaction.envelope, empty)))
     }

@@ -2,7 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Machine, State, Transaction};
+use super::Machine;
+use super::state::{HOLD_UNTIL_MAX, Sort, State, Transaction};
 use crate::command::{self, Command, CommandError, Hold, MailFrom, RcptTo, date_time};
 use crate::limits::BareNewlines;
 use crate::reply::Reply;
@@ -12,17 +13,6 @@ use crate::server::{Abort, Envelope, Event, Protocol};
 pub(super) struct BadLine {
     error: CommandError,
     sort: Sort,
-}
-
-/// The kind of a line that is not a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sort {
-    /// A command.
-    Command,
-    /// BDAT: octets of a message follow it.
-    Chunk,
-    /// Part of another protocol.
-    Foreign,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,8 +26,6 @@ pub(super) enum Hello {
 const NOT_AFTER_HELO: &str = "Parameters need EHLO";
 const NEEDS_TLS: &str = "Must issue a STARTTLS command first";
 const DSN_NOT_OFFERED: &str = "DSN parameters are not offered";
-/// Latest date that is kept: the last of 32 bits.
-pub(super) const HOLD_UNTIL_MAX: i64 = u32::MAX as i64;
 /// RFC 9422 section 4: at most six digits.
 const RCPT_MAX_MAX: usize = 999_999;
 

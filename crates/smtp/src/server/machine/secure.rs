@@ -2,7 +2,8 @@
 
 use bytes::BytesMut;
 
-use super::{Machine, State};
+use super::Machine;
+use super::state::State;
 use crate::reply::Reply;
 use crate::server::{AuthStep, Event};
 
