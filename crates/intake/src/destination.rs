@@ -1,6 +1,5 @@
 //! Destinations of mail, and their view of a message.
 
-use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,6 +10,7 @@ use posthaste_spool::{Entry, FrontFields};
 use posthaste_watch::StuckWorker;
 
 use crate::body::BodyFacts;
+use crate::error::NotTaken;
 
 /// A destination: mailboxes, a queue, a log. It has streams of the spool, and each message that concerns it has entries
 /// for them.
@@ -113,36 +113,6 @@ pub struct Reserved {
     pub units: u64,
     /// Kept until the batch is published, refused for good, or cancelled.
     pub pins: Vec<Arc<dyn Held>>,
-}
-
-/// The reason why a destination refuses a message, for now or for good.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotTaken {
-    /// The kind of reason.
-    pub cause: NotTakenCause,
-    /// The reply's code (RFC 5321 section 4.2); by it a sender knows whether to try again.
-    pub code: u16,
-    /// Its enhanced code (RFC 3463).
-    pub status: &'static str,
-    /// Its text.
-    pub text: Cow<'static, str>,
-    /// The mailbox, server or limit concerned, if it is a single one. For the operator.
-    pub about: Option<Arc<str>>,
-    /// The reason, for the operator.
-    pub why: String,
-}
-
-/// The kind of reason for a refusal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotTakenCause {
-    /// Too much mail waits for its place.
-    PlaceFull,
-    /// Too much mail waits in a queue.
-    QueueFull,
-    /// The destination is not open.
-    NotOpen,
-    /// The place cannot exist.
-    Unusable,
 }
 
 /// The envelope of a message, and other data for its destinations.

@@ -1,10 +1,10 @@
 //! Errors of acceptance.
 
+use std::borrow::Cow;
 use std::io;
+use std::sync::Arc;
 
 use posthaste_spool::AppendError;
-
-use crate::destination::NotTaken;
 
 /// Why a message is not accepted, for all recipients. The variant decides the reply to the sender; the payload
 /// explains.
@@ -37,6 +37,36 @@ pub enum IntakeError {
     /// The intake was closed.
     #[error("no more mail is accepted")]
     Closed,
+}
+
+/// The reason why a destination refuses a message, for now or for good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotTaken {
+    /// The kind of reason.
+    pub cause: NotTakenCause,
+    /// The reply's code (RFC 5321 section 4.2); by it a sender knows whether to try again.
+    pub code: u16,
+    /// Its enhanced code (RFC 3463).
+    pub status: &'static str,
+    /// Its text.
+    pub text: Cow<'static, str>,
+    /// The mailbox, server or limit concerned, if it is a single one. For the operator.
+    pub about: Option<Arc<str>>,
+    /// The reason, for the operator.
+    pub why: String,
+}
+
+/// The kind of reason for a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotTakenCause {
+    /// Too much mail waits for its place.
+    PlaceFull,
+    /// Too much mail waits in a queue.
+    QueueFull,
+    /// The destination is not open.
+    NotOpen,
+    /// The place cannot exist.
+    Unusable,
 }
 
 impl IntakeError {

@@ -1,5 +1,6 @@
 //! Acceptance of a message: limits, room, one batch, the commit.
 
+use std::io;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
@@ -119,14 +120,6 @@ impl Intake {
         self.0.accepted.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn now(&self) -> Instant {
-        (self.0.clock)()
-    }
-
-    pub(crate) fn is_full_of_bodies(&self) -> &AtomicBool {
-        &self.0.is_full_of_bodies
-    }
-
     /// Makes a message durable for all of its destinations, or for none.
     ///
     /// Once this returns `Ok`, no power cut can lose the message. Dropping the future does not cancel an appended
@@ -230,7 +223,7 @@ impl Intake {
     where
         D: Deref<Target: Destination> + Sync,
     {
-        let mut wait = RoomWait::begin(self, &self.0.is_full);
+        let mut wait = self.begin_wait(&self.0.is_full);
         let mut has_looked = false;
         loop {
             let (outcome, ticket) = self.append(destinations, &mut pending).await?;
@@ -360,6 +353,37 @@ impl Intake {
     /// Like [`upload_when_room`](Self::upload_when_room).
     pub async fn wait_for_room(&self, bytes: u64) -> Result<(), IntakeError> {
         self.when_room(move |spool| spool.check_room(bytes)).await
+    }
+
+    fn begin_wait<'a>(&'a self, is_full: &'a AtomicBool) -> RoomWait<'a> {
+        RoomWait::begin(&*self.0.clock, self.0.config.room_patience, is_full)
+    }
+
+    /// Retries a blocking attempt for a large body, until there is room for it or
+    /// [`room_patience`](Config::room_patience) ends.
+    ///
+    /// # Errors
+    /// [`IntakeError::Full`] without room, else the attempt's error.
+    async fn when_room<T: Send + 'static>(
+        &self,
+        attempt: impl Fn(&dyn Spool) -> io::Result<T> + Clone + Send + 'static,
+    ) -> Result<T, IntakeError> {
+        let mut wait = self.begin_wait(&self.0.is_full_of_bodies);
+        loop {
+            let attempt = attempt.clone();
+            let spool = self.spool().clone();
+            match blocking(move || attempt(&*spool)).await {
+                Err(IntakeError::Full(error)) => {
+                    if !wait.goes_on().await {
+                        return Err(IntakeError::Full(error));
+                    }
+                }
+                ended => {
+                    wait.found();
+                    return ended;
+                }
+            }
+        }
     }
 
     /// Accepts nothing more: messages that wait for memory, and later ones, get [`IntakeError::Closed`].

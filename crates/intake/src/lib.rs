@@ -27,9 +27,9 @@ pub use body::{BodyFacts, BodyWriter, FinishedBody, GatheredBody, LargeBody};
 pub use budget::{Budget, BudgetShare, memory_units};
 pub use destination::{
     Arrival, ArrivalFacts, Destination, DestinationFigures, Guard, Held, Left, Mail, MailPlace, MailRecipient,
-    NotTaken, NotTakenCause, NotifyWhen, Reserved, Reserving, ReturnedPart, SuccessHere, Trouble,
+    NotifyWhen, Reserved, Reserving, ReturnedPart, SuccessHere, Trouble,
 };
-pub use error::IntakeError;
+pub use error::{IntakeError, NotTaken, NotTakenCause};
 pub use gather::{Gathered, Incoming, NotGathered, PieceFilter, STORE_PATIENCE};
 pub use intake::{Clock, Config, Intake, Receipt};
 pub use memory::{LARGE_BODY_BYTES, MemoryBudget, Reservation, default_memory_bytes};
