@@ -8,7 +8,6 @@ use posthaste_units::values::Table;
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Listener, ListenerTls};
 use crate::reload::{NeedsRestart, Reload, all_of};
 use crate::urls::{NO_LOGIN, has_login};
 
@@ -67,7 +66,7 @@ impl Reload for Acme {
 const LOCAL: [&str; 6] = ["local", "localhost", "test", "invalid", "internal", "onion"];
 
 /// Why no authority signs for a name.
-fn unsigned(name: &str) -> Option<&'static str> {
+pub(super) fn unsigned(name: &str) -> Option<&'static str> {
     let last = name.rsplit('.').next().unwrap_or(name);
     match () {
         () if name.parse::<IpAddr>().is_ok() || last.bytes().all(|octet| octet.is_ascii_digit()) => {
@@ -80,62 +79,35 @@ fn unsigned(name: &str) -> Option<&'static str> {
     }
 }
 
-impl Config {
-    /// Host names that need an ACME certificate, in lower case and unique, the host's own first. Empty if `[acme]` is
-    /// not enabled.
-    pub fn acme_names(&self) -> Vec<String> {
-        if !self.acme.enabled {
-            return Vec::new();
-        }
-        let of_domains = self.domains.iter().flat_map(|domain| {
-            ["mta-sts", "autoconfig"].map(|service| format!("{service}.{}", domain.name)).into_iter()
-        });
-        // The domains of a configuration that names none are of this machine alone.
-        let of_domains = of_domains.filter(|name| unsigned(name).is_none());
-        let mut names: Vec<String> = Vec::new();
-        for name in [self.host_name.clone()].into_iter().chain(of_domains).chain(self.acme.names.iter().cloned()) {
-            let name = name.to_ascii_lowercase();
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        names
-    }
-
-    /// Directory of certificates, the account and failures.
-    pub fn acme_dir(&self) -> PathBuf {
-        self.storage.data.join("acme")
-    }
-
-    /// Validates the settings of ACME.
-    pub(super) fn check_acme(&self) -> Result<(), Problem> {
-        let acme = &self.acme;
+impl Acme {
+    /// Validates the section, for a server of this name.
+    pub(super) fn check(&self, host_name: &str) -> Result<(), Problem> {
         let problem = |key: &'static str, message: &str| Err(Problem::new([Acme::NAME.into(), key.into()], message));
-        if has_login(&acme.directory) {
+        if has_login(&self.directory) {
             return Err(Problem::new([Acme::NAME.into()], format!("directory: {NO_LOGIN}")));
         }
-        if !acme.directory.starts_with("https://") {
+        if !self.directory.starts_with("https://") {
             return problem("directory", "a URL that begins with https://");
         }
-        if acme.contact.as_ref().is_some_and(|it| !it.contains('@') || it.contains([' ', ':', '?', ','])) {
+        if self.contact.as_ref().is_some_and(|it| !it.contains('@') || it.contains([' ', ':', '?', ','])) {
             return problem("contact", "an e-mail address, such as \"postmaster@example.org\"");
         }
-        if acme.dns_program.as_ref().is_some_and(|program| !program.is_absolute()) {
+        if self.dns_program.as_ref().is_some_and(|program| !program.is_absolute()) {
             return problem("dns_program", "an absolute path");
         }
-        for (index, name) in acme.names.iter().enumerate() {
+        for (index, name) in self.names.iter().enumerate() {
             if let Some(why) = unsigned(name) {
                 return Err(Problem::new([Acme::NAME.into(), "names".into(), index.into()], why));
             }
         }
-        match unsigned(&self.host_name).filter(|_| acme.enabled) {
-            Some(why) => problem("enabled", &format!("host_name = `{}`: {why}", self.host_name)),
+        match unsigned(host_name).filter(|_| self.enabled) {
+            Some(why) => problem("enabled", &format!("host_name = `{host_name}`: {why}")),
             None => Ok(()),
         }
     }
 }
 
-/// The file of a name's key and certificate in the [directory](Config::acme_dir).
+/// The file of a name's key and certificate in the [directory](crate::Config::acme_dir).
 pub fn acme_file(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.pem"))
 }
@@ -145,30 +117,13 @@ pub fn acme_next_key_file(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.next-key"))
 }
 
-impl Listener {
-    /// True if it serves everybody without TLS: it answers without secrets, such as ACME challenges.
-    pub fn is_public(&self) -> bool {
-        self.is_http() && self.tls_mode() == ListenerTls::Off && self.has_port(80) && !self.is_near()
-    }
-
-    /// True if it is at this port of an address.
-    pub fn has_port(&self, port: u16) -> bool {
-        let of_address = self.socket.address.as_deref().and_then(|address| address.rsplit_once(':'));
-        of_address.is_some_and(|(_, own)| own.parse() == Ok(port))
-    }
-
-    /// True if only this machine can connect.
-    pub(super) fn is_near(&self) -> bool {
-        self.socket.address.as_deref().is_none_or(super::check::is_loopback)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
     use crate::tests::error_of;
+    use crate::{Config, ListenerTls};
 
     #[test]
     fn names_are_those_of_the_host_its_domains_and_more() {

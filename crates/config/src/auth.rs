@@ -1,4 +1,4 @@
-//! `[auth]`, and the keys of a `[[listener]]` and a `[[network]]` about logins.
+//! `[auth]`: logins.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use posthaste_units::values::Table;
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::{Config, Listener, ListenerProtocol, ListenerTls, Network, Rates};
+use super::values::Rates;
 use crate::reload::{NeedsRestart, Reload, all_of};
 
 /// Logins.
@@ -73,62 +73,5 @@ impl Auth {
             by_login.insert(name, rates.clone());
         }
         Ok(by_login)
-    }
-}
-
-impl Listener {
-    /// The login mode of clients here, or of clients of `network`. A network's own mode counts only at listeners with
-    /// logins.
-    pub fn auth_mode(&self, network: Option<&Network>) -> ListenerAuth {
-        match self.auth {
-            None | Some(ListenerAuth::Off) => ListenerAuth::Off,
-            Some(own) => network.and_then(|network| network.auth).unwrap_or(own),
-        }
-    }
-
-    /// True if only programs of this machine can connect.
-    pub fn is_local(&self) -> bool {
-        self.socket.address.as_deref().is_none_or(super::check::is_loopback) && !self.socket.proxy_protocol
-    }
-
-    /// True if a password could be read on the way here (RFC 4954 section 4).
-    pub fn auth_needs_tls(&self) -> bool {
-        !self.is_local() || self.tls_mode() == ListenerTls::Required
-    }
-
-    /// Validates the settings of logins.
-    pub(super) fn check_auth(&self, auth: &Auth) -> Result<(), Problem> {
-        let message = match self.auth {
-            None | Some(ListenerAuth::Off) => return Ok(()),
-            // Those have words of their own about it.
-            _ if self.protocol.of_mail().is_none() => return Ok(()),
-            _ if self.protocol == ListenerProtocol::Lmtp => "not with LMTP",
-            _ if self.auth_needs_tls() && self.tls_mode() == ListenerTls::Off => {
-                "passwords would cross the network in the clear: set `tls`"
-            }
-            _ if auth.file().is_none() => "nobody could log in: set `file` below [auth]",
-            _ => return Ok(()),
-        };
-        Err(Problem::new(["auth".into()], message))
-    }
-}
-
-impl Network {
-    /// Validates the section of a network.
-    pub(super) fn check_auth(&self, listeners: &[Listener]) -> Result<(), Problem> {
-        let is_idle = listeners.iter().all(|listener| listener.auth_mode(None) == ListenerAuth::Off);
-        match self.auth {
-            Some(ListenerAuth::Offered | ListenerAuth::Required) if is_idle => {
-                Err(Problem::new(["auth".into()], "no listener has `auth`, where this would count"))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Config {
-    /// True if clients can log in anywhere.
-    pub fn has_logins(&self) -> bool {
-        self.listeners.iter().any(|listener| listener.auth_mode(None) != ListenerAuth::Off)
     }
 }

@@ -3,13 +3,17 @@
 use std::collections::HashSet;
 use std::net::{Ipv6Addr, SocketAddr};
 
-use posthaste_directory::Directory;
+use posthaste_directory::{Directory, Place, Route, Users};
 use posthaste_message::address::is_domain;
 use posthaste_smtp::driver::IpNet;
+use posthaste_smtp::section::PolicyOverrides;
 use posthaste_units::is_name;
 use posthaste_units::words::Problem;
 
-use super::{Config, LimitOverrides, Listener, Network, OwnerRules, PolicyOverrides};
+use super::config::{Config, MAILDIR};
+use super::limits::LimitOverrides;
+use super::listeners::{Listener, Network};
+use super::owners::OwnerRules;
 
 /// Finds the first problem of a completed configuration. Without one it returns the directory, which the check of
 /// domains needs.
@@ -26,7 +30,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.limits.check()?;
     config.policy.check()?;
     config.tls.check()?;
-    config.check_acme()?;
+    config.acme.check(&config.host_name)?;
     config.mailstore.check()?;
     config.imap.check()?;
     config.http.check()?;
@@ -62,11 +66,11 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     }
     super::trust::check(config)?;
     config.log.check()?;
-    let directory = Directory::new(&config.domains, crate::MAILDIR)?;
+    let directory = Directory::new(&config.domains, MAILDIR)?;
     config.auth.rates_by_login(&directory)?;
     config.quota.by_maildir(&directory)?;
     check_owners(config)?;
-    super::cluster::check(config, &directory)?;
+    check_cluster(config, &directory)?;
     Ok(directory)
 }
 
@@ -111,6 +115,49 @@ fn check_owners(config: &Config) -> Result<(), Problem> {
     })
 }
 
+/// Checks `[cluster]`. All mail must be for other hosts: mailboxes on one machine would be lost with it.
+fn check_cluster(config: &Config, directory: &Directory) -> Result<(), Problem> {
+    let Some(cluster) = &config.cluster else { return Ok(()) };
+    cluster.check()?;
+    if config.site_connections() == 0 {
+        let message = format!("{} shards share it: allow that many at least", cluster.shards.len());
+        return Err(Problem::new(["relay".into(), "connections_per_site".into()], message));
+    }
+    for (index, domain) in config.domains.iter().enumerate() {
+        let problem = |key: &'static str, message: String| {
+            Err(Problem::new(["domain".into(), index.into(), key.into()], message))
+        };
+        let name = &domain.name;
+        if domain.users == Users::Any {
+            let message = format!(
+                "with [cluster] no mail stays on this machine, and `users = \"any\"` of {name} has mailboxes here: route the domain to its hosts"
+            );
+            return problem("name", message);
+        }
+        if let Some(transport) = domain.transports().next() {
+            let message = format!(
+                "with [cluster] mail goes to other hosts alone, and {name} has mail for `{}`",
+                transport.text()
+            );
+            return problem("name", message);
+        }
+        let users = match &domain.users {
+            Users::Listed(users) => users.iter().map(String::as_str).collect(),
+            Users::Any => Vec::new(),
+        };
+        for user in users.into_iter().chain(["postmaster"]) {
+            let Route::Local(mailboxes) = directory.resolve(user, Some(name)) else { continue };
+            if mailboxes.iter().any(|mailbox| mailbox.place != Place::Remote) {
+                let message = format!(
+                    "with [cluster] no mail stays on this machine, and {user}@{name} has a mailbox here: make it an alias of an address at another host"
+                );
+                return problem("name", message);
+            }
+        }
+    }
+    Ok(())
+}
+
 fn check_listener(listener: &Listener, before: &[Listener]) -> Result<(), Problem> {
     let socket = &listener.socket;
     socket.check()?;
@@ -138,13 +185,6 @@ fn check_relay(listener: &Listener) -> Result<(), Problem> {
     }
     let message = "everybody could send mail anywhere through this listener (an open relay): set `allow` to the networks of your own clients, such as allow = \"10.0.0.0/8\"";
     Err(Problem::new(["relay".into()], message))
-}
-
-/// True if only this machine can connect there. Of names only `localhost` counts: any other may change.
-pub(super) fn is_loopback(address: &str) -> bool {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    host.eq_ignore_ascii_case("localhost")
-        || address.parse().is_ok_and(|address: SocketAddr| address.ip().to_canonical().is_loopback())
 }
 
 /// Checks the syntax of a listen address. A name is looked up when the server starts.

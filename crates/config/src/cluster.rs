@@ -4,12 +4,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use posthaste_directory::{Directory, Place, Route};
 use posthaste_units::values::{self, Table};
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Deserializer, Serialize};
-
-use super::{Config, Users};
 
 /// A node of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,7 +110,7 @@ impl Cluster {
         self.shards.iter().find(|shard| shard.home == self.node)
     }
 
-    fn check(&self) -> Result<(), Problem> {
+    pub(super) fn check(&self) -> Result<(), Problem> {
         let problem = |key: &'static str, message: String| Err(Problem::new([Self::NAME.into(), key.into()], message));
         if !is_node(&self.node) {
             return problem("node", NODE.to_owned());
@@ -209,62 +206,6 @@ impl ClusterShard {
     }
 }
 
-impl Config {
-    /// Number of relays among which limits of outgoing mail are divided: one for each shard of all nodes.
-    pub fn limit_shares(&self) -> u32 {
-        let shards = self.cluster.as_ref().map_or(1, |cluster| cluster.shards.len());
-        u32::try_from(shards).expect("there are fewer than 32,768 shards").max(1)
-    }
-
-    /// Concurrent connections of a relay to the same set of mail hosts.
-    pub fn site_connections(&self) -> usize {
-        self.relay.connections_per_site / self.limit_shares() as usize
-    }
-}
-
-/// Checks the section. All mail must be for other hosts: mailboxes on one machine would be lost with it.
-pub(super) fn check(config: &Config, directory: &Directory) -> Result<(), Problem> {
-    let Some(cluster) = &config.cluster else { return Ok(()) };
-    cluster.check()?;
-    if config.site_connections() == 0 {
-        let message = format!("{} shards share it: allow that many at least", cluster.shards.len());
-        return Err(Problem::new(["relay".into(), "connections_per_site".into()], message));
-    }
-    for (index, domain) in config.domains.iter().enumerate() {
-        let problem = |key: &'static str, message: String| {
-            Err(Problem::new(["domain".into(), index.into(), key.into()], message))
-        };
-        let name = &domain.name;
-        if domain.users == Users::Any {
-            let message = format!(
-                "with [cluster] no mail stays on this machine, and `users = \"any\"` of {name} has mailboxes here: route the domain to its hosts"
-            );
-            return problem("name", message);
-        }
-        if let Some(transport) = domain.transports().next() {
-            let message = format!(
-                "with [cluster] mail goes to other hosts alone, and {name} has mail for `{}`",
-                transport.text()
-            );
-            return problem("name", message);
-        }
-        let users = match &domain.users {
-            Users::Listed(users) => users.iter().map(String::as_str).collect(),
-            Users::Any => Vec::new(),
-        };
-        for user in users.into_iter().chain(["postmaster"]) {
-            let Route::Local(mailboxes) = directory.resolve(user, Some(name)) else { continue };
-            if mailboxes.iter().any(|mailbox| mailbox.place != Place::Remote) {
-                let message = format!(
-                    "with [cluster] no mail stays on this machine, and {user}@{name} has a mailbox here: make it an alias of an address at another host"
-                );
-                return problem("name", message);
-            }
-        }
-    }
-    Ok(())
-}
-
 fn is_node(name: &str) -> bool {
     let is_right = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     (1..=64).contains(&name.len()) && name.bytes().all(is_right)
@@ -289,6 +230,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::Config;
 
     const SHARD: &str = "[[cluster.shard]]\nnumber = 1\nhome = \"n1\"\nstandbys = [\"n2\"]\n";
     const DOMAIN: &str = "[[domain]]\nname = \"a.example\"\naliases = { postmaster = \"ops@other.example\" }\n";

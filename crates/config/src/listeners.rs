@@ -1,5 +1,7 @@
 //! The `[[listener]]` and `[[network]]` tables: sockets, and their overrides of `[limits]` and `[policy]`.
 
+use std::net::SocketAddr;
+
 use posthaste_net::section::{Networks, Socket};
 use posthaste_smtp::Protocol;
 use posthaste_smtp::driver::{IpNet, UnixAccess};
@@ -10,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::auth::ListenerAuth;
 use super::limits::LimitOverrides;
-use super::tls::{ListenerTls, PemFiles};
+use super::tls::{CertificateFiles, ListenerTls, PemFiles, Tls};
 use super::values::Table;
 use crate::identity;
 use crate::reload::{NeedsRestart, Reload, all_of};
@@ -231,6 +233,153 @@ impl Listener {
         }
         Ok(access)
     }
+
+    /// True if HTTP is spoken here.
+    pub fn is_http(&self) -> bool {
+        self.protocol == ListenerProtocol::Http
+    }
+
+    /// True for IMAP and POP3.
+    pub fn is_for_reading(&self) -> bool {
+        self.protocol.is_of_readers()
+    }
+
+    /// True if it serves everybody without TLS: it answers without secrets, such as ACME challenges.
+    pub fn is_public(&self) -> bool {
+        self.is_http() && self.tls_mode() == ListenerTls::Off && self.has_port(80) && !self.is_near()
+    }
+
+    /// True if it is at this port of an address.
+    pub fn has_port(&self, port: u16) -> bool {
+        let of_address = self.socket.address.as_deref().and_then(|address| address.rsplit_once(':'));
+        of_address.is_some_and(|(_, own)| own.parse() == Ok(port))
+    }
+
+    /// True if only this machine can connect.
+    pub(super) fn is_near(&self) -> bool {
+        self.socket.address.as_deref().is_none_or(is_loopback)
+    }
+
+    /// The login mode of clients here, or of clients of `network`. A network's own mode counts only at listeners with
+    /// logins.
+    pub fn auth_mode(&self, network: Option<&Network>) -> ListenerAuth {
+        match self.auth {
+            None | Some(ListenerAuth::Off) => ListenerAuth::Off,
+            Some(own) => network.and_then(|network| network.auth).unwrap_or(own),
+        }
+    }
+
+    /// True if only programs of this machine can connect.
+    pub fn is_local(&self) -> bool {
+        self.socket.address.as_deref().is_none_or(is_loopback) && !self.socket.proxy_protocol
+    }
+
+    /// True if a password could be read on the way here (RFC 4954 section 4).
+    pub fn auth_needs_tls(&self) -> bool {
+        !self.is_local() || self.tls_mode() == ListenerTls::Required
+    }
+
+    /// TLS at this listener.
+    pub fn tls_mode(&self) -> ListenerTls {
+        self.tls.unwrap_or_default()
+    }
+
+    /// Its certificate files, in order. Empty without TLS.
+    pub fn certificate_files(&self) -> Vec<CertificateFiles> {
+        let Some(certificates) = self.certificate.as_ref().filter(|_| self.tls_mode() != ListenerTls::Off) else {
+            return Vec::new();
+        };
+        let keys = self.key.as_ref().filter(|keys| !keys.0.is_empty()).unwrap_or(certificates);
+        let each = certificates.0.iter().zip(&keys.0);
+        each.map(|(chain, key)| CertificateFiles { chain: chain.clone(), key: key.clone() }).collect()
+    }
+
+    /// Fills in the values of `[tls]`. `has_acme`: certificates come from an authority.
+    pub fn complete_tls(&mut self, default: &Tls, has_acme: bool) {
+        let names_none = self.certificate.is_none() && self.key.is_none();
+        let socket = &self.socket;
+        let has_certificate = !names_none || default.is_set() || has_acme;
+        let is_http = self.protocol == ListenerProtocol::Http;
+        let mode =
+            *self.tls.get_or_insert(match &socket.address {
+                // Browsers have no certificate for a loopback address, and a web server in front has its own.
+                Some(address) if is_http && is_loopback(address) => ListenerTls::Off,
+                // For the challenges of an authority.
+                Some(address) if is_http && has_acme && address.ends_with(":80") => ListenerTls::Off,
+                // A proxy may have done it already.
+                Some(address) if has_certificate && !socket.proxy_protocol => {
+                    if is_http || self.is_at_tls_port(address) { ListenerTls::Implicit } else { ListenerTls::StartTls }
+                }
+                _ => ListenerTls::Off,
+            });
+        if names_none && mode != ListenerTls::Off && default.is_set() {
+            self.certificate = Some(default.certificate.clone());
+            self.key = Some(default.key.clone()).filter(|keys| !keys.0.is_empty());
+        }
+    }
+
+    fn is_at_tls_port(&self, address: &str) -> bool {
+        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        port.is_some_and(|port: u16| self.protocol.implicit_tls_port() == Some(port))
+    }
+
+    /// True if TLS begins with the first octet.
+    fn is_implicit(&self) -> bool {
+        self.tls_mode() == ListenerTls::Implicit
+    }
+}
+
+/// Listeners keep their order, as sessions and sockets refer to them by number. Sockets are neither opened nor closed.
+impl Reload for Vec<Listener> {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        let (mut merged, mut restart, mut left) =
+            (Vec::with_capacity(self.len()), Vec::new(), new.iter().collect::<Vec<_>>());
+        for old in self {
+            let is_same =
+                |new: &&Listener| (&new.socket.address, &new.socket.unix) == (&old.socket.address, &old.socket.unix);
+            let Some(found) = left.iter().position(is_same) else {
+                restart.push(NeedsRestart::new(format!("listener {old} (removed)")));
+                merged.push(old.clone());
+                continue;
+            };
+            let (listener, changed) = old.reloaded(left.remove(found));
+            restart.extend(changed);
+            merged.push(listener);
+        }
+        restart.extend(left.iter().map(|new| NeedsRestart::new(format!("listener {new} (added)"))));
+        (merged, restart)
+    }
+}
+
+/// Settings of `new` that can change on an open socket, and settings of its protocol.
+impl Reload for Listener {
+    fn reloaded(&self, new: &Self) -> (Self, Vec<NeedsRestart>) {
+        // IMAP and POP3 say at the start whether they offer TLS, and whether passwords need it.
+        let is_read = self.is_for_reading() && new.is_for_reading();
+        let has_other_tls = new.is_implicit() != self.is_implicit() || is_read && new.tls_mode() != self.tls_mode();
+        let has_other_proxy = is_read && new.socket.proxy_protocol != self.socket.proxy_protocol;
+        let changed = [
+            ("protocol", new.protocol != self.protocol),
+            ("mode", new.socket.mode != self.socket.mode),
+            ("group", new.socket.group != self.socket.group),
+            ("tls", has_other_tls),
+            ("proxy_protocol", has_other_proxy),
+        ];
+        let changed = changed.into_iter().filter(|(_, changed)| *changed);
+        let restart = changed.map(|(key, _)| NeedsRestart::new(format!("{key} of listener {self}"))).collect();
+        let Socket { mode, group, proxy_protocol, .. } = self.socket.clone();
+        let mut socket = Socket { mode, group, ..new.socket.clone() };
+        if has_other_proxy {
+            let proxies = self.socket.proxies.clone();
+            socket = Socket { proxy_protocol, proxies, ..socket };
+        }
+        let mut listener = Self { socket, protocol: self.protocol, ..new.clone() };
+        if has_other_tls {
+            let Self { tls, certificate, key, .. } = self.clone();
+            listener = Self { tls, certificate, key, ..listener };
+        }
+        (listener, restart)
+    }
 }
 
 impl Network {
@@ -238,4 +387,25 @@ impl Network {
     pub fn each(&self) -> impl Iterator<Item = (IpNet, &Self)> {
         self.cidr.0.iter().map(move |network| (*network, self))
     }
+}
+
+/// The listeners of a configuration without any.
+pub(super) fn default_listeners() -> [Listener; 4] {
+    let listener = |address: &str, protocol| {
+        let socket = Socket { address: Some(address.to_owned()), ..Socket::default() };
+        Listener { socket, protocol, ..Listener::default() }
+    };
+    [
+        listener("127.0.0.1:2525", ListenerProtocol::Smtp),
+        listener("127.0.0.1:8025", ListenerProtocol::Http),
+        listener("127.0.0.1:1143", ListenerProtocol::Imap),
+        listener("127.0.0.1:1110", ListenerProtocol::Pop3),
+    ]
+}
+
+/// True if only this machine can connect there. Of names only `localhost` counts: any other may change.
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.eq_ignore_ascii_case("localhost")
+        || address.parse().is_ok_and(|address: SocketAddr| address.ip().to_canonical().is_loopback())
 }

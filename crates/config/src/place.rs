@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::DEFAULT_FILE;
-
+/// Name of the configuration file in the working directory.
+pub const DEFAULT_FILE: &str = "posthaste.toml";
 /// The configuration of the server of this machine.
 pub const SYSTEM_FILE: &str = "/etc/posthaste/posthaste.toml";
 /// The environment variable that names a configuration.

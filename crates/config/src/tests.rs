@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use super::*;
 
 pub(super) fn error_of(text: &str) -> String {

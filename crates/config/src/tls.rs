@@ -1,4 +1,4 @@
-//! `[tls]`, and the keys of a `[[listener]]` about TLS.
+//! `[tls]`, and the values of the keys of a `[[listener]]` about TLS.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,6 @@ use posthaste_units::values::{Table, one_or_list};
 use posthaste_units::words::Problem;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Listener, ListenerProtocol};
 use crate::reload::{NeedsRestart, Reload, all_of};
 
 /// Certificates of listeners without their own.
@@ -77,7 +76,8 @@ impl Reload for Tls {
 }
 
 impl Tls {
-    fn is_set(&self) -> bool {
+    /// True if it names a certificate.
+    pub(super) fn is_set(&self) -> bool {
         !self.certificate.0.is_empty()
     }
 
@@ -88,7 +88,7 @@ impl Tls {
 }
 
 /// Checks that each certificate has one key.
-fn check_keys(certificates: &PemFiles, keys: &PemFiles) -> Result<(), Problem> {
+pub(super) fn check_keys(certificates: &PemFiles, keys: &PemFiles) -> Result<(), Problem> {
     let message = match (certificates.0.len(), keys.0.len()) {
         (_, 0) => return Ok(()),
         (0, _) => "a key alone is for nothing: set `certificate` too".to_owned(),
@@ -96,61 +96,4 @@ fn check_keys(certificates: &PemFiles, keys: &PemFiles) -> Result<(), Problem> {
         (all, _) => format!("`certificate` names {all}, so name as many keys, or none if those files have them"),
     };
     Err(Problem::new(["key".into()], message))
-}
-
-impl Listener {
-    /// TLS at this listener.
-    pub fn tls_mode(&self) -> ListenerTls {
-        self.tls.unwrap_or_default()
-    }
-
-    /// Its certificate files, in order. Empty without TLS.
-    pub fn certificate_files(&self) -> Vec<CertificateFiles> {
-        let Some(certificates) = self.certificate.as_ref().filter(|_| self.tls_mode() != ListenerTls::Off) else {
-            return Vec::new();
-        };
-        let keys = self.key.as_ref().filter(|keys| !keys.0.is_empty()).unwrap_or(certificates);
-        let each = certificates.0.iter().zip(&keys.0);
-        each.map(|(chain, key)| CertificateFiles { chain: chain.clone(), key: key.clone() }).collect()
-    }
-
-    /// Fills in the values of `[tls]`. `has_acme`: certificates come from an authority.
-    pub fn complete_tls(&mut self, default: &Tls, has_acme: bool) {
-        let names_none = self.certificate.is_none() && self.key.is_none();
-        let socket = &self.socket;
-        let has_certificate = !names_none || default.is_set() || has_acme;
-        let is_http = self.protocol == ListenerProtocol::Http;
-        let mode =
-            *self.tls.get_or_insert(match &socket.address {
-                // Browsers have no certificate for a loopback address, and a web server in front has its own.
-                Some(address) if is_http && super::check::is_loopback(address) => ListenerTls::Off,
-                // For the challenges of an authority.
-                Some(address) if is_http && has_acme && address.ends_with(":80") => ListenerTls::Off,
-                // A proxy may have done it already.
-                Some(address) if has_certificate && !socket.proxy_protocol => {
-                    if is_http || self.is_at_tls_port(address) { ListenerTls::Implicit } else { ListenerTls::StartTls }
-                }
-                _ => ListenerTls::Off,
-            });
-        if names_none && mode != ListenerTls::Off && default.is_set() {
-            self.certificate = Some(default.certificate.clone());
-            self.key = Some(default.key.clone()).filter(|keys| !keys.0.is_empty());
-        }
-    }
-
-    fn is_at_tls_port(&self, address: &str) -> bool {
-        let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        port.is_some_and(|port: u16| self.protocol.implicit_tls_port() == Some(port))
-    }
-
-    /// Validates the settings of TLS, without their files.
-    pub(super) fn check_tls(&self) -> Result<(), Problem> {
-        let none = PemFiles::default();
-        check_keys(self.certificate.as_ref().unwrap_or(&none), self.key.as_ref().unwrap_or(&none))?;
-        match self.tls_mode() {
-            ListenerTls::Off => Ok(()),
-            _ if self.socket.unix.is_some() => Err(Problem::new(["tls".into()], "only for `address`")),
-            _ => Ok(()),
-        }
-    }
 }

@@ -1,9 +1,10 @@
 //! Networks whose clients may send mail anywhere without a login.
 
+use posthaste_net::section::Networks;
 use posthaste_net::{IpNet, is_much_of_the_internet};
 use posthaste_units::words::{Key, Problem};
 
-use super::{Config, Networks};
+use super::config::Config;
 
 /// Refuses an open relay. All trusted networks are checked together, as spam needs only one: clients that may relay,
 /// and proxies, which can claim any address.

@@ -1,9 +1,11 @@
 //! Translates messages of the TOML reader into terms of the file.
 
+use posthaste_directory::{AddressPattern, Domain};
 use serde_json::Value;
 
+use super::config::Config;
+use super::listeners::{Listener, Network};
 use super::values::Table;
-use super::{AddressPattern, Config, Domain, Listener, Network};
 
 /// The message of an error, for the author of the file.
 pub(super) fn plain(message: &str) -> String {

@@ -15,9 +15,8 @@ const METHODS_ELSEWHERE: [(&str, &[&str], &str); 2] = [
 ];
 
 /// Crates with circles of modules that are left.
-const WITH_CIRCLES: [&str; 7] = [
+const WITH_CIRCLES: [&str; 6] = [
     "cluster",
-    "config",
     "imap",
     "mailstore",
     "posthaste",

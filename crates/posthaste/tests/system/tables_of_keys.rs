@@ -21,7 +21,7 @@ const fn table(under: &'static str, defaults: &'static str, structs: &'static [(
 
 /// The tables; that of `Config` has only the keys before its first section.
 const TABLES: [Table; 38] = [
-    table("## Top level", "", &[("config/src/lib.rs", "Config")]),
+    table("## Top level", "", &[("config/src/config.rs", "Config")]),
     table("## `[storage]`", "/storage", &[("delivery/src/local/section.rs", "Storage")]),
     table("## `[[listener]]`", "", &[("net/src/section.rs", "Socket"), ("config/src/listeners.rs", "Listener")]),
     table("## `[tls]`", "/tls", &[("config/src/tls.rs", "Tls")]),
