@@ -10,6 +10,9 @@ use crate::settings::SettingsError;
 use crate::state::StateError;
 use crate::tags::TagError;
 
+/// The result of reading an index.
+pub(crate) type Result<T> = std::result::Result<T, IndexError>;
+
 /// Why an index could not be opened or brought up to date.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -18,7 +18,7 @@ use crate::flag_tags::is_flag_tag;
 use crate::query::{Query, SavedQueries, parse_with};
 use crate::state::Snapshot;
 use crate::tags::{TagStore, check_tag};
-use crate::text::{HEADERS_MAX, HeaderNames, check_header_name};
+use posthaste_text::{HEADERS_MAX, HeaderNames, check_header_name};
 
 /// The file's name.
 pub const SETTINGS_FILE: &str = "config.toml";

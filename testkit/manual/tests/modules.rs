@@ -15,12 +15,11 @@ const METHODS_ELSEWHERE: [(&str, &[&str], &str); 2] = [
 ];
 
 /// Crates with circles of modules that are left.
-const WITH_CIRCLES: [&str; 6] = [
+const WITH_CIRCLES: [&str; 5] = [
     "cluster",
     "imap",
     "mailstore",
     "posthaste",
-    "search",
     "spool",
 ];
 

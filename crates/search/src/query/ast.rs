@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ops::{Bound, Range};
 
-use crate::text::{Priority, fold};
+use posthaste_text::{Priority, fold};
 
 /// Byte offsets in the query's text.
 pub type Span = Range<usize>;

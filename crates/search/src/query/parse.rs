@@ -14,7 +14,7 @@ use super::values::{
     Value, flag_leaf, folder_pattern, header_value, is_relative, mime_leaf, path_query, pattern, plain, priority_leaf,
     size_range, tag_query, text_leaf, thread_number,
 };
-use crate::text::check_header_name;
+use posthaste_text::check_header_name;
 
 /// Maximum depth of parentheses.
 const DEPTH_MAX: u32 = 100;

@@ -6,7 +6,7 @@ use super::ast::{Flag, HeaderValue, Leaf, Pattern, Query, Span, TextField};
 use super::error::ParseError;
 use super::fields;
 use crate::state::bits;
-use crate::text::{Priority, fold, tokens};
+use posthaste_text::{Priority, fold, tokens};
 
 /// Maximum bytes of a compiled regular expression.
 const REGEX_BYTES_MAX: usize = 1 << 20;

@@ -5,10 +5,13 @@ use tantivy::schema::Field;
 
 use super::dictionary::{Dictionary, Found, for_each_term};
 use super::matcher::Matcher;
-use super::newest::Scope;
 use super::phrase::{add_phrase, add_with_ending};
-use super::{Bitmap, Result, Searcher, Segment};
-use crate::text::{Needle, NeedlePiece, OTHER_HEADERS, SearchedField, is_trace};
+use super::scope::Scope;
+use super::searcher::Searcher;
+use super::segment::Segment;
+use crate::bitmap::Bitmap;
+use crate::error::Result;
+use posthaste_text::{Needle, NeedlePiece, OTHER_HEADERS, SearchedField, is_trace};
 
 /// Result of a substring search.
 #[derive(Debug)]
@@ -20,7 +23,7 @@ pub struct Containing {
 }
 
 impl Searcher {
-    /// Finds messages with a text in one of their fields, as [`MailText`](crate::text::MailText) decides it for one
+    /// Finds messages with a text in one of their fields, as [`MailText`](posthaste_text::MailText) decides it for one
     /// message. `None` if the field is not indexed.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ const FOUND_MAX: usize = 20_000;
 const DENSE_SHARE: usize = 8;
 /// Matches before the density is judged.
 const DENSE_MIN: usize = 1024;
-/// Longest path followed. No word is longer (see [`TOKEN_BYTES_MAX`](crate::text::TOKEN_BYTES_MAX)), but a damaged tree
+/// Longest path followed. No word is longer (see [`TOKEN_BYTES_MAX`](posthaste_text::TOKEN_BYTES_MAX)), but a damaged tree
 /// may be.
 const WAY_BYTES_MAX: usize = 255;
 /// Number of remembered pairs: a power of two.

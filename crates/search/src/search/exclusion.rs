@@ -1,6 +1,8 @@
 //! Exclusion of messages by tag, as with notmuch's `search.exclude_tags`.
 
-use super::{Bitmap, Result, Searcher};
+use super::searcher::Searcher;
+use crate::bitmap::Bitmap;
+use crate::error::Result;
 use crate::query::{Leaf, Pattern, Query};
 
 /// Messages that a search leaves out.

@@ -6,7 +6,8 @@ use std::path::Path;
 use posthaste_maildir::tree::key_of_name;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Result, Searcher};
+use super::searcher::Searcher;
+use crate::error::Result;
 use crate::state::{Column, bits};
 
 /// Numbers of messages in one folder, by the keys of their files.

@@ -6,8 +6,7 @@ use std::sync::Once;
 
 use tantivy::TantivyError;
 
-use super::Result;
-use crate::error::text_error;
+use crate::error::{Result, text_error};
 use crate::state::Snapshot;
 use crate::text_index::{TextIndex, check_files};
 
@@ -73,9 +72,9 @@ mod tests {
 
     use super::*;
     use crate::query::parse;
-    use crate::text::{Needle, SearchedField};
     use crate::update::kills::{World, tag, update};
     use crate::{AddressFields, IndexError, Searcher, Sort};
+    use posthaste_text::{Needle, SearchedField};
 
     const QUERIES: [&str; 9] = [
         "*",

@@ -4,10 +4,11 @@ use std::ops::RangeBounds;
 
 use tantivy::schema::Field;
 
-use super::newest::Scope;
 use super::regex::fitting_values;
-use super::{Bitmap, Result, Searcher};
-use crate::error::IndexError;
+use super::scope::Scope;
+use super::searcher::Searcher;
+use crate::bitmap::Bitmap;
+use crate::error::{IndexError, Result};
 use crate::query::HeaderValue;
 
 impl Searcher {

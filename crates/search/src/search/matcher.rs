@@ -7,7 +7,7 @@ use regex_automata::util::primitives::StateID;
 use regex_automata::util::{start, syntax};
 use regex_automata::{Anchored, Input, MatchKind};
 
-use crate::text::fold;
+use posthaste_text::fold;
 
 /// Limit in bytes on the tables, and on memory while they are made. Larger expressions use the ordinary matcher, which
 /// starts more slowly on each text.

@@ -5,11 +5,14 @@ use std::path::PathBuf;
 
 use tantivy::schema::document::{DeserializeError, DocumentDeserialize, DocumentDeserializer};
 
-use super::{Bitmap, Result, Searcher, Segment};
+use super::searcher::Searcher;
+use super::segment::Segment;
+use crate::bitmap::Bitmap;
+use crate::error::Result;
 use crate::state::{Column, bits};
 use crate::tags::id_of;
-use crate::text::split_addresses;
 use crate::text_index::Head;
+use posthaste_text::split_addresses;
 
 /// Reading a column costs about as much as reading this share of its values one by one.
 pub(super) const ROWS_IN_COLUMN: usize = 100;

@@ -4,10 +4,12 @@ use std::cmp::{Ordering, Reverse};
 use std::sync::OnceLock;
 
 use super::messages::ROWS_IN_COLUMN;
-use super::{Bitmap, Result, Searcher};
+use super::searcher::Searcher;
+use crate::bitmap::Bitmap;
+use crate::error::Result;
 use crate::state::{Column, bits};
-use crate::text::fold;
 use crate::text_index::Head;
+use posthaste_text::fold;
 
 /// Sort key of hits. Ties are broken by message number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,7 +39,7 @@ impl Searcher {
                 let heads = self.heads(&numbers)?;
                 let text = |head: &Head| match sort {
                     Sort::From => fold(&head.from),
-                    _ => fold(&crate::text::base_subject(&head.subject).text),
+                    _ => fold(&posthaste_text::base_subject(&head.subject).text),
                 };
                 let keys = heads.iter().map(text).zip(numbers);
                 Ok(numbers_of(page_of(keys, reverse, offset, limit)))

@@ -12,8 +12,9 @@ use tantivy::schema::{Field, IndexRecordOption};
 use tantivy::{DocSet as _, InvertedIndexReader, TERMINATED};
 
 use super::dictionary::for_each_term;
-use super::newest::Scope;
-use super::{Bitmap, Segment};
+use super::scope::Scope;
+use super::segment::Segment;
+use crate::bitmap::Bitmap;
 
 /// Adds the messages in which these words follow each other, as far as the scope asks.
 pub(super) fn add_phrase(

@@ -1,6 +1,10 @@
 //! A search as it is decided before it runs: which messages, in which order, which part of them.
 
-use super::{Bitmap, Exclusion, Result, Searcher, Sort};
+use super::exclusion::Exclusion;
+use super::order::Sort;
+use super::searcher::Searcher;
+use crate::bitmap::Bitmap;
+use crate::error::Result;
 use crate::query::Query;
 
 /// A decided search, but for its query. It can run on any index; the run takes the cheapest way to the wanted part.

@@ -15,8 +15,11 @@ use tantivy::schema::Field;
 use super::dictionary::for_each_term;
 use super::dictionary::{Dictionary, Found};
 use super::matcher::Matcher;
-use super::newest::Scope;
-use super::{Bitmap, Result, Searcher, Segment};
+use super::scope::Scope;
+use super::searcher::Searcher;
+use super::segment::Segment;
+use crate::bitmap::Bitmap;
+use crate::error::Result;
 use crate::parallel::on_threads;
 use crate::query::{Pattern, TextField};
 

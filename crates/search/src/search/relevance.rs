@@ -4,9 +4,11 @@
 //! (logarithm) times the weight of the field. Term frequency is ignored, since mail quotes itself. Ties go to the newer
 //! message.
 
-use super::newest::Scope;
 use super::order::page_of;
-use super::{Bitmap, Result, Searcher};
+use super::scope::Scope;
+use super::searcher::Searcher;
+use crate::bitmap::Bitmap;
+use crate::error::Result;
 use crate::query::{Leaf, Query, TextField};
 use crate::state::Column;
 

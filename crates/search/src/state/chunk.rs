@@ -55,19 +55,19 @@ pub mod bits {
     pub const NEW: u64 = 1 << 52;
     /// The file is gone; the number is never reused.
     pub const GONE: u64 = 1 << 53;
-    /// See [`Traits`](crate::text::Traits).
+    /// See [`Traits`](posthaste_text::Traits).
     pub const ATTACHMENT: u64 = 1 << 54;
-    /// See [`Traits`](crate::text::Traits).
+    /// See [`Traits`](posthaste_text::Traits).
     pub const SIGNED: u64 = 1 << 55;
-    /// See [`Traits`](crate::text::Traits).
+    /// See [`Traits`](posthaste_text::Traits).
     pub const ENCRYPTED: u64 = 1 << 56;
-    /// See [`Traits`](crate::text::Traits).
+    /// See [`Traits`](posthaste_text::Traits).
     pub const LIST: u64 = 1 << 57;
-    /// See [`Traits`](crate::text::Traits).
+    /// See [`Traits`](posthaste_text::Traits).
     pub const CALENDAR: u64 = 1 << 58;
-    /// [`Priority::Low`](crate::text::Priority::Low).
+    /// [`Priority::Low`](posthaste_text::Priority::Low).
     pub const PRIORITY_LOW: u64 = 1 << 59;
-    /// [`Priority::High`](crate::text::Priority::High).
+    /// [`Priority::High`](posthaste_text::Priority::High).
     pub const PRIORITY_HIGH: u64 = 1 << 60;
     /// The subject marks a reply or forward.
     pub const REPLY: u64 = 1 << 61;

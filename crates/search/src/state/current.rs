@@ -7,13 +7,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::StateError;
+use super::error::{FORMAT, StateError};
 
 /// Names the newest commit.
 pub(super) const CURRENT: &str = "current";
-/// Format version. It also grows when the same mail yields other texts than before, so that the next run rebuilds the
-/// index. 3 came with the MIME reader of `posthaste_message`.
-pub(super) const FORMAT: u32 = 3;
 /// Default directory of the text index; a rebuild uses another.
 const TEXT_DIR: &str = "text";
 

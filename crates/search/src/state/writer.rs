@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::StateError;
 use super::chunk::{self, CHUNK_MESSAGES, Record};
-use super::current::{CURRENT, Current, FORMAT, read_current_of_any_format};
+use super::current::{CURRENT, Current, read_current_of_any_format};
 use super::directory::{ChunkPlace, IndexDirectory};
+use super::error::FORMAT;
 use super::snapshot::Snapshot;
 use crate::disk;
 

@@ -7,7 +7,10 @@ use std::path::Path;
 use redb::backends::InMemoryBackend;
 use redb::{Builder, StorageBackend as _};
 
-use super::{AllTags, Dump, FILE, TagStore, kept, restore};
+use super::all::AllTags;
+use super::dump::{Dump, restore};
+use super::kept;
+use super::store::{FILE, TagStore};
 use crate::query::SavedQueries;
 
 /// Reads the tag store in the index's directory and its dump, without changes. Returns the damaged files, each with its

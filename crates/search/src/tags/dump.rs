@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{AllTags, TagError, Tags, check_query_name, check_tag};
+use super::all::{AllTags, Tags};
+use super::error::{TagError, check_query_name, check_tag};
 use crate::query::SavedQueries;
 
 pub(super) const HEADER: &str = "#notmuch-dump batch-tag:3 config,tags\n";
@@ -140,7 +141,7 @@ fn hex_decode(text: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::tags::TagStore;
-    use crate::tags::tests::tags;
+    use crate::tags::store::tests::tags;
 
     #[test]
     fn a_dump_restores_to_the_same() {

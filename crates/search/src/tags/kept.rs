@@ -10,9 +10,10 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use super::dump::{HEADER, query_line, tags_line};
-use super::{AllTags, SavedQueries, dump};
+use super::all::AllTags;
+use super::dump::{HEADER, dump, query_line, tags_line};
 use crate::disk;
+use crate::query::SavedQueries;
 
 const FILE: &str = "tags.dump";
 const WHOLE: &str = "# whole at bytes: ";

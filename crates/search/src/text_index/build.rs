@@ -4,18 +4,13 @@ use tantivy::TantivyDocument;
 use tantivy::directory::TerminatingWrite;
 use tantivy::fastfield::FastFieldsWriter;
 use tantivy::fieldnorm::FieldNormsSerializer;
-use tantivy::index::{Segment, SegmentComponent, SegmentId};
+use tantivy::index::{Segment, SegmentComponent};
 use tantivy::store::StoreWriter;
 
+use super::head::Head;
+use super::index::{FinishedSegment, TextIndex};
 use super::inverted::Inverted;
-use super::{Head, TextIndex};
-use crate::text::{Extracted, OTHER_HEADERS};
-
-/// A segment on disk that is not yet part of the index.
-pub(crate) struct FinishedSegment {
-    pub(super) id: SegmentId,
-    pub(super) messages: u32,
-}
+use posthaste_text::{Extracted, OTHER_HEADERS};
 
 /// Builds segments on one thread.
 pub(crate) struct SegmentBuilder<'a> {
@@ -168,8 +163,8 @@ mod tests {
 
     use super::*;
     use crate::bitmap::Bitmap;
-    use crate::text::HeaderNames;
-    use crate::text::Tokens;
+    use posthaste_text::HeaderNames;
+    use posthaste_text::Tokens;
 
     #[derive(Clone, Default)]
     struct Words(Token);
@@ -263,7 +258,7 @@ mod tests {
         let headers = HeaderNames::of(vec!["X-Score"]);
         let mut engine = TextIndex::open_or_create(theirs.path(), &headers).unwrap();
         let manager = TokenizerManager::default();
-        manager.register(super::super::TOKENIZER, Words::default());
+        manager.register(super::super::index::TOKENIZER, Words::default());
         engine.index.set_tokenizers(manager);
         let mut writer: IndexWriter = engine.index.writer_with_num_threads(1, 50_000_000).unwrap();
         let fields = engine.fields;

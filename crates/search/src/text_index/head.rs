@@ -1,6 +1,6 @@
 //! The stored fields of a message in the text index.
 
-use crate::text::Extracted;
+use posthaste_text::Extracted;
 
 /// Stored fields of a message, to show it and to match regular expressions and addresses.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use tantivy::schema::{Field, IndexRecordOption, Schema};
 use tantivy::tokenizer::MAX_TOKEN_LEN;
 
 use super::pool::{NOWHERE, Pool};
-use crate::text::{Octets, Tokens, random_key};
+use posthaste_text::{Octets, Tokens, random_key};
 
 /// Initial size of the table.
 const TABLE_MIN: usize = 1 << 12;

@@ -16,7 +16,7 @@ use std::alloc::{Layout, handle_alloc_error};
 
 use memmap2::MmapMut;
 
-use crate::text::{Octets, eight_at};
+use posthaste_text::{Octets, eight_at};
 
 const PAGE_BITS: u32 = 18;
 const PAGE_BYTES: usize = 1 << PAGE_BITS;

@@ -1,18 +1,24 @@
 //! One update: applies the changes that were found, and commits them.
 
+use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use super::diff::{Candidate, Changes};
+use super::diff::{Candidate, Changes, Touched};
+use super::indexer::Indexer;
 use super::read::{Done, Missing, Moved, NANOS, read};
-use super::{Indexer, Progress, ROUND_MESSAGES, Report, UpdateOptions, bits};
+use super::report::{Progress, Report, UpdateOptions};
+use super::{diff, keywords, trees};
 use crate::bitmap::Bitmap;
 use crate::error::IndexError;
-use crate::state::Record;
+use crate::state::{Record, bits};
 use crate::stop::Stop;
 use crate::tags::TagStore;
 use crate::text_index::FinishedSegment;
 
-pub(super) struct Run<'a> {
+/// Messages read between two commits of a first index.
+pub const ROUND_MESSAGES: usize = 131_072;
+
+struct Run<'a> {
     pub indexer: &'a mut Indexer,
     pub report: Report,
     options: &'a UpdateOptions,
@@ -134,6 +140,47 @@ impl<'a> Run<'a> {
 }
 
 impl Indexer {
+    /// Looks at the trees of earlier updates and at `roots`, and applies the changes.
+    ///
+    /// # Errors
+    /// [`IndexError`]. Rounds that were committed before the error stay.
+    pub fn update(
+        &mut self,
+        roots: &[PathBuf],
+        options: &UpdateOptions,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<Report, IndexError> {
+        let started = Instant::now();
+        let looked_at = SystemTime::now();
+        progress(Progress::Looking);
+        let trees = self.walk(roots, options)?;
+        let mut run = Run::new(self, options, progress);
+        run.report.without_maildirs = trees::without_maildirs(run.indexer.roots(), &trees);
+        let changes = diff::compare(&mut run.indexer.state, &trees, options, looked_at, &mut run.report);
+        keywords::read_changed(&mut run.indexer.state.directory, looked_at, &mut run.report);
+        run.apply(changes)?;
+        run.finish(started)
+    }
+
+    /// Updates the index for these names. `None` if that takes a whole [`update`](Self::update): a folder is unknown.
+    ///
+    /// # Errors
+    /// [`IndexError`].
+    pub fn update_touched(
+        &mut self,
+        touched: &Touched,
+        options: &UpdateOptions,
+        progress: &(dyn Fn(Progress) + Sync),
+    ) -> Result<Option<Report>, IndexError> {
+        let started = Instant::now();
+        let mut run = Run::new(self, options, progress);
+        let Some(changes) = diff::compare_touched(&run.indexer.state, touched, &mut run.report) else {
+            return Ok(None);
+        };
+        run.apply(changes)?;
+        run.finish(started).map(Some)
+    }
+
     /// Updates a known message that was moved, or whose file was rewritten with the same content.
     fn take_over(&mut self, Moved { number, candidate, facts }: Moved) {
         let record = self.state.change(number);

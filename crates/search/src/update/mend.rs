@@ -1,9 +1,9 @@
 //! Repairs the index on open after a crash between the commits of its two halves.
 
-use super::{Indexer, bits};
+use super::indexer::Indexer;
 use crate::bitmap::Bitmap;
 use crate::error::IndexError;
-use crate::state::Record;
+use crate::state::{Record, bits};
 
 impl Indexer {
     /// The text index commits first. So after a crash it may hold texts without a record, and lack texts whose removal

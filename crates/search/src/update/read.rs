@@ -17,9 +17,9 @@ use crate::parallel::on_threads;
 use crate::state::{NO_PARENT, Record, StateWriter, bits};
 use crate::stop::Stop;
 use crate::tags::id_of;
-use crate::text::HeaderNames;
-use crate::text::{Extracted, Priority, extract_with, id_hash, subject_hash};
 use crate::text_index::{FinishedSegment, SegmentBuilder, TextIndex};
+use posthaste_text::HeaderNames;
+use posthaste_text::{Extracted, Priority, extract_with, id_hash, subject_hash};
 
 /// Newest references kept of one message: enough to place it in its thread.
 const REFERENCES_MAX: usize = 64;

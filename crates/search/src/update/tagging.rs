@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::Indexer;
+use super::indexer::{Indexer, PENDING};
 use crate::disk;
 use crate::error::IndexError;
 use crate::flag_tags::{FileTags, RestoredTags, Tagged};
@@ -10,10 +10,7 @@ use crate::query::SavedQueries;
 use crate::settings::SearchSettings;
 use crate::state::{Record, StateError, bits};
 use crate::tags::{self, AllTags, Dump, Restore, TagError, TagStore, Tags, check_query_name};
-use crate::text::id_hash;
-
-/// Marker file that exists while tags are being changed: the side store may lack changes from the tag store.
-pub(crate) const PENDING: &str = "tags.pending";
+use posthaste_text::id_hash;
 
 impl Indexer {
     /// Changes the tags of messages: adds `add`, then removes `remove`. Where tags are flags, returns the changes of

@@ -3,18 +3,9 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::Indexer;
+use super::indexer::{Indexer, Unthreaded};
 use crate::state::{Record, bits};
 use crate::threads::{Item, SubjectRule, thread};
-
-/// Changes since the last threading.
-#[derive(Debug, Default)]
-pub(super) struct Unthreaded {
-    /// Messages that came, or whose date changed.
-    pub numbers: Vec<u32>,
-    /// Former records of messages that went.
-    pub gone: Vec<Record>,
-}
 
 impl Indexer {
     /// Brings threads up to date. Writes only what changed.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use posthaste_maildir::tree::{MailTree, TreeError, TreeOptions, walk};
 
-use super::{Indexer, UpdateOptions};
+use super::indexer::Indexer;
+use super::report::UpdateOptions;
 use crate::error::IndexError;
 
 impl Indexer {
