@@ -121,7 +121,6 @@ pub fn acme_next_key_file(dir: &Path, name: &str) -> PathBuf {
 mod tests {
     use std::path::Path;
 
-    use super::*;
     use crate::tests::error_of;
     use crate::{Config, ListenerTls};
 

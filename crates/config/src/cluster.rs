@@ -229,7 +229,6 @@ const SHARDS: u16 = 1 << 15;
 mod tests {
     use std::path::Path;
 
-    use super::*;
     use crate::Config;
 
     const SHARD: &str = "[[cluster.shard]]\nnumber = 1\nhome = \"n1\"\nstandbys = [\"n2\"]\n";

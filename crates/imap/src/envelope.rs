@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use posthaste_message::mime::{Header, RawAddress, RawAddresses, unfold};
 
-use crate::structure::Answer;
+use crate::answer::Answer;
 
 /// Names of text fields, then of address fields.
 const FIELDS: [&str; 10] =

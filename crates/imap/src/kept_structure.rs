@@ -3,8 +3,9 @@
 use bytes::BufMut;
 use posthaste_message::mime::Message;
 
+use crate::answer::Answer;
 use crate::part_tree::PartTree;
-use crate::structure::{self, Answer};
+use crate::structure;
 
 /// The structure of a message of `len` octets.
 #[derive(Debug, Clone, PartialEq, Eq)]

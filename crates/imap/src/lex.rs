@@ -220,6 +220,11 @@ pub(crate) fn is_astring_char(octet: u8) -> bool {
     is_atom_char(octet) || octet == b']'
 }
 
+/// A word that may be the name of a field, as a client gave it.
+pub(crate) fn is_plain(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().all(|&octet| is_astring_char(octet))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

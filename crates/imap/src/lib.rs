@@ -26,6 +26,7 @@
 #![warn(missing_docs)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod answer;
 mod command;
 mod date;
 #[cfg(feature = "tokio")]

@@ -2,6 +2,9 @@
 
 use std::ops::RangeInclusive;
 
+use crate::command::ImapCommandError;
+use crate::lex::Cursor;
+
 /// One end of a range: a number from 1, or `*`, the largest in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeqNo {
@@ -141,6 +144,25 @@ impl NumberSet {
     /// The largest number.
     pub fn last(&self) -> Option<u32> {
         self.0.last().map(|range| *range.end())
+    }
+}
+
+/// `sequence-set`; its numbers are bounded by the command's length.
+pub(crate) fn sequence_set(cursor: &mut Cursor<'_>) -> Result<SequenceSet, ImapCommandError> {
+    if cursor.take(b'$') {
+        return Ok(SequenceSet(vec![(SeqNo::Saved, SeqNo::Saved)]));
+    }
+    let end = |cursor: &mut Cursor<'_>| {
+        if cursor.take(b'*') { Ok(SeqNo::Largest) } else { cursor.nonzero().map(SeqNo::Number) }
+    };
+    let mut ranges = Vec::new();
+    loop {
+        let first = end(cursor)?;
+        let last = if cursor.take(b':') { end(cursor)? } else { first };
+        ranges.push((first, last));
+        if !cursor.take(b',') {
+            return Ok(SequenceSet(ranges));
+        }
     }
 }
 

@@ -15,9 +15,8 @@ const METHODS_ELSEWHERE: [(&str, &[&str], &str); 2] = [
 ];
 
 /// Crates with circles of modules that are left.
-const WITH_CIRCLES: [&str; 5] = [
+const WITH_CIRCLES: [&str; 4] = [
     "cluster",
-    "imap",
     "mailstore",
     "posthaste",
     "spool",

@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::ImapCommandError;
-use super::parse::{Result, is_plain};
-use crate::lex::Cursor;
+use super::error::{ImapCommandError, Result};
+use crate::lex::{Cursor, is_plain};
 
 /// One data item of FETCH.
 #[derive(Debug, Clone, PartialEq, Eq)]

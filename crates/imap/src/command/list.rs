@@ -1,7 +1,6 @@
 //! LIST with its options (RFC 5258, 5819, 6154), and the items of STATUS.
 
-use super::ImapCommandError;
-use super::parse::Result;
+use super::error::{ImapCommandError, Result};
 use crate::lex::Cursor;
 
 /// LIST in any of its forms.

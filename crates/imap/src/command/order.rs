@@ -1,7 +1,6 @@
 //! Arguments of SORT and THREAD (RFC 5256, RFC 5957).
 
-use super::ImapCommandError;
-use super::parse::Result;
+use super::error::{ImapCommandError, Result};
 use super::search::{SearchKey, charset, search_keys};
 use crate::lex::Cursor;
 

@@ -1,15 +1,15 @@
 //! The grammar of commands.
 
+use super::error::{ImapCommandError, Result};
 use super::fetch::fetch_items;
+use super::flag::MailFlag;
 use super::list::{list, status_items};
 use super::order::{sort, thread};
 use super::search::search;
-use super::{FlagChange, ImapCommand, ImapCommandError, MailFlag, Resync, TaggedCommand};
+use super::tagged::{FlagChange, ImapCommand, Resync, TaggedCommand};
 use crate::date::date_time;
-use crate::lex::{Cursor, is_astring_char};
-use crate::set::{SeqNo, SequenceSet};
-
-pub(super) type Result<T> = std::result::Result<T, ImapCommandError>;
+use crate::lex::Cursor;
+use crate::set::{SequenceSet, sequence_set};
 
 /// Parses a complete command: lines and literals, without the last line end. `None` without a tag for the answer.
 ///
@@ -225,25 +225,6 @@ fn modifier(cursor: &mut Cursor<'_>, name: &str) -> Result<u64> {
     Ok(modseq)
 }
 
-/// `sequence-set`; its numbers are bounded by the command's length.
-pub(super) fn sequence_set(cursor: &mut Cursor<'_>) -> Result<SequenceSet> {
-    if cursor.take(b'$') {
-        return Ok(SequenceSet(vec![(SeqNo::Saved, SeqNo::Saved)]));
-    }
-    let end = |cursor: &mut Cursor<'_>| {
-        if cursor.take(b'*') { Ok(SeqNo::Largest) } else { cursor.nonzero().map(SeqNo::Number) }
-    };
-    let mut ranges = Vec::new();
-    loop {
-        let first = end(cursor)?;
-        let last = if cursor.take(b':') { end(cursor)? } else { first };
-        ranges.push((first, last));
-        if !cursor.take(b',') {
-            return Ok(SequenceSet(ranges));
-        }
-    }
-}
-
 fn id(cursor: &mut Cursor<'_>) -> Result<ImapCommand> {
     if cursor.take_word("NIL") {
         return Ok(ImapCommand::Id(Vec::new()));
@@ -406,9 +387,4 @@ fn message_options(cursor: &mut Cursor<'_>) -> Result<MessageOptions> {
     cursor.take(b'~');
     cursor.end()?;
     Ok(MessageOptions { flags, date })
-}
-
-/// A word that may be the name of a field, as a client gave it.
-pub(super) fn is_plain(text: &[u8]) -> bool {
-    !text.is_empty() && text.iter().all(|&octet| is_astring_char(octet))
 }

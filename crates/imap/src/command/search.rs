@@ -1,10 +1,10 @@
 //! Arguments of SEARCH (RFC 3501 section 6.4.4, RFC 4731).
 
-use super::parse::{Result, sequence_set};
-use super::{ImapCommandError, MailFlag};
+use super::error::{ImapCommandError, Result};
+use super::flag::MailFlag;
 use crate::date::{Day, date};
 use crate::lex::Cursor;
-use crate::set::SequenceSet;
+use crate::set::{SequenceSet, sequence_set};
 
 /// SEARCH with its options.
 #[derive(Debug, Clone, PartialEq, Eq)]

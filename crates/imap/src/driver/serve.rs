@@ -15,7 +15,8 @@ use tokio::time::timeout;
 use super::connection::Line;
 use super::logins::LoginSession;
 use super::messages::Messages;
-use super::{Authenticator, ImapService, ImapSettings, changes, mail};
+use super::service::{Authenticator, ImapService, ImapSettings};
+use super::{changes, mail};
 use crate::session::{ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, MailRefusal, SelectedMailbox};
 
 /// State of the login.

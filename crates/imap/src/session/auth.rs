@@ -5,21 +5,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::BytesMut;
 use posthaste_scram::{NAME as SCRAM, PLUS_NAME as SCRAM_PLUS, ScramFirst, ScramServer, TlsExporter};
 
-use super::state::State;
+use super::state::{Asked, State};
 use super::{ImapCredentials, ImapEvent, ImapMachine, LoginRefusal};
 use crate::write;
-
-/// The next client message that a mechanism waits for.
-#[derive(Debug)]
-pub(super) enum Asked {
-    Plain,
-    ScramFirst {
-        is_bound: bool,
-    },
-    ScramLast(Box<ScramServer>),
-    /// Waits for SCRAM's last message, which is empty: the client has verified that the server has the keys.
-    ScramEnd,
-}
 
 impl ImapMachine {
     /// Capabilities in the present state. Lists only what works now: clients use all listed ones.

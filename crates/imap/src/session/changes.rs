@@ -1,7 +1,6 @@
 //! The end of a command: reports changes of the view, then sends the tagged reply.
 
-use super::changing::Storing;
-use super::state::{AfterChanges, Reply, State};
+use super::state::{AfterChanges, Reply, State, Storing};
 use super::{ImapEvent, ImapMachine, MailChanges, MailRefusal, SelectedMailbox, ViewRow};
 use crate::command::SYSTEM_FLAGS;
 use crate::set::NumberSet;

@@ -1,102 +1,10 @@
 //! STORE, EXPUNGE, CLOSE, COPY and MOVE.
 
 use super::refuse::{READ_ONLY, refusal};
-use super::state::{AfterChanges, Reply, State};
-use super::{
-    ChangedRow, CopiedMail, FlagsUpdate, ImapEvent, ImapMachine, MailRefusal, MessageChoice, SelectedMailbox,
-    StoredMail, ViewRow,
-};
-use crate::command::{FetchItem, FlagChange, MailFlag};
+use super::state::{AfterChanges, Change, Reply, State, Storing};
+use super::{CopiedMail, FlagsUpdate, ImapEvent, ImapMachine, MailRefusal, StoredMail};
+use crate::command::FetchItem;
 use crate::set::{NumberSet, SequenceSet};
-
-/// A change that was asked for.
-#[derive(Debug)]
-pub(super) enum Change {
-    Store(Box<Storing>),
-    /// \Seen for messages that a FETCH has read.
-    Seen {
-        reply: Reply,
-        may_expunge: bool,
-    },
-    Expunge {
-        tag: String,
-        uid: bool,
-    },
-    Close {
-        tag: String,
-    },
-    Copy {
-        tag: String,
-        moves: bool,
-    },
-    /// A change of the list of mailboxes.
-    Mailboxes {
-        tag: String,
-        name: &'static str,
-    },
-}
-
-/// A STORE.
-#[derive(Debug)]
-pub(super) struct Storing {
-    pub tag: String,
-    pub uid: bool,
-    pub set: MessageChoice,
-    pub update: FlagsUpdate,
-    pub silent: bool,
-}
-
-impl Storing {
-    fn has(&self, row: &ViewRow) -> bool {
-        match &self.set {
-            MessageChoice::Numbers(set) => set.contains(row.number),
-            MessageChoice::Uids(set) => set.contains(row.uid),
-        }
-    }
-
-    /// True if the client can infer a message's flags, because it requested this change alone.
-    fn expects(&self, changed: &ChangedRow, mailbox: &SelectedMailbox) -> bool {
-        let keyword = |name: &String| {
-            let known = mailbox.keywords.iter().find(|(_, known)| known.eq_ignore_ascii_case(name));
-            known.map_or(0, |(bit, _)| *bit)
-        };
-        let these = self.update.keywords.iter().map(keyword).fold(self.update.flags, |flags, bit| flags | bit);
-        changed.row.flags
-            == match self.update.change {
-                FlagChange::Replace => these,
-                FlagChange::Add => changed.before | these,
-                FlagChange::Remove => changed.before & !these,
-            }
-    }
-
-    /// True if a change is reported like those of other sessions. The command's own change has its own answer, or none.
-    pub fn passes(&self, changed: &ChangedRow, mailbox: &SelectedMailbox) -> bool {
-        !self.has(&changed.row) || self.silent && !self.expects(changed, mailbox)
-    }
-
-    /// True if a change is reported by MODSEQ only, as requested by `.SILENT` (RFC 7162 section 3.1.3).
-    pub fn is_silent_about(&self, row: &ViewRow) -> bool {
-        self.silent && self.has(row)
-    }
-}
-
-/// Flags as bits, and keywords.
-pub(super) fn split(flags: Vec<MailFlag>) -> (u64, Vec<String>) {
-    let mut bits = 0;
-    let mut keywords = Vec::new();
-    for flag in flags {
-        match flag {
-            MailFlag::Keyword(name) => keywords.push(name),
-            system => bits |= system.system_bit().unwrap_or_default(),
-        }
-    }
-    (bits, keywords)
-}
-
-pub(super) fn update(change: FlagChange, flags: Vec<MailFlag>) -> FlagsUpdate {
-    let (flags, keywords) = split(flags);
-    FlagsUpdate { change, flags, keywords }
-}
 
 impl ImapMachine {
     /// True if the selected mailbox may be changed; otherwise answers NO (decision 51).

@@ -2,109 +2,18 @@
 
 use std::collections::VecDeque;
 
-use posthaste_message::mime::{Message, is_listed_field};
+use posthaste_message::mime::Message;
 
-use super::binary::DecodedItem;
-use super::source::{Known, Piece, Source};
+use super::fetching::{FetchStep, Fetching, Vanishing};
+use super::piece::Piece;
+use super::source::{Known, Source};
 use super::state::{Reply, State};
-use super::vanishing::Vanishing;
 use super::{DecodedLength, ImapEvent, ImapMachine, MailRefusal, MessageChoice, ViewRow};
-use crate::command::{BodySection, BodySectionText, FetchItem, Resync, SEEN, merge_items};
+use crate::command::{FetchItem, Resync, SEEN, merge_items};
 use crate::kept_structure::KeptStructure;
-use crate::part_tree::PartTree;
 use crate::section::{Depth, KnownParts};
 use crate::set::{NumberSet, SequenceSet};
 use crate::write;
-
-/// A FETCH that is being answered.
-#[derive(Debug)]
-pub(super) struct Fetching {
-    tag: String,
-    uid: bool,
-    items: Vec<FetchItem>,
-    /// The part of each message that must be read.
-    depth: Option<Depth>,
-    /// Like `depth`, for a message with a known structure.
-    depth_with_parts: Option<Depth>,
-    /// True if octets of messages are sent.
-    sends: bool,
-    step: Step,
-    row: ViewRow,
-    /// Length of the row's message, once it is open.
-    len: Option<u64>,
-    /// Cached structure of the row's message.
-    structure: Option<Box<KeptStructure>>,
-    /// New structure of the row's message, for the cache.
-    made: Option<Vec<u8>>,
-    /// The worst failure of a message; reported at the end (decision 32).
-    failure: Option<MailRefusal>,
-    /// The rest of the row's answer.
-    pieces: VecDeque<Piece>,
-    /// The part of the row's message whose decoded length is pending.
-    decoding: Option<DecodedItem>,
-    /// The rows to ask for first.
-    choice: Option<(MessageChoice, bool)>,
-    /// Messages with a higher MODSEQ only.
-    changed_since: Option<u64>,
-    /// Messages without \Seen that are read, if reading sets it.
-    seen: Option<NumberSet>,
-    /// The final reply, if the answers belong to another command.
-    reply: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    NextRow,
-    Structure,
-    Open,
-    Header,
-    Read,
-    Answer,
-    /// A question is out.
-    Asked,
-}
-
-impl FetchItem {
-    fn depth(&self) -> Option<Depth> {
-        match self {
-            Self::Envelope | Self::Rfc822Header | Self::Rfc822Text => Some(Depth::Header),
-            Self::Body | Self::BodyStructure => Some(Depth::Parts),
-            Self::Binary { part, .. } | Self::BinarySize(part) if part.is_empty() => Some(Depth::Length),
-            Self::Binary { .. } | Self::BinarySize(_) => Some(Depth::Parts),
-            Self::Rfc822 => Some(Depth::Length),
-            Self::Section { section, .. } => Some(section.depth()),
-            Self::Flags | Self::Uid | Self::ModSeq | Self::InternalDate | Self::Rfc822Size => None,
-        }
-    }
-
-    /// Like [`depth`](Self::depth), for a message with a known structure.
-    fn depth_with_parts(&self) -> Option<Depth> {
-        match self {
-            Self::BodyStructure => None,
-            Self::Binary { .. } | Self::BinarySize(_) => Some(Depth::Length),
-            Self::Section { section, .. } => Some(section.depth_with_parts()),
-            other => other.depth(),
-        }
-    }
-
-    /// True if it sets \Seen (RFC 3501 section 6.4.5).
-    fn reads(&self) -> bool {
-        matches!(
-            self,
-            Self::Rfc822 | Self::Rfc822Text | Self::Section { peek: false, .. } | Self::Binary { peek: false, .. }
-        )
-    }
-
-    /// True if octets of the message are sent, or fields that the owner may not have cached.
-    fn sends(&self) -> bool {
-        match self {
-            Self::Section {
-                section: BodySection { part, text: BodySectionText::Fields(names) }, peek: true, ..
-            } => !part.is_empty() || !names.all(is_listed_field),
-            _ => matches!(self, Self::Rfc822 | Self::Rfc822Header | Self::Rfc822Text | Self::Section { .. }),
-        }
-    }
-}
 
 impl ImapMachine {
     pub(super) fn fetch(
@@ -190,20 +99,20 @@ impl ImapMachine {
             return Some(ImapEvent::Rows { set, sizes });
         }
         let uid = fetching.row.uid;
-        let step = std::mem::replace(&mut fetching.step, Step::Asked);
+        let step = std::mem::replace(&mut fetching.step, FetchStep::Asked);
         match step {
-            Step::NextRow => Some(ImapEvent::NextRow),
-            Step::Structure => Some(ImapEvent::Structure { uid }),
-            Step::Open => Some(ImapEvent::Open { uid }),
+            FetchStep::NextRow => Some(ImapEvent::NextRow),
+            FetchStep::Structure => Some(ImapEvent::Structure { uid }),
+            FetchStep::Open => Some(ImapEvent::Open { uid }),
             // All that is asked for without octets of the message is among the listed fields.
-            Step::Header => Some(ImapEvent::Header { uid, whole: fetching.sends }),
-            Step::Read => {
+            FetchStep::Header => Some(ImapEvent::Header { uid, whole: fetching.sends }),
+            FetchStep::Read => {
                 let octets = self.config.limits.structure_bytes.min(fetching.len.unwrap_or(0));
                 Some(ImapEvent::Read { octets })
             }
-            Step::Answer => {
+            FetchStep::Answer => {
                 let piece = fetching.pieces.pop_front();
-                fetching.step = if piece.is_some() { Step::Answer } else { Step::NextRow };
+                fetching.step = if piece.is_some() { FetchStep::Answer } else { FetchStep::NextRow };
                 match piece? {
                     Piece::Text(text) => {
                         self.out.extend_from_slice(&text);
@@ -211,7 +120,7 @@ impl ImapMachine {
                     }
                     Piece::Octets(range) => Some(ImapEvent::Send(range)),
                     Piece::Decode(item) => {
-                        fetching.step = Step::Asked;
+                        fetching.step = FetchStep::Asked;
                         Some(fetching.decoding.insert(item).ask())
                     }
                     Piece::Decoded { range, encoding, octets } => {
@@ -223,7 +132,7 @@ impl ImapMachine {
                     }
                 }
             }
-            Step::Asked => panic!("stepped while an answer about a message is awaited"),
+            FetchStep::Asked => panic!("stepped while an answer about a message is awaited"),
         }
     }
 
@@ -244,21 +153,21 @@ impl ImapMachine {
         if let Some(octets) = item.answer(length, &mut self.out) {
             fetching.pieces.push_front(octets);
         }
-        fetching.step = Step::Answer;
+        fetching.step = FetchStep::Answer;
     }
 
     pub(super) fn fetched_row(&mut self, row: Result<Option<ViewRow>, MailRefusal>) {
         let State::Fetching(mut fetching) = std::mem::replace(&mut self.state, State::Command) else { return };
         match row {
             Ok(Some(row)) if fetching.changed_since.is_some_and(|since| row.modseq <= since) => {
-                fetching.step = Step::NextRow;
+                fetching.step = FetchStep::NextRow;
                 self.state = State::Fetching(fetching);
             }
             Ok(Some(row)) => {
                 fetching.row = row;
                 (fetching.len, fetching.structure, fetching.made) = (None, None, None);
                 if fetching.asks_structure() {
-                    fetching.step = Step::Structure;
+                    fetching.step = FetchStep::Structure;
                     self.state = State::Fetching(fetching);
                     return;
                 }
@@ -293,8 +202,8 @@ impl ImapMachine {
     fn begin_row(&mut self, mut fetching: Box<Fetching>) {
         fetching.step = match fetching.depth() {
             None => return self.answer(fetching, &Known::Nothing),
-            Some(Depth::Header) if !fetching.sends => Step::Header,
-            Some(_) => Step::Open,
+            Some(Depth::Header) if !fetching.sends => FetchStep::Header,
+            Some(_) => FetchStep::Open,
         };
         self.state = State::Fetching(fetching);
     }
@@ -318,8 +227,8 @@ impl ImapMachine {
                 // Of other octets than these.
                 fetching.structure.take_if(|kept| u64::from(kept.len) != len);
                 fetching.step = match fetching.depth() {
-                    Some(Depth::Header) => Step::Header,
-                    Some(Depth::Parts) => Step::Read,
+                    Some(Depth::Header) => FetchStep::Header,
+                    Some(Depth::Parts) => FetchStep::Read,
                     _ => return self.answer(fetching, &Known::Nothing),
                 };
                 self.state = State::Fetching(fetching);
@@ -405,12 +314,12 @@ impl ImapMachine {
             seen.push(fetching.row.uid);
         }
         fetching.made = structure.filter(|_| fetching.asks_structure()).map(|structure| structure.encode());
-        fetching.step = Step::NextRow;
+        fetching.step = FetchStep::NextRow;
         if pieces.is_empty() {
             self.out = text;
         } else {
             pieces.push_back(Piece::Text(text));
-            fetching.step = Step::Answer;
+            fetching.step = FetchStep::Answer;
             fetching.pieces = pieces;
         }
         self.state = State::Fetching(fetching);
@@ -425,59 +334,5 @@ pub(super) fn unread(why: MailRefusal) -> Option<&'static str> {
         MailRefusal::NoPermission => Some("NO [NOPERM] Some messages may not be read"),
         MailRefusal::Damaged => Some("NO [CORRUPTION] Some messages are damaged"),
         _ => Some("NO [UNAVAILABLE] Some messages cannot be read now"),
-    }
-}
-
-impl Fetching {
-    /// The part of the row's message that must be read.
-    fn depth(&self) -> Option<Depth> {
-        if self.structure.is_some() { self.depth_with_parts } else { self.depth }
-    }
-
-    /// True if the last row's answer is complete, and the next row is due.
-    pub fn wants_row(&self) -> bool {
-        self.step == Step::NextRow && self.choice.is_none()
-    }
-
-    /// True if a known structure saves reading of the message.
-    fn asks_structure(&self) -> bool {
-        self.depth > self.depth_with_parts
-    }
-
-    /// The structure of a completely read message, or else its parts as far as it was read.
-    fn structure_of(&self, message: Option<(&Message<'_>, &[u8])>) -> (Option<KeptStructure>, Option<PartTree>) {
-        let Some((message, read)) = message else { return (None, None) };
-        let whole = (self.len == Some(read.len() as u64)).then(|| KeptStructure::of(message, read)).flatten();
-        let parts = whole.is_none().then(|| PartTree::of(message.root()));
-        (whole, parts)
-    }
-
-    /// Notes a failed item; the reply reports it.
-    pub fn fail(&mut self, why: MailRefusal) {
-        self.failure = self.failure.max(Some(why));
-    }
-
-    fn new(tag: String, uid: bool, choice: MessageChoice, items: Vec<FetchItem>) -> Self {
-        let sizes = items.contains(&FetchItem::Rfc822Size);
-        Self {
-            tag,
-            uid,
-            depth: items.iter().filter_map(FetchItem::depth).max(),
-            depth_with_parts: items.iter().filter_map(FetchItem::depth_with_parts).max(),
-            sends: items.iter().any(FetchItem::sends),
-            items,
-            step: Step::NextRow,
-            row: ViewRow::default(),
-            len: None,
-            structure: None,
-            made: None,
-            failure: None,
-            pieces: VecDeque::new(),
-            decoding: None,
-            choice: Some((choice, sizes)),
-            changed_since: None,
-            seen: None,
-            reply: None,
-        }
     }
 }

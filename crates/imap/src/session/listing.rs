@@ -2,25 +2,9 @@
 
 use super::names::NameForm;
 use super::select::no_mailbox;
-use super::state::State;
+use super::state::{Listing, State};
 use super::{ImapEvent, ImapMachine, ListedName, MailRefusal};
-use crate::command::{ListCommand, StatusItem};
-/// A list in progress.
-#[derive(Debug)]
-pub(super) struct Listing {
-    tag: String,
-    is_lsub: bool,
-    is_extended: bool,
-    /// True if names above the matching ones are listed, too.
-    recursive: bool,
-    /// True if `\Subscribed` is reported.
-    tells_subscribed: bool,
-    special_use_only: bool,
-    status: Vec<StatusItem>,
-    /// No pattern matches INBOX, whatever the patterns of the store say.
-    leaves_out_inbox: bool,
-    asked: bool,
-}
+use crate::command::ListCommand;
 
 /// Maximum octets of all patterns: matching time is the product with the name's length.
 const PATTERN_BYTES_MAX: usize = 2048;

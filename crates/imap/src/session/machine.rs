@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use posthaste_scram::TlsExporter;
 
-use super::changing::update;
+use super::event::update;
 use super::state::{AfterChanges, Reply, State};
 use super::{ImapConfig, ImapEvent, SelectedMailbox};
 use crate::command::{ImapCommand, ImapCommandError, TaggedCommand, parse};

@@ -1,8 +1,7 @@
 //! CREATE, DELETE, RENAME, SUBSCRIBE and UNSUBSCRIBE.
 
-use super::changing::Change;
 use super::refuse::refusal;
-use super::state::State;
+use super::state::{Change, State};
 use super::{ImapEvent, ImapMachine, MailRefusal, MailboxChange};
 
 const NO_NAME: &str = "NO [CANNOT] That is no mailbox name";

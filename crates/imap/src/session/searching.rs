@@ -1,49 +1,44 @@
-//! SEARCH: row by row. A message is read only if its row does not decide.
+//! A SEARCH, SORT or THREAD in progress.
 
-mod answer;
-
-use posthaste_message::mime::{Header, Message};
 use posthaste_text::MailText;
 
-use super::machine::OUTPUT_BYTES_MAX;
 use super::mail_keys::MailKeys;
 use super::matching::{Mail, Test, Texts};
 use super::ordering::Order;
-use super::state::State;
-use super::{ImapEvent, ImapMachine, MailRefusal, MessageChoice, TextAnswer, ViewRow};
-use crate::command::{SearchCommand, SearchKey, SearchReturn, SortCommand, ThreadCommand};
+use super::{MailRefusal, MessageChoice, ViewRow};
+use crate::command::SearchReturn;
 use crate::set::NumberSet;
 
 /// A SEARCH that is being carried out.
 #[derive(Debug)]
 pub(super) struct Searching {
-    tag: String,
-    uid: bool,
-    returns: Option<SearchReturn>,
-    test: Test,
-    texts: Texts,
+    pub(super) tag: String,
+    pub(super) uid: bool,
+    pub(super) returns: Option<SearchReturn>,
+    pub(super) test: Test,
+    pub(super) texts: Texts,
     /// Messages that were read because of a text.
-    read: u32,
-    step: Step,
-    row: ViewRow,
+    pub(super) read: u32,
+    pub(super) step: SearchStep,
+    pub(super) row: ViewRow,
     /// Empty with `order`.
-    found: NumberSet,
+    pub(super) found: NumberSet,
     /// UIDs of the results, for SAVE.
-    saved: NumberSet,
+    pub(super) saved: NumberSet,
     /// Results of SORT and THREAD, and the form of the answer.
-    order: Option<Order>,
+    pub(super) order: Option<Order>,
     /// The highest MODSEQ of the matches.
-    modseq: u64,
-    failure: Option<MailRefusal>,
-    choice: Option<MessageChoice>,
+    pub(super) modseq: u64,
+    pub(super) failure: Option<MailRefusal>,
+    pub(super) choice: Option<MessageChoice>,
     /// True if the values of the row's header must still be made and cached.
-    makes_keys: bool,
+    pub(super) makes_keys: bool,
     /// New header values of the row, for the cache.
-    made: Option<Vec<u8>>,
+    pub(super) made: Option<Vec<u8>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+pub(super) enum SearchStep {
     NextRow,
     /// An index may have the open answers, so that the row's message need not be read.
     Find,
@@ -66,274 +61,9 @@ enum Step {
 /// Messages that are read before an index is asked: to ask costs more than to read some.
 const READ_FIRST: u32 = 8;
 
-impl ImapMachine {
-    pub(super) fn search(&mut self, tag: String, uid: bool, search: SearchCommand) -> Option<ImapEvent> {
-        // IMAP4rev2 has no other answer (RFC 9051 section 6.4.4).
-        let all = SearchReturn { all: true, ..SearchReturn::default() };
-        self.look_for(tag, uid, &search.key, search.returns.or(self.rev2.then_some(all)), None)
-    }
-
-    pub(super) fn sort(&mut self, tag: String, uid: bool, sort: SortCommand) -> Option<ImapEvent> {
-        self.look_for(tag, uid, &sort.key, None, Some(Order::sort(sort.order)))
-    }
-
-    pub(super) fn thread(&mut self, tag: String, uid: bool, thread: ThreadCommand) -> Option<ImapEvent> {
-        self.look_for(tag, uid, &thread.key, None, Some(Order::thread(thread.algorithm)))
-    }
-
-    fn look_for(
-        &mut self,
-        tag: String,
-        uid: bool,
-        key: &SearchKey,
-        returns: Option<SearchReturn>,
-        order: Option<Order>,
-    ) -> Option<ImapEvent> {
-        let mailbox = self.mailbox.as_ref().expect("a mailbox is selected");
-        let mut texts = Texts::default();
-        let test = Test::new(key, mailbox, &self.saved, &mut texts);
-        self.condstore |= test.has_modseq();
-        let choice = test.choice().unwrap_or_else(|| MessageChoice::Uids(NumberSet::from_ranges(vec![1..=u32::MAX])));
-        self.state = State::Searching(Box::new(Searching {
-            tag,
-            uid,
-            returns,
-            test,
-            texts,
-            read: 0,
-            step: Step::NextRow,
-            row: ViewRow::default(),
-            found: NumberSet::default(),
-            saved: NumberSet::default(),
-            order,
-            modseq: 0,
-            failure: None,
-            choice: Some(choice),
-            makes_keys: false,
-            made: None,
-        }));
-        None
-    }
-
-    pub(super) fn step_search(&mut self) -> Option<ImapEvent> {
-        let State::Searching(searching) = &mut self.state else { unreachable!("messages are being searched") };
-        if let Some(set) = searching.choice.take() {
-            let sizes = searching.test.needs_size() || searching.order.as_ref().is_some_and(Order::needs_size);
-            return Some(ImapEvent::Rows { set, sizes });
-        }
-        let uid = searching.row.uid;
-        match std::mem::replace(&mut searching.step, Step::Asked) {
-            Step::NextRow => Some(ImapEvent::NextRow),
-            Step::Find => Some(ImapEvent::FindText(searching.texts.keys.clone())),
-            Step::Keys => Some(ImapEvent::Keys { uid }),
-            Step::Header => {
-                let whole = searching.test.needs_whole_header(&searching.texts);
-                Some(ImapEvent::Header { uid, whole })
-            }
-            Step::Open => Some(ImapEvent::Open { uid }),
-            Step::Read(octets) => Some(ImapEvent::Read { octets }),
-            Step::Tell { range, from } => {
-                self.tell_numbers(range, from);
-                None
-            }
-            Step::TellOrder(told) => {
-                self.tell_order(told);
-                None
-            }
-            Step::Asked => panic!("stepped while an answer about a message is awaited"),
-        }
-    }
-
-    pub(super) fn searched_row(&mut self, row: Result<Option<ViewRow>, MailRefusal>) {
-        let State::Searching(searching) = &mut self.state else { return };
-        match row {
-            Ok(Some(row)) => {
-                (searching.row, searching.makes_keys, searching.made) = (row, false, None);
-                searching.decide(&Mail::Row, Step::Keys);
-                let is_too_much = |order: &Order| order.bytes() > self.config.limits.order_bytes;
-                if searching.order.as_ref().is_some_and(is_too_much) {
-                    self.give_up_search();
-                }
-            }
-            Ok(None) => self.end_search(),
-            Err(why) => {
-                searching.failure = searching.failure.max(Some(why));
-                self.end_search();
-            }
-        }
-    }
-
-    /// Answers [`ImapEvent::FindText`], for each key in order; `None`, or a missing answer: the index cannot tell.
-    ///
-    /// # Panics
-    /// When it was not asked.
-    pub fn text_found(&mut self, answers: Vec<Option<TextAnswer>>) {
-        let State::Searching(searching) = &mut self.state else { panic!("texts in {:?}", self.state) };
-        searching.texts.answer(answers);
-        searching.decide(&Mail::Row, Step::Keys);
-    }
-
-    /// Answers [`ImapEvent::Keys`]; `None`: it is not cached.
-    ///
-    /// # Panics
-    /// When it was not asked.
-    pub fn keys(&mut self, kept: Option<&[u8]>) {
-        let State::Searching(searching) = &mut self.state else { panic!("values of a header in {:?}", self.state) };
-        match kept.and_then(MailKeys::decode) {
-            Some(keys) => searching.decide(&Mail::Keys(&keys), Step::Header),
-            None => (searching.makes_keys, searching.step) = (true, Step::Header),
-        }
-    }
-
-    /// The UID of the last row's message, and its header values, if worth caching: for [`keys`](Self::keys) later.
-    pub fn made_keys(&mut self) -> Option<(u32, Vec<u8>)> {
-        let State::Searching(searching) = &mut self.state else { return None };
-        Some((searching.row.uid, searching.made.take()?))
-    }
-
-    pub(super) fn searched_header(&mut self, answer: Result<&[u8], MailRefusal>) {
-        let State::Searching(searching) = &mut self.state else { return };
-        match answer {
-            Ok(header) => {
-                if std::mem::take(&mut searching.makes_keys) {
-                    let keys = MailKeys::of_header(header);
-                    searching.made = keys.encode();
-                    searching.decide(&Mail::Keys(&keys), Step::Header);
-                    if searching.step != Step::Header {
-                        return;
-                    }
-                }
-                let text = searching.text_of(|| MailText::of_header(header, &|field| searching.texts.names(field)));
-                searching.decide(&Mail::Header(Header::new(header), &text), Step::Open);
-            }
-            // One message that is damaged is no reason for a list without it.
-            Err(_) if searching.test.of(&searching.row, &Mail::Row, &searching.texts) == Some(true) => {
-                searching.decide(&Mail::Keys(&MailKeys::default()), Step::NextRow);
-            }
-            Err(why) => searching.pass(why),
-        }
-    }
-
-    pub(super) fn searched_len(&mut self, answer: Result<u64, MailRefusal>) {
-        let most = self.config.limits.structure_bytes;
-        let State::Searching(searching) = &mut self.state else { return };
-        match answer {
-            Ok(len) => searching.step = Step::Read(len.min(most)),
-            Err(why) => searching.pass(why),
-        }
-    }
-
-    pub(super) fn searched_message(&mut self, answer: Result<&[u8], MailRefusal>) {
-        let State::Searching(searching) = &mut self.state else { return };
-        match answer {
-            Ok(octets) => {
-                let text = searching.text_of(|| MailText::of_message(octets));
-                let message = Message::parse(octets);
-                searching.decide(&Mail::Message(message.root().header(), &text), Step::NextRow);
-            }
-            Err(why) => searching.pass(why),
-        }
-    }
-
-    /// Ends a search that takes too long (decision 34). Call it when a row is requested; outside of a search it does
-    /// nothing.
-    pub fn give_up_search(&mut self) {
-        if !matches!(self.state, State::Searching(_)) {
-            return;
-        }
-        let State::Searching(searching) = std::mem::replace(&mut self.state, State::Command) else { return };
-        if searching.returns.is_some_and(|returns| returns.save) {
-            self.saved = NumberSet::default();
-        }
-        let text = match searching.order {
-            None => "NO [LIMIT] The search takes too long",
-            Some(_) => "NO [LIMIT] That is too much to be put in order",
-        };
-        self.finish_with(searching.tag, text.into(), searching.uid);
-    }
-
-    /// True while messages are searched; the driver limits the time.
-    pub fn is_searching(&self) -> bool {
-        matches!(self.state, State::Searching(_))
-    }
-
-    /// Octets collected by a SORT or THREAD; `None` outside of these. The driver bounds the sum over all sessions.
-    pub fn order_bytes(&self) -> Option<usize> {
-        match &self.state {
-            State::Searching(searching) => searching.order.as_ref().map(Order::bytes),
-            _ => None,
-        }
-    }
-
-    /// Sends a progress response for a SORT or THREAD (RFC 9585).
-    pub fn tell_progress(&mut self) {
-        if self.order_bytes().is_some() {
-            self.line("* OK [INPROGRESS] Looking at messages");
-        }
-    }
-
-    /// Answers [`ImapEvent::NextRow`]; `None` at the end.
-    ///
-    /// # Panics
-    /// When it was not asked.
-    pub fn row(&mut self, row: Result<Option<ViewRow>, MailRefusal>) {
-        match &self.state {
-            State::Fetching(_) => self.fetched_row(row),
-            State::Searching(_) => self.searched_row(row),
-            state => panic!("a row in {state:?}"),
-        }
-    }
-
-    /// True if [`step`](Self::step) would request a row now: the last one is finished, and the output is short.
-    pub fn wants_row(&self) -> bool {
-        let is_next = match &self.state {
-            State::Fetching(fetching) => fetching.wants_row(),
-            State::Searching(searching) => searching.step == Step::NextRow,
-            _ => false,
-        };
-        is_next && self.out.len() < OUTPUT_BYTES_MAX
-    }
-
-    /// Answers [`ImapEvent::Header`].
-    ///
-    /// # Panics
-    /// When it was not asked.
-    pub fn header(&mut self, answer: Result<&[u8], MailRefusal>) {
-        match &self.state {
-            State::Fetching(_) => self.fetched_header(answer),
-            State::Searching(_) => self.searched_header(answer),
-            state => panic!("a header in {state:?}"),
-        }
-    }
-
-    /// Answers [`ImapEvent::Open`] with the message's length.
-    ///
-    /// # Panics
-    /// When it was not asked.
-    pub fn opened(&mut self, answer: Result<u64, MailRefusal>) {
-        match &self.state {
-            State::Fetching(_) => self.fetched_len(answer),
-            State::Searching(_) => self.searched_len(answer),
-            state => panic!("a length in {state:?}"),
-        }
-    }
-
-    /// Answers [`ImapEvent::Read`].
-    ///
-    /// # Panics
-    /// When it was not asked.
-    pub fn message(&mut self, answer: Result<&[u8], MailRefusal>) {
-        match &self.state {
-            State::Fetching(_) => self.fetched_message(answer),
-            State::Searching(_) => self.searched_message(answer),
-            state => panic!("a message in {state:?}"),
-        }
-    }
-}
-
 impl Searching {
     /// With MIN or MAX only, saves just those (RFC 5182 section 2.4).
-    fn saved_uids(&self) -> NumberSet {
+    pub(super) fn saved_uids(&self) -> NumberSet {
         let Some(SearchReturn { min, max, all, count, .. }) = self.returns else { return NumberSet::default() };
         if all || count || !(min || max) {
             return self.saved.clone();
@@ -343,32 +73,32 @@ impl Searching {
     }
 
     /// A message's text, if a key searches it.
-    fn text_of(&self, read: impl FnOnce() -> MailText) -> MailText {
+    pub(super) fn text_of(&self, read: impl FnOnce() -> MailText) -> MailText {
         if self.texts.keys.is_empty() { MailText::default() } else { read() }
     }
 
     /// Counts the row if it is decided, else continues with `next`, or with the following question.
-    fn decide(&mut self, mail: &Mail<'_>, next: Step) {
+    pub(super) fn decide(&mut self, mail: &Mail<'_>, next: SearchStep) {
         self.step = match self.test.of(&self.row, mail, &self.texts) {
             Some(true) => self.found(mail),
-            Some(false) => Step::NextRow,
-            None if next == Step::Keys && self.texts.are_open() && self.read >= READ_FIRST => Step::Find,
+            Some(false) => SearchStep::NextRow,
+            None if next == SearchStep::Keys && self.texts.are_open() && self.read >= READ_FIRST => SearchStep::Find,
             None => {
-                self.read += u32::from(next == Step::Keys);
+                self.read += u32::from(next == SearchStep::Keys);
                 match next {
-                    Step::Keys if self.test.may_need_keys(&self.texts) => Step::Keys,
-                    Step::Keys | Step::Header if self.test.needs_header(&self.texts) => Step::Header,
-                    Step::Keys | Step::Header => Step::Open,
+                    SearchStep::Keys if self.test.may_need_keys(&self.texts) => SearchStep::Keys,
+                    SearchStep::Keys | SearchStep::Header if self.test.needs_header(&self.texts) => SearchStep::Header,
+                    SearchStep::Keys | SearchStep::Header => SearchStep::Open,
                     next => next,
                 }
             }
         };
     }
 
-    fn found(&mut self, mail: &Mail<'_>) -> Step {
+    pub(super) fn found(&mut self, mail: &Mail<'_>) -> SearchStep {
         let number = if self.uid { self.row.uid } else { self.row.number };
         match (&mut self.order, mail) {
-            (Some(order), Mail::Row) if order.needs_keys() => return Step::Keys,
+            (Some(order), Mail::Row) if order.needs_keys() => return SearchStep::Keys,
             (Some(order), Mail::Row) => order.add(number, &self.row, &MailKeys::default()),
             (Some(order), Mail::Keys(keys)) => order.add(number, &self.row, keys),
             (Some(order), Mail::Header(header, _) | Mail::Message(header, _)) => {
@@ -380,12 +110,12 @@ impl Searching {
             self.saved.push(self.row.uid);
         }
         self.modseq = self.modseq.max(self.row.modseq);
-        Step::NextRow
+        SearchStep::NextRow
     }
 
     /// A message that cannot be read is not found.
-    fn pass(&mut self, why: MailRefusal) {
+    pub(super) fn pass(&mut self, why: MailRefusal) {
         self.failure = self.failure.max(Some(why));
-        self.step = Step::NextRow;
+        self.step = SearchStep::NextRow;
     }
 }

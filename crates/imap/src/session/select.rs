@@ -1,26 +1,9 @@
 //! SELECT, EXAMINE, UNSELECT, CLOSE and STATUS.
 
-use super::state::State;
+use super::state::{Selecting, State};
 use super::{ImapEvent, ImapMachine, MailRefusal, MailboxCounts, SelectedMailbox};
 use crate::command::{Resync, SYSTEM_FLAGS, StatusItem};
 use crate::set::NumberSet;
-/// A SELECT or EXAMINE.
-#[derive(Debug)]
-pub(super) struct Selecting {
-    tag: String,
-    read_only: bool,
-    had_mailbox: bool,
-    resync: Option<Resync>,
-    name: String,
-    /// True if the machine must still ask for the mailbox.
-    asks: bool,
-}
-
-impl Selecting {
-    fn command(&self) -> &'static str {
-        if self.read_only { "EXAMINE" } else { "SELECT" }
-    }
-}
 
 impl ImapMachine {
     pub(super) fn select(

@@ -1,33 +1,14 @@
 //! The answer to FETCH about one message.
 
-use std::ops::Range;
-
-use posthaste_message::mime::{Encoding, Header, Message};
+use posthaste_message::mime::{Header, Message};
 
 use super::ViewRow;
-use super::binary::{DecodedItem, item_name};
+use super::piece::{DecodedItem, Piece, item_name};
+use crate::answer::Answer;
 use crate::command::{BodySection, BodySectionText, FetchItem, Partial};
 use crate::date::write_internal_date;
 use crate::section::{KnownParts, Octets, PartOctets, of_message};
-use crate::structure::Answer;
 use crate::{envelope, structure, write};
-
-/// A piece of the answer about a message.
-#[derive(Debug)]
-pub(super) enum Piece {
-    Text(Vec<u8>),
-    Octets(Range<u64>),
-    /// An item that needs the decoded length of a part.
-    Decode(DecodedItem),
-    /// Octets of a decoded part.
-    Decoded {
-        range: Range<u64>,
-        encoding: Encoding,
-        octets: Range<u64>,
-    },
-    /// The encoding of a part is unknown.
-    Failed,
-}
 
 /// The known part of a message.
 pub(super) enum Known<'a> {

@@ -1,19 +1,8 @@
 //! QRESYNC (RFC 7162 section 3.2): vanished UIDs, in SELECT, in UID FETCH and instead of EXPUNGE.
 
-use super::fetch::Fetching;
 use super::state::State;
 use super::{ExpungedRow, ImapEvent, ImapMachine, MailRefusal};
 use crate::set::NumberSet;
-
-/// A command that reports vanished messages, then others.
-#[derive(Debug)]
-pub(super) struct Vanishing {
-    pub since: u64,
-    /// UIDs in the client's request.
-    pub among: NumberSet,
-    pub then: Box<Fetching>,
-    pub asked: bool,
-}
 
 /// Maximum ranges of one line.
 const RANGES_MAX: usize = 1000;

@@ -1,12 +1,28 @@
-//! BINARY (RFC 3516): parts are decoded while their octets are read.
+//! Pieces of the answer to FETCH. Those of BINARY (RFC 3516) are decoded while their octets are read.
 
 use std::ops::Range;
 
 use posthaste_message::mime::Encoding;
 
-use super::source::Piece;
 use super::{DecodedLength, ImapEvent};
 use crate::command::{Partial, part_numbers};
+
+/// A piece of the answer about a message.
+#[derive(Debug)]
+pub(super) enum Piece {
+    Text(Vec<u8>),
+    Octets(Range<u64>),
+    /// An item that needs the decoded length of a part.
+    Decode(DecodedItem),
+    /// Octets of a decoded part.
+    Decoded {
+        range: Range<u64>,
+        encoding: Encoding,
+        octets: Range<u64>,
+    },
+    /// The encoding of a part is unknown.
+    Failed,
+}
 
 /// An item whose length is known once the part was decoded.
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! The answer to SEARCH, SORT and THREAD, sent in pieces.
 
-use super::{Searching, Step};
 use crate::session::ImapMachine;
 use crate::session::fetch::unread;
 use crate::session::ordering::Order;
+use crate::session::searching::{SearchStep, Searching};
 use crate::session::state::State;
 use crate::session::threads::Threads;
 use crate::set::NumberSet;
@@ -18,7 +18,7 @@ impl ImapMachine {
         if let Some(order) = &mut searching.order {
             order.finish();
             let name = order.name();
-            searching.step = Step::TellOrder(0);
+            searching.step = SearchStep::TellOrder(0);
             self.state = State::Searching(searching);
             return self.text(&format!("* {name}"));
         }
@@ -27,7 +27,7 @@ impl ImapMachine {
             None => {
                 // An empty answer is one, too (decision 35).
                 self.text("* SEARCH");
-                searching.step = Step::Tell { range: 0, from: 0 };
+                searching.step = SearchStep::Tell { range: 0, from: 0 };
                 self.state = State::Searching(searching);
             }
             Some(returns) => {
@@ -45,7 +45,7 @@ impl ImapMachine {
                 self.text(&text);
                 if returns.all && !found.is_empty() {
                     self.text(" ALL ");
-                    searching.step = Step::Tell { range: 0, from: 0 };
+                    searching.step = SearchStep::Tell { range: 0, from: 0 };
                     self.state = State::Searching(searching);
                     return;
                 }
@@ -78,7 +78,7 @@ impl ImapMachine {
             from = number.saturating_add(1);
         }
         if range < ranges.len() {
-            searching.step = Step::Tell { range, from };
+            searching.step = SearchStep::Tell { range, from };
             self.state = State::Searching(searching);
             return;
         }
@@ -100,7 +100,7 @@ impl ImapMachine {
         if is_done {
             return self.finish_search(*searching);
         }
-        searching.step = Step::TellOrder(told);
+        searching.step = SearchStep::TellOrder(told);
         self.state = State::Searching(searching);
     }
 
