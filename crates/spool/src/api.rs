@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,6 @@ use posthaste_watch::{StuckWorker, Watch};
 
 use crate::events::Damage;
 use crate::pressure::Pressure;
-use crate::scrub::ScrubReport;
-use crate::set_aside::SetAside;
 use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 use crate::{
     AppendError, Batch, CheckpointError, Lsn, ReadError, ReplayError, RestoreError, StreamError, StreamId, Ticket,
@@ -344,4 +343,43 @@ pub struct Stats {
     pub checkpoints_failed: u64,
     /// Duration of the checkpoint in progress, so that a hanging one is visible.
     pub checkpoint_running: Option<Duration>,
+}
+
+/// The work of a scrub.
+#[derive(Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScrubReport {
+    /// Batches, large bodies and snapshots.
+    pub read: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Damaged places that a stream needs.
+    pub damage: Vec<Damage>,
+    /// True if it was ended early.
+    pub is_partial: bool,
+}
+
+impl ScrubReport {
+    pub(crate) fn note(&mut self, lsn: Option<u64>, place: impl Into<String>, what: impl Into<String>) {
+        self.damage.push(Damage { lsn: lsn.map(Lsn::new), place: place.into(), what: what.into() });
+    }
+
+    pub(crate) fn count(&mut self, bytes: u64) {
+        self.read += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// The outcome for a damaged body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SetAside {
+    /// Intact after another read: nothing was done.
+    Whole,
+    /// The rest was copied into this file.
+    Kept(PathBuf),
+    /// Nothing is left to copy.
+    Gone {
+        /// The missing part.
+        why: String,
+    },
 }

@@ -77,3 +77,8 @@ impl Default for Config {
         }
     }
 }
+
+/// Bytes available for records with a body in a ring of `segments`; the last segment is for those without.
+pub(crate) fn usable_bytes(segments: usize, segment_bytes: u64) -> u64 {
+    (segments.max(3) as u64 - 1).saturating_mul(segment_bytes)
+}

@@ -12,13 +12,17 @@ use crate::Lsn;
 use bytes::Bytes;
 use posthaste_watch::Watch;
 
-use crate::batch::Head;
 use crate::bodies::{BodyFile, FinishedUpload};
 use crate::front::FrontRegion;
 use crate::showing::Showing;
 use crate::state::State;
-use crate::store::{Commit, Store};
 use crate::{AppendError, Consumer, Entry, Published, PublishedBody};
+
+/// A store, for entries about cancelled batches.
+pub(crate) trait CancelLog: Send + Sync {
+    /// Appends an entry that records a batch's cancellation, as part of the next write. `core` learns its outcome.
+    fn append_cancel(&self, core: &Arc<Core>, cancelled: u64);
+}
 
 #[derive(Default)]
 pub(crate) struct Core {
@@ -33,8 +37,8 @@ pub(crate) struct Core {
     pub bytes: AtomicU64,
     /// The keeper is called when `bytes` passes this.
     pub bytes_wanted: AtomicU64,
-    /// The store that publishes here, once open.
-    store: OnceLock<Weak<dyn Store>>,
+    /// The log of the store that publishes here, once open.
+    cancels: OnceLock<Weak<dyn CancelLog>>,
 }
 
 impl Core {
@@ -44,8 +48,8 @@ impl Core {
     }
 
     /// Notes that the store is open: cancel entries go there.
-    pub fn opened(&self, store: &Arc<dyn Store>) {
-        let is_first = self.store.set(Arc::downgrade(store)).is_ok();
+    pub fn opened(&self, store: Weak<dyn CancelLog>) {
+        let is_first = self.cancels.set(store).is_ok();
         assert!(is_first, "a core has one store");
     }
 
@@ -125,17 +129,14 @@ impl Core {
     /// Appends an entry for each cancelled batch without one. Until it is durable, checkpoints list the batch. A
     /// refused entry is retried with the next published batch: by then there is room.
     fn append_cancels(self: &Arc<Self>) {
-        let Some(store) = self.store.get().and_then(Weak::upgrade) else { return };
+        let Some(store) = self.cancels.get().and_then(Weak::upgrade) else { return };
         let new: Vec<u64> = {
             let mut state = self.state();
             let new = state.cancelled.iter_mut().filter(|(_, is_written)| !**is_written);
             new.map(|(lsn, is_written)| (*lsn, *is_written = true).0).collect()
         };
         for lsn in new {
-            store.append_first(
-                Head::cancelling(lsn).encode().into(),
-                Commit::Cancel { core: self.clone(), cancelled: lsn },
-            );
+            store.append_cancel(self, lsn);
         }
     }
 }

@@ -10,9 +10,10 @@ use crate::Lsn;
 use posthaste_fsops::Space;
 use posthaste_ring::Ring;
 
+use crate::config::usable_bytes;
 use crate::core::{Core, Wanted};
 use crate::events::SpoolEvent;
-use crate::shared::{Shared, usable_bytes};
+use crate::shared::Shared;
 
 /// The running thread. Dropping it ends the thread after its current work.
 pub(crate) struct Keeper {

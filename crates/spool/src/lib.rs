@@ -31,6 +31,7 @@ mod open;
 mod pace;
 mod pack;
 mod packing;
+mod place;
 mod pressure;
 mod reading;
 mod replay;
@@ -46,7 +47,8 @@ mod store;
 mod ticket;
 
 pub use api::{
-    Consumer, Published, PublishedBody, Released, Replayed, Restored, Spool, SpoolAdmin, Stats, StreamStats, Then,
+    Consumer, Published, PublishedBody, Released, Replayed, Restored, ScrubReport, SetAside, Spool, SpoolAdmin, Stats,
+    StreamStats, Then,
 };
 pub use batch::{Batch, Body, Entry, StreamId};
 pub use bodies::{FinishedUpload, Upload};
@@ -63,8 +65,6 @@ pub use lsn::Lsn;
 pub use message_reader::{LostMessage, MessageReader};
 pub use open::OpenReport;
 pub use pressure::{PAUSE_MAX, Pressure};
-pub use scrub::ScrubReport;
-pub use set_aside::SetAside;
 pub use snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 pub use spool::{FileSpool, FileStats};
 pub use store::StoreKind;

@@ -1,7 +1,6 @@
 //! Opening: reads the checkpoint, its live files, and the store's later records.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -10,17 +9,17 @@ use std::sync::{Arc, Mutex};
 
 use crate::Lsn;
 use posthaste_fsops::Space;
-use rustix::fs::{FlockOperation, OFlags};
 
 use crate::batch::{BodyPlace, Head};
 use crate::bodies::{self, Bodies};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found, PackRow};
 use crate::closed::RECORD_MISSING;
-use crate::core::Core;
+use crate::core::{CancelLog, Core};
 use crate::events::{Damage, SpoolEvent};
 use crate::keeper::Keeper;
 use crate::live::{LiveFiles, lsns_of};
 use crate::pack::{self, PackCache, PackError};
+use crate::place::{has_been_imported, lock};
 use crate::pressure::Pressure;
 use crate::scrub::Scrubber;
 use crate::shared::{Shared, Work};
@@ -75,7 +74,8 @@ impl FileSpool {
         let core = Arc::new(Core::new(config.watch.clone()));
         core.bytes_wanted.store(config.checkpoint_bytes, std::sync::atomic::Ordering::Relaxed);
         let (store, reopened) = store::open(dir, &config, &core, bodies.room(), &checkpoint)?;
-        core.opened(&store);
+        let cancels: Arc<dyn CancelLog> = store.clone();
+        core.opened(Arc::downgrade(&cancels));
         if checkpoint.kind.is_none() {
             checkpoint = Checkpoint { counter: checkpoint.counter + 1, kind: Some(config.kind), ..checkpoint };
             files.write(&checkpoint)?;
@@ -141,16 +141,6 @@ impl FileSpool {
         let scrubs = has_keeper && scrub_bytes_per_sec > 0;
         let scrubber = if scrubs { Some(Scrubber::start(shared.clone())?) } else { None };
         Ok(FileSpool { shared, keeper, scrubber, is_abandoned: false })
-    }
-}
-
-/// Creates the lock's file if it is missing.
-pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-    let lock = posthaste_fsops::open(dir.join(LOCK), flags, files::OWNER).map_err(io::Error::from)?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Locked),
-        locked => Ok(locked.map(|()| lock.into()).map_err(io::Error::from)?),
     }
 }
 
@@ -372,16 +362,3 @@ fn remove_bodies(bodies: &Bodies, state: &State, is_certain: bool) -> io::Result
     }
     Ok(left)
 }
-
-/// # Errors
-/// [`OpenError::Importing`] while an import into the directory has not ended.
-pub(crate) fn has_been_imported(dir: &Path) -> Result<(), OpenError> {
-    if dir.join(IMPORTING).try_exists()? { Err(OpenError::Importing) } else { Ok(()) }
-}
-
-pub(crate) const RING: &str = "ring";
-/// The file with the list of segments. Outside of the ring's directory, as it reveals a loss of the whole directory.
-pub(crate) const ROSTER: &str = "segments";
-pub(crate) const LOCK: &str = "lock";
-/// Exists while an import is incomplete.
-pub(crate) const IMPORTING: &str = "importing";

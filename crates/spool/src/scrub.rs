@@ -6,7 +6,6 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::Lsn;
 use crate::checkpoint::PackRow;
 use crate::events::{Damage, SpoolEvent};
 use crate::pack::{PackError, PackReader, pack_path};
@@ -15,31 +14,7 @@ use crate::shared::Shared;
 use crate::snapshots::{SnapshotError, SnapshotName};
 use crate::state::Stream;
 use crate::store::{RecordError, VisitError};
-
-/// The work of a scrub.
-#[derive(Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ScrubReport {
-    /// Batches, large bodies and snapshots.
-    pub read: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Damaged places that a stream needs.
-    pub damage: Vec<Damage>,
-    /// True if it was ended early.
-    pub is_partial: bool,
-}
-
-impl ScrubReport {
-    pub(crate) fn note(&mut self, lsn: Option<u64>, place: impl Into<String>, what: impl Into<String>) {
-        self.damage.push(Damage { lsn: lsn.map(Lsn::new), place: place.into(), what: what.into() });
-    }
-
-    pub(crate) fn count(&mut self, bytes: u64) {
-        self.read += 1;
-        self.bytes += bytes;
-    }
-}
+use crate::{Lsn, ScrubReport};
 
 /// The background scrub's thread. Dropping it ends the thread after its current batch.
 pub(crate) struct Scrubber {

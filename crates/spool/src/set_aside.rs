@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Lsn;
+use crate::{Lsn, SetAside};
 use bytes::Bytes;
 
 use crate::bodies::BodyFile;
@@ -12,20 +12,6 @@ use crate::files;
 use crate::replay::Found;
 use crate::shared::{MOVES_MAX, Shared, moves_too_often};
 use crate::store::RecordError;
-
-/// The outcome for a damaged body.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SetAside {
-    /// Intact after another read: nothing was done.
-    Whole,
-    /// The rest was copied into this file.
-    Kept(PathBuf),
-    /// Nothing is left to copy.
-    Gone {
-        /// The missing part.
-        why: String,
-    },
-}
 
 /// A body after another read.
 enum Reread {

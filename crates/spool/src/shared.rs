@@ -43,11 +43,6 @@ pub(crate) struct Shared {
     pub _lock: std::fs::File,
 }
 
-/// Bytes available for records with a body in a ring of `segments`; the last segment is for those without.
-pub(crate) fn usable_bytes(segments: usize, segment_bytes: u64) -> u64 {
-    (segments.max(3) as u64 - 1).saturating_mul(segment_bytes)
-}
-
 /// State used by one thread at a time.
 pub(crate) struct Work {
     pub files: CheckpointFiles,

@@ -10,14 +10,16 @@ use std::time::Instant;
 use bytes::Bytes;
 use posthaste_watch::{StuckWorker, Watch};
 
+use crate::ScrubReport;
+use crate::SetAside;
 use crate::batch::{BodyPlace, ENTRIES_MAX, Head, HeadEntry};
 use crate::core::{Appended, AppendedBody, Core, FileOfBatch, Wanted};
 use crate::front::FrontRegion;
 use crate::keeper::Keeper;
 use crate::names::Names;
 use crate::replay;
-use crate::scrub::{ScrubReport, Scrubber};
-use crate::set_aside::{self, SetAside};
+use crate::scrub::Scrubber;
+use crate::set_aside;
 use crate::shared::Shared;
 use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 use crate::state::Stream;

@@ -12,7 +12,8 @@ use posthaste_ring::SegmentReader;
 use posthaste_ring::layout::RecordHeader;
 use serde::{Deserialize, Serialize};
 
-use super::{ClosedFileSpool, ClosedRecords};
+use super::file_spool::ClosedFileSpool;
+use super::records::ClosedRecords;
 use crate::batch::{BodyPlace, Head, HeadEntry};
 use crate::bodies;
 use crate::checkpoint::{SnapshotRow, StreamRow};

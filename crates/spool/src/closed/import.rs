@@ -13,15 +13,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_fsops::Space;
 
-use super::{ExportedEntry, ExportedStream, ExportedStreams};
+use super::export::{ExportedEntry, ExportedStream, ExportedStreams};
 use crate::batch::{BodyPlace, Head, HeadEntry};
 use crate::bodies::{self, Bodies, BodyFile};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, PackRow, SnapshotRow, StreamRow};
 use crate::front::FrontRegion;
 use crate::live::{LiveFiles, window_of};
 use crate::names::Names;
-use crate::open::{IMPORTING, LOCK, lock};
 use crate::pack::{self, PackWriter};
+use crate::place::{IMPORTING, LOCK, lock};
 use crate::snapshots::Snapshots;
 use crate::state::State;
 use crate::store;

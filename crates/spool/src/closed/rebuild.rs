@@ -12,19 +12,20 @@ use posthaste_ring::layout::RecordHeader;
 use posthaste_ring::{Gap, SegmentReader};
 
 use super::export::mended;
-use super::{ClosedFileSpool, ClosedRecords, lock};
+use super::file_spool::{ClosedFileSpool, is_never_used, lock};
+use super::records::ClosedRecords;
 use crate::batch::{BodyPlace, Head, OWN};
 use crate::bodies::{self, Bodies, BodyError};
 use crate::checkpoint::{Checkpoint, CheckpointFiles, Found, PackRow};
 use crate::events::Damage;
 use crate::live::{LiveFiles, window_of};
 use crate::names::Names;
-use crate::open::{LOCK, RING, has_been_imported};
 use crate::pack::{self, PackWriter};
+use crate::place::{LOCK, has_been_imported};
 use crate::reading::LOST_FRONT;
 use crate::state::{State, Stream};
 use crate::store::groups::RecordImport;
-use crate::store::{self, RecordError};
+use crate::store::{self, RING, RecordError};
 use crate::{OpenError, StoreKind, files};
 
 /// The content of a rebuilt spool.
@@ -143,7 +144,7 @@ impl Left {
             let path = dir.join(&name);
             let reader = match SegmentReader::open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    if !super::is_never_used(&path)? {
+                    if !is_never_used(&path)? {
                         self.note(None, name, "neither copy of its header is whole: its batches are lost");
                     }
                     continue;

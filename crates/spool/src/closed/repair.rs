@@ -9,16 +9,15 @@ use posthaste_ring::SegmentReader;
 use posthaste_ring::layout::{BLOCK, SegmentHeader};
 use rustix::fs::OFlags;
 
-use super::{Spare, copies};
-use crate::ClosedFileSpool;
+use super::file_spool::{ClosedFileSpool, Spare, copies};
 use crate::checkpoint::{CheckpointFiles, Found, PackRow};
 use crate::files::OWNER;
 use crate::live::lsns_of;
-use crate::open::RING;
 use crate::pack::{self, IndexEntry, IndexWriter, PackError};
 use crate::set_aside;
 use crate::snapshots::SnapshotName;
 use crate::state::State;
+use crate::store::RING;
 
 /// The work of a repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,15 +5,17 @@ use std::ops::ControlFlow;
 
 use posthaste_ring::layout::RecordHeader;
 
-use super::ClosedRecords;
 use super::export::mended;
-use crate::ClosedFileSpool;
+use super::file_spool::ClosedFileSpool;
+use super::records::ClosedRecords;
 use crate::batch::Head;
 use crate::pack::{self, PackError};
 use crate::reading::LOST_FRONT;
-use crate::scrub::{Broken, ScrubReport, scrub_pack};
+use crate::scrub::{Broken, scrub_pack};
 use crate::snapshots::SnapshotName;
 use crate::state::Stream;
+use crate::store::RecordError;
+use crate::{Lsn, ScrubReport};
 
 impl ClosedFileSpool {
     pub(super) fn read_all(&self, pace: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>) -> io::Result<ScrubReport> {
@@ -106,5 +108,37 @@ impl ClosedFileSpool {
         let large: u64 = self.state.large.values().map(|body| body.len).sum();
         let records = self.records.as_ref().map_or(0, ClosedRecords::bytes);
         packs + ring.sum::<u64>() + records + large
+    }
+
+    /// Reads the records. True if `pace` has ended it.
+    fn verify_records(
+        &self,
+        report: &mut ScrubReport,
+        pace: &mut dyn FnMut(&ScrubReport) -> ControlFlow<()>,
+    ) -> io::Result<bool> {
+        let Some(records) = &self.records else { return Ok(false) };
+        for lsn in records.held.iter(0..=u64::MAX) {
+            let is_needed = self.state.is_any_needed(lsn..=lsn);
+            let header = match records.medium.head(Lsn::new(lsn)) {
+                Ok((header, _)) => header,
+                Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
+                // Noted when the heads were read.
+                Err(_) => continue,
+            };
+            match records.medium.body(Lsn::new(lsn), 0..0) {
+                Ok(_) => report.count(header.record_len()),
+                Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
+                Err(RecordError::BodyDamaged(_)) if !self.state.is_body_needed(lsn) => {}
+                Err(RecordError::BodyDamaged(_)) if self.mended_record(lsn).is_some() => {
+                    report.note(Some(lsn), records.place(), LOST_FRONT);
+                }
+                Err(error) if is_needed => report.note(Some(lsn), records.place(), error.to_string()),
+                Err(_) => {}
+            }
+            if pace(report).is_break() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }

@@ -4,7 +4,9 @@
 //! `packs/<id>.index`. A record missing in the index does not exist. A pack is immutable; cleaning writes a new one.
 
 mod cache;
+mod error;
 mod index;
+mod names;
 mod pieces;
 mod reader;
 mod writer;
@@ -12,18 +14,12 @@ mod writer;
 use std::path::{Path, PathBuf};
 
 pub(crate) use cache::PackCache;
+pub(crate) use error::PackError;
 pub(crate) use index::{IndexEntry, IndexWriter};
-pub(crate) use reader::{PackError, PackReader};
+pub(crate) use names::{index_path, pack_path};
+pub(crate) use reader::PackReader;
 pub(crate) use writer::PackWriter;
 
 pub(crate) fn dir_of(spool: &Path) -> PathBuf {
     spool.join("packs")
-}
-
-pub(crate) fn pack_path(dir: &Path, id: u64) -> PathBuf {
-    dir.join(format!("{id:016x}.pack"))
-}
-
-pub(crate) fn index_path(dir: &Path, id: u64) -> PathBuf {
-    dir.join(format!("{id:016x}.index"))
 }

@@ -14,34 +14,7 @@ use crate::batch::Head;
 use crate::files::read_again;
 use crate::pack::index::Index;
 use crate::pack::pieces::Pieces;
-use crate::pack::{IndexEntry, index_path, pack_path};
-
-/// Why a pack, or something in it, could not be read.
-#[derive(Debug)]
-pub(crate) enum PackError {
-    /// The bytes differ from those written.
-    Damaged(&'static str),
-    Io(io::Error),
-}
-
-impl From<PackError> for io::Error {
-    fn from(error: PackError) -> Self {
-        match error {
-            PackError::Damaged(what) => io::Error::new(io::ErrorKind::InvalidData, what),
-            PackError::Io(error) => error,
-        }
-    }
-}
-
-impl PackError {
-    /// A missing file is not lost because of a failing disk, but lost nevertheless.
-    pub fn of_missing(what: &'static str) -> impl Fn(io::Error) -> Self {
-        move |error| match error.kind() {
-            io::ErrorKind::NotFound => PackError::Damaged(what),
-            _ => PackError::Io(error),
-        }
-    }
-}
+use crate::pack::{IndexEntry, PackError, index_path, pack_path};
 
 /// A pack and its index, both open. Stays readable after the files were unlinked.
 #[derive(Debug)]

@@ -1,14 +1,14 @@
 //! The kinds of stores.
 
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::OpenError;
-use crate::checkpoint::{CheckpointFiles, Found};
-use crate::open::RING;
+/// The directory of the ring.
+pub(crate) const RING: &str = "ring";
+/// The tree of an LSM kind, in the directory of its records.
+pub(super) const DATABASE: &str = "database";
 
 /// The kind of a spool's storage. All kinds keep the same promise, and a spool never changes its kind. The numbers are
 /// those of checkpoints on disk.
@@ -28,17 +28,7 @@ pub enum StoreKind {
 }
 
 impl StoreKind {
-    const ALL: [StoreKind; 4] = [StoreKind::Ring, StoreKind::Files, StoreKind::Fjall, StoreKind::Rocksdb];
-
-    /// The kind of the spool in this directory, from its checkpoint, as the directory of its records may be missing.
-    /// Without a checkpoint, the directory of records decides. `None` without a spool.
-    pub fn of(spool: &Path) -> Option<Self> {
-        let on_record = match CheckpointFiles::open(spool) {
-            Ok((_, Found::Valid(checkpoint), _)) => checkpoint.kind,
-            _ => None,
-        };
-        on_record.or_else(|| Self::ALL.into_iter().find(|kind| spool.join(kind.dir()).is_dir()))
-    }
+    pub(super) const ALL: [StoreKind; 4] = [StoreKind::Ring, StoreKind::Files, StoreKind::Fjall, StoreKind::Rocksdb];
 
     /// A byte of a checkpoint; 0 for none.
     pub(crate) fn encode(kind: Option<Self>) -> u8 {
@@ -69,18 +59,6 @@ impl StoreKind {
             StoreKind::Ring | StoreKind::Files => true,
             StoreKind::Fjall => cfg!(feature = "fjall"),
             StoreKind::Rocksdb => cfg!(feature = "rocksdb"),
-        }
-    }
-
-    /// Checks that a spool in this directory could be of this kind. Read-only, so the spool may be in use.
-    ///
-    /// # Errors
-    /// [`OpenError::OtherKind`] if the spool in this directory is of another kind; [`OpenError::NotBuilt`].
-    pub fn check(self, spool: &Path) -> Result<(), OpenError> {
-        match Self::of(spool).filter(|found| *found != self) {
-            Some(found) => Err(OpenError::OtherKind { found, wanted: self }),
-            None if !self.is_built() => Err(OpenError::NotBuilt { kind: self }),
-            None => Ok(()),
         }
     }
 }

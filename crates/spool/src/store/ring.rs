@@ -8,13 +8,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use posthaste_ring::{OnRecord, Ring, RingReadError};
 
-use super::{Commit, Extent, RecordError, Reopened, Store, Unneeded, VisitError, Visited};
+use super::commit::Commit;
+use super::kind::RING;
+use super::records::{Extent, RecordError, Reopened, Store, Unneeded, VisitError, Visited};
 use crate::checkpoint::Checkpoint;
+use crate::config::usable_bytes;
 use crate::core::{Core, Wanted};
 use crate::events::{Damage, SpoolEvent};
-use crate::open::{RING, ROSTER};
+use crate::place::ROSTER;
 use crate::room::Room;
-use crate::shared::usable_bytes;
 use crate::{AppendError, Config, Lsn, OpenError, Stats, Ticket};
 
 /// Opens the ring with further knowledge: the checkpoint, and LSNs recorded elsewhere.

@@ -28,7 +28,7 @@ use crate::{Lsn, OpenError, files};
 pub(crate) struct FilesMedium {
     dir: PathBuf,
     /// The highest directory that was written in.
-    writes_in: AtomicU64,
+    writes_in: Arc<AtomicU64>,
 }
 
 /// Opens the files of records, and finds them. Names above `through` that the last process left unsynced are durable when this returns.
@@ -66,7 +66,7 @@ pub(crate) fn has_dirs(dir: &Path) -> io::Result<bool> {
 
 impl FilesMedium {
     fn at(dir: &Path) -> Arc<dyn Medium> {
-        Arc::new(FilesMedium { dir: dir.to_owned(), writes_in: AtomicU64::new(0) })
+        Arc::new(FilesMedium { dir: dir.to_owned(), writes_in: Arc::default() })
     }
 
     fn record(&self, lsn: Lsn) -> Result<RecordFile, RecordError> {
@@ -93,7 +93,7 @@ impl FilesMedium {
 impl Medium for FilesMedium {
     fn writer(self: Arc<Self>, next: u64) -> Box<dyn GroupWriter> {
         self.writes_in.store(dir_number(next), Ordering::Release);
-        Box::new(FilesWriter::new(self))
+        Box::new(FilesWriter::new(self.dir.clone(), self.writes_in.clone()))
     }
 
     fn header(&self, lsn: Lsn) -> Result<StoredHeader, RecordError> {

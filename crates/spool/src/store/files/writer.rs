@@ -3,24 +3,26 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::FilesMedium;
 use super::crew::{Crew, Drafted, Job};
 use super::record::{dir_number, dir_of, name_of};
 use crate::store::groups::{GroupWriter, NewRecord, WriteError};
 
 pub(super) struct FilesWriter {
-    medium: Arc<FilesMedium>,
+    dir: PathBuf,
+    /// The highest directory that was written in.
+    writes_in: Arc<AtomicU64>,
     crew: Crew,
     /// The directories of the group, by number, and the previous one.
     dirs: BTreeMap<u64, Arc<File>>,
 }
 
 impl FilesWriter {
-    pub fn new(medium: Arc<FilesMedium>) -> Self {
-        FilesWriter { medium, crew: Crew::default(), dirs: BTreeMap::new() }
+    pub fn new(dir: PathBuf, writes_in: Arc<AtomicU64>) -> Self {
+        FilesWriter { dir, writes_in, crew: Crew::default(), dirs: BTreeMap::new() }
     }
 }
 
@@ -31,9 +33,9 @@ impl GroupWriter for FilesWriter {
         if self.dirs.contains_key(&number) {
             return Ok(());
         }
-        let path = dir_of(&self.medium.dir, number);
+        let path = dir_of(&self.dir, number);
         let dir = posthaste_fsops::make_dir(&path).and_then(|()| File::open(&path)).map_err(WriteError::Write)?;
-        self.medium.writes_in.store(number, Ordering::Release);
+        self.writes_in.store(number, Ordering::Release);
         self.dirs.insert(number, Arc::new(dir));
         Ok(())
     }

@@ -8,7 +8,8 @@ use bytes::Bytes;
 
 use super::header::StoredHeader;
 use super::medium::{GroupWriter, Medium, NewRecord, WriteError};
-use super::{GROUP_MAX, numbers};
+use super::numbers;
+use super::shared::GROUP_MAX;
 
 /// Records being written to a new spool, in groups that share their syncs.
 pub(crate) struct RecordImport {

@@ -50,7 +50,7 @@ fn next_lsn(known: u64, seen: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::groups::GROUP_MAX;
+    use crate::store::groups::shared::GROUP_MAX;
 
     #[test]
     fn no_opening_begins_where_another_did() {

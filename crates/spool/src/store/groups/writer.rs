@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use super::GroupShared;
 use super::medium::{GroupWriter, WriteError};
 use super::queue::{Item, Told, Waiting};
+use super::shared::GroupShared;
 use crate::{AppendError, Lsn};
 
 pub(crate) struct StoreWriter {

@@ -13,7 +13,7 @@ use super::{CACHE_BYTES, LsmError, LsmRecord, LsmTree, Part};
 use crate::lsn_set::LsnSet;
 use crate::{LsmDurability, OpenError};
 
-pub(in crate::store) struct FjallTree {
+pub(crate) struct FjallTree {
     database: Database,
     heads: Keyspace,
     bodies: Keyspace,

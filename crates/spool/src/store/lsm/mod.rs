@@ -20,7 +20,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::groups::{GroupWriter, HEADER, Medium, NewRecord, OpenedMedium, StoredHeader, WriteError};
-use super::{DATABASE, RecordError};
+use super::kind::DATABASE;
+use super::records::RecordError;
 use crate::lsn_set::LsnSet;
 use crate::{LsmDurability, Lsn, OpenError};
 

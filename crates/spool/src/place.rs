@@ -1,0 +1,31 @@
+//! The directory of a spool: its lock, and names in it.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, OFlags};
+
+use crate::{OpenError, files};
+
+/// Creates the lock's file if it is missing.
+pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+    let lock = posthaste_fsops::open(dir.join(LOCK), flags, files::OWNER).map_err(io::Error::from)?;
+    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Locked),
+        locked => Ok(locked.map(|()| lock.into()).map_err(io::Error::from)?),
+    }
+}
+
+/// # Errors
+/// [`OpenError::Importing`] while an import into the directory has not ended.
+pub(crate) fn has_been_imported(dir: &Path) -> Result<(), OpenError> {
+    if dir.join(IMPORTING).try_exists()? { Err(OpenError::Importing) } else { Ok(()) }
+}
+
+/// The file with the list of segments. Outside of the ring's directory, as it reveals a loss of the whole directory.
+pub(crate) const ROSTER: &str = "segments";
+pub(crate) const LOCK: &str = "lock";
+/// Exists while an import is incomplete.
+pub(crate) const IMPORTING: &str = "importing";

@@ -1,0 +1,168 @@
+//! The store of records that every kind is.
+
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use bytes::Bytes;
+use posthaste_ring::{Proof, Ring, SegmentInfo};
+
+use super::commit::Commit;
+use crate::batch::Head;
+use crate::core::{CancelLog, Core};
+use crate::events::Damage;
+use crate::lsn_set::LsnSet;
+use crate::{Lsn, Stats, Ticket};
+
+/// Durable records with a head and a body, under increasing numbers that are never reused.
+pub(crate) trait Store: CancelLog {
+    /// Its directory in the spool.
+    fn name(&self) -> &'static str;
+
+    /// Appends a record; does not block. `then` is called on the store's own thread, in LSN order, once the record is
+    /// on stable storage. A refusal is reported at once, on the caller's thread. A record cancelled in time drops
+    /// `then`.
+    fn append(&self, head: Bytes, body: Vec<Bytes>, then: Commit) -> Ticket;
+
+    /// Like [`append`](Self::append), for a record owed by the store's own thread: it is part of the next write.
+    fn append_first(&self, head: Bytes, then: Commit) {
+        drop(self.append(head, Vec::new(), then));
+    }
+
+    /// Waits until all that was appended before is durable or refused.
+    fn flush(&self);
+
+    /// Visits the published records from `from` on, in order, including cancelled ones. Skips records that are
+    /// forgotten meanwhile.
+    ///
+    /// # Errors
+    /// See [`VisitError`].
+    fn visit(&self, from: Lsn, each: &mut dyn FnMut(Visited) -> ControlFlow<()>) -> Result<(), VisitError>;
+
+    /// The head of a record.
+    ///
+    /// # Errors
+    /// See [`RecordError`].
+    fn read_head(&self, lsn: Lsn) -> Result<Bytes, RecordError>;
+
+    /// A part of the body of a record, cut at its end. The checksum of the whole body is verified first.
+    ///
+    /// # Errors
+    /// See [`RecordError`].
+    fn read_body(&self, lsn: Lsn, range: Range<u32>) -> Result<Bytes, RecordError>;
+
+    /// The body on the disk, bypassing the page cache, and true if it is intact.
+    ///
+    /// # Errors
+    /// See [`RecordError`]; a damaged body is no error.
+    fn read_body_again(&self, lsn: Lsn) -> Result<(Bytes, bool), RecordError>;
+
+    /// The checksum (CRC-32C) that the body was written with.
+    ///
+    /// # Errors
+    /// See [`RecordError`].
+    fn body_crc(&self, lsn: Lsn) -> Result<u32, RecordError>;
+
+    /// The extent as a checkpoint begins.
+    fn extent(&self) -> Extent;
+
+    /// Removes records that a durable checkpoint no longer needs.
+    fn forget(&self, unneeded: &Unneeded);
+
+    /// Accepts nothing more until it is reopened, because a sync has failed on its device.
+    fn poison(&self, why: String);
+
+    /// The reason, if it accepts nothing more. Takes no lock.
+    fn poisoned(&self) -> Option<Arc<str>>;
+
+    /// Counters of commits, and its space. The rest is zero.
+    fn stats(&self) -> Stats;
+
+    /// The ring, if it is one: only the ring has segments, which become packs.
+    fn ring(&self) -> Option<&Ring> {
+        None
+    }
+}
+
+impl<S: Store> CancelLog for S {
+    fn append_cancel(&self, core: &Arc<Core>, cancelled: u64) {
+        self.append_first(
+            Head::cancelling(cancelled).encode().into(),
+            Commit::Cancel { core: core.clone(), cancelled },
+        );
+    }
+}
+
+/// A record, for [`Store::visit`].
+pub(crate) struct Visited {
+    pub lsn: Lsn,
+    /// Its checksum was right.
+    pub head: Bytes,
+    /// Bytes of its body, which is not read.
+    pub body_len: u32,
+}
+
+/// Why a visit was incomplete.
+#[derive(Debug)]
+pub(crate) enum VisitError {
+    /// Records are damaged; all others were visited.
+    Damaged(Vec<Damage>),
+    /// An error of reading.
+    Io(io::Error),
+}
+
+/// The records of a store at one moment.
+#[derive(Default)]
+pub(crate) struct Extent {
+    /// Their durable part, if a checkpoint records it.
+    pub proof: Proof,
+    /// Segments in service, if records are forgotten by these.
+    pub segments: Vec<SegmentInfo>,
+    /// The records themselves, if single ones are forgotten.
+    pub held: Option<LsnSet>,
+}
+
+/// Records to forget.
+#[derive(Default)]
+pub(crate) struct Unneeded {
+    /// All in segments below this number.
+    pub segments_below: u64,
+    /// And these, for a store that forgets single ones.
+    pub lsns: LsnSet,
+}
+
+/// The findings of an opening.
+pub(crate) struct Reopened {
+    /// Damage to records that had been acknowledged.
+    pub damage: Vec<Damage>,
+    /// Unfinished writes of the last process.
+    pub cut_off: Vec<Damage>,
+    /// The last record.
+    pub last: Lsn,
+    /// Acknowledged records up to here are lost.
+    pub lost_through: Lsn,
+    /// Batches up to here can only be in packs. `None` if the store does not record it.
+    pub packed_through: Option<u64>,
+    /// Bytes of records, and the limit for mail, which determine the pressure on intake. Read without a lock.
+    pub bytes_used: Arc<AtomicU64>,
+    /// See `bytes_used`.
+    pub usable_bytes: u64,
+}
+
+/// Why a record could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordError {
+    /// It was never published, or was forgotten.
+    #[error("record {0} is not in the log")]
+    NotFound(Lsn),
+    /// Its header or head has other bytes than were written: it is lost.
+    #[error("record {0} is damaged")]
+    HeadDamaged(Lsn),
+    /// Its head is whole, its body has other bytes than were written.
+    #[error("the body of record {0} is damaged")]
+    BodyDamaged(Lsn),
+    /// The disk failed.
+    #[error("cannot read record {0}: {1}")]
+    Io(Lsn, io::Error),
+}
