@@ -2,21 +2,18 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use posthaste_config::Config;
 use posthaste_control::Request;
-use posthaste_directory::names::folded_domain;
 use posthaste_dkim::{Algorithm, KeyDirectory, KeyRecord, KeyState, StoredKey};
 use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, ask_own_servers};
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
-use crate::dns::tell_if_foreign;
-use crate::dns_check::CUT_OFF;
+use crate::own_domain::{CUT_OFF, folded, now, tell_if_foreign};
 use crate::queue::{AnyError, answer_or_none};
 use crate::spool_access::become_owner;
 use crate::terminal::{complain, harmless, print, print_json};
@@ -256,18 +253,8 @@ fn record_name(domain: &str, selector: &str) -> String {
     format!("{selector}._domainkey.{domain}")
 }
 
-/// The domain in lower-case A-labels.
-pub fn folded(domain: &str) -> Result<String, AnyError> {
-    let folded = folded_domain(domain.trim_end_matches('.')).filter(|domain| posthaste_dkim::is_domain(domain));
-    Ok(folded.ok_or_else(|| format!("`{}` is no domain", harmless(domain)))?.into_owned())
-}
-
 /// In UTC.
 fn day(at: u64) -> String {
     let at = i64::try_from(at).ok().and_then(|secs| Timestamp::from_second(secs).ok());
     at.map_or("the far future".to_owned(), |at| at.to_zoned(TimeZone::UTC).strftime("%Y-%m-%d").to_string())
-}
-
-pub fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

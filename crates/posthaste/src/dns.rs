@@ -3,22 +3,16 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use posthaste_config::{Config, Loaded, acme_file};
-use posthaste_dane::HostCertificate;
-use posthaste_dkim::{KeyDirectory, KeyRecords};
+use posthaste_config::{Config, acme_file};
 use posthaste_dns::{FoundRecord, OwnDomain, RecordSource, Resolver, WEB_NAMES, WantedRecord};
 use posthaste_mta_sts::seen_by_https;
 use serde_json::{Value, json};
 
 use crate::config_arg::ConfigArg;
-use crate::dkim::{folded, now};
 use crate::dns_check::CheckArgs;
+use crate::own_domain::{HTTPS, host_certificate, own_domain, quote, quoted_value};
 use crate::queue::AnyError;
-use crate::spool_access::become_owner;
 use crate::terminal::{complain, harmless, print, print_json};
-
-/// The port of HTTPS.
-pub const HTTPS: u16 = 443;
 
 #[derive(Subcommand)]
 pub enum DnsCommand {
@@ -122,46 +116,6 @@ impl WebServer {
 
 /// The paths that the HTTP listener answers without a token.
 const NGINX_LOCATION: &str = "location ~ ^/(\\.well-known/(acme-challenge/|autoconfig/|mta-sts\\.txt$)|mail/) {\n";
-
-/// Warns about a foreign domain: records published by mistake direct mail here that is refused, and its keys sign
-/// nothing.
-pub fn tell_if_foreign(loaded: &Loaded, name: &str) {
-    if !loaded.directory.is_ours(name) {
-        complain(&format!("{name} is not received here: no [[domain]] of the configuration has this name"));
-    }
-}
-
-/// The domain, with its data from the configuration and the keys.
-pub fn own_domain(loaded: &Loaded, domain: &str) -> Result<OwnDomain, AnyError> {
-    let config = &loaded.config;
-    let directory = &loaded.directory;
-    let name = folded(domain)?;
-    tell_if_foreign(loaded, &name);
-    if config.dkim.dir.is_dir() {
-        become_owner(&config.dkim.dir)?;
-    }
-    let since = now().saturating_sub(config.dkim_record_secs());
-    let KeyRecords { records, unusable } = KeyDirectory::new(&config.dkim.dir).records(&name, since)?;
-    unusable.iter().for_each(|key| complain(&harmless(key)));
-    Ok(OwnDomain { keys: records, ..config.own_domain(directory, &name) })
-}
-
-/// The certificate that senders see. Read after the DKIM keys, which may be root's: it is read as the server's user.
-pub fn host_certificate(loaded: &Loaded) -> Result<HostCertificate, AnyError> {
-    if loaded.config.storage.data.is_dir() {
-        become_owner(&loaded.config.storage.data)?;
-    }
-    Ok(loaded.config.host_certificate())
-}
-
-/// The record's data in zone file syntax, TXT in quotes.
-pub fn quoted_value(record: &WantedRecord) -> String {
-    quote(record.kind, &harmless(&record.value))
-}
-
-fn quote(kind: &str, text: &str) -> String {
-    if kind == "TXT" { format!("\"{text}\"") } else { text.to_owned() }
-}
 
 fn line(record: &WantedRecord) -> String {
     let WantedRecord { name, kind, found, .. } = record;

@@ -10,12 +10,9 @@ use serde_json::{Value, json};
 
 use crate::acme::{outcome_line, try_at_once};
 use crate::config_arg::ConfigArg;
-use crate::dns::{HTTPS, host_certificate, own_domain, quoted_value};
+use crate::own_domain::{CUT_OFF, HTTPS, host_certificate, own_domain, quoted_value};
 use crate::queue::AnyError;
 use crate::terminal::{complain, harmless, is_colourful, print, print_again, print_json};
-
-pub const CUT_OFF: &str =
-    "port 53 of other hosts cannot be reached from here: the resolver was asked, which may keep old answers";
 
 #[derive(Args)]
 pub struct CheckArgs {

@@ -46,6 +46,7 @@ mod new;
 mod new_file;
 mod notmuch_form;
 mod options_first;
+mod own_domain;
 mod page;
 mod pager;
 mod password;

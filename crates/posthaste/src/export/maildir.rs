@@ -10,8 +10,8 @@ use posthaste_control::{MailDone, MailRow};
 use posthaste_maildir::{Flags, FolderName, Host, KEYWORDS_FILE, Maildir, Subdir, UniqueName};
 use posthaste_message::utf7;
 
+use super::copy::{Counts, bar_for, copy_text, rows};
 use super::dir::TargetDir;
-use super::{Counts, bar_for, copy_text, rows};
 use crate::import::LeftOut;
 use crate::mail_session::MailSession;
 use crate::queue::AnyError;

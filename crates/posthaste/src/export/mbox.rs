@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use posthaste_message::mbox::{MboxFields, MboxQuoting, from_line};
 
+use super::copy::{Counts, bar_for, copy_text, rows};
 use super::dir::TargetDir;
-use super::{Counts, bar_for, copy_text, rows};
 use crate::import::LeftOut;
 use crate::mail_session::MailSession;
 use crate::queue::AnyError;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use posthaste_acme::{certificate_file, last_failure};
 use posthaste_net::{tls, x509};
 
-use super::look::{Finding, Verdict};
+use super::finding::{Finding, Verdict};
 use crate::queue::AnyError;
 
 /// Waits until the host has a certificate in `dir`, or its first try has failed. Blocks.

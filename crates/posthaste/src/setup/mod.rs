@@ -5,9 +5,11 @@
 
 mod certificate;
 mod difference;
+mod finding;
 mod look;
 mod made;
 mod network;
+mod password_file;
 mod place;
 mod ports;
 mod round_trip;
@@ -15,10 +17,10 @@ mod smarthost;
 mod steps;
 mod wanted;
 
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,15 +32,17 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use self::difference::difference;
-use self::look::{Finding, Verdict, look};
+use self::finding::{Finding, Verdict};
+use self::look::look;
 use self::made::Made;
 use self::network::{Nat, of_addresses, own_addresses};
+use self::password_file::first_line;
 use self::place::{Place, has_systemd};
 use self::round_trip::RoundTrip;
 use self::smarthost::Smarthost;
 use self::steps::{Step, is_running, key_records, new_file, own, server_of, unfinished_mark};
 use self::wanted::{Ports, Wanted};
-use crate::dns::HTTPS;
+use crate::own_domain::HTTPS;
 use crate::queue::AnyError;
 use crate::terminal::{complain, confirmed, harmless, print, print_json, shell_word};
 
@@ -423,23 +427,7 @@ impl Proof {
     }
 }
 
-/// Reads a password file, up to [`PASSWORD_FILE_MAX`] bytes.
-fn head_of(file: &Path) -> Result<String, AnyError> {
-    let at = |error: std::io::Error| format!("{}: {error}", file.display());
-    let mut text = String::new();
-    std::fs::File::open(file).map_err(at)?.take(PASSWORD_FILE_MAX).read_to_string(&mut text).map_err(at)?;
-    Ok(text)
-}
-
-fn first_line(file: &Path) -> Result<String, AnyError> {
-    match head_of(file)?.lines().next().filter(|line| !line.is_empty()) {
-        Some(line) => Ok(line.to_owned()),
-        None => Err(format!("{}: no password in its first line", file.display()).into()),
-    }
-}
-
 const TERMS: &str = "https://letsencrypt.org/repository/";
 /// Timeout of the start: a server may have to scan its disk first.
 const START_MAX: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
-const PASSWORD_FILE_MAX: u64 = 8192;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use posthaste_dns::{Resolver, join_all};
 
-use super::look::{Finding, Verdict};
+use super::finding::{Finding, Verdict};
 use super::smarthost::Smarthost;
 use super::wanted::Wanted;
 

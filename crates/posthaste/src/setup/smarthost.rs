@@ -4,7 +4,7 @@ use std::path::Path;
 
 use posthaste_relay::sender::{Hosts, RouteSection};
 
-use super::head_of;
+use super::password_file::head_of;
 use crate::queue::AnyError;
 
 /// A next hop for all mail to other hosts.
