@@ -6,7 +6,7 @@ use posthaste_relay::sender::Relay;
 use posthaste_smtp::Reply;
 use serde_json::json;
 
-use super::answering::Outcome;
+use super::answering::{OpenRequest, Outcome};
 use super::asker::Asker;
 use super::queues::{NumberedRelay, change_each};
 use super::scopes::filter;
@@ -80,7 +80,8 @@ pub(super) fn act(
 }
 
 /// Releases or drops held mail for transports, if requested; returns the number of recipients.
-pub(super) fn on_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> Result<usize, String> {
+pub(super) fn on_transports(open: OpenRequest<'_>) -> Result<usize, String> {
+    let OpenRequest { request, asker, receiver, .. } = open;
     let Request::Act { of, action, secs: None, reason, .. } = request else { return Ok(0) };
     let Some(transports) = receiver.destinations().transports() else { return Ok(0) };
     match action {

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use posthaste_control::Request;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -11,10 +12,22 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::asker::Asker;
+use crate::receive::handler::Receiver;
+
 /// Takes a line of an answer; true while the client listens.
 pub(super) type Answer<'a> = &'a dyn Fn(Value) -> bool;
 /// The last line of an answer, or the error.
 pub(super) type Outcome = Result<Value, String>;
+
+/// A request that is being answered.
+#[derive(Clone, Copy)]
+pub(super) struct OpenRequest<'a> {
+    pub request: &'a Request,
+    pub asker: &'a Asker,
+    pub receiver: &'a Receiver,
+    pub answer: Answer<'a>,
+}
 
 /// Writes the lines of an answer while `perform` finds them, and the last.
 pub(super) async fn answer(

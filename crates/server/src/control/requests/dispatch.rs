@@ -5,7 +5,7 @@ use posthaste_control::Request;
 use posthaste_spool::Lsn;
 use serde_json::{Value, json};
 
-use super::answering::{Answer, Outcome, PATIENCE};
+use super::answering::{Answer, OpenRequest, Outcome, PATIENCE};
 use super::asker::Asker;
 use super::{cluster, domains, everywhere, find, logins, mail, search, shared, this_node};
 use crate::receive::handler::Receiver;
@@ -22,20 +22,16 @@ pub(crate) fn ask(
 ) -> Result<Value, AskRefusal> {
     let (uid, tenant) = (rustix::process::geteuid().as_raw(), token.tenant().map(str::to_owned));
     let asker = Asker { uid, token: token.name().to_owned(), tenant, is_peer: false };
-    perform(request, &asker, receiver, answer)
+    perform(OpenRequest { request, asker: &asker, receiver, answer })
 }
 
 /// The last line of the answer. It names streams that are stuck.
-pub(super) fn perform(
-    request: &Request,
-    asker: &Asker,
-    receiver: &Receiver,
-    answer: Answer<'_>,
-) -> Result<Value, AskRefusal> {
-    let outcome = match beside_the_queue(request, asker, receiver, answer) {
+pub(super) fn perform(open: OpenRequest<'_>) -> Result<Value, AskRefusal> {
+    let outcome = match beside_the_queue(open) {
         Some(outcome) => outcome.map_err(AskRefusal::Refused),
-        None => of_the_queue(request, asker, receiver, answer),
+        None => of_the_queue(open),
     };
+    let OpenRequest { request, asker, receiver, .. } = open;
     let is_unknown = |message| {
         let relay = receiver.remote().relay_with(message);
         relay.is_some_and(|relay| !asker.knows(&relay, message))
@@ -63,7 +59,8 @@ fn wanted_message(request: &Request) -> Option<Lsn> {
 }
 
 /// `None` if it concerns waiting mail.
-fn beside_the_queue(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Option<Outcome> {
+fn beside_the_queue(open: OpenRequest<'_>) -> Option<Outcome> {
+    let OpenRequest { request, asker, receiver, answer } = open;
     Some(match request {
         Request::ForgetMailbox { mailbox } => forget_mailbox(receiver, mailbox),
         Request::Logins { .. } => logins::list(receiver, answer),
@@ -92,22 +89,17 @@ fn beside_the_queue(request: &Request, asker: &Asker, receiver: &Receiver, answe
     })
 }
 
-fn of_the_queue(
-    request: &Request,
-    asker: &Asker,
-    receiver: &Receiver,
-    answer: Answer<'_>,
-) -> Result<Value, AskRefusal> {
-    if let Some(node) = receiver.cluster() {
-        let is_everywhere = everywhere::concerns(request) && !asker.is_peer;
-        if is_everywhere || shared::concerns(request) {
-            everywhere::changed(receiver, &**node, request, asker).map_or(Ok(()), Err)?;
+fn of_the_queue(open: OpenRequest<'_>) -> Result<Value, AskRefusal> {
+    if let Some(node) = open.receiver.cluster() {
+        let is_everywhere = everywhere::concerns(open.request) && !open.asker.is_peer;
+        if is_everywhere || shared::concerns(open.request) {
+            everywhere::changed(&**node, open).map_or(Ok(()), Err)?;
         }
         if is_everywhere {
-            return everywhere::perform(receiver, &**node, request, asker, answer);
+            return everywhere::perform(&**node, open);
         }
     }
-    this_node::perform(request, asker, receiver, answer)
+    this_node::perform(open)
 }
 
 fn forget_mailbox(receiver: &Receiver, mailbox: &str) -> Outcome {

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use self::parts::{add_numbers, merge_summaries};
 use self::round::{PeerPart, PeerQuestion, Round};
-use super::answering::{Answer, as_json};
+use super::answering::{OpenRequest, as_json};
 use super::asker::Asker;
 use super::queues::merge_scope;
 use super::this_node::{self, is_other};
@@ -64,7 +64,7 @@ fn own_part(receiver: &Receiver, request: &Request, asker: &Asker, bytes_max: us
         }
         !*has_more
     };
-    let outcome = this_node::perform(request, asker, receiver, &take);
+    let outcome = this_node::perform(OpenRequest { request, asker, receiver, answer: &take });
     let (lines, _, has_more) = taken.into_inner();
     match outcome {
         Ok(end) => PeerPart { lines, end, has_more, error: None },
@@ -75,13 +75,8 @@ fn own_part(receiver: &Receiver, request: &Request, asker: &Asker, bytes_max: us
 }
 
 /// The refusal of a request whose selection, on all nodes, is no longer what was shown.
-pub(super) fn changed(
-    receiver: &Receiver,
-    node: &dyn NodeControl,
-    request: &Request,
-    asker: &Asker,
-) -> Option<AskRefusal> {
-    let (expected, of, action) = match request {
+pub(super) fn changed(node: &dyn NodeControl, open: OpenRequest<'_>) -> Option<AskRefusal> {
+    let (expected, of, action) = match open.request {
         Request::Act { of, action, expect, .. } => ((*expect)?, of.clone(), *action),
         // Which mail hosts a recipient has is known for some only. No transport has mail that could be put on hold.
         Request::Suspend { scope, expect, .. } | Request::Divert { scope, expect, .. } if scope.site.is_none() => {
@@ -89,30 +84,26 @@ pub(super) fn changed(
         }
         _ => return None,
     };
-    let end = perform(receiver, node, &Request::Count { of, action }, asker, &|_| true).ok()?;
+    let count = OpenRequest { request: &Request::Count { of, action }, answer: &|_| true, ..open };
+    let end = perform(node, count).ok()?;
     let now = end["done"].as_u64().unwrap_or_default();
     is_other(expected, now).then_some(AskRefusal::Changed { expected, now })
 }
 
 /// Answers for all nodes. Blocks, for hardly longer than the slowest node or the patience with it.
-pub(super) fn perform(
-    receiver: &Receiver,
-    node: &dyn NodeControl,
-    request: &Request,
-    asker: &Asker,
-    answer: Answer<'_>,
-) -> Result<Value, AskRefusal> {
+pub(super) fn perform(node: &dyn NodeControl, open: OpenRequest<'_>) -> Result<Value, AskRefusal> {
+    let OpenRequest { request, asker, receiver, answer } = open;
     let own =
         |request: &Request| Some(own_part(receiver, request, &Asker { is_peer: true, ..asker.clone() }, usize::MAX));
     let others = node.others();
     if let Some(message) = message_of(request) {
         return match owner_elsewhere(receiver, others, message) {
-            Some(owner) => of_owner(others, owner, request, asker, answer),
-            None => this_node::perform(request, asker, receiver, answer),
+            Some(owner) => of_owner(others, owner, open),
+            None => this_node::perform(open),
         };
     }
     if let Request::Suppressions { of } = request {
-        return suppressions(node, of, request, asker, answer);
+        return suppressions(node, of, open);
     }
     let mut round = Round::begin(others, asker);
     match request {
@@ -161,7 +152,8 @@ pub(crate) fn busiest_domains(
         true
     };
     let request = Request::Summary { of, by: By::Domain, top: Some(top) };
-    let end = perform(receiver, &**node, &request, &Asker { tenant, ..Asker::default() }, &take).ok()?;
+    let asker = Asker { tenant, ..Asker::default() };
+    let end = perform(&**node, OpenRequest { request: &request, asker: &asker, receiver, answer: &take }).ok()?;
     let answers = serde_json::from_value(end["cluster"].clone()).ok()?;
     Some((lines.into_inner(), serde_json::from_value(end).ok()?, answers))
 }
@@ -193,13 +185,8 @@ fn owner_elsewhere(receiver: &Receiver, others: &dyn OtherNodes, message: Lsn) -
     others.owner_of(message.shard()).filter(|owner| owner != others.me())
 }
 
-fn of_owner(
-    others: &dyn OtherNodes,
-    owner: String,
-    request: &Request,
-    asker: &Asker,
-    answer: Answer<'_>,
-) -> Result<Value, AskRefusal> {
+fn of_owner(others: &dyn OtherNodes, owner: String, open: OpenRequest<'_>) -> Result<Value, AskRefusal> {
+    let OpenRequest { request, asker, answer, .. } = open;
     let shard = message_of(request).map_or(0, Lsn::shard);
     let mut round = Round::of_node(others, owner.clone(), asker);
     let end = match request {
@@ -227,17 +214,11 @@ fn wanted<'a>(of: &'a Which, limit: Option<u64>, asker: &Asker) -> list::Wanted<
 }
 
 /// This node's list, and what others have not shared yet.
-fn suppressions(
-    node: &dyn NodeControl,
-    of: &SuppressionFilter,
-    request: &Request,
-    asker: &Asker,
-    answer: Answer<'_>,
-) -> Result<Value, AskRefusal> {
-    let end = shared::perform(node, request, asker, answer).map_err(AskRefusal::Refused)?;
+fn suppressions(node: &dyn NodeControl, of: &SuppressionFilter, open: OpenRequest<'_>) -> Result<Value, AskRefusal> {
+    let end = shared::perform(node, open).map_err(AskRefusal::Refused)?;
     let mut done = end["done"].as_u64().unwrap_or_default();
-    let mut round = Round::begin(node.others(), asker);
-    let parts = round.whole(request, &|_| Some(PeerPart::default()))?;
+    let mut round = Round::begin(node.others(), open.asker);
+    let parts = round.whole(open.request, &|_| Some(PeerPart::default()))?;
     for line in parts.into_iter().flat_map(|part| part.lines) {
         let text = |key: &str| line[key].as_str().map(str::to_owned);
         let same = SuppressionFilter { tenant: text("tenant"), address: text("address"), ..of.clone() };
@@ -249,7 +230,7 @@ fn suppressions(
         known.map_err(AskRefusal::Refused)?;
         if !is_known {
             done += 1;
-            if !answer(line) {
+            if !(open.answer)(line) {
                 break;
             }
         }

@@ -6,7 +6,7 @@ use posthaste_notify::suppression::Suppressed;
 use posthaste_relay::sender::wall_secs;
 use serde_json::{Value, json};
 
-use super::answering::{Answer, Outcome, as_json};
+use super::answering::{OpenRequest, Outcome, as_json};
 use super::asker::Asker;
 use super::scopes;
 use super::suppression::dated;
@@ -27,7 +27,8 @@ pub(super) fn concerns(request: &Request) -> bool {
 
 /// Changes shared data. The last line has the number of `nodes`, and the `missing` ones, which will catch up once they
 /// run. Listings are this node's.
-pub(super) fn perform(door: &dyn NodeControl, request: &Request, asker: &Asker, answer: Answer<'_>) -> Outcome {
+pub(super) fn perform(door: &dyn NodeControl, open: OpenRequest<'_>) -> Outcome {
+    let OpenRequest { request, asker, answer, .. } = open;
     if let Request::Suppressions { of } = request {
         let mut count = 0;
         let mut show = |entry| {

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::account::{self, ControlMailboxes};
-use super::answering::{Outcome, PATIENCE, REQUEST_BYTES_MAX, answer};
+use super::answering::{OpenRequest, Outcome, PATIENCE, REQUEST_BYTES_MAX, answer};
 use super::asker::Asker;
 use super::dispatch::perform;
 use super::queues::relay_of;
@@ -224,7 +224,9 @@ async fn serve(stream: UnixStream, doors: Doors) -> io::Result<()> {
             Ok(last)
         }
         Ok(SentRequest(request)) => {
-            perform(&request, &Asker { uid, ..Asker::default() }, &receiver, answer).map_err(|refusal| match refusal {
+            let asker = Asker { uid, ..Asker::default() };
+            let open = OpenRequest { request: &request, asker: &asker, receiver: &receiver, answer };
+            perform(open).map_err(|refusal| match refusal {
                 AskRefusal::Refused(why) | AskRefusal::Unknown(why) => why,
                 AskRefusal::Changed { now, .. } => {
                     format!("the selection has changed: {now} recipients are in it now")

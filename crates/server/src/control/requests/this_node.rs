@@ -5,34 +5,30 @@ use posthaste_control::{Doing, Request, Which};
 use posthaste_relay::sender::OfMail;
 use serde_json::{Value, json};
 
-use super::answering::{Answer, Outcome};
-use super::asker::Asker;
+use super::answering::{OpenRequest, Outcome};
 use super::queues::{no_relay, of_each, on_each, relays_for};
 use super::{act, cat, divert, explain, export, list, scopes, shared, summary, suppression, suspend, transports};
 use crate::receive::handler::Receiver;
 
 /// Answers for the queues that this node has.
-pub(super) fn perform(
-    request: &Request,
-    asker: &Asker,
-    receiver: &Receiver,
-    answer: Answer<'_>,
-) -> Result<Value, AskRefusal> {
+pub(super) fn perform(open: OpenRequest<'_>) -> Result<Value, AskRefusal> {
+    let OpenRequest { request, receiver, .. } = open;
     if let Some(door) = receiver.cluster().filter(|_| shared::concerns(request)) {
-        return shared::perform(&**door, request, asker, answer).map_err(AskRefusal::Refused);
+        return shared::perform(&**door, open).map_err(AskRefusal::Refused);
     }
-    if receiver.remote().stuck().is_some() && !concerns_transports(request, asker, receiver) {
+    if receiver.remote().stuck().is_some() && !concerns_transports(open) {
         return Err(AskRefusal::Refused(no_relay(receiver)));
     }
     match changed(receiver, request) {
         Some(changed) => Err(changed),
-        None => on_waiting_mail(request, asker, receiver, answer).map_err(AskRefusal::Refused),
+        None => on_waiting_mail(open).map_err(AskRefusal::Refused),
     }
 }
 
 /// True if the transports answer a request, at least in part, even while the queue for other hosts is stuck. Tenants
 /// have no mail there.
-fn concerns_transports(request: &Request, asker: &Asker, receiver: &Receiver) -> bool {
+fn concerns_transports(open: OpenRequest<'_>) -> bool {
+    let OpenRequest { request, asker, receiver, .. } = open;
     let of = match request {
         Request::List { of, .. }
         | Request::Count { of, .. }
@@ -48,7 +44,8 @@ fn concerns_transports(request: &Request, asker: &Asker, receiver: &Receiver) ->
     asker.tenant.is_none() && of.number.is_none() && of.message.is_none_or(is_theirs)
 }
 
-fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer: Answer<'_>) -> Outcome {
+fn on_waiting_mail(open: OpenRequest<'_>) -> Outcome {
+    let OpenRequest { request, asker, receiver, answer } = open;
     let numbered = &relays_for(receiver, request)?;
     let relays = &numbered.iter().map(|(_, relay)| relay.clone()).collect::<Vec<_>>();
     if let Request::Count { of, action } = request {
@@ -69,7 +66,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         }
         return Ok(end);
     }
-    let [relay, ..] = &relays[..] else { return without_relay(request, asker, receiver) };
+    let [relay, ..] = &relays[..] else { return without_relay(open) };
     match request {
         Request::Summary { of, by, top } => summary::summary(relays, asker, of, (*by, *top), answer),
         Request::Cat { message, header } => cat::cat(relay, asker, *message, *header, answer),
@@ -78,7 +75,7 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
         }
         Request::Import { .. } => Err("an import is answered elsewhere".to_owned()),
         Request::Act { of, action, secs, reason, .. } => {
-            let others = act::on_transports(request, asker, receiver)?;
+            let others = act::on_transports(open)?;
             act::act(numbered, asker, of, *action, *secs, reason, others)
         }
         Request::Suspend { scope, secs, reason, .. } => {
@@ -118,7 +115,8 @@ fn on_waiting_mail(request: &Request, asker: &Asker, receiver: &Receiver, answer
     }
 }
 
-fn without_relay(request: &Request, asker: &Asker, receiver: &Receiver) -> Outcome {
+fn without_relay(open: OpenRequest<'_>) -> Outcome {
+    let OpenRequest { request, asker, receiver, .. } = open;
     match request {
         Request::Summary { .. } | Request::Suspensions { .. } | Request::Diversions { .. } => Ok(json!({ "done": 0 })),
         Request::Act { action: Doing::Flush, .. } => Ok(json!({ "done": 0 })),
@@ -128,7 +126,7 @@ fn without_relay(request: &Request, asker: &Asker, receiver: &Receiver) -> Outco
         Request::Act { action: Doing::Release | Doing::Delete, .. }
             if receiver.destinations().transports().is_some() =>
         {
-            act::on_transports(request, asker, receiver).map(|done| json!({ "done": done, "changed": done }))
+            act::on_transports(open).map(|done| json!({ "done": done, "changed": done }))
         }
         _ => Err(no_relay(receiver)),
     }
