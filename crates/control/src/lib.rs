@@ -23,7 +23,7 @@ pub use mail::{AddedMail, MailAnswer, MailCommand, MailDone, MailPiece, MailRow,
 pub use of_tenant::NotOfTenant;
 pub use posthaste_notify::suppression::{Suppressed, SuppressionFilter, SuppressionSource};
 pub use posthaste_shaping::explain::{Defaults, Explained};
-pub use request::{DeliveredMail, Request, SUBJECTS_MAX, SentRequest};
+pub use request::{DeliveredMail, MessagePlace, Request, SUBJECTS_MAX, SentRequest};
 pub use route::{MailSender, NotSent, OutboundRoute, RouteFinder};
 pub use waiting::{CountLine, HeldBy, RoomLine, SummaryEnd, WaitState, WaitingLine};
 pub use which::{By, Doing, Named, Which};

@@ -47,7 +47,7 @@ impl Request {
             Self::Unsuppress { tenant: of, .. } => bind_text(of)?,
             Self::Suspensions { .. } | Self::Find { .. } | Self::Cat { .. } => {}
             // Mailboxes are of no tenant.
-            Self::Mail { mailbox, .. } | Self::File { mailbox, .. } if mailbox.is_empty() => {}
+            Self::Mail { of } | Self::File { of, .. } if of.mailbox.is_empty() => {}
             Self::Mail { .. }
             | Self::File { .. }
             | Self::Subjects { .. }
@@ -119,18 +119,18 @@ mod tests {
             json!({ "ask": "suspensions" }),
             json!({ "ask": "find" }),
             json!({ "ask": "cat", "message": "1" }),
-            json!({ "ask": "mail", "message": "1" }),
-            json!({ "ask": "file", "message": "1", "number": 0 }),
+            json!({ "ask": "mail", "of": { "message": "1" } }),
+            json!({ "ask": "file", "of": { "message": "1" }, "number": 0 }),
         ] {
             check(same.clone(), Ok(same));
         }
-        let scope = json!({ "domain": "d" });
+        let (scope, mailbox) = (json!({ "domain": "d" }), "example.org/ann/Maildir");
         for refused in [
-            json!({ "ask": "mail", "message": "1", "mailbox": "example.org/ann/Maildir" }),
-            json!({ "ask": "file", "message": "1", "mailbox": "example.org/ann/Maildir", "number": 0 }),
+            json!({ "ask": "mail", "of": { "message": "1", "mailbox": mailbox } }),
+            json!({ "ask": "file", "of": { "message": "1", "mailbox": mailbox }, "number": 0 }),
             json!({ "ask": "subjects", "of": [] }),
             json!({ "ask": "search", "query": "x" }),
-            json!({ "ask": "mail", "mailbox": "example.org/ann/Maildir", "name": "1.x" }),
+            json!({ "ask": "mail", "of": { "mailbox": mailbox, "name": "1.x" } }),
             json!({ "ask": "export", "of": {} }),
             json!({ "ask": "import" }),
             json!({ "ask": "trace", "inbound": true, "outbound": true }),

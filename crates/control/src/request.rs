@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::ClusterOrder;
 use crate::which::{By, Doing, Named, Which};
+
 /// Messages in one [`Request::Subjects`] at most.
 pub const SUBJECTS_MAX: usize = 100;
 
@@ -18,6 +19,21 @@ pub struct DeliveredMail {
     pub message: Lsn,
     /// Name of the mailbox, as in the event log.
     pub mailbox: String,
+}
+
+/// A message in the queue, by its number; or in a mailbox, by its number or its file name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MessagePlace {
+    /// Number of the message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<Lsn>,
+    /// Its mailbox here, as in the event log; empty if it is in the queue.
+    #[serde(default)]
+    pub mailbox: String,
+    /// Instead of its number, its file name in the mailbox, as returned by [`Request::Search`].
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
 }
 
 /// A request: one JSON object.
@@ -64,28 +80,16 @@ pub enum Request {
     },
     /// A message as a person reads it, in the last line: header, text, source of HTML, names of attachments, source.
     Mail {
-        /// Number of the message.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        message: Option<Lsn>,
-        /// Its mailbox here, as in the event log; empty if it is in the queue.
-        #[serde(default)]
-        mailbox: String,
-        /// Instead of its number, its file name in the mailbox, as returned by [`Search`](Self::Search).
-        #[serde(default, skip_serializing_if = "String::is_empty")]
-        name: String,
+        /// The message.
+        #[serde(deserialize_with = "object")]
+        of: MessagePlace,
     },
-    /// The octets of a file that a message has, in pieces.
+    /// The octets of an attached file, in pieces.
     File {
-        /// The message's number.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        message: Option<Lsn>,
-        /// Same as in [`Mail`](Self::Mail).
-        #[serde(default)]
-        mailbox: String,
-        /// Same as in [`Mail`](Self::Mail).
-        #[serde(default, skip_serializing_if = "String::is_empty")]
-        name: String,
-        /// Its place among the message's files, from 0.
+        /// The message.
+        #[serde(deserialize_with = "object")]
+        of: MessagePlace,
+        /// Index of the file in the message, from 0.
         number: u32,
     },
     /// Subject, sender and recipients of messages in mailboxes here, one line for each found message.

@@ -19,7 +19,7 @@ export class MailPage {
 
   async refresh() {
     const message = this.query.get("message");
-    const { end: { mail } } = await control({ ask: "mail", ...this.place() });
+    const { end: { mail } } = await control({ ask: "mail", of: this.place() });
     const body = el("div", { role: "tabpanel" });
     const main = mail.header.filter(([name]) => MAIN.has(name.toLowerCase()));
     const views = [
@@ -49,7 +49,7 @@ export class MailPage {
   /// A message that waits for other hosts has a command of its own.
   command() {
     const { message, mailbox, name } = this.place();
-    return message && !mailbox && !name ? "posthaste queue cat " + quoted(message) : curl("/api/control/v1", { ask: "mail", ...this.place() });
+    return message && !mailbox && !name ? "posthaste queue cat " + quoted(message) : curl("/api/control/v1", { ask: "mail", of: this.place() });
   }
 
   /// Where the message is: by its number, or by its file in a mailbox.
@@ -62,7 +62,7 @@ export class MailPage {
   async save(number, name) {
     put(this.failure);
     try {
-      const { lines } = await control({ ask: "file", ...this.place(), number });
+      const { lines } = await control({ ask: "file", of: this.place(), number });
       const octets = lines.map(({ data }) => Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0)));
       const url = URL.createObjectURL(new Blob(octets, { type: "application/octet-stream" }));
       const link = el("a", { href: url, download: name.replaceAll(/[^\p{L}\p{N}._ -]/gu, "_") });

@@ -176,10 +176,10 @@ fn each_request_needs_its_scope() {
         json!({ "ask": "suspend", "scope": domain, "secs": null }),
         json!({ "ask": "divert", "scope": domain, "to": "a.example", "secs": null }),
         json!({ "ask": "cat", "message": "1" }),
-        json!({ "ask": "mail", "message": "1" }),
+        json!({ "ask": "mail", "of": { "message": "1" } }),
         json!({ "ask": "subjects", "of": [] }),
         json!({ "ask": "search", "query": "x" }),
-        json!({ "ask": "mail", "mailbox": "example.org/ann/Maildir", "name": "1.x" }),
+        json!({ "ask": "mail", "of": { "mailbox": "example.org/ann/Maildir", "name": "1.x" } }),
         json!({ "ask": "find" }),
         json!({ "ask": "suppressions" }),
         json!({ "ask": "logins" }),
@@ -231,23 +231,24 @@ fn mail_is_found_and_read_with_what_was_refused() {
     });
     let message = found["lines"][0]["message"].as_str().unwrap();
     let next = (message.parse::<u64>().unwrap() + 1).to_string();
-    let files = json!({ "ask": "file", "message": message, "mailbox": "example.org/ann/Maildir", "number": 0 });
+    let files =
+        json!({ "ask": "file", "of": { "message": message, "mailbox": "example.org/ann/Maildir" }, "number": 0 });
     assert_eq!(find(files).0, 422, "it has none");
     let refused = until(json!({ "ask": "find", "events": ["refused"] }), &|found| !found["lines"][0].is_null());
     let refused = &refused["lines"][0]["events"][0];
     assert_eq!((&refused["event"], &refused["stage"]), (&"refused".into(), &"recipient".into()), "{refused}");
     let mailbox = "example.org/ann/Maildir";
-    let (status, read) = find(json!({ "ask": "mail", "message": message, "mailbox": mailbox }));
+    let (status, read) = find(json!({ "ask": "mail", "of": { "message": message, "mailbox": mailbox } }));
     let mail = &read["end"]["mail"];
     assert_eq!((status, &mail["subject"]), (200, &"grün".into()), "{read}");
     assert!(mail["html"].as_str().unwrap().contains("<b onclick=x>"), "as its source: {mail}");
     assert!(mail["source"].as_str().unwrap().contains("<script>alert(1)</script>"), "{mail}");
     assert!(mail["header"].as_array().unwrap().contains(&json!(["X-Evil", "<script>alert(1)</script>"])), "{mail}");
     for mailbox in ["../../etc", "example.org/../..", "/etc", "example.org/bob/Maildir", "."] {
-        let (status, answer) = find(json!({ "ask": "mail", "message": message, "mailbox": mailbox }));
+        let (status, answer) = find(json!({ "ask": "mail", "of": { "message": message, "mailbox": mailbox } }));
         assert_eq!(status, 422, "{mailbox}: {answer}");
     }
-    assert_eq!(find(json!({ "ask": "mail", "message": next, "mailbox": mailbox })).0, 422);
+    assert_eq!(find(json!({ "ask": "mail", "of": { "message": next, "mailbox": mailbox } })).0, 422);
     let of = |message: &str, mailbox: &str| json!({ "message": message, "mailbox": mailbox });
     let asked = [of(message, mailbox), of(&next, mailbox), of(message, "../../etc"), of(message, ".")];
     let (status, subjects) = find(json!({ "ask": "subjects", "of": asked }));
@@ -286,7 +287,7 @@ fn words_in_mail_are_found_and_what_has_them_opens() {
     let line = &found["lines"][0];
     let (mailbox, from) = ("example.org/bob/Maildir", "Ann <ann@example.net>");
     assert_eq!((&line["mailbox"], &line["from"]), (&mailbox.into(), &from.into()), "{line}");
-    let place = json!({ "ask": "mail", "mailbox": mailbox, "name": line["name"] });
+    let place = json!({ "ask": "mail", "of": { "mailbox": mailbox, "name": line["name"] } });
     let (status, read) = ask(place.clone());
     let mail = &read["end"]["mail"];
     assert_eq!((status, &mail["subject"]), (200, &line["subject"]), "{read}");
@@ -311,10 +312,14 @@ fn words_in_mail_are_found_and_what_has_them_opens() {
     }
     for (mailbox, name) in [("", "x"), (mailbox, ""), ("../../etc", "passwd"), (mailbox, "../new/x"), (mailbox, "1.x")]
     {
-        let (status, refused) = ask(json!({ "ask": "mail", "mailbox": mailbox, "name": name }));
+        let (status, refused) = ask(json!({ "ask": "mail", "of": { "mailbox": mailbox, "name": name } }));
         assert_eq!(status, 422, "{mailbox} {name}: {refused}");
     }
-    assert_eq!(ask(json!({ "ask": "mail", "message": "1", "mailbox": mailbox, "name": name })).0, 422, "both");
+    assert_eq!(
+        ask(json!({ "ask": "mail", "of": { "message": "1", "mailbox": mailbox, "name": name } })).0,
+        422,
+        "both"
+    );
     server.stop();
 }
 
@@ -351,12 +356,11 @@ fn the_text_of_a_message_is_one_alternative_and_no_file() {
         assert!(Instant::now() < deadline, "{found}");
         std::thread::sleep(Duration::from_millis(50));
     };
-    let request = json!({ "ask": "mail", "message": number, "mailbox": "example.org/ann/Maildir" });
+    let request = json!({ "ask": "mail", "of": { "message": number, "mailbox": "example.org/ann/Maildir" } });
     let read = control(address, &secret, &request).1;
     assert_eq!(read["end"]["mail"]["text"].as_str().map(str::trim), Some("Your code: 482913"), "{read}");
     let file = |place: u32| {
-        let request =
-            json!({ "ask": "file", "message": number, "mailbox": "example.org/ann/Maildir", "number": place });
+        let request = json!({ "ask": "file", "of": { "message": number, "mailbox": "example.org/ann/Maildir" }, "number": place });
         control(address, &secret, &request)
     };
     let (status, saved) = file(0);

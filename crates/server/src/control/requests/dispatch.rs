@@ -51,8 +51,8 @@ pub(super) fn perform(open: OpenRequest<'_>) -> Result<Value, AskRefusal> {
 fn wanted_message(request: &Request) -> Option<Lsn> {
     match request {
         Request::Cat { message, .. } => Some(*message),
-        Request::Mail { message, mailbox, name } | Request::File { message, mailbox, name, .. } => {
-            message.filter(|_| mailbox.is_empty() && name.is_empty())
+        Request::Mail { of } | Request::File { of, .. } => {
+            of.message.filter(|_| of.mailbox.is_empty() && of.name.is_empty())
         }
         _ => None,
     }
@@ -73,13 +73,8 @@ fn beside_the_queue(open: OpenRequest<'_>) -> Option<Outcome> {
             let bounds = find::Bounds { secs: *secs, limit: *limit, tenant: asker.tenant.as_deref() };
             find::find(settings.events.as_deref(), &wanted, &bounds, answer)
         }
-        Request::Mail { message, mailbox, name } => {
-            mail::mail(receiver, asker, mail::Place { message: *message, mailbox, name })
-        }
-        Request::File { message, mailbox, name, number } => {
-            let place = mail::Place { message: *message, mailbox, name };
-            mail::file(receiver, asker, place, *number, answer)
-        }
+        Request::Mail { of } => mail::mail(receiver, asker, of),
+        Request::File { of, number } => mail::file(receiver, asker, of, *number, answer),
         Request::Search { query, secs, skip, limit } => {
             search::search(receiver, query, &search::Part { secs: *secs, skip: *skip, limit: *limit }, answer)
         }

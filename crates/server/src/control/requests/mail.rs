@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use posthaste_control::{DeliveredMail, SUBJECTS_MAX};
+use posthaste_control::{DeliveredMail, MessagePlace, SUBJECTS_MAX};
 use posthaste_maildir::{MailRoot, MailboxPath, Maildir, Subdir};
 use posthaste_message::mime::Message;
 use posthaste_relay::sender::Relay;
@@ -16,25 +16,20 @@ use super::asker::Asker;
 use super::cat::in_pieces;
 use crate::receive::handler::Receiver;
 
-/// Location of a message.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
-    /// Number of the message.
-    pub message: Option<Lsn>,
-    /// Mailbox of its delivery, as in the event log; empty: it waits for other hosts.
-    pub mailbox: &'a str,
-    /// Its file name there, instead of the number; empty if unknown.
-    pub name: &'a str,
-}
-
 /// Header, text, source of HTML, names of attachments, and source.
-pub(super) fn mail(receiver: &Receiver, asker: &Asker, place: Place<'_>) -> Outcome {
+pub(super) fn mail(receiver: &Receiver, asker: &Asker, place: &MessagePlace) -> Outcome {
     let octets = octets_of(receiver, asker, place, SOURCE_BYTES_MAX)?;
     Ok(json!({ "done": 1, "mail": as_read(&octets) }))
 }
 
 /// The octets of an attached file, by its index.
-pub(super) fn file(receiver: &Receiver, asker: &Asker, place: Place<'_>, number: u32, answer: Answer<'_>) -> Outcome {
+pub(super) fn file(
+    receiver: &Receiver,
+    asker: &Asker,
+    place: &MessagePlace,
+    number: u32,
+    answer: Answer<'_>,
+) -> Outcome {
     let octets = octets_of(receiver, asker, place, FILE_SOURCE_BYTES_MAX)?;
     if octets.len() as u64 == FILE_SOURCE_BYTES_MAX {
         return Err(format!(
@@ -49,13 +44,12 @@ pub(super) fn file(receiver: &Receiver, asker: &Asker, place: Place<'_>, number:
     Ok(in_pieces(std::iter::once(&*part.content), answer))
 }
 
-fn octets_of(receiver: &Receiver, asker: &Asker, place: Place<'_>, bytes_max: u64) -> Result<Vec<u8>, String> {
-    match place {
-        Place { message: Some(message), mailbox: "", name: "" } => {
-            of_queue(&super::queues::relay_with(receiver, message)?, asker, message, bytes_max)
-        }
-        Place { message: Some(message), mailbox, name: "" } => of_mailbox(receiver, mailbox, message, bytes_max),
-        Place { message: None, mailbox, name } if !mailbox.is_empty() && !name.is_empty() => {
+fn octets_of(receiver: &Receiver, asker: &Asker, place: &MessagePlace, bytes_max: u64) -> Result<Vec<u8>, String> {
+    let MessagePlace { message, mailbox, name } = place;
+    match (*message, mailbox.as_str(), name.as_str()) {
+        (Some(message), "", "") => of_queue(&super::queues::relay_with(receiver, message)?, asker, message, bytes_max),
+        (Some(message), mailbox, "") => of_mailbox(receiver, mailbox, message, bytes_max),
+        (None, mailbox, name) if !mailbox.is_empty() && !name.is_empty() => {
             let failed = |error: std::io::Error| format!("{mailbox}: {error}");
             let maildir = maildir_of(receiver, mailbox)?;
             let found = maildir.find(name).map_err(failed)?;
