@@ -125,58 +125,51 @@ pub enum Command {
 }
 
 impl Command {
-    /// Reports whether it reads the server's configuration.
+    /// True if it reads the server's configuration.
     pub fn has_config(&self) -> bool {
-        use Command::{
-            Account, Acme, Cluster, Config, Dkim, Dns, Doctor, Export, Import, Logins, Mailbox, Page, Queue, Route,
-            Sendmail, Serve, Suppression, Token, Trace,
-        };
         matches!(
             self,
-            Serve(_)
-                | Doctor(_)
-                | Config(_)
-                | Account(_)
-                | Export(_)
-                | Import(_)
-                | Mailbox(_)
-                | Route(_)
-                | Queue(_)
-                | Suppression(_)
-                | Logins(_)
-                | Token(_)
-                | Dkim(_)
-                | Dns(_)
-                | Page(_)
-                | Acme(_)
-                | Cluster(_)
-                | Trace(_)
-                | Sendmail(_)
+            Self::Serve(_)
+                | Self::Doctor(_)
+                | Self::Config(_)
+                | Self::Account(_)
+                | Self::Export(_)
+                | Self::Import(_)
+                | Self::Mailbox(_)
+                | Self::Route(_)
+                | Self::Queue(_)
+                | Self::Suppression(_)
+                | Self::Logins(_)
+                | Self::Token(_)
+                | Self::Dkim(_)
+                | Self::Dns(_)
+                | Self::Page(_)
+                | Self::Acme(_)
+                | Self::Cluster(_)
+                | Self::Trace(_)
+                | Self::Sendmail(_)
         )
     }
 
-    /// Reports whether it reads the search index.
+    /// True if it reads the search index.
     pub fn has_index(&self) -> bool {
-        use Command::{
-            Addresses, Cfind, Count, Extract, Find, Index, Info, New, Query, Reply, Search, Show, Tag, Threads, View,
-        };
         matches!(
             self,
-            Index(_)
-                | Find(_)
-                | Threads(_)
-                | View(_)
-                | Extract(_)
-                | Addresses(_)
-                | Tag(_)
-                | Query(_)
-                | Search(_)
-                | Show(_)
-                | Reply(_)
-                | Count(_)
-                | New(_)
-                | Cfind(_)
-                | Info(_)
+            Self::Index(_)
+                | Self::Find(_)
+                | Self::Threads(_)
+                | Self::View(_)
+                | Self::Extract(_)
+                | Self::Addresses(_)
+                | Self::Tag(_)
+                | Self::Query(_)
+                | Self::Search(_)
+                | Self::Show(_)
+                | Self::Reply(_)
+                | Self::Count(_)
+                | Self::New(_)
+                | Self::Cfind(_)
+                | Self::Info(_)
         )
     }
 }
