@@ -196,7 +196,7 @@ pub enum Format {
 pub enum ConfigCommand {
     /// Check a configuration and show where it is wrong; exit status 0: usable, perhaps with notes and warnings, 2: not usable
     Check {
-        /// The same as --config FILE
+        /// Path of the configuration, like --config FILE
         #[arg(conflicts_with = "config")]
         file: Option<PathBuf>,
         #[command(flatten)]

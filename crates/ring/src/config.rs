@@ -11,15 +11,14 @@ use crate::layout::{BLOCK, Lsn};
 #[derive(Clone)]
 pub struct Config {
     /// Bytes of a segment file: rounded down to a multiple of 4 KiB, at least 64 KiB and below 4 GiB. A record's head
-    /// and body are together at most this long, less about 8 KiB. 64 MiB by default, as measured
-    /// (bench-results/segments): smaller ones are changed more often, larger ones take long to make and to free.
+    /// and body together must be about 8 KiB shorter. Default 64 MiB: smaller ones are changed more often, larger ones
+    /// take long to make and to free (measured: bench-results/segments).
     pub segment_bytes: u64,
     /// Maximum segment files, at least 3; when all hold records, appends fail with [`RingAppendError::Full`](crate::RingAppendError::Full). 64 by
     /// default.
     pub max_segments: usize,
-    /// Bytes that new segment files may take on the file system now. With less, none is made, as if the maximum
-    /// existed; but the last one, for records without a body, is made while the disk has room at all. Unlimited by
-    /// default.
+    /// Bytes that new segment files may take on the file system now; unlimited by default. With less than a segment,
+    /// none is made, as if the maximum existed. The last one, for records without a body, only needs space on the disk.
     pub room: Room,
     /// Maximum records in one commit, at least 1. 1024 by default.
     pub max_batch: usize,

@@ -246,8 +246,8 @@ impl Running {
     /// Ends it by SIGTERM and waits for its end.
     ///
     /// # Errors
-    /// [`ServerError::Slow`] if it does not end, and is killed then; or if it ends with work undone, as on a machine that
-    /// is too busy: mail that still waits must not count as lost.
+    /// [`ServerError::Slow`]: it did not end and was killed; or it ended with work undone, as on a busy machine. Mail that
+    /// still waits must not count as lost.
     pub fn stop(mut self) -> Result<(), ServerError> {
         let ended = self.process.stop();
         let log = self.read_log();

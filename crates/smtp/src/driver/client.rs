@@ -412,8 +412,8 @@ impl Client {
     }
 }
 
-/// Ends this poll. A server may answer within the poll that asks; one poll never sends two commands, so whoever polls a
-/// session can decide before each of them that it ends.
+/// Ends this poll, so that no poll sends two commands, even if the server answers at once. The caller can then end the
+/// session before each command.
 async fn next_poll() {
     let mut is_next = false;
     let turn = |cx: &mut Context<'_>| {

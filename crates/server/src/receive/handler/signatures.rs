@@ -28,14 +28,14 @@ impl Check for Signatures {
     }
 }
 
-/// Lets the tasks that are ready go first. A signature takes as long as all else that is done for a message: handed
-/// over one by one, each would wake the spool, the relay and its client for itself. So messages that wait together
-/// are signed together, and share a batch.
+/// Lets the ready tasks run first, so that messages waiting together are signed together and share a batch. A signature
+/// takes as long as all other work on a message. Messages handed over one by one would each wake the spool, the relay
+/// and a client.
 async fn after_others() {
     tokio::task::yield_now().await;
 }
 
-/// True if it is signed.
+/// Signs the message, if it may be signed. False if it was not.
 fn sign(message: &mut ReadMessage<'_>) -> Result<bool, Stop> {
     let Some(draft) = message.draft.take() else { return Ok(false) };
     let settings = message.settings;

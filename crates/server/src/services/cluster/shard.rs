@@ -93,7 +93,8 @@ impl ShardState {
         Some(Begun::new(self.queue.clone(), Box::new(begun)))
     }
 
-    /// True while the owner's relay is open, its lease is not given up, and the engine has not been silent for so long: a transaction may begin once it answers.
+    /// True if a transaction may begin once the engine answers. The owner's relay must be open and its lease not given
+    /// up, and the engine silent for less than `patience`.
     pub fn may_begin_within(&self, patience: Duration) -> bool {
         let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner);
         lease.as_ref().is_some_and(|lease| lease.may_begin_within(patience))

@@ -96,7 +96,7 @@ impl<'a> Round<'a> {
     /// The parts of all nodes that answer.
     ///
     /// # Errors
-    /// None does.
+    /// No node answers.
     pub fn whole(&mut self, request: &Request, own: Own<'_>) -> Result<Vec<PeerPart>, AskRefusal> {
         let parts = self.ask(request, own);
         if parts.is_empty() {
