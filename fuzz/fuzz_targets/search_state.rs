@@ -57,7 +57,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let number = |value: &Value| value.as_u64().unwrap_or(0) as usize;
     let (offset, length) = (number(&store.current["offset"]), number(&store.current["length"]));
-    // A directory that is no JSON any more is read as it is.
+    // A directory that is not JSON any more is read as it is.
     let mut directory = octets[offset..offset + length].to_vec();
     if let Ok(mut value) = serde_json::from_slice::<Value>(&directory) {
         // An update notes the device of each tree.

@@ -179,7 +179,7 @@ impl LoginGate {
             (Some(name), Some(login)) if is_right && acts_for.is_none() => {
                 return Ok(self.let_in(&entered, logins, origin, name, login));
             }
-            (_, Some(_)) if is_right => "it may act for nobody else",
+            (_, Some(_)) if is_right => "this login may act only for itself",
             (_, Some(_)) => "wrong password",
             (_, None) => "no such login",
         };

@@ -100,7 +100,7 @@ impl Logins {
                 logins.scram_decoy = scram.as_ref().map(ScramSecret::like);
             }
             if logins.by_name.contains_key(&*name) {
-                return Err((index + 1, format!("there is a line for {name} already")));
+                return Err((index + 1, format!("{name} already has a line")));
             }
             logins.by_name.insert(name.into(), login);
         }
@@ -195,7 +195,7 @@ fn read_line(line: &str, directory: &Directory) -> Result<(String, Login), Strin
             Some(("scram", keys)) => {
                 scram = Some(keys.parse::<ScramKeys>().map_err(|error| format!("`scram=…` is {error}"))?);
             }
-            _ => return Err(format!("`{word}` is not known here; there are `senders=…`, `tenant=…` and `scram=…`")),
+            _ => return Err(format!("`{word}` is unknown; use `senders=…`, `tenant=…` and `scram=…`")),
         }
     }
     Ok((name, Login { secrets: Arc::new(LoginSecrets { hash, scram }), senders: allowed, tenant: of_tenant }))
@@ -276,7 +276,7 @@ mod tests {
         check(&format!("ann@example.org:{HASH}:senders=@"), "`@` is neither");
         let twice = format!("ann:{HASH}\nANN@example.org:{HASH}\n");
         let (number, why) = Logins::parse(&twice, &directory()).unwrap_err();
-        assert_eq!((number, &*why), (2, "there is a line for ann@example.org already"));
+        assert_eq!((number, &*why), (2, "ann@example.org already has a line"));
         let error = Logins::load(Path::new("no such file"), &directory()).unwrap_err();
         assert!(error.to_string().starts_with("no such file: "), "{error}");
     }

@@ -50,7 +50,7 @@ pub enum ChangeLoginsError {
         error: io::Error,
     },
     /// The name already has a line.
-    #[error("there is a login {0} already")]
+    #[error("login {0} already exists")]
     Exists(String),
     /// The name has no line.
     #[error("there is no login {0}")]
@@ -304,7 +304,7 @@ mod tests {
         let text = |error: ChangeLoginsError| error.to_string();
         assert_eq!(
             text(file.add("ANN@example.org", HASH, &directory).unwrap_err()),
-            "there is a login ann@example.org already"
+            "login ann@example.org already exists"
         );
         for name in ["a:b", "a\nb", "#x", " x", "", "a b@example.org"] {
             assert!(text(file.add(name, HASH, &directory).unwrap_err()).contains("is not a name"), "{name:?}");

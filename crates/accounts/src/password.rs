@@ -15,7 +15,7 @@ pub struct PasswordHash {
     cost: u64,
 }
 
-/// The reason why a text is no usable hash.
+/// The reason why a text is not a usable hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HashError {
     /// The text has another format or algorithm.
@@ -98,7 +98,7 @@ impl PasswordHash {
     /// Reads a PHC string.
     ///
     /// # Errors
-    /// It is no Argon2 hash, or a check would cost so much that logins could exhaust the server.
+    /// It is not an Argon2 hash, or a check would cost so much that logins could exhaust the server.
     pub fn parse(text: &str) -> Result<Self, HashError> {
         let hash = phc::PasswordHash::new(text).map_err(|_| HashError::Form)?;
         Algorithm::try_from(hash.algorithm.as_str()).map_err(|_| HashError::Form)?;

@@ -367,7 +367,7 @@ async fn a_next_key_is_made_early_and_used_once_it_is_expected() {
     assert_eq!((outcome.is_new, outcome.about_key), (true, None));
     assert_eq!(key_of(&file), made);
     assert_ne!(std::fs::read_to_string(&next).unwrap(), made, "the one after it");
-    // A key that is in use, such as after a power cut, is no next one.
+    // A key that is in use, such as after a power cut, is not a next one.
     std::fs::write(&next, &made).unwrap();
     world.start(AcmeSettings { new_key: true, ..world.settings(&stub, Way::Http) });
     let another = std::fs::read_to_string(&next).unwrap();

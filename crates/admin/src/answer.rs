@@ -85,7 +85,7 @@ pub(crate) fn lasting(content_type: &'static str, body: Bytes) -> Answer {
 
 /// Refuses a method that the path does not have.
 pub(crate) fn other_method(allowed: &'static str) -> Answer {
-    let mut answer = refused(StatusCode::METHOD_NOT_ALLOWED, &format!("this path has other methods: {allowed}"));
+    let mut answer = refused(StatusCode::METHOD_NOT_ALLOWED, &format!("this path accepts only: {allowed}"));
     answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     answer
 }

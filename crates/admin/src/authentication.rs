@@ -28,7 +28,7 @@ pub(crate) async fn authenticate<V: ServerView>(
         // No `WWW-Authenticate: Basic`: a browser would keep what is typed, and send it with requests of other sites.
         Credential::None => {
             let why = if arrival.is_of_unlisted_proxy(headers) {
-                "a token is needed: a proxy sent this that is not in `proxies` of the listener"
+                "a token is needed: the request came through a proxy that is not in the listener's `proxies`"
             } else {
                 "a token is needed: Authorization: Bearer pht_…"
             };

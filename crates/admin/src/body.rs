@@ -115,7 +115,7 @@ pub(crate) enum BodyReadError {
     #[error("the body is larger than {0} bytes")]
     TooLarge(u64),
     /// It did not arrive in time.
-    #[error("the body did not come in time")]
+    #[error("the body did not arrive in time")]
     TimedOut,
     /// The client disconnected or sent a malformed chunk.
     #[error("the body has no proper end")]
@@ -129,7 +129,7 @@ pub(crate) enum BodyReadError {
     )]
     NotPacked,
     /// Too many bodies are in progress.
-    #[error("too many large requests at a time")]
+    #[error("too many large requests at once: try again later")]
     NoRoom,
 }
 

@@ -45,7 +45,7 @@ pub(crate) fn is_unlisted_proxy(peer: &Peer, headers: &HeaderMap, proxies: &[IpN
     !is_listed && headers.keys().any(|name| is_of_proxies(name.as_str()))
 }
 
-/// The elements of a list over all fields of a name; `None` for each that is no address.
+/// The elements of a list over all fields of a name; `None` for each that is not an address.
 fn listed(headers: &HeaderMap, name: &str, address: fn(&str) -> Option<IpAddr>) -> Vec<Option<IpAddr>> {
     let fields = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("?"));
     fields.flat_map(|field| field.split(',')).map(|element| address(element.trim())).collect()

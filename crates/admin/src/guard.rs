@@ -30,17 +30,17 @@ pub(crate) enum GuardRefusal {
     NoHost,
     #[error("the request's target and its Host name different hosts")]
     TwoHosts,
-    #[error("this server is no proxy: it takes no CONNECT")]
+    #[error("this server is not a proxy: it takes no CONNECT")]
     NoProxy,
-    #[error("more than one Authorization or session, or one that cannot be read")]
+    #[error("more than one Authorization header or session, or an unreadable one")]
     Malformed,
-    #[error("this server has another name; `names` below [http] adds one")]
+    #[error("this server does not have that name; add it to `names` in [http]")]
     OtherHost,
     #[error("requests from pages of other sites are refused")]
     OtherOrigin,
     #[error("Basic authentication is not accepted from browsers")]
     BasicFromBrowser,
-    #[error("with a cookie a change needs Origin, Content-Type: application/json and X-Posthaste: 1")]
+    #[error("a change with a cookie needs the headers Origin, Content-Type: application/json and X-Posthaste: 1")]
     NotOurPage,
     #[error("a request without a token needs Content-Type: application/json and must not come from a browser")]
     NotAProgram,
@@ -66,7 +66,7 @@ impl HostNames {
         Self(names.into_iter().map(|name| name.to_ascii_lowercase()).chain(["localhost".to_owned()]).collect())
     }
 
-    /// `is_loopback`: only this machine can connect to the listener, so an address of its own is no name that an attacker has chosen.
+    /// `is_loopback`: only this machine can connect to the listener, so an address of its own is not a name that an attacker has chosen.
     fn allow(&self, host: &str, is_loopback: bool) -> bool {
         let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
         let is_own_address = || literal.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());

@@ -21,11 +21,11 @@ pub enum HeadRefusal {
     /// A line of it ends in LF alone.
     #[error("each line of a request's head must end in CRLF")]
     BareNewline,
-    /// It is no head.
+    /// It is not a head.
     #[error("not a request of HTTP/1")]
     Malformed,
     /// `Content-Length` and `Transfer-Encoding` do not name one end.
-    #[error("the end of the request's body can be read in two ways")]
+    #[error("the length of the request's body is ambiguous")]
     TwoEnds,
 }
 

@@ -65,7 +65,7 @@ pub(crate) async fn begin<V: ServerView>(
         },
         // Otherwise whoever has one session could begin others that outlive it.
         Login::Token(presented) if shared.sessions.find(&presented, now).await.is_some() => {
-            return wrong(shared, arrival.client(headers), &presented, "a session is no token").await;
+            return wrong(shared, arrival.client(headers), &presented, "a session cannot be used as a token").await;
         }
         Login::Token(presented) => match authenticate(shared, Credential::Token(presented), arrival, headers).await {
             Ok(token) => {

@@ -45,7 +45,7 @@ const SCOPES: [(Scope, &str); 11] = [
     (Scope::Metrics, "metrics"),
 ];
 
-/// A name that is no scope.
+/// A name that is not a scope.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no scope `{0}`; there are {all}", all = SCOPES.map(|(_, name)| name).join(", "))]
 pub struct UnknownScope(pub String);

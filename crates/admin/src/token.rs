@@ -95,7 +95,7 @@ pub struct Token {
 #[non_exhaustive]
 pub enum TokenError {
     /// The name.
-    #[error("`{0}` is no name for a token: 1 to 64 letters, digits, and `.`, `_`, `-`, `@`")]
+    #[error("`{0}` is not a name for a token: 1 to 64 letters, digits, and `.`, `_`, `-`, `@`")]
     Name(String),
     /// The log and events call mail by it that no token brought.
     #[error(
@@ -215,7 +215,7 @@ impl Token {
         let [name, hash, scopes, until, tenant, domains, networks] = line.split(' ').collect::<Vec<_>>()[..] else {
             return Err("a line is `name hash scopes end tenant domains networks`".to_owned());
         };
-        let hash = unhex(hash).ok_or("the second word is no SHA-256")?;
+        let hash = unhex(hash).ok_or("the second word is not a SHA-256 hash")?;
         let scopes = scopes.split(',').map(str::parse).collect::<Result<_, UnknownScope>>();
         let scopes = scopes.map_err(|error| error.to_string())?;
         let until = match until {
@@ -284,17 +284,17 @@ mod tests {
             let why = Token::parse(&line).unwrap_err();
             assert!(why.contains(expected) && !why.contains(&hash), "{line}: {why}");
         };
-        check(good.replace("shop", "sh/op"), "no name");
-        check(good.replace("shop", ""), "no name");
-        check(good.replace(&hash, &hash[1..]), "no SHA-256");
-        check(good.replace(&hash, &"G".repeat(64)), "no SHA-256");
-        check(good.replace(&hash, &"é".repeat(32)), "no SHA-256");
+        check(good.replace("shop", "sh/op"), "not a name");
+        check(good.replace("shop", ""), "not a name");
+        check(good.replace(&hash, &hash[1..]), "not a SHA-256 hash");
+        check(good.replace(&hash, &"G".repeat(64)), "not a SHA-256 hash");
+        check(good.replace(&hash, &"é".repeat(32)), "not a SHA-256 hash");
         check(good.replace("inject", "everything"), "no scope `everything`");
         check(good.replace("inject,queue:read", ""), "no scope ``");
         check(good.replacen(" -", " soon", 1), "number of seconds");
         check(good.replacen(" -", "", 1), "a line is");
         check(good.replacen(" - - - -", " - acme - -", 1).replace("inject", "metrics"), "the whole server");
-        check(good.replacen(" - - - -", " - - a@b -", 1), "no domain of senders");
+        check(good.replacen(" - - - -", " - - a@b -", 1), "not a domain of senders");
         check(good.replacen(" - - - -", " - - - 10.0.0.1/8", 1), "10.0.0.0/8");
         check(good + " more", "a line is");
     }

@@ -23,10 +23,10 @@ pub struct TokenBounds {
 #[non_exhaustive]
 pub enum TokenBoundsError {
     /// The name of a tenant.
-    #[error("`{0}` is no name of a tenant: 1 to 100 visible characters of ASCII, without commas")]
+    #[error("`{0}` is not a name of a tenant: 1 to 100 visible characters of ASCII, without commas")]
     Tenant(String),
     /// A domain.
-    #[error("`{0}` is no domain of senders, such as example.org, or .example.org for those below it")]
+    #[error("`{0}` is not a domain of senders, such as example.org, or .example.org for those below it")]
     Domain(String),
     /// A network.
     #[error("{0}")]

@@ -50,14 +50,14 @@ pub enum TokenFileErrorKind {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A directory, a pipe or a device.
-    #[error("this is no regular file")]
+    #[error("this is not a regular file")]
     NoFile,
     /// Other users could read or change it.
     #[error("other users can open it; run chmod 600")]
     Exposed,
     /// A line.
     #[error(
-        "line {number}: {why}; remove this line, or the file, and make the tokens that it had again: `posthaste token add NAME --scope SCOPES`"
+        "line {number}: {why}; remove this line or the file, then make the lost tokens again: `posthaste token add NAME --scope SCOPES`"
     )]
     Line {
         /// From 1.
@@ -67,16 +67,16 @@ pub enum TokenFileErrorKind {
     },
     /// The end line is missing: the file was truncated.
     #[error(
-        "its last line is not `{END}`: it was cut off; put it back, or write this line and make the tokens again that are missing: `posthaste token add NAME --scope SCOPES`"
+        "its last line is not `{END}`: it was cut off; restore the file, or append this line and make the missing tokens again: `posthaste token add NAME --scope SCOPES`"
     )]
     CutOff,
     /// It is larger than it can be.
     #[error(
-        "it is larger than {FILE_BYTES_MAX} bytes; remove it, and make its tokens again: `posthaste token add NAME --scope SCOPES`"
+        "it is larger than {FILE_BYTES_MAX} bytes; remove it, then make its tokens again: `posthaste token add NAME --scope SCOPES`"
     )]
     TooLarge,
     /// There is a token of that name.
-    #[error("there is a token `{0}` already")]
+    #[error("the token `{0}` already exists")]
     Known(String),
     /// No token has that name.
     #[error("there is no token `{0}`")]
@@ -363,7 +363,7 @@ mod tests {
         file.add(web.clone()).unwrap();
         assert_eq!(file.read().unwrap(), [shop.clone(), web.clone()]);
         let error = file.add(token("shop", None).1).unwrap_err().to_string();
-        assert!(error.ends_with("there is a token `shop` already"), "{error}");
+        assert!(error.ends_with("the token `shop` already exists"), "{error}");
         let path = dir.path().join(TOKEN_FILE);
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
         assert!(!std::fs::read_to_string(&path).unwrap().contains(&secret.reveal()[4..]));

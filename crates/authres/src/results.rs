@@ -15,7 +15,7 @@ impl PlainText {
         is_domain.then(|| Self(text.to_owned()))
     }
 
-    /// An address; only its domain if the local part is no plain dot-atom. `None` if the domain is invalid.
+    /// An address; only its domain if the local part is not a plain dot-atom. `None` if the domain is invalid.
     pub fn address(text: &str) -> Option<Self> {
         let (local, domain) = text.rsplit_once('@').unwrap_or(("", text));
         let domain = Self::domain(domain)?;
@@ -27,7 +27,7 @@ impl PlainText {
         }
     }
 
-    /// Base64 text, quoted where it is no token (RFC 2045 section 5.1).
+    /// Base64 text, quoted where it is not a token (RFC 2045 section 5.1).
     pub fn base64(text: &str) -> Option<Self> {
         let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b"+/=".contains(&octet);
         if text.is_empty() || text.len() > LOCAL_BYTES_MAX || !text.bytes().all(is_plain) {
@@ -50,7 +50,7 @@ pub struct AuthResults {
 }
 
 impl AuthResults {
-    /// A field of this service, whose name is in A-labels. `None` if the name is no domain.
+    /// A field of this service, whose name is in A-labels. `None` if the name is not a domain.
     pub fn new(service: &str) -> Option<Self> {
         Some(Self { service: PlainText::domain(service)?, results: Vec::new() })
     }

@@ -68,7 +68,7 @@ impl Auth {
             let name = directory.login_name(written);
             let name = name.ok_or_else(|| problem(format!("`{written}` is not a login, such as ann@example.org")))?;
             if by_login.contains_key(&name) {
-                return Err(problem(format!("{name} is there already, written in another way")));
+                return Err(problem(format!("{name} is listed twice, in two spellings")));
             }
             by_login.insert(name, rates.clone());
         }

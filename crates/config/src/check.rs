@@ -99,7 +99,7 @@ fn check_network(network: &Network, known: &mut HashSet<IpNet>) -> Result<(), Pr
     }
     for (index, cidr) in network.cidr.0.iter().enumerate() {
         if !known.insert(*cidr) {
-            return Err(Problem::new(["cidr".into(), index.into()], format!("there is a network {cidr} already")));
+            return Err(Problem::new(["cidr".into(), index.into()], format!("the network {cidr} is listed twice")));
         }
     }
     Ok(())
@@ -170,7 +170,7 @@ fn check_listener(listener: &Listener, before: &[Listener]) -> Result<(), Proble
         check_address(address).map_err(|message| Problem::new([key.into()], message))?;
     }
     if is_taken {
-        return Err(Problem::new([key.into()], format!("there is a listener on {socket} already")));
+        return Err(Problem::new([key.into()], format!("another listener already uses {socket}")));
     }
     check_relay(listener)?;
     listener.check_tls()?;

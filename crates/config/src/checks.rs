@@ -118,7 +118,7 @@ pub const CHECKS_SECS: u64 = 60;
 /// The rest is for the treatment of a message whose checks DNS has not answered.
 const TIMEOUT_SECS_MAX: u64 = CHECKS_SECS - 10;
 
-const TOO_MANY: &str = "the networks up to this one are more than a /8 of the internet's IPv4 addresses or a /16 of its IPv6 addresses, and nobody there is checked; list the hosts that forward mail to you";
+const TOO_MANY: &str = "the networks up to this one are more than a /8 of the internet's IPv4 addresses or a /16 of its IPv6 addresses, and their clients are not checked; list only the hosts that forward mail to you";
 
 fn network(text: &str) -> Option<IpNet> {
     text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse()).ok()

@@ -120,7 +120,7 @@ impl Cluster {
                 return problem(key, "the engine needs at least one address, such as \"127.0.0.1:4222\"".to_owned());
             }
             if let Some(wrong) = addresses.iter().find(|address| host(address).is_none()) {
-                return problem(key, format!("`{wrong}` is no host with a port, such as \"127.0.0.1:4222\""));
+                return problem(key, format!("`{wrong}` is not a host with a port, such as \"127.0.0.1:4222\""));
             }
         }
         if self.certificate.is_some() != self.key.is_some() {
@@ -166,7 +166,7 @@ impl Cluster {
                 return problem("number", format!("must be below {SHARDS}"));
             }
             if !numbers.insert(shard.number) {
-                return problem("number", format!("there is a shard {} already", shard.number));
+                return problem("number", format!("shard {} is listed twice", shard.number));
             }
             if !is_node(&shard.home) {
                 return problem("home", NODE.to_owned());
@@ -298,7 +298,7 @@ mod tests {
     fn wrong_shards_are_refused() {
         let other = |keys: &str| format!("[[cluster.shard]]\n{keys}");
         let refused = |shard: &str, why: &str| refused(&text(ENGINE, &format!("{shard}{DOMAIN}")), why);
-        refused(&other("number = 1\nhome = \"n2\"\nstandbys = [\"n1\"]\n"), "there is a shard 1 already");
+        refused(&other("number = 1\nhome = \"n2\"\nstandbys = [\"n1\"]\n"), "shard 1 is listed twice");
         refused(&other("number = 2\nhome = \"n1\"\nstandbys = [\"n2\"]\n"), "the home of another shard");
         refused(&other("number = 2\nhome = \"n2\"\nstandbys = [\"n2\"]\n"), "named twice");
         refused(&other("number = 2\nhome = \"n2\"\nstandbys = []\n"), "needs a standby");

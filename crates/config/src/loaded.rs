@@ -36,7 +36,8 @@ impl Loaded {
         let FoundFile { path, passed_over } = FoundFile::find(file);
         let Some(file) = path else {
             if let Some(why) = passed_over {
-                let message = format!("root does not read it, as {why}; --config {DEFAULT_FILE} names it all the same");
+                let message =
+                    format!("root does not read it, because {why}; to use it anyway, add --config {DEFAULT_FILE}");
                 return Err(ConfigError::whole(Path::new(DEFAULT_FILE), message));
             }
             // Checked like any other: what is taken from the machine may not do.
@@ -81,7 +82,7 @@ impl Loaded {
             _ => return Ok(again),
         };
         Err(again
-            .error(format!("there is no {lost} any more, as if the file was emptied; restart if this is intended")))
+            .error(format!("{lost} is gone, as if the file had been emptied; restart the server if this is intended")))
     }
 }
 

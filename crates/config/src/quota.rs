@@ -77,7 +77,7 @@ impl Quota {
             let maildir = maildir.ok_or_else(|| problem(format!("`{written}` has no mailbox here")))?;
             let limits = (own.bytes.unwrap_or(self.bytes), own.messages.unwrap_or(self.messages));
             if by_maildir.insert(maildir, limits).is_some() {
-                return Err(problem(format!("{written} is there already, written in another way")));
+                return Err(problem(format!("{written} is listed twice, in two spellings")));
             }
         }
         Ok(by_maildir)

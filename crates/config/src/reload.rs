@@ -119,7 +119,7 @@ fn json(section: &impl Serialize) -> Value {
     serde_json::to_value(section).expect("every value of a configuration has a JSON form")
 }
 
-/// Keys of differing values, down to values that are no tables.
+/// Keys of differing values, down to values that are not tables.
 fn differing(key: &str, one: &Value, other: &Value, found: &mut Vec<NeedsRestart>) {
     match (one, other) {
         (Value::Object(one_table), Value::Object(other_table)) => {

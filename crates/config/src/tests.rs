@@ -96,7 +96,7 @@ fn an_unknown_key_is_pointed_at_with_the_one_that_may_be_meant() {
     first("[search]\n\"a`, expected `b\" = true\n", "there is no key `a`, expected `b` here; there are index, dir");
     first(
         "[policy]\nnul_octets = \"acept\"\n",
-        "\"acept\" is not possible here; did you mean \"accept\"? There are \"reject\", \"accept\"",
+        "\"acept\" is not allowed here; did you mean \"accept\"? There are \"reject\", \"accept\"",
     );
     first("[[domain]]\nusers = \"any\"\n", "a domain needs a name, such as name = \"example.org\"");
 }
@@ -126,9 +126,9 @@ fn a_wrong_type_is_pointed_at_in_words_of_the_file() {
         "[limits]\nmessage_bytes = 1.5\n",
         "this has to be a size, such as 1048576, \"10M\" or \"1.5 GiB\"; it is `1.5`",
     );
-    first("[limits]\nmessage_bytes = \"10X\"\n", "2:17: `10X` is no size; write 10240, 10k, 10M or 1.5 GiB");
+    first("[limits]\nmessage_bytes = \"10X\"\n", "2:17: `10X` is not a size; write 10240, 10k, 10M or 1.5 GiB");
     first("[limits]\nmessage_bytes = -1\n", "-1 is negative");
-    first("[limits]\nbody_read_secs = \"5 parsecs\"\n", "`5 parsecs` is no time; write 500ms, 10s, 2m or 1h");
+    first("[limits]\nbody_read_secs = \"5 parsecs\"\n", "`5 parsecs` is not a time; write 500ms, 10s, 2m or 1h");
     first("[limits]\nbody_read_secs = \"500ms\"\n", "`500ms`: whole seconds only");
     first(
         "[[listener]]\nunix = \"l\"\nmode = 660\n",
@@ -140,7 +140,7 @@ fn a_wrong_type_is_pointed_at_in_words_of_the_file() {
     );
     first("host_name = mx.example.org\n", "1:13: text needs quotes");
     first("host_name = \"mx.example.org\n", "the closing quote is missing");
-    first("[limits]\nhops = 5\nhops = 6\n", "3:1: this name is there already");
+    first("[limits]\nhops = 5\nhops = 6\n", "3:1: this name is given twice");
     first("[search]\nindex = \"yes\"\n", "this has to be true or false, without quotes; it is \"yes\"");
     first("host_name = 5\n", "this has to be text in quotes; it is `5`");
     let table = "this has to be a table, with a heading of its own or as { name = \"value\" }; it is \"x\"";
@@ -395,7 +395,7 @@ fn who_may_connect_and_what_differs_is_checked_like_the_rest() {
         "3:1: a listener has `auth`, which is \"offered\" or \"required\", and `file` below [auth] names the file of passwords",
     );
     first("[[network]]", "a network needs `cidr`, such as cidr = \"10.0.0.0/8\"");
-    first("[[network]]\ncidr = [\"10.0.0.0/8\", \"10.0.0.0/8\"]", "there is a network 10.0.0.0/8 already");
+    first("[[network]]\ncidr = [\"10.0.0.0/8\", \"10.0.0.0/8\"]", "the network 10.0.0.0/8 is listed twice");
     let unix = |keys: &str| error_of(&format!("[[listener]]\nunix = \"l\"\n{keys}\n"));
     assert!(unix("allow = \"10.0.0.0/8\"").contains("clients of a UNIX socket have no address"));
     assert!(unix("proxy_protocol = true\nproxies = \"10.0.0.1\"").contains("`mode` and `group` say which proxies"));

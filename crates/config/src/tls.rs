@@ -91,7 +91,7 @@ impl Tls {
 pub(super) fn check_keys(certificates: &PemFiles, keys: &PemFiles) -> Result<(), Problem> {
     let message = match (certificates.0.len(), keys.0.len()) {
         (_, 0) => return Ok(()),
-        (0, _) => "a key alone is for nothing: set `certificate` too".to_owned(),
+        (0, _) => "a key needs its certificate: set `certificate`, too".to_owned(),
         (all, keys) if all == keys => return Ok(()),
         (all, _) => format!("`certificate` names {all}, so name as many keys, or none if those files have them"),
     };

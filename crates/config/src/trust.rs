@@ -20,7 +20,7 @@ pub(super) fn check(config: &Config) -> Result<(), Problem> {
     let what = if is_much_of_the_internet(&[*network]) {
         format!("{network} is")
     } else {
-        format!("with {network}, all the networks here that are trusted are together")
+        format!("{network} and the trusted networks before it are together")
     };
     let message = format!(
         "an open relay: {what} more than a /8 of the internet's IPv4 addresses or a /16 of its IPv6 addresses; list the networks of your own clients and proxies"

@@ -96,7 +96,7 @@ pub(super) fn check(webhooks: &[Webhook], has_events: bool) -> Result<(), Proble
             return problem("name", "a name has 1 to 64 letters, digits and hyphens".to_owned());
         }
         if !names.insert(name) {
-            return problem("name", format!("there is a webhook `{name}` already"));
+            return problem("name", format!("the webhook `{name}` is listed twice"));
         }
         if has_login(url) {
             return problem("name", format!("url: {NO_LOGIN}"));

@@ -121,9 +121,9 @@ impl HeldBy {
     pub fn reason(self) -> Option<&'static str> {
         match self {
             Self::Operator => None,
-            Self::Quarantine => Some("it was under way in several crashes of the server"),
+            Self::Quarantine => Some("it was in flight in several crashes of the server"),
             Self::Policy => Some("a rule has held it"),
-            Self::Uncertain => Some("nobody knows whether it was delivered"),
+            Self::Uncertain => Some("it is unknown whether it was delivered"),
             Self::Transport => Some("its transport cannot deliver it, or has refused it"),
         }
     }

@@ -72,7 +72,7 @@ impl<'a> SentCertificate<'a> {
 
 impl Association {
     /// The usable records of a host. For SMTP the usages 0 and 1 are unusable (RFC 7672 section 3.1.3). Also unusable:
-    /// unknown numbers, digests of a wrong length, and data that is no certificate or key. If a host has both digests
+    /// unknown numbers, digests of a wrong length, and data that is not a certificate or key. If a host has both digests
     /// of a kind, only SHA-512 counts (RFC 7671 section 9).
     pub fn usable(records: &[TlsaRecord]) -> Vec<Self> {
         let all: Vec<Self> = records.iter().filter_map(Self::of).collect();

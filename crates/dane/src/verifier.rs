@@ -66,7 +66,7 @@ impl DaneVerifier {
         };
         let own = self.associations.iter().filter_map(Association::own_anchor);
         let mut anchors = RootCertStore::empty();
-        // One that cannot be read is no anchor; another may be.
+        // One that cannot be read is not an anchor; another may be.
         anchors.add_parsable_certificates(sent.iter().filter(is_named).cloned().map(CertificateDer::into_owned));
         anchors.add_parsable_certificates(own.map(CertificateDer::into_owned));
         if anchors.is_empty() {

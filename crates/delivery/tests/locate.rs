@@ -37,7 +37,10 @@ async fn a_journaled_message_has_its_sizes_in_the_name() {
     for (path, id) in [("lists/ann", &relative), ("ann", &absolute)] {
         assert_eq!(content(&executor, path, id).as_deref(), Some(BODY));
         assert_eq!(content(&executor, dir.path().join("mail").join(path), id).as_deref(), Some(BODY));
-        assert!(!dir.path().join("mail").join(path).join("new").join(id.as_str()).exists(), "the id alone is no name");
+        assert!(
+            !dir.path().join("mail").join(path).join("new").join(id.as_str()).exists(),
+            "the id alone is not a name"
+        );
     }
 }
 

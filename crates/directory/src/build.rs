@@ -142,9 +142,9 @@ impl Directory {
                 Ok(())
             }
             Entry::Occupied(_) if name == given.to_ascii_lowercase() => {
-                Err(format!("there is a domain `{given}` already"))
+                Err(format!("the domain `{given}` is listed twice"))
             }
-            Entry::Occupied(_) => Err(format!("`{given}` is another way to write `{name}`, which is there already")),
+            Entry::Occupied(_) => Err(format!("`{given}` is another spelling of `{name}`, which is listed, too")),
         }
     }
 
@@ -213,7 +213,7 @@ impl Directory {
         let name = folded_domain(domain).ok_or_else(|| format!("`{domain}` is not a domain"))?;
         let index = self.by_name.get(&*name).copied();
         let index = index.ok_or_else(|| {
-            format!("`{domain}` is not one of our domains; make an alias for the address there, and lead to that")
+            format!("`{domain}` is not one of our domains; make an alias whose target is that address, and name the alias here")
         })?;
         Ok((local, index))
     }
@@ -329,14 +329,14 @@ fn named<'a>(
             return Err(Problem::new(at(), format!("`{alias}` is not the local part of an address")));
         }
         if names.insert(folded.into(), origins.len() as AliasId).is_some() {
-            return Err(Problem::new(at(), format!("there is an alias `{alias}` already")));
+            return Err(Problem::new(at(), format!("the alias `{alias}` is listed twice")));
         }
         origins.push(Origin { domain: index, at: At::Alias(alias), targets: Cow::Borrowed(targets) });
     }
     for (account, settings) in domain.accounts.iter().filter(|(_, settings)| !settings.forward.is_empty()) {
         let at = || ["accounts".into(), Key::Name(account.clone()), "forward".into()];
         if names.insert(folded(account).into(), origins.len() as AliasId).is_some() {
-            return Err(Problem::new(at(), format!("there is an alias `{account}` too; one of them decides")));
+            return Err(Problem::new(at(), format!("there is an alias `{account}`, too: remove one of the two")));
         }
         // An alias that leads to its own name keeps the mail there.
         let own = settings.keep_copy.then(|| account.clone());

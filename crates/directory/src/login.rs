@@ -24,7 +24,7 @@ impl Directory {
     }
 
     /// The Maildir of `login`, which is in the form of [`Directory::login_name`]: its own, even if an alias of that
-    /// name leads elsewhere. `None` if it is no local user, or its mail is stored elsewhere.
+    /// name leads elsewhere. `None` if it is not a local user, or its mail is stored elsewhere.
     pub fn maildir_of(&self, login: &str) -> Option<Arc<str>> {
         let (user, domain) = login.rsplit_once('@')?;
         match self.own(*self.by_name.get(domain)?, user, user).ok()?.place {

@@ -36,7 +36,7 @@ fn build(text: &str) -> Result<Regex, String> {
         .dfa_size_limit(COMPILED_BYTES_MAX)
         .build()
         .map_err(|error| match error {
-            regex::Error::CompiledTooBig(_) => "the pattern is too large, such as by a count like {1000}".to_owned(),
+            regex::Error::CompiledTooBig(_) => "the pattern is too large: avoid counts such as {1000}".to_owned(),
             error => {
                 // The last line says what is wrong, those before it show where, in a drawing.
                 let text = error.to_string();
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(said("a("), "not a regular expression: unclosed group");
         assert_eq!(said("a)|(b"), "not a regular expression: unopened group");
         assert!(said(r"(a)\1").starts_with("not a regular expression: backreferences are not supported"));
-        assert_eq!(said(r"((\w{100}){100}){100}"), "the pattern is too large, such as by a count like {1000}");
+        assert_eq!(said(r"((\w{100}){100}){100}"), "the pattern is too large: avoid counts such as {1000}");
         assert_eq!(said(&"a".repeat(1001)), "a pattern has at most 1000 bytes");
         assert!(said(&"(".repeat(1000)).starts_with("not a regular expression: "));
         assert!(said("(?x)a # b").starts_with("not a regular expression: "), "its end would be a comment");

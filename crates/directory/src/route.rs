@@ -146,7 +146,7 @@ impl DirectoryRefusal {
         if class != code / 100 || rest.trim().is_empty() {
             let class = code / 100;
             return Err(format!(
-                "after {code} come an enhanced code {class}.x.x and a text: \"{code} {class}.1.1 No longer here\""
+                "after {code} write an enhanced code {class}.x.x and a text: \"{code} {class}.1.1 No longer here\""
             ));
         }
         Ok(Self::Configured(Box::new(Reply::new(code, enhanced, rest.to_owned()))))
@@ -176,9 +176,9 @@ mod tests {
             ("f\u{fc}r", "a reply is one line of ASCII"),
             ("250 2.1.5 ok", "250 does not refuse"),
             ("421 4.3.2 bye", "421 does not refuse"),
-            ("550 gone", "after 550 come an enhanced code 5.x.x and a text: \"550 5.1.1 No longer here\""),
+            ("550 gone", "after 550 write an enhanced code 5.x.x and a text: \"550 5.1.1 No longer here\""),
             ("550 4.1.1 gone", "after 550 come"),
-            ("450 4.2.1", "after 450 come an enhanced code 4.x.x"),
+            ("450 4.2.1", "after 450 write an enhanced code 4.x.x"),
         ] {
             let said = DirectoryRefusal::configured(text).unwrap_err();
             assert!(said.starts_with(expected), "{text}: {said}");

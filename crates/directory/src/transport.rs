@@ -1,4 +1,4 @@
-//! Places that are no Maildir: a program, a file, an LMTP server.
+//! Destinations other than Maildirs: a program, a file, an LMTP server.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};

@@ -168,9 +168,9 @@ fn letters_and_a_labels_of_a_domain_are_one_domain() {
     };
     assert!(
         error(["xn--bcher-kva.example", "b\u{fc}cher.example"])
-            .ends_with("`b\u{fc}cher.example` is another way to write `xn--bcher-kva.example`, which is there already")
+            .ends_with("`b\u{fc}cher.example` is another spelling of `xn--bcher-kva.example`, which is listed, too")
     );
-    assert!(error(["a.example", "A.example"]).ends_with("there is a domain `A.example` already"));
+    assert!(error(["a.example", "A.example"]).ends_with("the domain `A.example` is listed twice"));
     assert!(error(["a.example", "xn--a.example"]).ends_with("not a domain: it has no form in DNS"));
 }
 
@@ -233,8 +233,8 @@ fn other_names_of_a_domain_are_the_domain() {
         ))
     };
     let at = |index: usize| format!("domain.1.domain_aliases.{index}");
-    assert_eq!(of_two("\"A.example\""), (at(0), "there is a domain `A.example` already".to_owned()));
-    assert_eq!(of_two("\"c.example\", \"b.example\""), (at(1), "there is a domain `b.example` already".to_owned()));
+    assert_eq!(of_two("\"A.example\""), (at(0), "the domain `A.example` is listed twice".to_owned()));
+    assert_eq!(of_two("\"c.example\", \"b.example\""), (at(1), "the domain `b.example` is listed twice".to_owned()));
     assert_eq!(of_two("\"c..example\""), (at(0), "`c..example` is not a domain, such as example.org".to_owned()));
 }
 
@@ -393,7 +393,7 @@ fn a_mistake_is_found_at_its_place() {
     check(
         "aliases = { ann = \"ann\" }\naccounts = { ann.forward = [\"ann@b.example\"] }",
         "accounts.ann.forward",
-        "there is an alias `ann` too; one of them decides",
+        "there is an alias `ann`, too: remove one of the two",
     );
     check(
         "accounts = { ann.forward = [\"ann@b.example\", \"nobody\"] }",
@@ -418,7 +418,7 @@ fn a_mistake_is_found_at_its_place() {
     check(
         &pattern("match = \"a(.)\"\nto = \"$1@$1.example\""),
         "pattern.0.to.0",
-        "`$1.example` is not one of our domains; make an alias for the address there, and lead to that",
+        "`$1.example` is not one of our domains; make an alias whose target is that address, and name the alias here",
     );
     check(
         &pattern("match = \"a\"\nto = []"),

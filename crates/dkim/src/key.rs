@@ -33,12 +33,12 @@ impl Algorithm {
     }
 }
 
-/// Why octets are no key.
+/// Why octets are not a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
     /// Neither RSA nor Ed25519, or not PKCS#8.
-    #[error("it is no key of RSA (2048 to 4096 bits) or Ed25519 in PKCS#8: {0}")]
+    #[error("it is not a key of RSA (2048 to 4096 bits) or Ed25519 in PKCS#8: {0}")]
     Rejected(String),
     /// The signature could not be made.
     #[error("the key cannot sign")]

@@ -41,7 +41,7 @@ pub struct KeyFile {
     pub key: SigningKey,
 }
 
-/// Why a file is no key.
+/// Why a file is not a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyFileError {

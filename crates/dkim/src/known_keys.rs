@@ -34,7 +34,7 @@ const HALF_MAX: usize = 500;
 const TEXT_BYTES_MAX: usize = 2 << 10;
 
 impl KnownKeys {
-    /// The key of a record's text. `None`: it is no record of a key.
+    /// The key of a record's text. `None`: it is not a record of a key.
     pub(crate) fn read(&self, text: &str) -> Option<Arc<ReadKey>> {
         if let Some(known) = self.known(text) {
             return Some(known);

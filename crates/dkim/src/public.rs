@@ -27,8 +27,10 @@ impl PublicKey {
     pub(crate) fn of(record: &KeyRecord) -> Result<Self, &'static str> {
         let KeyRecord { algorithm, public, .. } = record;
         let key = match algorithm {
-            Algorithm::Ed25519 if public.len() != 32 => return Err("its key has not 32 octets"),
-            Algorithm::Ed25519 => ParsedPublicKey::new(&ED25519, public).map_err(|_| "its key is none of Ed25519")?,
+            Algorithm::Ed25519 if public.len() != 32 => return Err("its key does not have 32 octets"),
+            Algorithm::Ed25519 => {
+                ParsedPublicKey::new(&ED25519, public).map_err(|_| "its key is not an Ed25519 key")?
+            }
             Algorithm::Rsa => {
                 let (n, e) = rsa(public).ok_or(NO_RSA)?;
                 let bits = n.len() * 8 - n.first().map_or(0, |first| first.leading_zeros() as usize);
@@ -52,7 +54,7 @@ impl PublicKey {
     }
 }
 
-const NO_RSA: &str = "its key is none of RSA";
+const NO_RSA: &str = "its key is not an RSA key";
 
 /// Modulus and exponent of a SubjectPublicKeyInfo, or of the bare RSAPublicKey that RFC 6376 names, without leading zeros.
 fn rsa(public: &[u8]) -> Option<(&[u8], &[u8])> {

@@ -43,7 +43,7 @@ impl ReceivedSignature {
     /// # Errors
     /// Why it cannot count, in a few words.
     pub(crate) fn parse(value: &str) -> Result<Self, &'static str> {
-        let tags = tags(value).ok_or("it is no list of tags")?;
+        let tags = tags(value).ok_or("it is not a list of tags")?;
         let tag = |name: &str| tags.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
         if tag("v") != Some("1") {
             return Err("its version is not 1");
@@ -61,7 +61,7 @@ impl ReceivedSignature {
         let host = tag("i").map(|identity| identity.rsplit_once('@').map_or("", |(_, host)| host).to_ascii_lowercase());
         let host = host.unwrap_or_else(|| domain.clone());
         let above = host.strip_suffix(&*domain).filter(|rest| rest.is_empty() || rest.ends_with('.'));
-        let is_of_subdomain = !above.ok_or("its identity is not of its domain")?.is_empty();
+        let is_of_subdomain = !above.ok_or("its identity is outside its domain")?.is_empty();
         if !tag("q").is_none_or(|ways| ways.split(':').any(|way| way.trim().eq_ignore_ascii_case("dns/txt"))) {
             return Err("its key is not in DNS");
         }
@@ -76,7 +76,7 @@ impl ReceivedSignature {
         }
         let (signed_at, expires) = (number(tag("t"))?, number(tag("x"))?);
         if expires.zip(signed_at).is_some_and(|(expires, signed_at)| expires <= signed_at) {
-            return Err("it ends before it begins");
+            return Err("it expires before it begins");
         }
         let octets = |name: &str| {
             let text: String = tag(name).unwrap_or_default().split_ascii_whitespace().collect();
@@ -102,7 +102,7 @@ fn number(text: Option<&str>) -> Result<Option<u64>, &'static str> {
     let Some(text) = text else { return Ok(None) };
     let is_number = !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
     // RFC 6376 has up to 76 digits, all of them far away.
-    is_number.then(|| Some(text.parse().unwrap_or(u64::MAX))).ok_or("it has a number that is none")
+    is_number.then(|| Some(text.parse().unwrap_or(u64::MAX))).ok_or("it has a malformed number")
 }
 
 /// True for relaxed forms of header and body.
@@ -175,13 +175,13 @@ mod tests {
             ("FROM", "To", "it leaves From unsigned"),
             ("h=Subject", "c=nofws; h=From", "its canonical form is not known"),
             ("h=Subject", "q=ldap; h=From", "its key is not in DNS"),
-            ("h=Subject", "i=@example.net; h=From", "its identity is not of its domain"),
-            ("h=Subject", "i=@badexample.org; h=From", "its identity is not of its domain"),
-            ("x=9", "x=5", "it ends before it begins"),
-            ("x=9", "x=-1", "it has a number that is none"),
+            ("h=Subject", "i=@example.net; h=From", "its identity is outside its domain"),
+            ("h=Subject", "i=@badexample.org; h=From", "its identity is outside its domain"),
+            ("x=9", "x=5", "it expires before it begins"),
+            ("x=9", "x=-1", "it has a malformed number"),
             ("bh=AQ ID", "bh=", "it has no hash of the body"),
             ("b=BA UG", "b=!", "it has no signature"),
-            ("t=5", "t=5; t=5", "it is no list of tags"),
+            ("t=5", "t=5; t=5", "it is not a list of tags"),
         ] {
             let text = GOOD.replacen(from, to, 1);
             assert_eq!(ReceivedSignature::parse(&text).unwrap_err(), why, "{text}");

@@ -20,12 +20,12 @@ pub struct KeyRecord {
     pub is_strict: bool,
 }
 
-/// Why a text is no record of a key that verifiers use.
+/// Why a text is not a record of a key that verifiers use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordError {
-    /// The text is no list of tags, or has a tag twice.
-    #[error("it is no list of tags")]
+    /// The text is not a list of tags, or has a tag twice.
+    #[error("it is not a list of tags")]
     Syntax,
     /// `v=` is another, or not the first tag.
     #[error("its version is not DKIM1")]

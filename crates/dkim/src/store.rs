@@ -64,7 +64,7 @@ pub enum KeyStoreError {
     #[error("{}: other users can open it; run chmod 600, and make a new key if they may have read it", .0.display())]
     Exposed(PathBuf),
     /// No name of a domain in lower-case A-labels.
-    #[error("`{0}` is no domain")]
+    #[error("`{0}` is not a domain")]
     Domain(String),
     /// The domain has keys already.
     #[error("{0} has keys; `posthaste dkim rotate {0}` makes the next ones")]
@@ -116,7 +116,7 @@ impl KeyDirectory {
                 self.keys(&name)?
             } else if is_domain(&domain) && !self.dir.join(&domain).exists() && has_keys(&path)? {
                 // Passed over, mail of the domain would leave unsigned.
-                let why = format!("a domain is in lower case here: rename this directory to {domain}");
+                let why = format!("the name must be in lower case: rename this directory to {domain}");
                 vec![StoredKey { selector: UNKNOWN.to_owned(), path, file: Err(why) }]
             } else {
                 Vec::new()
@@ -277,7 +277,7 @@ fn names(dir: &Path) -> Result<Vec<String>, KeyStoreError> {
     };
     let mut names = Vec::new();
     for entry in entries {
-        // A name that is no text is none of ours.
+        // A name that is not text is none of ours.
         names.extend(entry.map_err(at(dir))?.file_name().into_string());
     }
     names.sort();
@@ -314,7 +314,7 @@ fn read_file(path: &Path) -> Result<Result<KeyFile, String>, KeyStoreError> {
     };
     match read() {
         Err(error) => Ok(Err(error.to_string())),
-        Ok((false, _)) => Ok(Err("this is no regular file".to_owned())),
+        Ok((false, _)) => Ok(Err("this is not a regular file".to_owned())),
         Ok((true, true)) => Err(KeyStoreError::Exposed(path.to_owned())),
         Ok((true, false)) => Ok(KeyFile::parse(&text).map_err(|error| error.to_string())),
     }
@@ -343,7 +343,7 @@ const SUFFIX: &str = ".pem";
 /// In place of an unknown selector.
 const UNKNOWN: &str = "?";
 const NO_SELECTOR: &str =
-    "the name before .pem is no selector: rename the file, with lower-case letters, digits, hyphens and dots alone";
+    "the name before .pem is not a selector: rename the file, with lower-case letters, digits, hyphens and dots alone";
 
 #[cfg(test)]
 mod tests {
@@ -416,9 +416,9 @@ mod tests {
         let line = |domain: &str, selector: &str, file: &str, why: Option<&str>| {
             (domain.to_owned(), selector.to_owned(), place.path().join(file), why.map(str::to_owned))
         };
-        let no_selector = Some("the name before .pem is no selector");
+        let no_selector = Some("the name before .pem is not a selector");
         let expected = [
-            line("b.example", "?", "B.Example", Some("a domain is in lower case here")),
+            line("b.example", "?", "B.Example", Some("the name must be in lower case")),
             line("a.example", "2611e", "a.example/2611e.pem", None),
             line("a.example", "?", "a.example/Mail.pem", no_selector),
             line("a.example", "?", "a.example/a b.pem", no_selector),

@@ -122,7 +122,7 @@ fn without_an_answer_or_a_key_that_counts_there_is_no_pass() {
     };
     assert_eq!(with(None), "temperror DNS has no answer");
     assert_eq!(with(Some("v=DKIM1; k=ed25519; p=")), "permerror its key is revoked");
-    assert_eq!(with(Some("v=DKIM1; k=ed25519; p=AQID")), "permerror its key has not 32 octets");
+    assert_eq!(with(Some("v=DKIM1; k=ed25519; p=AQID")), "permerror its key does not have 32 octets");
     assert_eq!(with(Some("v=spf1 -all")), "permerror there is no key");
     assert_eq!(with(Some("k=rsa; p=AQID")), "permerror its key is of another kind");
 }

@@ -22,7 +22,7 @@ pub enum UnprovenAd {
     #[error("the resolver {0} is not on this machine: its answers can be forged on the way")]
     Far(IpAddr),
     /// A forwarder, which may pass on its upstream's AD bit.
-    #[error("the resolver {0} is {1}: it may pass on the bit AD of others")]
+    #[error("the resolver {0} is {1}: it may pass on an AD bit that another server set")]
     Forwarder(IpAddr, &'static str),
     /// A name that is signed, without the bit AD.
     #[error("the resolver {0} does not say that `{name}` is signed: it does not validate DNSSEC", name = SIGNED)]

@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DnsError {
-    /// The text is no domain, and no address literal of RFC 5321 section 4.1.3.
+    /// The text is not a domain, and no address literal of RFC 5321 section 4.1.3.
     #[error("`{0}` is not a domain")]
     NotADomain(String),
     /// NXDOMAIN.

@@ -127,8 +127,9 @@ const PORT: u16 = 53;
 fn servers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SocketAddr>, D::Error> {
     let read = |text: &String| {
         let address = text.parse::<IpAddr>().map(|address| SocketAddr::new(address, PORT));
-        let bad =
-            || de::Error::custom(format!("`{text}` is no address of a resolver; write 192.0.2.53 or 192.0.2.53:53"));
+        let bad = || {
+            de::Error::custom(format!("`{text}` is not an address of a resolver; write 192.0.2.53 or 192.0.2.53:53"))
+        };
         address.or_else(|_| text.parse()).map_err(|_| bad())
     };
     Vec::<String>::deserialize(deserializer)?.iter().map(read).collect()

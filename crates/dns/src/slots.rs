@@ -226,7 +226,7 @@ impl Slot {
             return Err("timeout");
         }
         if !self.become_slow() {
-            return Err("none in 2 s, while many names are slow");
+            return Err("no answer within 2 s, while many names are slow");
         }
         timeout(left, question).await.map_err(|_| "timeout")
     }
@@ -416,7 +416,7 @@ mod tests {
         };
         assert_eq!(late(&slots).await, Ok(()));
         dead(&slots, Pace::Slow, Asker::Connection, 2);
-        assert_eq!(late(&slots).await, Err("none in 2 s, while many names are slow"));
+        assert_eq!(late(&slots).await, Err("no answer within 2 s, while many names are slow"));
         pass(10.0).await;
         assert_eq!((late(&slots).await, in_use(&slots)), (Ok(()), (0, 0)));
         let short = slots.slot(Pace::Quick, Asker::Connection).await.ask(Duration::from_secs(1), pending::<()>()).await;

@@ -53,7 +53,7 @@ impl ZoneReply {
             _ => None,
         });
         if let Some(target) = alias {
-            let target = name_text(target).ok_or_else(|| "an alias of no host name".to_owned())?;
+            let target = name_text(target).ok_or_else(|| "an alias without a host name".to_owned())?;
             return Ok(ZoneReply::Alias(target));
         }
         Ok(if code == ResponseCode::NXDomain { ZoneReply::NoSuchName } else { ZoneReply::Records(records) })

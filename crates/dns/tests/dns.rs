@@ -156,7 +156,7 @@ async fn each_failure_has_its_status() {
         let (names, error) = walk(&resolver, destination, 1).await;
         assert_eq!((names.len(), error.as_ref().map(status)), (0, Some(expected)), "{domain}: {error:?}");
     }
-    // The root among other hosts is no null MX.
+    // The root among other hosts is not a null MX.
     let destination = resolver.destination("notnull.example").await.unwrap();
     assert_eq!(walk(&resolver, destination, 1).await, (vec!["mx.example".to_owned()], None));
     let error = resolver.destination("a\r\nb.example").await.unwrap_err();

@@ -122,7 +122,7 @@ pub struct WaitingEvent {
     pub error: Arc<str>,
 }
 
-/// The outcome of a message at targets that are no mailboxes.
+/// The outcome of a message at targets that are not mailboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OfTransport {
     /// The outcome.

@@ -142,7 +142,7 @@ impl Reader {
                 if is_closed {
                     return Ok(self.skip_damaged());
                 }
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "a line of the event log has no end"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a line of the event log is incomplete"));
             }
             if is_closed {
                 self.cursor = Cursor { file: self.cursor.file + 1, offset: 0 };

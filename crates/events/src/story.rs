@@ -215,7 +215,7 @@ impl<'a> Search<'a> {
             || event["message"].is_null() && self.is(&event["host"])
     }
 
-    /// Login events are left out: they are no mail, and guesses of others would fill the list.
+    /// Login events are left out: they are not mail, and guesses of others would fill the list.
     fn names_user(&self, event: &Value) -> bool {
         self.is(&event["user"]) && event["event"] != "login" && event["stage"] != "login"
     }

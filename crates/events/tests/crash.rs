@@ -107,7 +107,7 @@ fn lines(dir: &Path) -> Result<Vec<(u64, u64)>, String> {
         let name = file.file_name().into_string().unwrap();
         if name != "lock" {
             let text = String::from_utf8(std::fs::read(file.path()).unwrap());
-            files.insert(name.clone(), text.map_err(|_| format!("{name} is no text"))?);
+            files.insert(name.clone(), text.map_err(|_| format!("{name} is not text"))?);
         }
     }
     let mut lines = Vec::new();

@@ -160,6 +160,6 @@ impl FromStr for Cut {
             };
             Some(Cut { position: position.parse().ok()?, choice })
         };
-        parse().ok_or_else(|| format!("{text:?} is no cut such as 17:s4 or 17:b5"))
+        parse().ok_or_else(|| format!("{text:?} is not a cut such as 17:s4 or 17:b5"))
     }
 }

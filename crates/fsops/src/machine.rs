@@ -90,7 +90,7 @@ impl Machine {
     /// Sets the free space that the program sees on the file system of this directory. Writes do not reduce it.
     ///
     /// # Panics
-    /// When it is no directory of the machine.
+    /// When it is not a directory of the machine.
     pub fn set_space(&self, dir: &Path, space: Space) {
         self.declare(dir, DeclaredSpace::Fixed { bytes: space.bytes, inodes: space.inodes });
     }
@@ -99,7 +99,7 @@ impl Machine {
     /// beyond it does not fail: the program has to check.
     ///
     /// # Panics
-    /// When it is no directory of the machine.
+    /// When it is not a directory of the machine.
     pub fn set_disk(&self, dir: &Path, bytes: u64) {
         self.declare(dir, DeclaredSpace::Disk(dir.to_owned(), bytes));
     }

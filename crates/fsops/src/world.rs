@@ -70,7 +70,7 @@ pub(crate) struct State {
 static WORLD: Mutex<World> = Mutex::new(World { nodes: BTreeMap::new(), machines: BTreeMap::new() });
 static MACHINES: AtomicUsize = AtomicUsize::new(0);
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
-/// Set once any machine has bad sectors. Until then a read skips the machine, and is no scheduling point.
+/// Set once any machine has bad sectors. Until then a read skips the machine, and is not a scheduling point.
 pub(crate) static HAS_BAD_SECTORS: AtomicBool = AtomicBool::new(false);
 
 /// The world, if any directory is watched. Calls are made under this lock, so that the record has their order. Before

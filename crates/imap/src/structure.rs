@@ -35,7 +35,7 @@ pub(crate) fn write(out: &mut Answer<'_>, part: Part<'_, '_>, extended: bool) {
         return;
     }
     let is_message = part.kind() == Kind::Message;
-    // A message with another encoding or too deep within others is not taken apart, and without an envelope it is no MESSAGE/RFC822.
+    // A message with another encoding or too deep within others is not taken apart, and without an envelope it is not a MESSAGE/RFC822.
     let opaque = kind == "message" && subtype == "rfc822" && !is_message;
     let (kind, subtype) = match () {
         () if opaque => ("application", "octet-stream"),

@@ -74,7 +74,7 @@ fn expected(number: &str, part: &Part<'_, '_>) -> (Vec<u8>, bool) {
     if is_unknown || encoding == Encoding::Uuencode || !is_clean(encoding, part.body()) {
         let answer = format!(
             "(BINARY.SIZE[{number}] 0 BINARY[{number}] NIL BINARY[{number}]<3> NIL)\r\n\
-             a NO [UNKNOWN-CTE] Some parts have an encoding that cannot be undone\r\n"
+             a NO [UNKNOWN-CTE] Some parts cannot be decoded\r\n"
         );
         return (answer.into_bytes(), false);
     }

@@ -471,7 +471,7 @@ async fn a_sort_is_given_up_and_shows_that_it_lives() {
     let store = common::store();
     let timeouts = ImapTimeouts { order: Duration::ZERO, ..ImapTimeouts::default() };
     let (mut client, _serving) = selected(&store, timeouts).await;
-    assert_eq!(client.ask("c SORT (DATE) UTF-8 ALL").await, "c NO [LIMIT] That is too much to be put in order\r\n");
+    assert_eq!(client.ask("c SORT (DATE) UTF-8 ALL").await, "c NO [LIMIT] That is too much to sort\r\n");
     assert!(client.ask("d SEARCH ALL").await.ends_with("d OK SEARCH completed\r\n"));
     let timeouts = ImapTimeouts { progress: Duration::ZERO, search: Duration::ZERO, ..ImapTimeouts::default() };
     let (mut client, _serving) = selected(&store, timeouts).await;
@@ -499,7 +499,7 @@ async fn a_sort_of_too_much_is_refused() {
     client.ask("b SELECT INBOX").await;
     for command in ["SORT (SUBJECT) UTF-8 ALL", "THREAD REFERENCES UTF-8 ALL"] {
         let told = client.ask(&format!("c {command}")).await;
-        assert_eq!(told, "c NO [LIMIT] That is too much to be put in order\r\n");
+        assert_eq!(told, "c NO [LIMIT] That is too much to sort\r\n");
     }
     let told = client.ask("d SORT (REVERSE ARRIVAL) UTF-8 1:100").await;
     assert!(told.starts_with("* SORT 1 2 3 4 "), "{told}");
@@ -531,7 +531,7 @@ async fn a_shutdown_says_bye_to_idle_sessions() {
     assert!(ended.await.unwrap(), "a session is left over");
 }
 
-/// Who may not connect is told so, and a proxy whose header is broken is no client.
+/// Who may not connect is told so, and a proxy whose header is broken is not a client.
 #[tokio::test]
 async fn refused_connections_hear_the_right_reason() {
     let networks = |text: &str| vec![text.parse().unwrap()];

@@ -136,7 +136,7 @@ impl Built {
             let wrong = |why: &str| format!("content.{}: {why}", name.to_lowercase().replace('-', "_"));
             let path =
                 ForwardPath::parse(&format!("<{email}>")).map_err(|error| wrong(&format!("{email}: {error}")))?;
-            let address = path.address().ok_or_else(|| wrong("an address has a domain"))?.to_string();
+            let address = path.address().ok_or_else(|| wrong("an address needs a domain"))?.to_string();
             let shown = shown.map(|shown| line(&shown)).transpose().map_err(wrong)?;
             write_field(&mut out, name, &mailbox(shown.as_deref(), &address)).map_err(wrong)?;
         }
@@ -189,10 +189,13 @@ fn check_name(name: &str) -> Result<(), String> {
     let is_name =
         !name.is_empty() && name.len() <= 76 && name.bytes().all(|octet| octet.is_ascii_graphic() && octet != b':');
     if !is_name {
-        return Err(format!("content.headers: `{}` is no name of a field", name.chars().take(76).collect::<String>()));
+        return Err(format!(
+            "content.headers: `{}` is not a name of a field",
+            name.chars().take(76).collect::<String>()
+        ));
     }
     if NOT_GIVEN.iter().any(|own| own.eq_ignore_ascii_case(name)) {
-        Err(format!("content.headers: {name} is the server's"))
+        Err(format!("content.headers: {name} is set by the server"))
     } else {
         Ok(())
     }
@@ -201,7 +204,7 @@ fn check_name(name: &str) -> Result<(), String> {
 /// A value without line ends.
 fn line(value: &str) -> Result<String, &'static str> {
     if value.contains(|char: char| char.is_control() && char != '\t') {
-        Err("a control character is in it")
+        Err("it has a control character")
     } else {
         Ok(value.replace('\t', " "))
     }
@@ -214,9 +217,9 @@ fn addresses(value: &str) -> Result<String, &'static str> {
         let DecodedAddress::Mailbox { name, address: Some(address) } = address else {
             return Err("an address is missing, or is a group");
         };
-        let path = ForwardPath::parse(&format!("<{address}>")).map_err(|_| "this is no list of addresses")?;
+        let path = ForwardPath::parse(&format!("<{address}>")).map_err(|_| "this is not a list of addresses")?;
         if path.address().is_none() {
-            return Err("an address has a domain");
+            return Err("an address needs a domain");
         }
         all.push(mailbox(name.as_deref(), &path.bare()));
     }
@@ -225,7 +228,7 @@ fn addresses(value: &str) -> Result<String, &'static str> {
 
 fn part_of(attachment: AttachmentBody) -> Result<Part, String> {
     let AttachmentBody { data, content_type, file_name, content_id, base64 } = attachment;
-    let octets = if base64 { from_base64(&data).ok_or("data: this is no base64")? } else { data.into_bytes() };
+    let octets = if base64 { from_base64(&data).ok_or("data: this is not base64")? } else { data.into_bytes() };
     let mut out = format!("Content-Type: {}\r\nContent-Transfer-Encoding: base64\r\n", content_type_of(&content_type)?);
     let name = file_name.map(|name| file_name_of(&name)).transpose()?.unwrap_or_default();
     let disposition = if content_id.is_some() { "inline" } else { "attachment" };
@@ -234,7 +237,7 @@ fn part_of(attachment: AttachmentBody) -> Result<Part, String> {
     if let Some(id) = content_id {
         let is_id = |octet: u8| octet.is_ascii_graphic() && !b"<>()\\\",;:".contains(&octet);
         if id.is_empty() || id.len() > 200 || !id.bytes().all(is_id) {
-            return Err("content_id: letters, digits and the like, without brackets".to_owned());
+            return Err("content_id: write letters, digits and the like, without brackets".to_owned());
         }
         out.push_str(&format!("Content-ID: <{id}>\r\n"));
     }

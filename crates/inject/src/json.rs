@@ -18,7 +18,7 @@ pub(crate) fn read<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Strin
             let what = mistake(&error.to_string());
             if path.is_empty() { what } else { format!("{path}: {what}") }
         }
-        Category::Syntax | Category::Eof | Category::Io => format!("the body is no JSON: {error}"),
+        Category::Syntax | Category::Eof | Category::Io => format!("the body is not JSON: {error}"),
     })
 }
 

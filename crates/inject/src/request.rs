@@ -201,7 +201,7 @@ impl InjectRequest {
         let sender = ReversePath::parse(&format!("<{}>", body.envelope_sender));
         let sender = sender.map_err(|error| InvalidRequest(format!("envelope_sender: {error}")))?;
         if matches!(sender, ReversePath::Local(_)) {
-            return Err(InvalidRequest("envelope_sender: an address has a domain".to_owned()));
+            return Err(InvalidRequest("envelope_sender: an address needs a domain".to_owned()));
         }
         let schedule = body.schedule.map(|Object(schedule)| schedule).unwrap_or_default();
         let schedule = Schedule::new(schedule).map_err(InvalidRequest)?;
@@ -318,7 +318,7 @@ impl Recipient {
         let wrong = |why: String| InvalidRequest(format!("recipients[{index}].email: {why}"));
         let path = ForwardPath::parse(&format!("<{email}>")).map_err(|error| wrong(error.to_string()))?;
         if path.address().is_none() {
-            return Err(wrong("an address has a domain".to_owned()));
+            return Err(wrong("an address needs a domain".to_owned()));
         }
         let bytes = check_substitutions(&format!("recipients[{index}]."), &substitutions)?;
         Ok((Self { path, name, substitutions }, bytes))
@@ -441,7 +441,7 @@ fn check_header(content: &[u8]) -> Result<(), String> {
         let goes_on = index > 0 && matches!(first, b' ' | b'\t');
         if !goes_on && !begins_field(line) {
             let text: String = String::from_utf8_lossy(line).chars().take(LINE_CHARS_SHOWN).collect();
-            return Err(format!("line {} is no header field: {text:?}", index + 1));
+            return Err(format!("line {} is not a header field: {text:?}", index + 1));
         }
     }
     Ok(())
@@ -455,7 +455,7 @@ fn begins_field(line: &[u8]) -> bool {
 /// Checks that all lines end in LF alone, or none. Text that two servers might read as different messages is refused.
 fn bare_newlines(content: &[u8]) -> Result<u64, &'static str> {
     if memchr(0, content).is_some() {
-        return Err("NUL is in it");
+        return Err("it has a NUL");
     }
     // Three counts that run many octets at a time: a search for the next of three octets stops twice at each line.
     let count = |octet: u8| memchr_iter(octet, content).count();
@@ -463,7 +463,7 @@ fn bare_newlines(content: &[u8]) -> Result<u64, &'static str> {
     let lfs = count(b'\n');
     let crlfs = content.iter().zip(&content[1.min(content.len())..]).filter(|pair| *pair == (&b'\r', &b'\n')).count();
     match (crs, lfs) {
-        _ if crlfs < crs => Err("a bare CR is in it"),
+        _ if crlfs < crs => Err("it has a bare CR"),
         _ if 0 < crlfs && crlfs < lfs => Err("some lines end in CRLF and some in LF"),
         _ => Ok((lfs - crlfs) as u64),
     }

@@ -306,7 +306,7 @@ fn check_lengths(text: &str) -> Result<(), String> {
             return Err(format!("a tag has at most {TAG_TOKENS_MAX} names, numbers and signs"));
         }
         if branches > TAG_TOKENS_MAX {
-            return Err(format!("a template has at most {TAG_TOKENS_MAX} branches elif"));
+            return Err(format!("a template has at most {TAG_TOKENS_MAX} elif branches"));
         }
     }
     Ok(())
@@ -367,7 +367,7 @@ fn check(expr: &Expr<'_>) -> Result<(), String> {
                 _ => true,
             };
             if !is_allowed {
-                return Err("operators on text: +, - and the like have numbers, such as x|int".to_owned());
+                return Err("operators on text: + and - work on numbers only, so convert it, as in x|int".to_owned());
             }
             check(&op.left)?;
             check(&op.right)

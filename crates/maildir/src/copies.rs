@@ -47,7 +47,7 @@ impl Maildir {
     /// Opens a file in `tmp/`. Follows no link.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidInput` if it is no regular file, or belongs to somebody else than `tmp/`.
+    /// `NotFound`; `InvalidInput` if it is not a regular file, or belongs to somebody else than `tmp/`.
     pub fn open_tmp(&self, name: &str) -> io::Result<File> {
         check_name(name)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;

@@ -25,7 +25,7 @@ impl FailedDirs {
         let mut failed = dir.lock().unwrap_or_else(PoisonError::into_inner);
         if *failed {
             return Err(io::Error::other(
-                "a directory of the mailbox, or on the way to it, could not be synced, and a second try proves nothing",
+                "a directory of the mailbox or above it could not be synced, and a second sync would prove nothing",
             ));
         }
         if let Err(error) = fsync() {

@@ -40,7 +40,7 @@ impl Maildir {
     /// Begins a message that will be called `name`: empty, with the mailbox's [`Ownership`](crate::Ownership).
     ///
     /// # Errors
-    /// `InvalidFilename` for a name that is no plain file name of at most 255 bytes. `AlreadyExists` if `tmp/` has that
+    /// `InvalidFilename` for a name that is not a plain file name of at most 255 bytes. `AlreadyExists` if `tmp/` has that
     /// name, on a file system where every file needs one. Others of `open`, `fchown` and `fchmod`, and of `fsync` where
     /// the directories have to be synced first.
     pub fn draft<'a>(&'a self, name: &'a str) -> io::Result<MailDraft<'a>> {

@@ -107,7 +107,7 @@ impl MailRoot {
         }
     }
 
-    /// The folders of an inbox, sorted. Directories that are no Maildir++ folder names or have no `new/` are left out.
+    /// The folders of an inbox, sorted. Directories that are not Maildir++ folder names or have no `new/` are left out.
     ///
     /// # Errors
     /// Errors of `open` and `getdents`; `NotFound` if there is no such inbox.

@@ -30,7 +30,7 @@ pub const KEYWORD_BYTES_MAX: usize = 200;
 pub const KEYWORDS_FILE: &str = "dovecot-keywords";
 const NEXT: &str = "dovecot-keywords.lock";
 const LOCK: &str = "dovecot-uidlist.lock";
-/// A table of 26 keywords of the greatest length is much shorter; a longer file is no table.
+/// A table of 26 keywords of the greatest length is much shorter; a longer file is not a table.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// A lock older than this is stale (Dovecot's own limit).
 const LOCK_AGE_MAX: Duration = Duration::from_secs(120);
@@ -126,7 +126,7 @@ pub fn keywords_stamp(dir: &Path) -> io::Result<Option<Stamp>> {
 /// are followed.
 ///
 /// # Errors
-/// `InvalidData` if it is no regular file, or longer than 64 KiB; others of `open` and `read`.
+/// `InvalidData` if it is not a regular file, or longer than 64 KiB; others of `open` and `read`.
 pub fn read_keywords(dir: &Path) -> io::Result<(Keywords, Option<Stamp>)> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = rustix::fs::open(dir.join(KEYWORDS_FILE), flags, Mode::empty());
@@ -147,7 +147,7 @@ fn read(opened: rustix::io::Result<OwnedFd>) -> io::Result<Option<(Keywords, Sta
         file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
     }
     if !FileType::from_raw_mode(stat.st_mode).is_file() || text.len() as u64 > FILE_BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no table of keywords"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not a table of keywords"));
     }
     Ok(Some((Keywords::parse(&text), stat)))
 }
@@ -164,7 +164,7 @@ impl Maildir {
     /// The letter of a keyword; one without a letter gets one now. The changed table is fsynced.
     ///
     /// # Errors
-    /// `InvalidInput` if it is no IMAP keyword; `QuotaExceeded` when all 26 letters are taken; `InvalidData` if the
+    /// `InvalidInput` if it is not an IMAP keyword; `QuotaExceeded` when all 26 letters are taken; `InvalidData` if the
     /// table is malformed. `WouldBlock` while another program changes the table or the list of UIDs: try again soon. A
     /// lock is broken once its process has ended, or two minutes before `now`. Others of `open`, `write`, `fsync`,
     /// `rename`.

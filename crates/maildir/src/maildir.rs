@@ -190,7 +190,7 @@ impl Maildir {
     /// error no file is left.
     ///
     /// # Errors
-    /// `AlreadyExists`; `InvalidFilename` for a name that is no plain file name of at most 255 bytes; `StorageFull`.
+    /// `AlreadyExists`; `InvalidFilename` for a name that is not a plain file name of at most 255 bytes; `StorageFull`.
     /// Others of `open` and `write`, and of `fsync` where the directories have to be synced first.
     pub fn write_tmp(&self, name: &str, parts: &[IoSlice<'_>]) -> io::Result<()> {
         self.write_tmp_open(name, parts).map(drop)

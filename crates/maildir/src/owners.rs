@@ -111,7 +111,10 @@ impl Ownership {
         if FileType::from_raw_mode(stat.st_mode).is_dir() && is_ours {
             return Ok(made);
         }
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{name} is in the way and belongs to others")))
+        Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("{name} already exists and belongs to another user"),
+        ))
     }
 }
 

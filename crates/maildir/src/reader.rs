@@ -105,7 +105,7 @@ impl MailRoot {
             opened => File::from(opened?),
         };
         if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not a file"));
         }
         let mut content = Vec::new();
         file.take(SUBSCRIPTIONS_BYTES_MAX + 1).read_to_end(&mut content)?;
@@ -211,7 +211,7 @@ impl MaildirReader {
         Ok((found.stx_mask & StatxFlags::BTIME.bits() != 0).then_some(nanos))
     }
 
-    /// Looks at an open file of a message; `None` if it is no regular file.
+    /// Looks at an open file of a message; `None` if it is not a regular file.
     ///
     /// # Errors
     /// The values of `stat`.
@@ -269,7 +269,7 @@ impl MaildirReader {
         if file.metadata()?.is_file() {
             Ok(Some(file))
         } else {
-            Err(io::Error::new(io::ErrorKind::InvalidData, "this is no file"))
+            Err(io::Error::new(io::ErrorKind::InvalidData, "this is not a file"))
         }
     }
 

@@ -104,7 +104,7 @@ impl UidList {
             let failed = |why| UidListError::Line { line: number, why };
             let message = message(&line).map_err(failed)?;
             if messages.last().is_some_and(|last| last.uid >= message.uid) {
-                return Err(failed("its UID does not ascend"));
+                return Err(failed("its UID is not above the last one"));
             }
             // The head is of the last time that the whole list was written: Dovecot appends new messages and leaves it as it is.
             next = next.max(message.uid.checked_add(1).ok_or_else(|| failed("no UID is left above it"))?);
@@ -131,21 +131,21 @@ fn next_line(from: &mut impl BufRead, line: &mut Vec<u8>, number: u64) -> Result
             Ok(true)
         }
         // Dovecot appends whole lines: a line without its end is being written, or its file was cut short.
-        Some(_) => Err(UidListError::Line { line: number, why: "it is too long, or has no end" }),
+        Some(_) => Err(UidListError::Line { line: number, why: "it is too long or incomplete" }),
     }
 }
 
 fn head(line: &[u8], version: &[u8]) -> Result<(NonZeroU32, NonZeroU32), &'static str> {
     let mut fields = line.split(|octet| *octet == b' ');
     if fields.next() != Some(version) {
-        return Err("this version is not understood");
+        return Err("this version is unknown");
     }
     let mut validity = None;
     let mut next = None;
     for field in fields.filter(|field| !field.is_empty()) {
         match field[0] {
-            b'V' if validity.is_none() => validity = Some(uid(&field[1..]).ok_or("V is no UIDVALIDITY")?),
-            b'N' if next.is_none() => next = Some(uid(&field[1..]).ok_or("N is no UID")?),
+            b'V' if validity.is_none() => validity = Some(uid(&field[1..]).ok_or("V is not a UIDVALIDITY")?),
+            b'N' if next.is_none() => next = Some(uid(&field[1..]).ok_or("N is not a UID")?),
             b'V' | b'N' => return Err("a field comes twice"),
             // The GUID of the mailbox, and what a later version adds.
             _ => {}
@@ -172,7 +172,7 @@ fn own_message(line: &[u8]) -> Result<ListedUid, &'static str> {
 
 fn name(name: &[u8]) -> Result<Box<[u8]>, &'static str> {
     if name.is_empty() || name.len() > 255 || name.iter().any(|octet| matches!(octet, b'/' | 0)) {
-        Err("that is no file name")
+        Err("that is not a file name")
     } else {
         Ok(name.into())
     }

@@ -52,7 +52,7 @@ fn keywords_get_letters_and_the_table_is_locked_as_dovecot_does() {
     let table = std::fs::read_to_string(dir.path().join("ann/dovecot-keywords")).expect("readable");
     assert_eq!(table, "0 $Forwarded\n1 Junk\n");
     assert_eq!(maildir.keyword_flag("two words", now).expect_err("no keyword").kind(), ErrorKind::InvalidInput);
-    // Dovecot's lock is respected, and broken once it is old or its process has ended; what somebody left who was killed is no lock.
+    // Dovecot's lock is respected, and broken once it is old or its process has ended; what somebody left who was killed is not a lock.
     let lock = dir.path().join("ann/dovecot-uidlist.lock");
     std::fs::write(dir.path().join("ann/dovecot-keywords.lock"), b"0 half").expect("written");
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -20,7 +20,7 @@ impl RawField<'_> {
     }
 
     /// The field without white space before its colon, which readers must accept and writers must not make (RFC 5322
-    /// section 4.5). `None`: there is no such space, or this is no whole field.
+    /// section 4.5). `None`: there is no such space, or this is not a whole field.
     pub fn without_space_before_colon(&self) -> Option<Vec<u8>> {
         let colon = self.bytes.iter().position(|octet| *octet == b':').filter(|colon| *colon > self.name.len())?;
         let is_name = !self.name.is_empty() && self.name.iter().all(u8::is_ascii_graphic);

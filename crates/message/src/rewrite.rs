@@ -49,7 +49,7 @@ impl AddressMap {
         self.address(&Address::parse(address).ok()?).map(|address| address.to_string())
     }
 
-    /// A header field with replaced addresses; `None` if nothing changes, or if it is no address field.
+    /// A header field with replaced addresses; `None` if nothing changes, or if it is not an address field.
     pub fn field(&self, field: &RawField<'_>) -> Option<Vec<u8>> {
         if self.is_empty() || !field.is_whole || !FIELDS.iter().any(|name| is_or_resent(field, name)) {
             return None;

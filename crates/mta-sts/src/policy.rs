@@ -22,7 +22,7 @@ pub enum Mode {
     None,
 }
 
-/// A text that is no policy.
+/// A text that is not a policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// The first field is not `version: STSv1`.

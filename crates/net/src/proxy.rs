@@ -34,7 +34,7 @@ pub enum ProxyError {
     #[error("the PROXY header is too long")]
     TooLong,
     /// The header did not arrive in time.
-    #[error("no PROXY header came in time")]
+    #[error("no PROXY header arrived in time")]
     TimedOut,
     /// The connection was closed before the header was complete.
     #[error("the connection ended within the PROXY header")]
@@ -56,7 +56,7 @@ impl ProxyHeader {
     /// Parses the header at the start of `bytes`. `None` while it is incomplete.
     ///
     /// # Errors
-    /// The bytes are no header, whatever follows.
+    /// The bytes cannot begin a header, whatever follows.
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, ProxyError> {
         if begins(bytes, LINE_BEGIN) {
             parse_line(bytes)
@@ -126,7 +126,7 @@ fn line_address(family: &str, word: &str) -> Result<IpAddr, ProxyError> {
 
 fn port(word: &str) -> Result<u16, ProxyError> {
     let is_plain = word.bytes().all(|b| b.is_ascii_digit()) && (word == "0" || !word.starts_with('0'));
-    word.parse().ok().filter(|_| is_plain).ok_or(ProxyError::Malformed("a port that is no number up to 65535"))
+    word.parse().ok().filter(|_| is_plain).ok_or(ProxyError::Malformed("a port that is not a number up to 65535"))
 }
 
 /// Version 2: binary, numbers in network order.

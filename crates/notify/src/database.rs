@@ -132,7 +132,7 @@ fn open_made(path: &Path, verifies: bool) -> Result<Database, DatabaseError> {
         }
         Ok(database)
     }));
-    opened.unwrap_or_else(|_| Err(StorageError::Corrupted("its pages do not fit together".to_owned()).into()))
+    opened.unwrap_or_else(|_| Err(StorageError::Corrupted("its pages contradict each other".to_owned()).into()))
 }
 
 /// Makes the database under a temporary name: the final name appears, durably, only with a whole database. An empty

@@ -24,7 +24,7 @@ pub enum HeadError {
     #[error("the first line is not `{MAGIC} LENGTH CRC`")]
     Magic,
     /// The file ends, or 4 MiB are reached, before the empty line.
-    #[error("the envelope does not end")]
+    #[error("the envelope is incomplete")]
     Endless,
     /// A line cannot be read.
     #[error("line {line} of the envelope: {why}")]

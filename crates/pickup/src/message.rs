@@ -39,7 +39,7 @@ pub enum PickupReadError {
     /// The file is gone.
     #[error("it is gone")]
     Gone,
-    /// The file is no regular file, or has several names.
+    /// The file is not a regular file, or has several names.
     #[error("it is not a regular file, or has a second name")]
     NotAFile,
     /// We may not read it.

@@ -59,7 +59,7 @@ impl std::fmt::Debug for Pop3Command {
     }
 }
 
-/// The reason why a line is no command.
+/// The reason why a line is not a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Pop3CommandError {
     /// An unknown command.
@@ -110,7 +110,7 @@ fn with_words(name: &[u8], words: &[&[u8]]) -> Result<Pop3Command, Pop3CommandEr
         (b"NOOP", []) => Ok(Pop3Command::Noop),
         (b"QUIT", []) => Ok(Pop3Command::Quit),
         (b"CAPA" | b"STLS" | b"UTF8" | b"STAT" | b"RSET" | b"NOOP" | b"QUIT", _) => {
-            Err(Arguments("That command has no arguments"))
+            Err(Arguments("That command takes no arguments"))
         }
         (b"LIST", []) => Ok(Pop3Command::List(None)),
         (b"LIST", [message]) => number(message).map(|message| Pop3Command::List(Some(message))),
@@ -118,20 +118,20 @@ fn with_words(name: &[u8], words: &[&[u8]]) -> Result<Pop3Command, Pop3CommandEr
         (b"UIDL", [message]) => number(message).map(|message| Pop3Command::Uidl(Some(message))),
         (b"RETR", [message]) => number(message).map(Pop3Command::Retr),
         (b"DELE", [message]) => number(message).map(Pop3Command::Dele),
-        (b"LIST" | b"UIDL" | b"RETR" | b"DELE", _) => Err(Arguments("That command has one message number")),
+        (b"LIST" | b"UIDL" | b"RETR" | b"DELE", _) => Err(Arguments("That command takes one message number")),
         (b"TOP", [message, lines]) => {
             Ok(Pop3Command::Top { message: number(message)?, lines: digits(lines).ok_or(NO_NUMBER)? })
         }
-        (b"TOP", _) => Err(Arguments("TOP has a message number and a number of lines")),
+        (b"TOP", _) => Err(Arguments("TOP takes a message number and a number of lines")),
         (b"AUTH", []) => Ok(Pop3Command::Auth { mechanism: None, initial: None }),
         (b"AUTH", [mechanism]) => auth(mechanism, None),
         (b"AUTH", [mechanism, initial]) => auth(mechanism, Some(initial)),
-        (b"AUTH", _) => Err(Arguments("AUTH has a mechanism and an initial response")),
+        (b"AUTH", _) => Err(Arguments("AUTH takes a mechanism and an initial response")),
         _ => Err(Unknown),
     }
 }
 
-const NO_NUMBER: Pop3CommandError = Arguments("That is no number");
+const NO_NUMBER: Pop3CommandError = Arguments("That is not a number");
 
 fn number(word: &[u8]) -> Result<u32, Pop3CommandError> {
     digits(word).map(|number| u32::try_from(number).unwrap_or(u32::MAX)).ok_or(NO_NUMBER)
@@ -150,9 +150,9 @@ fn auth(mechanism: &[u8], initial: Option<&[u8]>) -> Result<Pop3Command, Pop3Com
     let mechanism = mechanism.to_ascii_uppercase();
     let known = |octet: &u8| octet.is_ascii_uppercase() || octet.is_ascii_digit() || b"-_".contains(octet);
     if !mechanism.iter().all(known) {
-        return Err(Arguments("That is no mechanism"));
+        return Err(Arguments("That is not a mechanism"));
     }
-    let mechanism = String::from_utf8(mechanism).map_err(|_| Arguments("That is no mechanism"))?;
+    let mechanism = String::from_utf8(mechanism).map_err(|_| Arguments("That is not a mechanism"))?;
     Ok(Pop3Command::Auth { mechanism: Some(mechanism), initial: initial.map(<[u8]>::to_vec) })
 }
 
@@ -202,11 +202,11 @@ mod tests {
         for line in ["", " STAT", "APOP ann 00", "LANG", "STAT\t", "XTND XMIT", "retrieve 1", "\0"] {
             check(line, Err(Unknown));
         }
-        check("NOOP x", Err(Arguments("That command has no arguments")));
-        check("RETR", Err(Arguments("That command has one message number")));
-        check("RETR 1 2", Err(Arguments("That command has one message number")));
-        check("TOP 1", Err(Arguments("TOP has a message number and a number of lines")));
-        check("TOP 1 2 3 4 5", Err(Arguments("TOP has a message number and a number of lines")));
-        check("AUTH PL\u{c4}IN", Err(Arguments("That is no mechanism")));
+        check("NOOP x", Err(Arguments("That command takes no arguments")));
+        check("RETR", Err(Arguments("That command takes one message number")));
+        check("RETR 1 2", Err(Arguments("That command takes one message number")));
+        check("TOP 1", Err(Arguments("TOP takes a message number and a number of lines")));
+        check("TOP 1 2 3 4 5", Err(Arguments("TOP takes a message number and a number of lines")));
+        check("AUTH PL\u{c4}IN", Err(Arguments("That is not a mechanism")));
     }
 }

@@ -175,7 +175,7 @@ async fn deleted_messages_that_stay_are_told_at_quit() {
     client.log_in().await;
     assert_eq!(client.ask("DELE 1", "\r\n").await, "+OK Message 1 will be deleted\r\n");
     assert_eq!(client.ask("STAT", "\r\n").await, "+OK 2 19\r\n");
-    assert_eq!(client.ask("QUIT", "\r\n").await, "-ERR [SYS/PERM] Some deleted messages not removed\r\n");
+    assert_eq!(client.ask("QUIT", "\r\n").await, "-ERR [SYS/PERM] Some deleted messages were not removed\r\n");
     let (mut client, _serving) = open(&store, Pop3Timeouts::default());
     assert_eq!(client.log_in().await, "+OK 3 messages\r\n");
 }
@@ -244,7 +244,7 @@ async fn an_unreadable_mailbox_is_no_wrong_password() {
     assert!(refused.starts_with("-ERR [SYS/TEMP]"), "{refused}");
 }
 
-/// Who may not connect is told so, and a proxy whose header is broken is no client.
+/// Who may not connect is told so, and a proxy whose header is broken is not a client.
 #[tokio::test]
 async fn refused_connections_hear_the_right_reason() {
     let networks = |text: &str| vec![text.parse().unwrap()];

@@ -158,7 +158,7 @@ impl OfLogin {
         drop(file);
         let is_told = logins.tell_server()?;
         if logins.directory.maildir_of(&login).is_none() {
-            complain(&format!("{login} can log in and send, and has no mailbox here: no [[domain]] has this user"));
+            complain(&format!("{login} can log in and send, but has no mailbox here: no [[domain]] has this user"));
         }
         self.say(json!({ "added": login, "reloaded": is_told }), &format!("{login} may log in"), is_told)
     }
@@ -176,7 +176,7 @@ impl OfLogin {
         file.save()?;
         drop(file);
         let is_told = logins.tell_server()?;
-        self.say(json!({ "changed": login, "reloaded": is_told }), &format!("{login} has another password"), is_told)
+        self.say(json!({ "changed": login, "reloaded": is_told }), &format!("{login} has a new password"), is_told)
     }
 
     fn delete(&self, mail: bool, yes: bool) -> Result<ExitCode, AnyError> {
@@ -212,7 +212,7 @@ impl OfLogin {
         let is_told = logins.tell_server()?;
         let messages = if mail { delete_mail(&logins.config, &login)? } else { 0 };
         if maildir.is_some() {
-            complain(&format!("mail for {login} is still accepted: take the user out of its [[domain]] to end that"));
+            complain(&format!("mail for {login} is still accepted: to end that, remove the user from its [[domain]]"));
         }
         let mut text = format!("{login} is deleted");
         if mail {

@@ -48,7 +48,7 @@ pub fn run(args: Cfind) -> Result<ExitCode, Failure> {
     let regex = regex.map_err(|error| {
         let text = error.to_string();
         format!(
-            "`{pattern}` is no regular expression: {}",
+            "`{pattern}` is not a regular expression: {}",
             text.lines().last().unwrap_or("").trim_start_matches("error: ")
         )
     })?;

@@ -101,7 +101,7 @@ pub fn run(command: ClusterCommand) -> Result<ExitCode, AnyError> {
             tell(
                 &server,
                 json!({ "removed": node }),
-                &format!("{} is off the list, and cannot start\n", harmless(&node)),
+                &format!("{} was taken off the list and cannot start\n", harmless(&node)),
             )
         }
         ClusterCommand::Open { shard, yes, server } => open_shard(&server, shard, yes),
@@ -129,7 +129,7 @@ pub fn status(server: &ServerArgs) -> Result<ClusterStatus, AnyError> {
 
 /// Says what may be lost, orders it, and waits until this node owns the shard.
 fn open_shard(server: &ServerArgs, shard: u16, yes: bool) -> Result<ExitCode, AnyError> {
-    complain(&format!("shard {shard}: looking for half a minute whether anybody acts for it"));
+    complain(&format!("shard {shard}: waiting half a minute for a sign of an owner"));
     let look = Request::Cluster { order: Some(ClusterOrder::Open { shard, revision: None }) };
     let found = answer(server, &look)?.into_iter().next().unwrap_or_default();
     let ShardOpening { revision, risks } = serde_json::from_value(found)?;

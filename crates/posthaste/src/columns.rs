@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stdout};
 
 use unicode_width::UnicodeWidthChar;
 
-/// Width of the terminal in cells; `None` if standard output is no terminal.
+/// Width of the terminal in cells; `None` if standard output is not a terminal.
 pub fn of_terminal() -> Option<usize> {
     let out = stdout();
     let size = out.is_terminal().then(|| rustix::termios::tcgetwinsize(&out).ok())??;

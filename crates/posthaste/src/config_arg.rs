@@ -41,7 +41,7 @@ impl ConfigArg {
 pub fn in_use(error: &str) -> Option<String> {
     let FoundFile { path, passed_over } = USED.get()?;
     let passed_over =
-        passed_over.as_ref().map(|why| format!("; {DEFAULT_FILE} in this directory does not count for root: {why}"));
+        passed_over.as_ref().map(|why| format!("; root does not read {DEFAULT_FILE} in this directory: {why}"));
     let used = match path.as_ref().map(|path| path.display().to_string()) {
         Some(path) if passed_over.is_none() && error.starts_with(&format!("{path}:")) => return None,
         // The error says so.

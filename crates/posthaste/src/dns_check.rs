@@ -115,11 +115,11 @@ fn text(check: &DomainCheck, certificates: Option<&[Value]>) -> String {
     let unanswered = check.unanswered();
     let verdict = match (check.left() - unanswered, unanswered) {
         _ if check.is_complete() => "all records are seen".to_owned(),
-        (0, 0) => "the records are seen, and something else is missing".to_owned(),
-        (wrong, 0) => format!("{wrong} of {all} records are not as they should be"),
+        (0, 0) => "all records are seen, but something else is missing".to_owned(),
+        (wrong, 0) => format!("{wrong} of {all} records are wrong or missing"),
         (0, _) => format!("DNS did not answer about {unanswered} of {all} records"),
         (wrong, _) => {
-            format!("{wrong} of {all} records are not as they should be, and DNS did not answer about {unanswered}")
+            format!("{wrong} of {all} records are wrong or missing, and DNS did not answer about {unanswered}")
         }
     };
     text + &format!("{verdict} ({})\n", asked(check))

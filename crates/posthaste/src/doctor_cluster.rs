@@ -108,13 +108,13 @@ fn of_shard(shard: &ShardStatus) -> Vec<ClusterFinding> {
             found.push(line(Colour::Red, about(), "it has no owner: its mail waits", &next));
         }
         Some(_) if shard.in_sync.len() < 2 => {
-            let what = format!("{ready} alone has all of it: if it is lost, mail is lost");
+            let what = format!("only {ready} has all of it: if that node is lost, mail is lost");
             found.push(line(Colour::Red, about(), what, "start its other members, and wait until they are in sync"));
         }
         Some(_) => {}
     }
     for node in &shard.seeding {
-        let what = format!("the state of {node} differs from the owner's: it takes nothing over");
+        let what = format!("the state of {node} differs from the owner's: it cannot take over");
         found.push(line(Colour::Red, about(), what, SEEDING));
     }
     for member in shard.members.iter().filter(|it| !shard.in_sync.contains(&it.node)) {

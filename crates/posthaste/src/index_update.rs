@@ -166,8 +166,8 @@ pub fn tell_troubles(report: &Report) {
 pub fn tell_without_maildirs(args: &Update, report: &Report) {
     for root in args.roots.iter().filter(|root| is_among(root, &report.without_maildirs)) {
         complain(&format!(
-            "{0}: there is no Maildir in it, no directory with cur/ or new/; it is looked at each time from now on, until `posthaste index rebuild \
-             --forget {0}`",
+            "{0}: there is no Maildir in it, that is, no directory with cur/ or new/; each update looks again, until \
+             `posthaste index rebuild --forget {0}`",
             root.display()
         ));
     }

@@ -222,7 +222,7 @@ impl Load {
     fn own_target(&self, server: &ScratchServer) -> Result<Target, AnyError> {
         match (self.session.http, server.http) {
             (true, Some(address)) => Ok(format!("http://{address}").parse()?),
-            (true, None) => Err("--http: the configuration has no listener of HTTP without TLS".into()),
+            (true, None) => Err("--http: the configuration has no HTTP listener without TLS".into()),
             (false, _) => Ok(server.address.to_string().parse()?),
         }
     }

@@ -168,7 +168,7 @@ impl OfAccount {
     fn rebuild(&self, mailbox: &str, renew: bool, yes: bool) -> Result<ExitCode, AnyError> {
         self.change(|session| {
             let name = harmless(mailbox);
-            if !yes && !confirmed(&format!("Make {name} anew from its files? Sessions that have it open end"))? {
+            if !yes && !confirmed(&format!("Rebuild {name} from its files? Sessions that have it open end"))? {
                 return Err("nothing is rebuilt without --yes".into());
             }
             let answer = session.ask(&MailCommand::Rebuild { mailbox: mailbox.to_owned(), renew })?;
@@ -191,7 +191,7 @@ impl OfAccount {
 
     fn none(&self) -> Result<ExitCode, AnyError> {
         print(&format!(
-            "{} has no mailboxes yet: they are made when its mail is read or comes, and a running server shows them here within 30 seconds\n",
+            "{} has no mailboxes yet: they are made when its mail arrives or is read; a running server shows them here within 30 seconds\n",
             harmless(&self.account)
         ))?;
         Ok(ExitCode::FAILURE)

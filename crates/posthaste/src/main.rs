@@ -1,6 +1,6 @@
 //! The command line. All logic is in the crates.
 #![forbid(unsafe_code)]
-// Many comments here are help texts, in which brackets are no links.
+// Many comments here are help texts, in which brackets are not links.
 #![allow(rustdoc::broken_intra_doc_links)]
 #![deny(clippy::print_stdout)]
 

@@ -108,7 +108,7 @@ pub fn long_options_first(line: &[OsString]) -> Option<Vec<OsString>> {
     Some(moved).filter(|moved| moved != line)
 }
 
-/// True for a negated field such as `-from:ann`, which is no option `-f`.
+/// True for a negated field such as `-from:ann`, which is not an option `-f`.
 fn is_negated_field(word: &OsString) -> bool {
     let word = word.to_str().and_then(|word| word.strip_prefix('-'));
     word.and_then(|word| word.split_once(':')).is_some_and(|(name, _)| is_field(name))

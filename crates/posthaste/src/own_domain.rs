@@ -22,7 +22,7 @@ pub const CUT_OFF: &str =
 /// nothing.
 pub fn tell_if_foreign(loaded: &Loaded, name: &str) {
     if !loaded.directory.is_ours(name) {
-        complain(&format!("{name} is not received here: no [[domain]] of the configuration has this name"));
+        complain(&format!("no mail for {name} is received here: no [[domain]] of the configuration has this name"));
     }
 }
 
@@ -62,7 +62,7 @@ pub fn quote(kind: &str, text: &str) -> String {
 /// The domain in lower-case A-labels.
 pub fn folded(domain: &str) -> Result<String, AnyError> {
     let folded = folded_domain(domain.trim_end_matches('.')).filter(|domain| posthaste_dkim::is_domain(domain));
-    Ok(folded.ok_or_else(|| format!("`{}` is no domain", harmless(domain)))?.into_owned())
+    Ok(folded.ok_or_else(|| format!("`{}` is not a domain", harmless(domain)))?.into_owned())
 }
 
 pub fn now() -> u64 {

@@ -38,7 +38,7 @@ impl PageArgs {
         let request = Request::Page { secs: self.time.as_secs(), scopes };
         let data = self.config.load()?.config.storage.data;
         let lines = answer_in(&data, &request)?;
-        let link = text(lines.last().ok_or("the server gives no answer")?, "link");
+        let link = text(lines.last().ok_or("the server does not answer")?, "link");
         let Some(path) = &self.output else { return Ok(print(&format!("{link}\n"))?) };
         let at = |error: io::Error| format!("{}: {error}", path.display());
         let mut out = new_file(path).map_err(at)?;

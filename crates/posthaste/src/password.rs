@@ -40,7 +40,7 @@ pub fn read_password() -> Result<String, Box<dyn std::error::Error>> {
         let again = ask("Again: ")?;
         drop(hidden);
         if password != again {
-            return Err("the two differ; nothing was made".into());
+            return Err("the two passwords differ; nothing was made".into());
         }
         Ok(password)
     } else {

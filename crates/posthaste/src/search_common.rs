@@ -121,7 +121,7 @@ fn scan(roots: &[PathBuf], query: &[String]) -> Result<Opened, Failure> {
     bar.finish_and_clear();
     report.troubles.iter().for_each(|(path, trouble)| complain(&format!("{}: {trouble}", path.display())));
     for root in &report.without_maildirs {
-        complain(&format!("{}: there is no Maildir in it, no directory with cur/ or new/", root.display()));
+        complain(&format!("{}: there is no Maildir in it, that is, no directory with cur/ or new/", root.display()));
     }
     Ok(Opened::new(searcher))
 }
@@ -154,7 +154,7 @@ pub fn join(words: &[String]) -> Result<String, Failure> {
         }
         let text = word.trim_start_matches('-');
         return Err(format!(
-            "`{word}` is no option here; to leave out the word write `not {text}`, to search for it '\"{word}\"'"
+            "`{word}` is not an option here; to leave out the word write `not {text}`, to search for it '\"{word}\"'"
         )
         .into());
     }

@@ -358,9 +358,7 @@ fn forget_stream(spool: &Spool, name: &str, to: Option<&Path>) -> Result<ExitCod
     if let Some((to, exported)) = &exported
         && !exported.damaged.is_empty()
     {
-        complain(
-            "the stream stays, because not all that it needs could be exported; `--discard` removes it all the same",
-        );
+        complain("the stream stays, because not all of its mail could be exported; `--discard` removes it anyway");
         return finish_export(spool, to, exported, json!({"forgotten": false}), "");
     }
     drop(closed);
@@ -394,7 +392,7 @@ fn accept_mount(spool: &Spool, stream: &str) -> Result<ExitCode, AnyError> {
     spool.print(
         &json!({"accepted": stream, "before": id.map(|id| id.to_string())}),
         &format!(
-            "accepted: the next start binds {stream} to the file system that is there then, instead of {}\n",
+            "accepted: the next start binds {stream} to the file system found then, instead of {}\n",
             id.map_or_else(|| "an unknown one".to_owned(), |id| id.to_string())
         ),
     )?;
@@ -404,7 +402,7 @@ fn accept_mount(spool: &Spool, stream: &str) -> Result<ExitCode, AnyError> {
 fn forget_mailbox(spool: &Spool, mailbox: &str) -> Result<ExitCode, AnyError> {
     if ClosedFileSpool::is_in_use(&spool.dir).map_err(|error| spool.named(error))? {
         let data = spool.dir.parent().filter(|data| data.join(SOCKET).exists()).ok_or_else(|| {
-            format!("{}: a server has it whose data directory is another; stop it first", spool.dir.display())
+            format!("{}: a server with another data directory uses it; stop that server first", spool.dir.display())
         })?;
         answer_in(data, &Request::ForgetMailbox { mailbox: mailbox.to_owned() })?;
     } else {
@@ -426,7 +424,7 @@ fn drop_message(spool: &Spool, id: Lsn, recipient: Option<&str>, to: Option<&Pat
     if let Some((to, exported)) = &exported
         && !exported.damaged.is_empty()
     {
-        complain("the message stays, because it could not be exported; `--discard` drops it all the same");
+        complain("the message stays, because it could not be exported; `--discard` drops it anyway");
         return finish_export(spool, to, exported, json!({"dropped": []}), "");
     }
     drop(closed);

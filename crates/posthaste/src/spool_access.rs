@@ -41,8 +41,8 @@ impl Spool {
         match error {
             OpenError::Locked => format!("{dir}: the spool is in use; stop the server first (inspect works beside it, but for an LSM tree)"),
             OpenError::NoCheckpoint => format!(
-                "{dir}: neither checkpoint file can be read, so nobody knows what was delivered; keep the directory as it is, and make a new spool with \
-                 `posthaste spool repair {dir} --rebuild NEW`, which shows everything that is found to every stream again"
+                "{dir}: neither checkpoint file can be read, so it is unknown what was delivered; keep the directory as it is, and make a new spool with \
+                 `posthaste spool repair {dir} --rebuild NEW`, which delivers to every stream again all that it finds"
             ),
             error => format!("{dir}: {error}"),
         }

@@ -54,7 +54,9 @@ fn may_begin(dir: &Path) -> io::Result<Vec<String>> {
         return exists("a finished export is in this directory: name another one".to_owned());
     }
     match names.iter().find(|name| !is_unfinished || !is_of_export(name)) {
-        Some(other) => exists(format!("the directory has files that are no unfinished export's, such as {other}")),
+        Some(other) => {
+            exists(format!("the directory has files of something other than an unfinished export, such as {other}"))
+        }
         None => Ok(names),
     }
 }

@@ -137,7 +137,7 @@ impl LostBody {
             None => {}
             Some([]) => waited.push("not sent to recipients at other hosts, whose names are lost with it".to_owned()),
             Some(names) => waited.push(format!(
-                "for other hosts, not sent to those that had not had it yet, and the sender is told: {}",
+                "for other hosts, not sent to the remaining recipients, and its sender is notified: {}",
                 names.join(", ")
             )),
         }

@@ -71,11 +71,11 @@ fn verified(from: &Path) -> Result<Manifest, AnyError> {
     let at = |error: io::Error| format!("{}: {error}", from.display());
     std::fs::read_dir(from).map_err(at)?;
     let manifest = Manifest::read(from).map_err(at)?.ok_or_else(|| {
-        format!("{}: not an export that has ended: repeat `posthaste spool export` if it was cut short", from.display())
+        format!("{}: not a complete export: repeat `posthaste spool export` if it was cut short", from.display())
     })?;
     if manifest.bytes_of(STREAMS).is_none() {
         return Err(format!(
-            "{}: not an export of all streams that has ended without damage: `posthaste spool repair --give-up-damaged` gives up what cannot be read",
+            "{}: not a complete export of all streams without damage: `posthaste spool repair --give-up-damaged` gives up what cannot be read",
             from.display()
         )
         .into());

@@ -99,14 +99,14 @@ impl Manifest {
             progress(content.bytes);
         }
         let more = found.iter().filter(|name| !self.0.contains_key(*name) && *name != MANIFEST);
-        wrong.extend(more.map(|name| format!("{name} is none of its files")));
+        wrong.extend(more.map(|name| format!("{name} is not one of its files")));
         if wrong.is_empty() {
             return Ok(());
         }
         let left = wrong.len().saturating_sub(NAMED_MAX);
         wrong.truncate(NAMED_MAX);
         let more = if left > 0 { format!("; and {left} more") } else { String::new() };
-        let what = format!("the export is not as it was written: {}{more}", wrong.join("; "));
+        let what = format!("the export was changed after it was written: {}{more}", wrong.join("; "));
         Err(io::Error::new(io::ErrorKind::InvalidData, what))
     }
 }
@@ -203,8 +203,8 @@ mod tests {
             (|dir| std::fs::remove_file(dir.join("1.body")).unwrap(), &["1.body is missing"]),
             (|dir| std::fs::write(dir.join("mounts"), "").unwrap(), &["mounts has 0 bytes, not 1"]),
             (|dir| std::fs::write(dir.join("2.body"), "twO").unwrap(), &["2.body has another checksum"]),
-            (|dir| std::fs::write(dir.join("snapshots/c"), "").unwrap(), &["snapshots/c is none of its files"]),
-            (|dir| std::fs::create_dir(dir.join("d")).unwrap(), &["d is none of its files"]),
+            (|dir| std::fs::write(dir.join("snapshots/c"), "").unwrap(), &["snapshots/c is not one of its files"]),
+            (|dir| std::fs::create_dir(dir.join("d")).unwrap(), &["d is not one of its files"]),
             (
                 |dir| {
                     std::fs::rename(dir.join("1.body"), dir.join("x")).unwrap();
@@ -223,7 +223,7 @@ mod tests {
                 [] => verified.unwrap(),
                 names => {
                     let said = verified.unwrap_err();
-                    assert_eq!(said, format!("the export is not as it was written: {}", names.join("; ")));
+                    assert_eq!(said, format!("the export was changed after it was written: {}", names.join("; ")));
                 }
             }
         }

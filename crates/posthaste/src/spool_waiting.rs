@@ -43,7 +43,7 @@ impl Held {
         match self {
             Held::Refused => "refused for good",
             Held::Overdue => "failed for longer than max_age_secs",
-            Held::Uncertain => "held, as nobody knows whether it was delivered",
+            Held::Uncertain => "held: unknown whether it was delivered",
         }
     }
 }

@@ -206,7 +206,7 @@ fn read(file: &Path) -> Result<String, Failure> {
     }
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).map_err(|error| match error.kind() {
-        std::io::ErrorKind::InvalidData => "standard input: this is no text in UTF-8".to_owned(),
+        std::io::ErrorKind::InvalidData => "standard input: this is not text in UTF-8".to_owned(),
         _ => format!("standard input: {error}"),
     })?;
     Ok(text)

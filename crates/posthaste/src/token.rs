@@ -113,7 +113,7 @@ impl AddArgs {
 /// Parses the lifetime of a token, at least a second.
 pub fn end_after(text: &str) -> Result<Duration, String> {
     match posthaste_units::duration(text).map_err(|error| error.to_string())? {
-        time if time < Duration::from_secs(1) => Err(format!("`{text}` is no time for a token: at least 1s")),
+        time if time < Duration::from_secs(1) => Err(format!("`{text}` is not a time for a token: at least 1s")),
         time => Ok(time),
     }
 }

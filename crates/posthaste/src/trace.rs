@@ -101,7 +101,7 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
         format!("{}: {error}; {hint}", dir.display())
     })?;
     for file in damaged {
-        complain(&format!("{} is damaged: what follows in it is not searched", packed_name(file)));
+        complain(&format!("{} is damaged: the rest of it is not searched", packed_name(file)));
     }
     if is_cut {
         complain(&format!("only the newest {} messages are shown; see --limit and --since", args.limit));
@@ -116,7 +116,7 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
     if stories.is_empty() {
         let what = args.what.as_deref().or(args.user.as_deref()).unwrap_or_default();
         let off = if config.events.enabled { "" } else { ", which is off now" };
-        complain(&format!("nothing of {} in the event log in {}{off}", harmless(what), dir.display()));
+        complain(&format!("nothing about {} in the event log in {}{off}", harmless(what), dir.display()));
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

@@ -34,7 +34,7 @@ pub fn run(config: &Config, request: &Request, as_json: bool) -> Result<ExitCode
             complain("sessions that begin from now on are shown; end with Ctrl-C");
         }
         if let Some(dropped) = line["dropped"].as_u64() {
-            complain(&format!("{dropped} lines are not shown: more was said than can be shown"));
+            complain(&format!("{dropped} lines were left out: the sessions said more than can be shown"));
         }
         let shown = match line["line"].as_str() {
             None => String::new(),

@@ -234,7 +234,7 @@ fn what_a_later_version_writes_is_not_guessed_at() {
     let change = |kind: u8, fields: &[u8]| [&[1, 2, 0, 0, 0, 0, kind][..], &[0; 10], fields].concat();
     assert_eq!(QueueEntry::decode(&change(60, &[])), Err(QueueDecodeError::Unknown("change")));
     assert_eq!(QueueEntry::decode(&change(12, &[7, 0, 0, 0, 0])), Err(QueueDecodeError::Unknown("notice")));
-    // A reason is no time, and a time no reason.
+    // A reason is not a time, and a time no reason.
     for (kind, fields) in [(7, &[4][..]), (11, &[3, 0, 0, 0])] {
         assert_eq!(QueueEntry::decode(&change(kind, fields)), Err(QueueDecodeError::Unknown("reason")));
     }

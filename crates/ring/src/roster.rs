@@ -66,7 +66,7 @@ impl Entered {
         }
         out.extend(crc32c::crc32c(&out).to_le_bytes());
         if out.len() > BLOCK {
-            return Err(io::Error::other("too many segments are missing here and there"));
+            return Err(io::Error::other("segments are missing in too many places"));
         }
         out.resize(BLOCK, 0);
         Ok(out)

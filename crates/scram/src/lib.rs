@@ -364,10 +364,10 @@ impl ScramClient {
         let mut parts = server_first.split(',');
         let mut part = |name: &str| parts.next().and_then(|part| part.strip_prefix(name));
         let (Some(nonce), Some(salt), Some(iterations)) = (part("r="), part("s="), part("i=")) else {
-            return Err("its first message is not one of SCRAM");
+            return Err("its first message is not a SCRAM message");
         };
         if !nonce.starts_with(&self.nonce) || nonce.len() == self.nonce.len() || !is_printable(nonce) {
-            return Err("its nonce does not go on from ours");
+            return Err("its nonce does not continue ours");
         }
         let salt = BASE64.decode(salt).map_err(|_| "its salt is not base64")?;
         let iterations = iterations.parse().ok().filter(|count| (ITERATIONS_MIN..=ITERATIONS_MAX).contains(count));

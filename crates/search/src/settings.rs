@@ -215,7 +215,7 @@ impl FileMaildir {
             let line = line(name.span().start);
             let name = name.into_inner();
             if !self.synchronize_keywords {
-                return Err(format!("line {line}: new_keywords is for `synchronize_keywords = true`"));
+                return Err(format!("line {line}: new_keywords needs `synchronize_keywords = true`"));
             }
             if check_tag(&name).is_err() || !is_keyword(&name) {
                 return Err(format!(
@@ -223,7 +223,7 @@ impl FileMaildir {
                 ));
             }
             if is_flag_tag(&name) {
-                return Err(format!("line {line}: `{name}` is a flag and no keyword: synchronize_flags is for flags"));
+                return Err(format!("line {line}: `{name}` is a flag, not a keyword: use synchronize_flags"));
             }
             new_keywords.insert(name);
         }
@@ -389,8 +389,8 @@ mod tests {
         let keywords = |name: &str| format!("[maildir]\nsynchronize_keywords = true\nnew_keywords = [\"{name}\"]\n");
         assert_eq!(load(&keywords("$Work")).unwrap().maildir.new_keywords, BTreeSet::from(["$Work".to_owned()]));
         check(&keywords("two words"), "line 3: ", "cannot be a keyword");
-        check(&keywords("unread"), "line 3: ", "is a flag and no keyword");
-        check("[maildir]\nnew_keywords = [\"x\"]\n", "line 2: ", "is for `synchronize_keywords = true`");
+        check(&keywords("unread"), "line 3: ", "is a flag, not a keyword");
+        check("[maildir]\nnew_keywords = [\"x\"]\n", "line 2: ", "needs `synchronize_keywords = true`");
         check("[[new.rule]]\n\nquery = \"from:ann\"\n", "line 3: ", "needs `add");
     }
 
@@ -404,7 +404,7 @@ mod tests {
             ("[[new.rule]]\nadd = [\"x\"]\n", ":1:1: `query` is missing"),
             ("[hook]\nheaders = []\n", ":2:1: there is no key `headers` here; it belongs to the top of the file"),
             ("[maildir]\nsynchronize_flags = \"yes\"\n", "true or false, without quotes"),
-            ("headers = [\"X-A:\"]\n", "line 1: `X-A:` is no header name"),
+            ("headers = [\"X-A:\"]\n", "line 1: `X-A:` is not a header name"),
         ] {
             std::fs::write(&file, text).unwrap();
             let error = SearchSettings::load(dir.path()).unwrap_err().to_string();
@@ -421,6 +421,6 @@ mod tests {
         std::fs::write(dir.path().join(SETTINGS_FILE), text).unwrap();
         assert_eq!(SearchSettings::load(dir.path()).unwrap().new.rule.len(), 2);
         let error = SearchSettings::check(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("config.toml: line 5: ") && error.contains("`x` is no date"), "{error}");
+        assert!(error.contains("config.toml: line 5: ") && error.contains("`x` is not a date"), "{error}");
     }
 }

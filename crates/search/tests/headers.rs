@@ -210,7 +210,7 @@ fn names_are_added_to_the_settings_as_a_person_would() {
     check("headers = ['X-A']\n", &["X-A"], "headers = ['X-A']\n");
     let index = tempfile::tempdir().unwrap();
     let error = add_headers(index.path(), &names(&["X A"])).unwrap_err().to_string();
-    assert!(error.contains("no header name") && !index.path().join("config.toml").exists(), "{error}");
+    assert!(error.contains("not a header name") && !index.path().join("config.toml").exists(), "{error}");
 }
 
 #[test]

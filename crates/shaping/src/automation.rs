@@ -80,10 +80,10 @@ impl Builder {
             }
             AutomationAction::Slow if said.connections == Some(0) => return wrong("a count is at least 1".to_owned()),
             AutomationAction::Slow if said.connections.is_some() && said.of != AutomationTarget::Site => {
-                return wrong("`connections` are those of a site".to_owned());
+                return wrong("`connections` needs `of = \"site\"`".to_owned());
             }
             AutomationAction::Slow => {}
-            _ if is_slow => return wrong("`message_rate` and `connections` are for `slow`".to_owned()),
+            _ if is_slow => return wrong("`message_rate` and `connections` are for `slow` only".to_owned()),
             AutomationAction::Bounce if said.of == AutomationTarget::Site => {
                 return wrong("mail is bounced by domain: set `of` to `domain`, `tenant` or `campaign`".to_owned());
             }
@@ -190,7 +190,7 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
         return Err("it is too long".to_owned());
     }
     match RegexBuilder::new(pattern).case_insensitive(true).size_limit(COMPILED_BYTES_MAX).build() {
-        Err(regex::Error::CompiledTooBig(_)) => Err("it is too large, such as by a count like {1000}".to_owned()),
+        Err(regex::Error::CompiledTooBig(_)) => Err("it is too large: avoid counts such as {1000}".to_owned()),
         Err(error) => Err(error.to_string().lines().last().unwrap_or_default().to_owned()),
         Ok(regex) if regex.is_match("") => Err("it matches everything".to_owned()),
         Ok(_) => Ok(()),

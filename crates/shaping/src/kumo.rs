@@ -105,7 +105,7 @@ fn section(title: &str, value: Value, is_provider: bool, ignored: &mut Ignored) 
     let mut out = Table::new();
     let mut total = Table::new();
     let Value::Table(keys) = value else {
-        ignored.push(title, "", "it is no section");
+        ignored.push(title, "", "it is not a section");
         return out;
     };
     for (key, value) in keys {
@@ -130,7 +130,7 @@ fn section(title: &str, value: Value, is_provider: bool, ignored: &mut Ignored) 
                 Some(rate) => {
                     out.insert(key.trim_start_matches("max_").to_owned(), Value::String(rate.to_string()));
                 }
-                None => ignored.push(title, &key, "no rate that can be had"),
+                None => ignored.push(title, &key, "a rate that is not possible"),
             },
             "replace_base" => drop(out.insert("replace".to_owned(), Value::Boolean(value.as_bool().unwrap_or(false)))),
             "mx_rollup" if value.as_bool() == Some(true) => {}
@@ -138,7 +138,7 @@ fn section(title: &str, value: Value, is_provider: bool, ignored: &mut Ignored) 
             "automation" => automations(title, value, &mut out, ignored),
             "sources" if title == "default" => ignored.push(title, &key, "KumoMTA applies it to nothing"),
             "sources" => of_sources(title, value, is_provider, &mut out, ignored),
-            _ => ignored.push(title, &key, "there is nothing like it"),
+            _ => ignored.push(title, &key, "Posthaste has nothing like it"),
         }
     }
     if !total.is_empty() {
@@ -148,13 +148,13 @@ fn section(title: &str, value: Value, is_provider: bool, ignored: &mut Ignored) 
 }
 
 fn of_sources(title: &str, value: Value, is_provider: bool, out: &mut Table, ignored: &mut Ignored) {
-    let Value::Table(sources) = value else { return ignored.push(title, "sources", "it is no section") };
+    let Value::Table(sources) = value else { return ignored.push(title, "sources", "it is not a section") };
     let mut made = Table::new();
     for (source, mut value) in sources {
         let title = format!("{title}.sources.{source}");
         for key in ["match", "automation", "sources"] {
             if value.as_table_mut().and_then(|keys| keys.remove(key)).is_some() {
-                ignored.push(&title, key, "of one source there are limits alone");
+                ignored.push(&title, key, "a source has only limits");
             }
         }
         let section = section(&title, value, is_provider, ignored);
@@ -202,7 +202,7 @@ fn matches(title: &str, value: &Value, out: &mut Table, ignored: &mut Ignored) {
                 "MXSuffix" => mx.push(Value::String(suffix(&name))),
                 "HostName" => mx.push(Value::String(name)),
                 "DomainSuffix" => domains.push(Value::String(suffix(&name))),
-                _ => ignored.push(title, &format!("match {kind}"), "there is nothing like it"),
+                _ => ignored.push(title, &format!("match {kind}"), "Posthaste has nothing like it"),
             }
         }
     }
@@ -249,7 +249,7 @@ fn automation(rule: &Table) -> Result<Vec<Table>, &'static str> {
         _ => return Err("it has no regex"),
     };
     if rule.get("match_internal").and_then(Value::as_bool) == Some(true) {
-        return Err("replies of our own are not looked at");
+        return Err("rules do not apply to replies of our own");
     }
     let time = rule.get("duration").and_then(Value::as_str).ok_or("it has no duration")?;
     let secs = posthaste_units::duration(time).map_err(|_| "a duration that cannot be read")?.as_secs().max(1);
@@ -263,7 +263,7 @@ fn automation(rule: &Table) -> Result<Vec<Table>, &'static str> {
         let mut made = Table::new();
         made.insert("patterns".to_owned(), patterns.clone().into());
         if let Some(Value::Table(trigger)) = rule.get("trigger") {
-            let threshold = trigger.get("Threshold").and_then(rate).ok_or("a trigger that there is not")?;
+            let threshold = trigger.get("Threshold").and_then(rate).ok_or("an unknown trigger")?;
             made.insert("after".to_owned(), format!("{}/{}s", threshold.count(), threshold.seconds()).into());
         }
         made.insert("for".to_owned(), Value::Integer(secs as i64));
@@ -276,18 +276,18 @@ fn automation(rule: &Table) -> Result<Vec<Table>, &'static str> {
                     "Bounce" => ("bounce", "domain"),
                     "BounceTenant" => ("bounce", "tenant"),
                     "BounceCampaign" => ("bounce", "campaign"),
-                    _ => return Err("an action that there is not"),
+                    _ => return Err("an unknown action"),
                 };
                 made.insert("action".to_owned(), action.into());
                 made.insert("of".to_owned(), of.into());
             }
             Value::Table(set) => {
-                let set = set.get("SetConfig").and_then(Value::as_table).ok_or("an action that there is not")?;
+                let set = set.get("SetConfig").and_then(Value::as_table).ok_or("an unknown action")?;
                 let value = set.get("value").ok_or("SetConfig without a value")?;
                 made.insert("action".to_owned(), "slow".into());
                 match set.get("name").and_then(Value::as_str) {
                     Some("max_message_rate") => {
-                        let rate = rate(value).ok_or("SetConfig with no rate that can be had")?;
+                        let rate = rate(value).ok_or("SetConfig with a rate that is not possible")?;
                         made.insert("message_rate".to_owned(), rate.to_string().into());
                     }
                     Some("connection_limit") => {
@@ -297,7 +297,7 @@ fn automation(rule: &Table) -> Result<Vec<Table>, &'static str> {
                     _ => return Err("SetConfig of a key that cannot be slowed down"),
                 }
             }
-            _ => return Err("an action that there is not"),
+            _ => return Err("an unknown action"),
         }
         all.push(made);
     }
@@ -386,15 +386,15 @@ mod tests {
         let connections = |source, domain| of(source, domain).connections.unwrap().value;
         assert_eq!((connections("ip-1", "closed.example"), connections("ip 2", "closed.example")), (2, 10));
         let expected = [
-            "[provider.big] enable_tls: a policy is of domains, and MXSuffix names hosts",
-            "[provider.big] enable_tls: a policy is of domains, and Else names hosts",
+            "[provider.big] enable_tls: a policy is for domains, but MXSuffix names hosts",
+            "[provider.big] enable_tls: a policy is for domains, but Else names hosts",
             "[any.example] enable_tls: Opportunistic takes any certificate here, or none",
-            "[odd.example] enable_tls: there is nothing like it",
+            "[odd.example] enable_tls: Posthaste has nothing like it",
             "[default] sources: KumoMTA applies it to nothing",
-            "[provider.big] match Else: there is nothing like it",
-            "[Closed.example] automation \"odd one\": an action that there is not",
-            "[Closed.example.sources.ip-1] automation: of one source there are limits alone",
-            "[Closed.example.sources.ip-1] tls_prefer_openssl: there is nothing like it",
+            "[provider.big] match Else: Posthaste has nothing like it",
+            "[Closed.example] automation \"odd one\": an unknown action",
+            "[Closed.example.sources.ip-1] automation: a source has only limits",
+            "[Closed.example.sources.ip-1] tls_prefer_openssl: Posthaste has nothing like it",
         ];
         let mut ignored: Vec<&str> = converted.ignored.iter().map(String::as_str).collect();
         ignored.sort_unstable();

@@ -87,7 +87,7 @@ impl ShapingRules {
         let section = &mut self.sections[number as usize];
         let says_which = !said.mx.is_empty() || !said.domains.is_empty();
         if section.source.is_some() && (says_which || !said.automation.is_empty() || !said.source.is_empty()) {
-            return Err(wrong("of one source there are limits alone: no `mx`, `domains`, `automation` or `source`"));
+            return Err(wrong("a source has only limits: no `mx`, `domains`, `automation` or `source`"));
         }
         if (says_which || said.total != Total::default()) && section.kind != Kind::Provider {
             return Err(wrong("`mx`, `domains` and `total` are for providers"));

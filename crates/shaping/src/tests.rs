@@ -175,7 +175,7 @@ fn mistakes_are_refused_with_their_place() {
         "a.toml:2: there is no key `conections` here; did you mean `connections`?"
     );
     assert!(
-        said("[default]\n\nmessage_rate = 'often'\n").starts_with("a.toml:3: `often` is no rate"),
+        said("[default]\n\nmessage_rate = 'often'\n").starts_with("a.toml:3: `often` is not a rate"),
         "{}",
         said("[default]\n\nmessage_rate = 'often'\n")
     );

@@ -458,7 +458,7 @@ async fn a_server_that_requires_tls_takes_no_mail_without() {
     let mail = "MAIL FROM:<a@example.org>\r\nRCPT TO:<b@example.org>\r\nBDAT 14 LAST\r\nMAIL FROM:<x\r\nNOOP\r\n";
     let refused = talk.say(mail).await.hear("250").await;
     let codes: Vec<&str> = refused.lines().map(|line| &line[..3]).collect();
-    assert_eq!(codes, ["530", "503", "503", "250"], "the chunk is no command: {refused}");
+    assert_eq!(codes, ["530", "503", "503", "250"], "the chunk is not a command: {refused}");
     talk.say("VRFY ann\r\n").await.hear("530").await;
     talk.say("STARTTLS\r\n").await.hear("220").await;
     let mut talk = shake_hands(&fixture, talk).await;

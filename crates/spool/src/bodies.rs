@@ -203,7 +203,7 @@ fn read_chunk(file: &File, body: BodyFile, table: &[u8], chunk: u64, into: &mut 
     read_at(file, &mut into[at..], chunk * CHUNK)?;
     let expected = &table[chunk as usize * 4..][..4];
     if crc32c::crc32c(&into[at..]).to_le_bytes() != expected {
-        return Err(BodyError::Damaged("a checksum of the body does not fit"));
+        return Err(BodyError::Damaged("a checksum of the body is wrong"));
     }
     Ok(())
 }

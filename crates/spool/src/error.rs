@@ -36,7 +36,7 @@ pub enum AppendError {
     #[error("there is no stream {0}")]
     NoStream(StreamId),
     /// The batch has no entry, or more than 65,535.
-    #[error("a batch of {0} entries")]
+    #[error("a batch cannot have {0} entries")]
     Entries(usize),
     /// The spool was closed.
     #[error("the spool is closed")]

@@ -81,7 +81,7 @@ pub(crate) fn random() -> u64 {
 pub(crate) fn list(dir: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(dir)? {
-        // A name that is no UTF-8 is none of ours.
+        // A name that is not UTF-8 is none of ours.
         names.extend(entry?.file_name().into_string());
     }
     names.sort_unstable();

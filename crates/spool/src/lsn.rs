@@ -37,7 +37,7 @@ impl Lsn {
         self.0
     }
 
-    /// The shard of a cluster that gave it; 0 for a spool that is no shard.
+    /// The shard of a cluster that gave it; 0 for a spool that is not a shard.
     pub const fn shard(self) -> u16 {
         (self.0 >> SHARD_SHIFT) as u16
     }

@@ -274,7 +274,7 @@ fn visit(
     damage.extend(unknown.into_iter().map(|lsn| Damage {
         lsn: Some(lsn),
         place: store.name().to_owned(),
-        what: "its head has a format that is not known".to_owned(),
+        what: "its head has an unknown format".to_owned(),
     }));
     match visited {
         Ok(()) => Ok(()),

@@ -168,7 +168,7 @@ impl Shared {
         match self.store.read_head(Lsn::new(lsn)) {
             Ok(head) => Ok(match Head::decode(head) {
                 Some(head) => Found::Batch { head },
-                None => Found::Damaged("its head has a format that is not known".to_owned()),
+                None => Found::Damaged("its head has an unknown format".to_owned()),
             }),
             Err(RecordError::Io(lsn, error)) => Err(ReplayError::Io { lsn, error }),
             // A scan passes over a record whose header or head is damaged.

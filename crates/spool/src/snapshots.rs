@@ -115,7 +115,7 @@ impl Write for Sealing {
     }
 }
 
-/// After the content: its length (u64, little-endian), then the CRC-32C of the content and that length (u32). Zeros are no trailer.
+/// After the content: its length (u64, little-endian), then the CRC-32C of the content and that length (u32). Zeros are not a valid trailer.
 const TRAILER: u64 = 12;
 /// Bytes of one write, and of one read.
 const WRITTEN_AT_ONCE: usize = 256 << 10;

@@ -46,7 +46,7 @@ pub struct Extracted {
 /// Immutable properties.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Traits {
-    /// Has a part that is no text and has a name, or is marked as attachment.
+    /// Has a part that is not text and has a name, or is marked as attachment.
     pub attachment: bool,
     /// Carries a PGP or S/MIME signature, which is not verified.
     pub signed: bool,

@@ -68,7 +68,7 @@ pub fn check_header_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_fine) {
-        return Err(format!("`{name}` is no header name; write it as in X-Spam-Score, without a colon"));
+        return Err(format!("`{name}` is not a header name; write it as in X-Spam-Score, without a colon"));
     }
     Ok(())
 }

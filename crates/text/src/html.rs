@@ -129,7 +129,7 @@ fn reference(rest: &str, is_attribute: bool) -> Option<(String, usize)> {
         return Some((decoded, end + 1));
     }
     let end = (2..=run.min(BARE_BYTES_MAX)).rev().map(|len| 1 + len).find(|&end| BARE.contains(&rest[1..end]))?;
-    // `?a=b&copy=1` is no reference.
+    // `?a=b&copy=1` is not a reference.
     let goes_on = bytes.get(end).is_some_and(|byte| *byte == b'=' || byte.is_ascii_alphanumeric());
     if is_attribute && goes_on {
         return None;

@@ -45,7 +45,7 @@ impl Session {
             Err(outcome) => return all(outcome),
         };
         let Ok(reverse_path) = ReversePath::parse(&format!("<{}>", work.deliver.sender)) else {
-            return all(Outcome::Refused(format!("`{}` is no sender", work.deliver.sender).into()));
+            return all(Outcome::Refused(format!("`{}` is not a sender", work.deliver.sender).into()));
         };
         let mail = MailFrom {
             body: if work.deliver.is_8bit { BodyType::EightBitMime } else { BodyType::SevenBit },

@@ -190,7 +190,7 @@ fn what_is_kept_of_a_reply_is_bounded() {
     });
     let world = World::new(Config::default());
     world.send(&[(&server.address, "a@example.org")], b"text\r\n");
-    let TransportEvent::Failed { error, .. } = world.event() else { panic!("450 is no refusal") };
+    let TransportEvent::Failed { error, .. } = world.event() else { panic!("450 is not a refusal") };
     assert!(error.starts_with("RCPT: 450") && error.len() < 2 * ERROR_BYTES_MAX, "{}", error.len());
     world.until("it is listed", || {
         let mut kept = None;

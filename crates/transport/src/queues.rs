@@ -285,7 +285,7 @@ impl Queues {
             let transport = match Transport::parse(transport) {
                 Some(Ok(transport)) => Ok(transport.into()),
                 Some(Err(why)) => Err(why.into()),
-                None => Err("it is no transport".into()),
+                None => Err("it is not a transport".into()),
             };
             Queue {
                 transport,

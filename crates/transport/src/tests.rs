@@ -192,7 +192,7 @@ fn a_program_is_judged_by_its_exit_status_alone() {
         &[(&world.script("head -c 5000000 /dev/zero | tr '\\0' 'y'; echo end >&2; exit 75"), "a@example.org")],
         &large,
     );
-    let TransportEvent::Failed { error, .. } = world.event() else { panic!("75 is no refusal") };
+    let TransportEvent::Failed { error, .. } = world.event() else { panic!("75 is not a refusal") };
     assert!(error.starts_with("/bin/sh: exit status 75: ") && error.len() < 600, "{error}");
 }
 
@@ -223,7 +223,7 @@ fn what_an_exit_status_means() {
         }
     }
     world.send(&[(&world.script("kill -9 $$"), "a@example.org")], b"text\r\n");
-    let TransportEvent::Failed { error, .. } = world.event() else { panic!("a signal is no refusal") };
+    let TransportEvent::Failed { error, .. } = world.event() else { panic!("a signal is not a refusal") };
     assert_eq!(&*error, "/bin/sh: ended by signal 9");
     world.send(&[("|/no/such/program", "a@example.org")], b"text\r\n");
     let TransportEvent::Unavailable { error, .. } = world.event() else { panic!("it cannot be there") };

@@ -106,4 +106,4 @@ impl Queues {
     }
 }
 
-const UNCERTAIN: &str = "nobody knows whether it was delivered";
+const UNCERTAIN: &str = "it is unknown whether it was delivered";

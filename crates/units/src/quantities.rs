@@ -27,7 +27,7 @@ pub struct UnitError(String);
 /// assert_eq!(posthaste_units::bytes("10 MiB").unwrap(), 10 << 20);
 /// ```
 pub fn bytes(text: &str) -> Result<u64, UnitError> {
-    let bad = || UnitError(format!("`{text}` is no size; write 10240, 10k, 10M or 1.5 GiB"));
+    let bad = || UnitError(format!("`{text}` is not a size; write 10240, 10k, 10M or 1.5 GiB"));
     let (number, unit) = split(text.trim()).ok_or_else(bad)?;
     let unit = match unit.to_ascii_lowercase().as_str() {
         "" | "b" | "bytes" => 1,
@@ -55,7 +55,7 @@ pub fn bytes(text: &str) -> Result<u64, UnitError> {
 /// assert_eq!(posthaste_units::duration("1m 30s").unwrap().as_secs(), 90);
 /// ```
 pub fn duration(text: &str) -> Result<Duration, UnitError> {
-    let bad = || UnitError(format!("`{text}` is no time; write 500ms, 10s, 2m or 1h"));
+    let bad = || UnitError(format!("`{text}` is not a time; write 500ms, 10s, 2m or 1h"));
     let mut rest = text.trim();
     let mut seconds = 0.0;
     loop {
@@ -83,7 +83,7 @@ pub fn duration(text: &str) -> Result<Duration, UnitError> {
     }
     match Duration::try_from_secs_f64(seconds) {
         Ok(time) if time <= DURATION_MAX => Ok(time),
-        Ok(_) => Err(UnitError(format!("`{text}` is too long; a year, 365d, is the most"))),
+        Ok(_) => Err(UnitError(format!("`{text}` is too long; the maximum is a year, 365d"))),
         Err(_) => Err(bad()),
     }
 }
@@ -141,7 +141,7 @@ mod tests {
             assert_eq!(bytes(text), Ok(octets), "{text}");
         }
         for bad in ["", "M", "10X", "-1", "1e3", "1.2.3k", "10 M M", "٣k"] {
-            assert!(bytes(bad).unwrap_err().to_string().contains("is no size"), "{bad}");
+            assert!(bytes(bad).unwrap_err().to_string().contains("is not a size"), "{bad}");
         }
         for large in ["18446744073709551616", "16777216T", "99999999999999999999.5k"] {
             assert!(bytes(large).is_err(), "{large}");
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(duration("365d"), Ok(DURATION_MAX));
         assert!(duration("366d").unwrap_err().to_string().contains("too long"));
         for bad in ["", "m", "5x", "-1s", "1h30", "1 2", "5m,"] {
-            assert!(duration(bad).unwrap_err().to_string().contains("is no time"), "{bad}");
+            assert!(duration(bad).unwrap_err().to_string().contains("is not a time"), "{bad}");
         }
     }
 

@@ -20,7 +20,7 @@ pub struct Rate {
     burst: u32,
 }
 
-/// The reason why a text or numbers are no rate.
+/// Why a text or a pair of numbers is not a rate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RateError(String);
@@ -95,7 +95,7 @@ impl Rate {
 
     /// `burst_of` computes the burst from count and seconds if the text has none.
     fn parse(text: &str, burst_of: impl Fn(u32, u32) -> u32) -> Result<Rate, RateError> {
-        let bad = || RateError(format!("`{text}` is no rate; write 100/minute, 5/s or 1000/15m, burst 50"));
+        let bad = || RateError(format!("`{text}` is not a rate; write 100/minute, 5/s or 1000/15m, burst 50"));
         let (rate, burst) = match text.split_once(',') {
             Some((rate, burst)) => (rate, Some(burst.trim().strip_prefix("burst").ok_or_else(bad)?)),
             None => (text, None),
@@ -206,6 +206,6 @@ mod tests {
         let limits: Limits = toml::from_str("rate = '100/minute, burst 7'").unwrap();
         assert_eq!(toml::from_str::<Limits>(&toml::to_string(&limits).unwrap()).unwrap(), limits);
         let error = toml::from_str::<Limits>("rate = 'often'").unwrap_err();
-        assert!(error.message().contains("`often` is no rate"), "{error}");
+        assert!(error.message().contains("`often` is not a rate"), "{error}");
     }
 }

@@ -29,7 +29,7 @@ pub fn plain(message: &str, home_of: impl Fn(&str) -> Option<String>) -> String 
     } else if message.starts_with("invalid basic string, expected `\"`") {
         Some("the closing quote is missing".to_owned())
     } else if message == "duplicate key" {
-        Some("this name is there already".to_owned())
+        Some("this name is given twice".to_owned())
     } else if message == "wanted string or table" {
         Some("this has to be text in quotes".to_owned())
     } else {
@@ -62,8 +62,8 @@ fn unknown_key(name: &str, known: &[&str], home_of: impl Fn(&str) -> Option<Stri
 fn unknown_word(name: &str, known: &[&str]) -> String {
     let all = known.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
     match nearest(name, known) {
-        Some(near) => format!("\"{name}\" is not possible here; did you mean \"{near}\"? There are {all}"),
-        None => format!("\"{name}\" is not possible here; there are {all}"),
+        Some(near) => format!("\"{name}\" is not allowed here; did you mean \"{near}\"? There are {all}"),
+        None => format!("\"{name}\" is not allowed here; there are {all}"),
     }
 }
 

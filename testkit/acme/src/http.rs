@@ -70,7 +70,7 @@ pub(crate) fn serve(stream: TcpStream, config: Arc<ServerConfig>, shared: &Arc<S
     let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
     let reply = match (method, Signed::read(&octets[head_end..])) {
         ("POST", Some(signed)) => shared.post(path, &signed),
-        ("POST", None) => Reply::problem("malformed", "this is no JWS"),
+        ("POST", None) => Reply::problem("malformed", "this is not a JWS"),
         _ => shared.get(path),
     };
     let location = reply.location.map_or(String::new(), |location| format!("Location: {location}\r\n"));

@@ -187,7 +187,7 @@ impl Shared {
     fn finalize(&self, number: usize, signed: &Signed) -> Reply {
         let request = signed.payload["csr"].as_str().and_then(|csr| URL_SAFE_NO_PAD.decode(csr).ok());
         let request = request.and_then(|csr| CertificateSigningRequestParams::from_der(&csr.into()).ok());
-        let Some(mut request) = request else { return Reply::problem("badCSR", "this is no request") };
+        let Some(mut request) = request else { return Reply::problem("badCSR", "this is not a request") };
         let (from, to) = self.state().validity;
         (request.params.not_before, request.params.not_after) =
             (OffsetDateTime::from(moment(from)), OffsetDateTime::from(moment(to)));

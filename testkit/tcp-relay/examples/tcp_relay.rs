@@ -25,7 +25,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// `None` for words that are no switch.
+/// `None` for unknown switches.
 fn switch(relays: &[TcpRelay], words: &[&str]) -> Option<()> {
     let [number, switch, rest @ ..] = words else { return None };
     let relay = relays.get(number.parse::<usize>().ok()?)?;

@@ -163,7 +163,7 @@ impl Index {
             // A line each.
             Engine::Mu => Ok(said.lines().count() as u64),
             Engine::Ours | Engine::Notmuch => {
-                said.trim().parse().map_err(|_| SideError::Failed(format!("`{}` is no number of hits", said.trim())))
+                said.trim().parse().map_err(|_| SideError::Failed(format!("`{}` is not a number of hits", said.trim())))
             }
         }
     }

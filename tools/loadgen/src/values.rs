@@ -264,7 +264,7 @@ impl FromStr for Target {
         let (host, port) = match rest.rsplit_once(':') {
             // An IPv6 address stands in brackets, so its own colons are not taken for the port's.
             Some((host, port)) if !port.ends_with(']') => {
-                (host, port.parse().map_err(|_| ValueError::new(format!("`{text}`: `{port}` is no port")))?)
+                (host, port.parse().map_err(|_| ValueError::new(format!("`{text}`: `{port}` is not a port")))?)
             }
             _ => (rest, default_port),
         };

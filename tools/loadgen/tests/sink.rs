@@ -393,7 +393,7 @@ fn octets_after_starttls_or_a_failed_handshake_end_a_session() {
     assert!(client.is_closed());
     let mut client = Client::hello(sink.local_addr());
     assert_eq!(client.say("STARTTLS"), 220);
-    client.write("this is no handshake\r\n");
+    client.write("this is not a handshake\r\n");
     let mut rest = Vec::new();
     let _ = client.stream.read_to_end(&mut rest);
     assert_eq!(sink.stop().unwrap().counts.tls_failures, 1);

@@ -1,4 +1,4 @@
-//! kill -9 in a loop. This is no power cut, so the page cache stays; the server's report after each start must be
+//! kill -9 in a loop. This is not a power cut, so the page cache stays; the server's report after each start must be
 //! right.
 
 use std::time::Duration;

@@ -220,7 +220,7 @@ impl Recording {
         from.read_exact(&mut head)?;
         let bytes = u64::from_le_bytes(head[8..].try_into().expect("eight bytes"));
         if &head[..8] != MAGIC || !bytes.is_multiple_of(crate::image::CHUNK as u64) || bytes > BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no recording"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not a recording"));
         }
         let mut recording = Recording { base: Image::zeros(bytes), events: Vec::new() };
         let mut started = false;

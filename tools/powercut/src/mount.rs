@@ -123,7 +123,7 @@ fn wait_until_detached(file: &Path) -> Result<(), ToolError> {
 /// True if a loop device is backed by this file.
 fn is_attached(devices: &Path, file: &Path) -> std::io::Result<bool> {
     let is_it = |device: std::io::Result<std::fs::DirEntry>| {
-        // Most are no loop devices, or free.
+        // Most are not loop devices, or free.
         let backing = std::fs::read_to_string(device?.path().join("loop/backing_file"));
         Ok(backing.is_ok_and(|backing| Path::new(backing.trim_end_matches('\n')) == file))
     };

@@ -87,7 +87,7 @@ async fn only_the_right_password_lets_in_and_only_as_oneself() {
     assert_eq!(itself.map(|login| login.name), ann);
     for _ in 0..2 {
         let other = rig.gate.check(&rig.logins, &rig.directory, origin, acts_for("bob")).await;
-        assert_eq!(other, Err(LoginFailure::Wrong("it may act for nobody else")));
+        assert_eq!(other, Err(LoginFailure::Wrong("this login may act only for itself")));
     }
     // What is wrong about that is not the password.
     assert_eq!(rig.check("192.0.2.1", "ann", "password").await, ann);

@@ -100,7 +100,7 @@ impl<'a> Content<'a> {
         if written == self.disk_size {
             Ok(())
         } else {
-            Err(io::Error::new(io::ErrorKind::InvalidData, "the large body is not what its entry says"))
+            Err(io::Error::new(io::ErrorKind::InvalidData, "the large body does not match its entry"))
         }
     }
 

@@ -100,7 +100,7 @@ fn trouble_of(mount: &MountStats) -> Option<Trouble> {
         stream: Some(stream_of(&mount.point)),
         is_urgent: true,
         what,
-        help: "mend it: its mail stays in the spool and is tried again by itself".to_owned(),
+        help: "repair it: its mail stays in the spool and is retried automatically".to_owned(),
     })
 }
 

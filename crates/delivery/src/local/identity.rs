@@ -188,7 +188,7 @@ impl BoundMounts {
             return Ok((bound, Vec::new()));
         }
         let written = bound.write(&bound.ids());
-        let left = written.err().map(|error| format!("; it cannot be written anew now: {error}")).unwrap_or_default();
+        let left = written.err().map(|error| format!("; cannot rewrite it now: {error}")).unwrap_or_default();
         let counts = if is_lost {
             "neither list of mail mounts is whole: each mount tells its id again, and `posthaste spool accept-mount` accepts one without an id"
         } else {

@@ -158,7 +158,7 @@ impl MountDir {
             _ => {
                 let path = self.path.display();
                 let what = format!(
-                    "{path} leads to another file system or directory than at the start: mount the right one again. If it is the right one, mounted anew, restart the server"
+                    "{path} leads to another file system or directory than at the start: mount the right one again. If the right one was only remounted, restart the server"
                 );
                 Err(io::Error::new(io::ErrorKind::NotFound, what))
             }

@@ -78,7 +78,7 @@ impl MailMount {
                     (syncing.failures, syncing.error) = (syncing.failures.saturating_add(1), Some(error));
                 }
                 Err(Unfinished::Entry(error)) => {
-                    syncing.refused = Some(format!("the spool took no entry: {error}").into());
+                    syncing.refused = Some(format!("the spool did not accept the entry: {error}").into());
                     syncing.through = syncing.through.max(through);
                     has_no_room = matches!(error, AppendError::Full(_) | AppendError::Busy);
                 }

@@ -616,7 +616,7 @@ fn without_room_for_the_note_there_is_no_sync() {
     let mount = world.delivery.core().mounts[0].clone();
     world.spool.hooks.refuse_entries(true);
     let outcome = mount.sync_now(std::time::Instant::now() + PATIENCE).expect("it did not hang");
-    assert!(outcome.is_err_and(|error| error.contains("took no entry")));
+    assert!(outcome.is_err_and(|error| error.contains("did not accept the entry")));
     world.spool.hooks.refuse_entries(false);
     world.doors.open("sync ");
     world.sync();

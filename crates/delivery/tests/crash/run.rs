@@ -244,7 +244,8 @@ pub fn recorded(token: &str) -> Result<Run, String> {
         Some((*scenario, seed.parse().ok()?))
     };
     let named = parts.next().and_then(parse);
-    let (scenario, seed) = named.ok_or_else(|| format!("{token:?} is no scenario with its seed, such as local:3"))?;
+    let (scenario, seed) =
+        named.ok_or_else(|| format!("{token:?} is not a scenario with its seed, such as local:3"))?;
     parts.try_fold(Run::record(scenario, seed), |run, cut| run.examine(cut.parse()?))
 }
 

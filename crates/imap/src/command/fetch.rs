@@ -144,7 +144,7 @@ pub(super) fn fetch_items(cursor: &mut Cursor<'_>) -> Result<Vec<FetchItem>> {
 }
 
 fn item(cursor: &mut Cursor<'_>) -> Result<FetchItem> {
-    // A bracket is no part of an atom, so the word ends before it.
+    // A bracket is not part of an atom, so the word ends before it.
     let word = String::from_utf8_lossy(cursor.run(|octet| octet.is_ascii_alphanumeric() || octet == b'.'));
     Ok(match word.to_ascii_uppercase().as_str() {
         "FLAGS" => FetchItem::Flags,

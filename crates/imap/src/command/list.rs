@@ -106,7 +106,7 @@ pub(super) fn list(cursor: &mut Cursor<'_>) -> Result<ListCommand> {
             Ok(())
         })?;
         if selection.recursive && !selection.subscribed && !selection.special_use {
-            return Err(ImapCommandError::Bad("RECURSIVEMATCH stands beside another option only"));
+            return Err(ImapCommandError::Bad("RECURSIVEMATCH needs another option"));
         }
         cursor.space()?;
     }

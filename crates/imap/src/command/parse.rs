@@ -134,7 +134,7 @@ fn of_messages(cursor: &mut Cursor<'_>, name: &str, uid: bool) -> Result<ImapCom
             let items = fetch_items(c)?;
             let (changed_since, vanished) = if c.take(b' ') { fetch_modifiers(c)? } else { (None, false) };
             if vanished && (!uid || changed_since.is_none()) {
-                return Err(ImapCommandError::Bad("VANISHED is for UID FETCH with CHANGEDSINCE"));
+                return Err(ImapCommandError::Bad("VANISHED needs UID FETCH with CHANGEDSINCE"));
             }
             Ok(ImapCommand::Fetch { uid, set, items, changed_since, vanished })
         },

@@ -115,7 +115,7 @@ pub(super) async fn finish(writer: Box<dyn MessageWriter>) -> Answer<AppendedMai
 }
 
 pub(super) async fn manage(account: &dyn MailAccount, change: MailboxChange) -> Answer<()> {
-    let new_name = |name: &str| MailboxName::parse(name).map_err(|_| MailRefusal::Cannot("That is no mailbox name"));
+    let new_name = |name: &str| MailboxName::parse(name).map_err(|_| MailRefusal::Cannot("That is not a mailbox name"));
     match change {
         MailboxChange::Create { mailbox, special_use } => {
             let name = new_name(&mailbox)?;

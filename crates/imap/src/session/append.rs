@@ -25,7 +25,7 @@ impl ImapMachine {
         self.state = State::Appending(Box::new(begun));
         let offered = appending.map_err(refused).and_then(|appending| {
             let message = self.offer(appending.message, octets)?;
-            let mailbox = self.name(&appending.mailbox).map_err(|_| "NO [CANNOT] That is no mailbox name")?;
+            let mailbox = self.name(&appending.mailbox).map_err(|_| "NO [CANNOT] That is not a mailbox name")?;
             Ok(ImapEvent::Append { mailbox, message })
         });
         match offered {

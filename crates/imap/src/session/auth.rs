@@ -170,7 +170,7 @@ impl ImapMachine {
                     exporter => ScramFirst::parse(&message, exporter.is_some()),
                 };
                 let Some(first) = first else {
-                    self.bad(&tag, "That is not what SCRAM-SHA-256 begins with");
+                    self.bad(&tag, "SCRAM-SHA-256 does not begin with that");
                     return None;
                 };
                 self.state = State::ScramKeys { tag };
@@ -186,7 +186,7 @@ impl ImapMachine {
                 None
             }
             Asked::ScramEnd => {
-                self.bad(&tag, "Nothing comes after the last message of SCRAM-SHA-256");
+                self.bad(&tag, "SCRAM-SHA-256 ends with an empty response");
                 None
             }
         }

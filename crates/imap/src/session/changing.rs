@@ -173,7 +173,7 @@ impl ImapMachine {
         }
         let set = self.choice(&tag, uid, set)?;
         let Ok(mailbox) = self.name(mailbox) else {
-            self.reply(&tag, "NO [CANNOT] That is no mailbox name");
+            self.reply(&tag, "NO [CANNOT] That is not a mailbox name");
             return None;
         };
         self.state = State::Changing(Change::Copy { tag, moves });

@@ -330,7 +330,7 @@ impl ImapMachine {
 pub(super) fn unread(why: MailRefusal) -> Option<&'static str> {
     match why {
         MailRefusal::Gone => None,
-        MailRefusal::UnknownEncoding => Some("NO [UNKNOWN-CTE] Some parts have an encoding that cannot be undone"),
+        MailRefusal::UnknownEncoding => Some("NO [UNKNOWN-CTE] Some parts cannot be decoded"),
         MailRefusal::NoPermission => Some("NO [NOPERM] Some messages may not be read"),
         MailRefusal::Damaged => Some("NO [CORRUPTION] Some messages are damaged"),
         _ => Some("NO [UNAVAILABLE] Some messages cannot be read now"),

@@ -63,7 +63,7 @@ impl ImapMachine {
             return None;
         }
         let joined = patterns.iter().map(|pattern| [reference, pattern].concat());
-        // What is no modified UTF-7 matches no name.
+        // Anything but modified UTF-7 matches no name.
         let patterns: Vec<String> = joined.filter_map(|pattern| self.clients_name(&pattern).ok()).collect();
         let names = self.config.names;
         listing.leaves_out_inbox = !patterns.iter().any(|pattern| names.matches_inbox(pattern));

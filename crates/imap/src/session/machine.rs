@@ -278,7 +278,7 @@ impl ImapMachine {
 
     fn command(&mut self, line: &[u8], input: &BytesMut) -> Option<ImapEvent> {
         if !self.logged_in && is_http(line) {
-            self.bye("This is no HTTP server");
+            self.bye("This is not an HTTP server");
             return None;
         }
         let Some(TaggedCommand { tag, command }) = parse(line) else {

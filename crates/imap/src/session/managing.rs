@@ -4,7 +4,7 @@ use super::refuse::refusal;
 use super::state::{Change, State};
 use super::{ImapEvent, ImapMachine, MailRefusal, MailboxChange};
 
-const NO_NAME: &str = "NO [CANNOT] That is no mailbox name";
+const NO_NAME: &str = "NO [CANNOT] That is not a mailbox name";
 
 /// Checks the name of a mailbox to create (decisions 19 and 21). A trailing separator, which announces children, is
 /// removed.

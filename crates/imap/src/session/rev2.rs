@@ -5,7 +5,7 @@ use posthaste_message::utf7;
 use super::ImapMachine;
 use crate::write;
 
-/// The octets are no valid mailbox name.
+/// The octets are not a valid mailbox name.
 #[derive(Debug)]
 pub(super) struct NoName;
 

@@ -196,7 +196,7 @@ impl ImapMachine {
         }
         let text = match searching.order {
             None => "NO [LIMIT] The search takes too long",
-            Some(_) => "NO [LIMIT] That is too much to be put in order",
+            Some(_) => "NO [LIMIT] That is too much to sort",
         };
         self.finish_with(searching.tag, text.into(), searching.uid);
     }

@@ -69,10 +69,10 @@ pub enum KeyRefusal {
     #[error("a request with this Idempotency-Key is running")]
     Running,
     /// It was used before with another body.
-    #[error("this Idempotency-Key came with another body before")]
+    #[error("this Idempotency-Key was used before with a different body")]
     OtherBody,
     /// The token has reached its limit, and no key is old enough to be dropped.
-    #[error("this token has too many keys of the last hour")]
+    #[error("this token has used too many Idempotency-Keys in the last hour")]
     TooMany,
 }
 

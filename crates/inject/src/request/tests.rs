@@ -147,9 +147,11 @@ fn mistakes_in_json_are_told_in_its_own_words() {
     assert!(long.len() < 500 && long.contains("there is no key `xxx"), "{long:.600}");
     let long = parse(&with(&format!("\"{}\"", "x".repeat(100_000)), "\"\"", "")).unwrap_err();
     assert_eq!(long, "recipients: expected an array, found a string");
-    assert!(parse("").unwrap_err().starts_with("the body is no JSON: EOF"));
-    assert!(parse(r#"{"envelope_sender":}"#).unwrap_err().starts_with("the body is no JSON: expected value at line 1"));
-    assert!(parse("{\"envelope_sender\":\"\u{1}\"}").unwrap_err().contains("no JSON"));
+    assert!(parse("").unwrap_err().starts_with("the body is not JSON: EOF"));
+    assert!(
+        parse(r#"{"envelope_sender":}"#).unwrap_err().starts_with("the body is not JSON: expected value at line 1")
+    );
+    assert!(parse("{\"envelope_sender\":\"\u{1}\"}").unwrap_err().contains("not JSON"));
 }
 
 #[test]
@@ -213,7 +215,7 @@ fn what_is_no_mail_is_refused() {
     let sender = parse(&format!(r#"{{"envelope_sender":"a@b> SIZE=3","recipients":{ANN},"content":""}}"#));
     assert!(sender.unwrap_err().contains("envelope_sender: "));
     let local = parse(&format!(r#"{{"envelope_sender":"a","recipients":{ANN},"content":""}}"#));
-    assert_eq!(local.unwrap_err(), "envelope_sender: an address has a domain");
+    assert_eq!(local.unwrap_err(), "envelope_sender: an address needs a domain");
     check(ANN, r#""a\u0000b""#, "NUL");
     check(ANN, r#""a\rb""#, "bare CR");
     check(ANN, r#""a\r\nb\n""#, "some lines end in CRLF and some in LF");
@@ -221,9 +223,9 @@ fn what_is_no_mail_is_refused() {
     check(ANN, r#""X: {{ x ~ x }}\n\n""#, "no operators on text");
     check(ANN, r#""X: {{ x\n\n""#, "content: header: ");
     check(ANN, "{}", "text_body, html_body or attachments");
-    check(ANN, r#"{"text_body":"x","headers":{"Received":"x"}}"#, "Received is the server's");
-    check(ANN, r#"{"text_body":"x","headers":{"bCC":"x"}}"#, "bCC is the server's");
-    check(ANN, r#"{"text_body":"x","headers":{"X Y":"x"}}"#, "`X Y` is no name");
+    check(ANN, r#"{"text_body":"x","headers":{"Received":"x"}}"#, "Received is set by the server");
+    check(ANN, r#"{"text_body":"x","headers":{"bCC":"x"}}"#, "bCC is set by the server");
+    check(ANN, r#"{"text_body":"x","headers":{"X Y":"x"}}"#, "`X Y` is not a name");
     check(ANN, r#"{"text_body":"x","headers":{"X":"x\nBcc: a@b.example"}}"#, "headers.X: a control character");
     check(ANN, r#"{"text_body":"x","subject":"x\r\ny"}"#, "control character");
     check(ANN, r#"{"text_body":"x","subject":"x","headers":{"subject":"x"}}"#, "Subject is given twice");
@@ -267,13 +269,16 @@ fn a_header_line_that_is_no_field_is_refused_by_number() {
         ("\u{dc}ber: x", "\"\u{dc}ber: x\""),
         (&"x".repeat(100), &format!("{:?}", "x".repeat(60))),
     ] {
-        check(&format!("{line}\nSubject: {{{{ email }}}}\n\nx\n"), Err(&format!("line 1 is no header field: {shown}")));
+        check(
+            &format!("{line}\nSubject: {{{{ email }}}}\n\nx\n"),
+            Err(&format!("line 1 is not a header field: {shown}")),
+        );
         check(
             &format!("A: {{{{ email }}}}\r\n b\r\n{line}\r\n\r\n"),
-            Err(&format!("line 3 is no header field: {shown}")),
+            Err(&format!("line 3 is not a header field: {shown}")),
         );
     }
-    check(" fold of nothing\nA: {{ email }}\n\n", Err("line 1 is no header field: \" fold of nothing\""));
+    check(" fold of nothing\nA: {{ email }}\n\n", Err("line 1 is not a header field: \" fold of nothing\""));
 }
 
 #[test]
@@ -333,7 +338,7 @@ fn many_small_values_are_refused_before_they_take_memory() {
         assert!(of(5_000).contains("substitutions: more than"), "{value}");
         assert_eq!(of(2_100_000), "the request has too many values", "{value}");
     }
-    // What is in a text is no value.
+    // What is in a text is not a value.
     let content = format!(r#""X: \"\n\n{}""#, ",[{".repeat(200_000));
     assert_eq!(made(ANN, &content, "").unwrap().len(), 1);
 }

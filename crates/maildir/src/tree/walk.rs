@@ -198,7 +198,7 @@ impl Inside {
     }
 }
 
-/// True for files and directories of mail programs that are no folders.
+/// True for files and directories of mail programs that are not folders.
 fn is_furniture(name: &str) -> bool {
     name.starts_with("dovecot")
         || name.starts_with('#')

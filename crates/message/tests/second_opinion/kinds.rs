@@ -61,7 +61,7 @@ pub(super) const KINDS: [KindOf; 14] = [
         case.what == "message_id" && case.theirs.message_id.is_empty() && !case.bytes.ends_with(b"\n")
     }),
     ("a date in another form", "read; theirs has none", |case| case.what == "date" && case.theirs.date.is_none()),
-    ("a zone in another form", "-600 is six hours, JST nine; what is no zone is UTC", zones),
+    ("a zone in another form", "-600 is six hours, JST nine; what is not a zone is UTC", zones),
     (
         "an encoding that is damaged",
         "decoded as far as it goes, uuencode too; theirs leaves such a part as it stands",

@@ -6,17 +6,21 @@ use super::kinds::{charsets, contains, encodings, replaced, zones};
 use super::readers::KindOf;
 
 pub(super) const PYTHON_KINDS: [KindOf; 13] = [
-    ("lines that end in CR", "a bare CR is no line end: who can write one would write fields", |case| {
+    ("lines that end in CR", "a bare CR is not a line end: who can write one would write fields", |case| {
         case.bytes.iter().zip(case.bytes.iter().skip(1).chain([&0])).any(|(one, next)| *one == b'\r' && *next != b'\n')
             && case.what != "leaves"
             || !case.bytes.contains(&b'\n')
     }),
-    ("lines that are no fields", "passed over, blanks before a colon are read; theirs ends the header there", |case| {
-        let header = Header::new(case.bytes);
-        let fields: usize = header.fields().map(|field| field.end - field.start).sum();
-        let end = header.fields().last().map_or(0, |field| field.end);
-        fields != end || header.fields().any(|field| case.bytes[field.start + field.name.len()] != b':')
-    }),
+    (
+        "lines that are not fields",
+        "passed over, blanks before a colon are read; theirs ends the header there",
+        |case| {
+            let header = Header::new(case.bytes);
+            let fields: usize = header.fields().map(|field| field.end - field.start).sum();
+            let end = header.fields().last().map_or(0, |field| field.end);
+            fields != end || header.fields().any(|field| case.bytes[field.start + field.name.len()] != b':')
+        },
+    ),
     ("bare octets in a header", "read in the charset of the body or windows-1252; theirs has U+FFFD", replaced),
     ("encoded words", "an address is not decoded, a word may hold bare octets and cut characters", |case| {
         ["subject", "addresses"].contains(&case.what) && contains(case.bytes, b"=?")
@@ -35,7 +39,7 @@ pub(super) const PYTHON_KINDS: [KindOf; 13] = [
         case.what == "addresses" && case.theirs.addresses.iter().any(|address| address.starts_with('"'))
     }),
     ("a date in another form", "read; theirs has none", |case| case.what == "date" && case.theirs.date.is_none()),
-    ("a zone in another form", "a comment does not hide it, GMT+0100 is one hour; what is no zone is UTC", zones),
+    ("a zone in another form", "a comment does not hide it, GMT+0100 is one hour; what is not a zone is UTC", zones),
     ("parts of message/*", "only rfc822, global and news hold messages; theirs takes every one apart", |case| {
         case.what == "leaves"
             && case.any_part(|part| part.kind() == Kind::Leaf && part.media_type().starts_with("message/"))

@@ -126,7 +126,7 @@ impl Template {
         let subject = subject.filter(|subject| !subject.is_empty());
         let subject = subject.ok_or_else(|| at(1, "the first line is `Subject: ` and a subject"))?;
         if lines.next().is_none_or(|line| !line.trim().is_empty()) {
-            return Err(at(2, "an empty line stands between subject and text"));
+            return Err(at(2, "put an empty line between subject and text"));
         }
         if subject.len() > SUBJECT_BYTES_MAX {
             return Err(at(1, "a subject has at most 200 bytes"));
@@ -193,7 +193,7 @@ fn mistake(line: &str) -> Option<String> {
         }
         let name = behind.strip_prefix('{').and_then(|name| name.split_once('}'));
         let Some((name, behind)) = name else {
-            return Some("a `$` that begins no `${name}` is written `$$`".to_owned());
+            return Some("write `$$` for a `$` that begins no `${name}`".to_owned());
         };
         if !VALUES.contains(&name) {
             let known = VALUES.map(|name| format!("${{{name}}}")).join(", ");

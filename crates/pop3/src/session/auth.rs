@@ -189,7 +189,7 @@ impl Pop3Machine {
             exporter => ScramFirst::parse(&message, exporter.is_some()),
         };
         let Some(first) = first else {
-            self.wrong_command("That is not what SCRAM-SHA-256 begins with");
+            self.wrong_command("SCRAM-SHA-256 does not begin with that");
             return None;
         };
         self.state = State::ScramKeys;
@@ -240,7 +240,7 @@ impl Pop3Machine {
     pub(super) fn scram_end(&mut self, messages: u32, response: &[u8]) -> Option<Pop3Event> {
         match self.decoded(response)?.as_deref() {
             Some("") => self.let_in(messages),
-            _ => self.wrong_command("Nothing comes after the last message of SCRAM-SHA-256"),
+            _ => self.wrong_command("SCRAM-SHA-256 ends with an empty response"),
         }
         None
     }

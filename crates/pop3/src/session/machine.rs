@@ -232,7 +232,7 @@ impl Pop3Machine {
 
     fn command(&mut self, line: &[u8], input: &BytesMut) -> Option<Pop3Event> {
         if !self.is_logged_in() && is_http(line) {
-            self.line("-ERR This is no HTTP server");
+            self.line("-ERR This is not an HTTP server");
             self.state = State::Closed;
             return None;
         }
@@ -308,8 +308,8 @@ impl Pop3Machine {
             _ if count == 0 => self.line("+OK Bye"),
             // Another session has removed them: decision of the store, and the same in the end.
             Ok(()) | Err(Pop3Refusal::Gone) => self.line(&format!("+OK Bye; {count} removed")),
-            Err(Pop3Refusal::Unavailable) => self.line("-ERR [SYS/TEMP] Some deleted messages not removed"),
-            Err(Pop3Refusal::Impossible) => self.line("-ERR [SYS/PERM] Some deleted messages not removed"),
+            Err(Pop3Refusal::Unavailable) => self.line("-ERR [SYS/TEMP] Some deleted messages were not removed"),
+            Err(Pop3Refusal::Impossible) => self.line("-ERR [SYS/PERM] Some deleted messages were not removed"),
         }
         self.state = State::Closed;
     }

@@ -52,7 +52,7 @@ impl TargetDir {
     pub fn below(&self, name: &str) -> io::Result<Self> {
         match openat(&self.fd, name, DIRECTORY, Mode::empty()) {
             Err(Errno::NOTDIR | Errno::LOOP) => {
-                let why = format!("{name} is a link, which is not followed, or no directory");
+                let why = format!("{name} is a link, which is not followed, or not a directory");
                 Err(io::Error::new(io::ErrorKind::NotADirectory, why))
             }
             opened => Ok(Self { fd: opened?, path: self.path.join(name) }),

@@ -69,7 +69,7 @@ impl MaildirTarget {
                 &top
             } else {
                 let Some(levels) = directory_of(levels) else {
-                    left_out.tell(Path::new(&name), &"its name cannot be that of a directory");
+                    left_out.tell(Path::new(&name), &"its name is not allowed for a directory");
                     continue;
                 };
                 folder = top.make_below(&levels).map_err(at)?;

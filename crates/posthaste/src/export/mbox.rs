@@ -33,7 +33,7 @@ impl MboxTarget {
     /// Begins the file. Fails if it exists.
     pub fn new(path: &Path) -> Result<Self, AnyError> {
         if path.symlink_metadata().is_ok() {
-            return Err(format!("{} is there already: name another file, or remove it", path.display()).into());
+            return Err(format!("{} already exists: name another file, or remove it", path.display()).into());
         }
         let at = |error: io::Error| format!("{}: {error}", path.display());
         let name = path.file_name().ok_or("this cannot be the name of a file")?.to_owned();

@@ -142,7 +142,7 @@ impl Journal {
             return Err(at(io::Error::other("it is not the record of an import")));
         }
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(io::Error::other("another process imports from there into this mailbox now"));
+            return Err(io::Error::other("another process is importing from there into this mailbox"));
         }
         own(&dir, &file)?;
         let mut journal = Self { file, added: HashMap::new(), uid_validity: 0, in_doubt: None, syncing: None };
@@ -167,7 +167,7 @@ impl Journal {
                 if is_last && is_cut_off(&line) {
                     break;
                 }
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "it is damaged; remove it to begin anew"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "it is damaged; remove it to start over"));
             };
             whole += read;
             match parsed {

@@ -79,7 +79,7 @@ pub fn run(args: &ImportArgs) -> Result<ExitCode, AnyError> {
     let counts = importer.end()?;
     if let Err(error) = imported {
         if counts.added + counts.there > 0 {
-            complain(&format!("{}; repeat the command to go on", counts.text(account)));
+            complain(&format!("{}; repeat the command to continue", counts.text(account)));
         }
         return Err(error);
     }

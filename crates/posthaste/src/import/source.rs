@@ -57,7 +57,7 @@ struct SourceDir {
     keywords: Arc<Keywords>,
 }
 
-/// Counts entries that are no mail, and reports the first ones.
+/// Counts entries that are not mail, and reports the first ones.
 #[derive(Default)]
 pub struct LeftOut {
     pub count: u64,
@@ -151,7 +151,7 @@ fn maildir_folder(
     }
     let levels = FolderName::parse(folder).ok().and_then(|folder| mailbox_of_folder(&folder));
     let Some(levels) = levels.filter(|levels| !levels.is_inbox() && name.to_str().is_ok()) else {
-        return left_out.tell(&at, &"its name cannot be that of a mailbox");
+        return left_out.tell(&at, &"its name is not allowed for a mailbox");
     };
     if let Err(error) = maildir(&fd, &at, levels.to_string(), left_out, folders) {
         left_out.tell(&at, &error);
@@ -244,7 +244,7 @@ fn directory(
             }
         };
         if levels.len() == LEVELS_MAX || MailboxName::parse(&text).is_err() || text.contains(SEPARATOR) {
-            left_out.tell(&at, &"its name cannot be that of a mailbox, or it lies too deep");
+            left_out.tell(&at, &"its name is not allowed for a mailbox, or it lies too deep");
             continue;
         }
         levels.push(text);
@@ -319,7 +319,7 @@ impl SourceFile {
         };
         let metadata = file.metadata()?;
         if !metadata.is_file() {
-            return Err(io::Error::other("it is no regular file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         Ok((file, metadata))
     }
@@ -392,12 +392,12 @@ fn unreadable_form(file: &File) -> io::Result<Option<&'static str>> {
 /// Opens an mbox file at a message.
 ///
 /// # Errors
-/// It is no regular file, or cannot be read.
+/// It is not a regular file, or cannot be read.
 pub fn open_mbox(path: &Path, offset: u64) -> io::Result<MboxReader<BufReader<File>>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let mut file = File::from(openat(CWD, path, flags, Mode::empty())?);
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("it is not a regular file"));
     }
     file.seek(SeekFrom::Start(offset))?;
     Ok(MboxReader::new(BufReader::with_capacity(PIECE_BYTES, file), offset))

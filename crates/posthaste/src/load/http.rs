@@ -26,14 +26,16 @@ pub fn targets(named: &[Target], session: &SessionOptions) -> Result<(Vec<Target
     }
     let by_http = targets.iter().filter(|target| target.protocol == Protocol::Http).count();
     if by_http != 0 && by_http != targets.len() || session.http && by_http == 0 {
-        return Err("a run is by HTTP or by SMTP and LMTP: give targets of one kind".into());
+        return Err("a run uses HTTP, or SMTP and LMTP: give targets of one kind".into());
     }
     let is_http = by_http > 0;
     if is_http && (session.bdat || session.starttls || session.auth.is_some()) {
-        return Err("--bdat, --starttls and --auth are of SMTP".into());
+        return Err("--bdat, --starttls and --auth are for SMTP only".into());
     }
     if !is_http && (session.idempotency_key || session.token_file.is_some()) {
-        return Err("--idempotency-key and --token-file are of HTTP: give a target http://HOST:PORT, or --http".into());
+        return Err(
+            "--idempotency-key and --token-file are for HTTP only: give a target http://HOST:PORT, or --http".into()
+        );
     }
     Ok((targets, is_http))
 }
@@ -54,7 +56,7 @@ pub fn injecting(session: &SessionOptions, own: Option<&ScratchServer>) -> Resul
         (None, None) => None,
     };
     if token.as_ref().is_some_and(|token| token.is_empty() || !token.bytes().all(|octet| octet.is_ascii_graphic())) {
-        return Err("the token is empty, or no line of visible ASCII".into());
+        return Err("the token must be one line of visible ASCII".into());
     }
     Ok(Injecting { token, repeats: session.idempotency_key })
 }
@@ -67,6 +69,6 @@ pub fn check_pool(pool: &Pool) -> Result<(), AnyError> {
     if pool.is_text() {
         Ok(())
     } else {
-        Err("--corpus: by HTTP a message is a text of JSON, and some of these are not UTF-8".into())
+        Err("--corpus: HTTP carries a message as a text in JSON, and some of these are not UTF-8".into())
     }
 }

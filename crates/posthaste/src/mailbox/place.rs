@@ -21,7 +21,7 @@ pub fn table_dir(config: &Config) -> Result<PathBuf, AnyError> {
     match dir.metadata() {
         Ok(_) => Ok(dir),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(format!("{} is not there: no server has served mailboxes yet", dir.display()).into())
+            Err(format!("{} does not exist: no server has served mailboxes yet", dir.display()).into())
         }
         Err(error) => Err(format!("{}: {error}; ask as root or as the server's user", dir.display()).into()),
     }

@@ -44,9 +44,7 @@ pub(super) fn change(server: &ServerArgs, request: &Request, done: &str) -> Resu
             }
         }
         if let (Request::Act { of: Which { message: Some(message), .. }, .. }, 0) = (request, changed + follow) {
-            line += &format!(
-                ": {message} does not wait, or is so already; `posthaste trace {message}` tells what became of it"
-            );
+            line += &format!(": {message} does not wait, or is in that state already; see `posthaste trace {message}`");
         }
         print(&format!("{line}\n"))?;
     } else {

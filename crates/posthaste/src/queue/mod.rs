@@ -231,7 +231,7 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
 fn nothing_of(which: &Which) -> String {
     match which {
         Which { message: Some(id), .. } => {
-            format!("{id} does not wait; `posthaste trace {id}` tells what became of it")
+            format!("{id} does not wait; see `posthaste trace {id}`")
         }
         which if *which == Which::default() => "nothing waits".to_owned(),
         _ => "nothing that fits waits".to_owned(),

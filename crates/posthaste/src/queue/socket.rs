@@ -33,7 +33,8 @@ fn missing_nodes(last: &Value) -> Option<String> {
     let all = last["nodes"].as_u64()?;
     let lacks = missing.len() as u64;
     let names = harmless(&missing.join(", "));
-    (lacks > 0).then(|| format!("{} of {all} nodes have it; when they reach the engine, so will {names}", all - lacks))
+    (lacks > 0)
+        .then(|| format!("{} of {all} nodes have it; {names} will get it when they reach the engine", all - lacks))
 }
 
 /// The nodes of a cluster that are not in the answer, if its last line has some.
@@ -89,7 +90,7 @@ pub fn connect_or_open(config: Config, what: &str, request: Request) -> Result<C
         }
     })?;
     let data = told.recv()??;
-    eprintln!("posthaste: no server runs: the {what} in {} is opened", data.display());
+    eprintln!("posthaste: no server runs: opening the {what} in {}", data.display());
     Ok(Connection { stream, serving: Some(serving) })
 }
 

@@ -29,7 +29,7 @@ pub fn of_written(wanted: &Wanted, place: &Place) -> Result<Vec<Finding>, AnyErr
     if let Some(asked) = &wanted.smarthost
         && written.is_none_or(|written| !written.is_at(asked))
     {
-        let text = format!("{file} is there already: write the [relay] route to {} into it yourself", asked.text());
+        let text = format!("{file} already exists: write the [relay] route to {} into it yourself", asked.text());
         findings.push(Finding::new("smarthost", text, Verdict::Stop));
     }
     if config.storage.data != place.data || config.auth.file != place.passwords() {

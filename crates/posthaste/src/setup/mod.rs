@@ -142,7 +142,8 @@ impl Setup {
         let usual = format!("mx.{domain}");
         let named = args.host.as_deref().unwrap_or(&usual);
         let host = folded_domain(named).filter(|host| posthaste_dkim::is_domain(host) && host.contains('.'));
-        let host = host.ok_or_else(|| format!("`{named}` is no name of a host, such as mx.example.org"))?.into_owned();
+        let host =
+            host.ok_or_else(|| format!("`{named}` is not a name of a host, such as mx.example.org"))?.into_owned();
         let any = ports::any_address();
         let port = |port: u16| port.checked_add(args.port_offset).ok_or("--port-offset is too large");
         let is_running = is_running(&place);
@@ -260,7 +261,7 @@ impl Setup {
 
     fn go_on(&self) -> Result<(), AnyError> {
         if self.interrupted.load(Ordering::Relaxed) {
-            Err("interrupted: what was made is undone".into())
+            Err("interrupted: all changes are undone".into())
         } else {
             Ok(())
         }

@@ -69,7 +69,10 @@ pub fn of_addresses(wanted: &Wanted, own: &[IpAddr], in_dns: &[IpAddr], nat: Opt
     } else if !private.is_empty() {
         (format!("{host} has {} in DNS, which others cannot reach", list(&private)), Verdict::Note)
     } else if !strangers.is_empty() {
-        (format!("{host} has {} in DNS, which this machine has not ({})", list(&strangers), list(own)), Verdict::Note)
+        (
+            format!("{host} has {} in DNS, which is not an address of this machine ({})", list(&strangers), list(own)),
+            Verdict::Note,
+        )
     } else {
         (format!("{host}  {}", list(in_dns)), Verdict::Ok)
     };

@@ -26,7 +26,7 @@ impl Place {
             (Some(config_dir), Some(data)) => {
                 let [config_dir, data] = [std::path::absolute(config_dir)?, std::path::absolute(data)?];
                 if config_dir == data {
-                    return Err("--data is another directory than --config-dir: others may look into the latter".into());
+                    return Err("--data must differ from --config-dir, which others may read".into());
                 }
                 Ok(Self { config_dir, data, is_system: false })
             }
@@ -34,7 +34,7 @@ impl Place {
                 let config_dir = Path::new(SYSTEM_FILE).parent().unwrap_or(Path::new("/")).to_owned();
                 Ok(Self { config_dir, data: DATA.into(), is_system: true })
             }
-            (None, None) => Err("this needs root; --config-dir and --data make a server of your own for a try".into()),
+            (None, None) => Err("this needs root; to try a server of your own, use --config-dir and --data".into()),
             _ => Err("--config-dir and --data go together: a server of your own has both".into()),
         }
     }

@@ -78,7 +78,7 @@ impl RoundTrip<'_> {
                 break uid;
             }
             if Instant::now() > deadline {
-                return Err("the message does not come into the mailbox".into());
+                return Err("the message does not arrive in the mailbox".into());
             }
             std::thread::sleep(LOOK);
             imap.command("NOOP")?;

@@ -24,7 +24,7 @@ impl Smarthost {
     /// # Errors
     /// One of them is invalid, or the file cannot be read.
     pub fn read(text: &str, login: Option<&Path>) -> Result<Self, AnyError> {
-        let wrong = || format!("`{text}` is no smarthost, such as smtp.example.net:587");
+        let wrong = || format!("`{text}` is not a smarthost, such as smtp.example.net:587");
         let (host, port) = match text.rsplit_once(':') {
             // Within brackets it is a colon of IPv6.
             Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| wrong())?),

@@ -58,7 +58,7 @@ impl Step {
         let dir = place.config_dir.display();
         match self {
             Step::Program if Path::new(PROGRAM).exists() => {
-                format!("{PROGRAM} in place of the one that is there, which becomes {REPLACED}")
+                format!("{PROGRAM} in place of the present one, which becomes {REPLACED}")
             }
             Step::Program => PROGRAM.to_owned(),
             Step::User => format!("user {USER}"),
@@ -224,7 +224,7 @@ fn own_command(place: &Place, args: &[&str]) -> std::io::Result<Command> {
 /// Text that names the login whose password is being made.
 pub fn unfinished_mark(wanted: &Wanted) -> Vec<u8> {
     let address = wanted.address_of(&wanted.user);
-    format!("`posthaste setup {address}` has not come to its end: run it again.\n").into_bytes()
+    format!("`posthaste setup {address}` has not finished: run it again.\n").into_bytes()
 }
 
 fn is_unfinished(wanted: &Wanted, place: &Place) -> bool {
@@ -321,7 +321,7 @@ fn is_there_as(file: &Path, text: Option<&str>) -> Result<bool, AnyError> {
     {
         let file = file.display();
         let why = "it is not what setup would write";
-        return Err(format!("{file} is there, and {why}: it stays, and nothing is changed").into());
+        return Err(format!("{file} exists, and {why}: nothing was changed").into());
     }
     Ok(is_there)
 }

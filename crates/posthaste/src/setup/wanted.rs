@@ -65,7 +65,7 @@ impl Wanted {
     /// # Errors
     /// Setup cannot make an account for the address.
     pub fn address(address: &str) -> Result<(String, String), AnyError> {
-        let wrong = || format!("`{address}` is no address such as ann@example.org");
+        let wrong = || format!("`{address}` is not an address such as ann@example.org");
         let (user, domain) = address.rsplit_once('@').ok_or_else(wrong)?;
         let user = user.to_ascii_lowercase();
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c);

@@ -34,11 +34,11 @@ fn a_login_counts_as_soon_as_the_command_has_ended() {
     Imap::logged_in(address).ok("NOOP");
     let again = with_password(dir.path(), &["account", "add", "ANN@example.org"], "other");
     assert_eq!((again.0, again.1.as_str()), (Some(1), ""), "{}", again.2);
-    assert!(again.2.contains("there is a login ann@example.org already"), "{}", again.2);
+    assert!(again.2.contains("login ann@example.org already exists"), "{}", again.2);
     let added = with_password(dir.path(), &["account", "add", "bob@example.org", "--scram", "--json"], "first");
     assert_eq!(added.1, "{\"added\":\"bob@example.org\",\"reloaded\":true}\n");
     let changed = with_password(dir.path(), &["account", "passwd", "bob@example.org"], "secret");
-    assert_eq!(changed.1, "bob@example.org has another password\n", "{}", changed.2);
+    assert_eq!(changed.1, "bob@example.org has a new password\n", "{}", changed.2);
     Imap::logged_in_as(address, "bob@example.org").ok("CAPABILITY");
     let text = fs::read_to_string(&passwords).unwrap();
     assert!(text.starts_with("# ours\nann@example.org:$argon2id$") && text.contains(":senders=any\n"), "{text}");

@@ -30,7 +30,7 @@ fn config_check_points_at_the_error() {
         assert_eq!(checked.status.code(), Some(2));
         assert!(checked.stdout.is_empty());
         let said = String::from_utf8(checked.stderr).unwrap();
-        assert!(said.starts_with("posthaste: other.toml:2:17: `big` is no size"), "{said}");
+        assert!(said.starts_with("posthaste: other.toml:2:17: `big` is not a size"), "{said}");
         assert!(said.contains("\n 2 | message_bytes = \"big\"\n   |                 ^^^^^\n"), "{said}");
     }
 }
@@ -100,7 +100,7 @@ fn root_reads_no_configuration_that_others_can_change() {
     for line in [&["config", "show"][..], &["serve"], &["queue", "list"]] {
         let refused = command(dir.path(), line).env_remove("POSTHASTE_CONFIG").output().unwrap();
         let said = String::from_utf8(refused.stderr).unwrap();
-        let expected = "posthaste: posthaste.toml: root does not read it, as others can write to posthaste.toml; --config posthaste.toml names it all the same\n";
+        let expected = "posthaste: posthaste.toml: root does not read it, because others can write to posthaste.toml; to use it anyway, add --config posthaste.toml\n";
         assert_eq!((refused.status.code(), said.as_str()), (Some(2), expected), "{line:?}");
     }
     let named = command(dir.path(), &["config", "show", "--config", "posthaste.toml"]).output().unwrap();
@@ -167,7 +167,7 @@ fn the_spool_can_be_looked_at_beside_a_server() {
         String::from_utf8_lossy(&refused.stderr).contains("the spool is in use; stop the server first"),
         "{refused:?}"
     );
-    // Never "sound" for what is no spool, such as the mail beside it.
+    // Never "sound" for what is not a spool, such as the mail beside it.
     for (wrong, why) in [
         ("nowhere", "nowhere: cannot open the spool: there is no spool"),
         ("posthaste-data/mail", "posthaste-data/mail: cannot open the spool: there is no spool"),

@@ -278,7 +278,7 @@ fn a_removed_node_is_refused_until_it_is_added() {
     assert!(code == 2 && said.contains("n1 runs"), "{said}");
     nodes.first.signal(Signal::KILL);
     nodes.first.wait();
-    assert_eq!(run(&two, &["cluster", "remove", "n1"]), (0, "n1 is off the list, and cannot start\n".to_owned()));
+    assert_eq!(run(&two, &["cluster", "remove", "n1"]), (0, "n1 was taken off the list and cannot start\n".to_owned()));
     let next = nodes.taken_over(&there);
     let n1 = NodeName::new("n1").unwrap();
     wait_for_cell(&nodes.cells, "nothing waits for it", |cell| !cell.in_sync.contains_key(&n1));

@@ -275,7 +275,7 @@ fn the_next_key_signs_once_it_is_activated() {
         (&["rotate", "else.example"], "else.example has no key"),
         (&["activate", "here.example"], "here.example has no next key"),
         (&["activate", "here.example", "--force"], "here.example has no next key"),
-        (&["new", "no domain"], "`no domain` is no domain"),
+        (&["new", "no domain"], "`no domain` is not a domain"),
     ] {
         let output = command(dir, &[&["dkim"], args].concat()).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();

@@ -27,7 +27,7 @@ fn every_message_of_the_corpus_is_fetched_as_it_was_kept() {
         let body = &said[end..said.len() - b")\r\n".len()];
         let at = wanted.iter().position(|wanted| wanted == body);
         wanted.swap_remove(
-            at.unwrap_or_else(|| panic!("message {number} is no file: {}", String::from_utf8_lossy(body))),
+            at.unwrap_or_else(|| panic!("message {number} is not a file: {}", String::from_utf8_lossy(body))),
         );
     }
     // Once from the messages, and then from what is kept of them.

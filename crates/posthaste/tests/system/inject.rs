@@ -271,13 +271,13 @@ fn each_refusal_of_a_request_has_its_code() {
     );
     check(&secret, JSON, &to(&["ann@example.org"], "Subject: x\r\n\nx\n").to_string(), 400, "LF");
     for line in ["From : ann@example.net", "From ann Mon Jan  1 00:00:00 2026", ">From ann", "hello"] {
-        let why = format!("line 1 is no header field: {line:?}");
+        let why = format!("line 1 is not a header field: {line:?}");
         let text = to(&["ann@example.org"], format!("{line}\nSubject: x\n\nx\n")).to_string();
         check(&secret, JSON, &text, 400, &why);
     }
     let mut local = mail.clone();
     local["envelope_sender"] = "a".into();
-    check(&secret, JSON, &local.to_string(), 400, "envelope_sender: an address has a domain");
+    check(&secret, JSON, &local.to_string(), 400, "envelope_sender: an address needs a domain");
     let mut more = mail.clone();
     more["trace_headers"] = json!({ "supplemental_header": true });
     check(&secret, JSON, &more.to_string(), 400, "trace_headers.supplemental_header");

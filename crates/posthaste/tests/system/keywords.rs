@@ -91,7 +91,7 @@ fn a_table_that_is_none_or_full_is_told() {
     let told = place.run(&["index", "mail"]);
     assert_eq!(told.status.code(), Some(1), "{told:?}");
     assert!(
-        String::from_utf8_lossy(&told.stderr).contains("dovecot-keywords: this is no table of keywords"),
+        String::from_utf8_lossy(&told.stderr).contains("dovecot-keywords: this is not a table of keywords"),
         "{told:?}"
     );
     let full: String = (0..26).map(|index| format!("{index} k{index}\n")).collect();

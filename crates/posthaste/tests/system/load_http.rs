@@ -104,8 +104,8 @@ fn options_of_the_other_kind_are_refused() {
     for (options, why) in [
         (&["load", "http://127.0.0.1:1", "127.0.0.1:2"][..], "targets of one kind"),
         (&["load", "--http", "lmtp://127.0.0.1:1"], "targets of one kind"),
-        (&["load", "http://127.0.0.1:1", "--bdat"], "are of SMTP"),
-        (&["load", "127.0.0.1:1", "--idempotency-key"], "are of HTTP"),
+        (&["load", "http://127.0.0.1:1", "--bdat"], "are for SMTP only"),
+        (&["load", "127.0.0.1:1", "--idempotency-key"], "are for HTTP only"),
         (&["load", "http://127.0.0.1:1", "--token-file", "absent"], "--token-file absent: No such file"),
     ] {
         let output = command(dir.path(), options).output().unwrap();

@@ -66,7 +66,7 @@ fn is_repeated(server: &Server, secret: &str) -> bool {
 /// Expected parts of the log line about a file whose loss has consequences.
 fn expected(name: &str, how: How) -> Option<[&'static str; 2]> {
     let told = match (name, how) {
-        ("webhook-crm.json", _) => "so that the webhook is told of what comes from then on",
+        ("webhook-crm.json", _) => "so that the webhook receives the events from then on",
         // The bit may lie where nothing is kept.
         (_, How::Flipped) => return None,
         ("suppression.redb" | "return-paths.redb", _) => "put this file back, or remove it",
@@ -234,7 +234,7 @@ fn mail_for_transports_is_held_after_a_loss_until_released() {
     }
     let shown = command(dir, &["spool", "inspect", "posthaste-data"]).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains("3 messages held, as nobody knows whether it was delivered"), "{shown}");
+    assert!(shown.contains("3 messages held: unknown whether it was delivered"), "{shown}");
     let server = Server::start_as_it_is(dir);
     let first = relaying::list(dir, &["--held"])[0]["id"].as_str().unwrap().to_owned();
     assert_eq!(relaying::queue(dir, &["delete", &first]), (0, "1 removed\n".to_owned()));
@@ -279,7 +279,7 @@ fn a_release_counts_all_that_it_would_release() {
     let server = Server::start_as_it_is(dir);
     let held = relaying::list(dir, &["--held"]);
     assert!(
-        held.len() == 7 && held.iter().all(|line| line["held_reason"] == "nobody knows whether it was delivered"),
+        held.len() == 7 && held.iter().all(|line| line["held_reason"] == "it is unknown whether it was delivered"),
         "{held:?}"
     );
     // It waits for its transport, and nobody holds it.

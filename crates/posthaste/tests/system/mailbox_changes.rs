@@ -64,7 +64,7 @@ fn mailboxes_are_changed_without_a_server() {
     server.stop();
     let (code, text, error) = run(&["mailbox", "create", ANN, "Entwürfe.alt"]);
     assert_eq!((code, &*text), (Some(0), "Entwürfe.alt is made\n"), "{error}");
-    assert!(error.contains("no server runs: the spool in "), "{error}");
+    assert!(error.contains("no server runs: opening the spool in "), "{error}");
     assert_eq!(run(&["mailbox", "rename", ANN, "INBOX", "Before"]).0, Some(0));
     assert_eq!(run(&["mailbox", "count", ANN, "Before"]).1, "1\n");
     let (server, address) = serve(dir.path(), "", "imap");

@@ -67,7 +67,7 @@ fn a_login_writes_as_itself_alone() {
             &mut ann,
             "ann",
             unclear,
-            Err("5.7.1 From must have one address; a name with signs such as @ or , stands in quotes"),
+            Err("5.7.1 From must have one address; put a name with signs such as @ or , in quotes"),
         );
     }
     let resent = "Resent-From: ceo@example.org\r\nResent-From: ann@example.org\r\nFrom: ann@example.org\r\n";
@@ -76,7 +76,7 @@ fn a_login_writes_as_itself_alone() {
         &mut ann,
         "ann",
         "Resent-To: x@y\r\nFrom: ann@example.org\r\n",
-        Err("5.7.1 Resent-From must have one address; a name with signs such as @ or , stands in quotes"),
+        Err("5.7.1 Resent-From must have one address; put a name with signs such as @ or , in quotes"),
     );
     let mut bob = login(&server, "bob");
     check(&mut bob, "bob", "From: info@example.org\r\n", Err("5.7.1 From is not an address of yours"));

@@ -176,7 +176,7 @@ fn every_message_of_the_corpus_is_retrieved_as_it_was_kept() {
                 .is_some_and(|rest| rest.is_empty() || rest == b"\r\n" && !wanted.ends_with(rest))
         });
         wanted.swap_remove(
-            at.unwrap_or_else(|| panic!("message {number} is no file: {}", String::from_utf8_lossy(&body))),
+            at.unwrap_or_else(|| panic!("message {number} is not a file: {}", String::from_utf8_lossy(&body))),
         );
     }
     pop3.ok("QUIT");

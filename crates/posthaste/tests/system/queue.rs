@@ -221,7 +221,7 @@ fn a_diversion_of_a_domain_holds_until_its_end_across_kills() {
     let to = format!("[127.0.0.1]:{}", next.addresses[0].port());
     let route = |more: &[&str]| queue(dir, &[&["route", "--domain", "There.example"], more].concat());
     let (code, text) = route(&["--to", "a b"]);
-    assert!(code == 2 && text.contains("`a b` is no host"), "{text}");
+    assert!(code == 2 && text.contains("`a b` is not a host"), "{text}");
     let (code, text) = queue(dir, &["route", "--site", "x", "--to", &to]);
     assert!(code == 2 && text.contains("name a domain"), "{text}");
     assert_eq!(route(&["--to", &to, "--for", "2h", "--reason", "their disk"]), (0, "routed\n".into()));

@@ -103,12 +103,12 @@ fn a_wrong_rate_is_shown_with_its_place() {
         let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert!(output.status.code() == Some(code) && said.contains(expected), "{auth}: {said}");
     };
-    check("recipient_rate = '200'", 2, "posthaste.toml:4:18: `200` is no rate; write 100/minute");
+    check("recipient_rate = '200'", 2, "posthaste.toml:4:18: `200` is not a rate; write 100/minute");
     check("recipient_rate = 200", 2, "posthaste.toml:4:18: ");
     check("recipient_rate = ['5/s', '0/hour']", 2, "must be at least 1");
     check("[auth.recipient_rates]\n'a b' = '5/s'", 2, "posthaste.toml:5:9: `a b` is not a login");
     let twice = "[auth.recipient_rates]\nann = '5/s'\n'ANN@example.org' = []";
-    check(twice, 2, "ann@example.org is there already, written in another way");
+    check(twice, 2, "ann@example.org is listed twice, in two spellings");
     check("recipient_rates = { bob = '5/s' }", 0, "auth.recipient_rates: there is no login `bob`");
     check("recipient_rates = { ann = '5/s' }\nlocal_recipient_rate = []", 0, "ok\n");
 }

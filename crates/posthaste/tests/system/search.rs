@@ -99,7 +99,7 @@ fn options_of_mu_and_notmuch_are_known_and_none_is_searched_for() {
     {
         let refused = place.run(&line);
         assert_eq!(refused.status.code(), Some(2), "{line:?}");
-        assert!(String::from_utf8_lossy(&refused.stderr).contains("is no option here"), "{refused:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("is not an option here"), "{refused:?}");
     }
     assert_eq!(place.says(0, &["find", "subject:rye", "-n", "1", "-f", "s"]), "Re: Rye bread\n");
     assert_eq!(place.says(0, &["find", "rye", "-n1", "-z", "-f", "s"]), "Rye bread\n");
@@ -253,7 +253,7 @@ fn an_option_takes_an_attached_value_and_a_list_ends() {
     assert_eq!(place.says(0, &["find", "rye", "--maxnum", "1", "--fields=s"]), "Re: Rye bread\n");
     assert_eq!(place.says(0, &["find", "-fs", "--", "-oven"]), "Rye bread\n");
     for (line, said) in [
-        (["find", "rye", "--cuont"], "is no option here"),
+        (["find", "rye", "--cuont"], "is not an option here"),
         (["find", "--cuont", "rye"], "unexpected argument '--cuont' found"),
         (["find", "--output=files", "-osexp"], "plain, text0 or json"),
     ] {

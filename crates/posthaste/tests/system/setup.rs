@@ -184,7 +184,10 @@ fn behind_nat_it_names_ports_to_forward_and_the_address() {
     assert!(behind.contains(&forward), "{behind}");
     assert!(behind.contains("addresses = [\"192.0.2.10\"]"), "certificates: {behind}");
     let elsewhere = plan("192.0.2.77");
-    assert!(elsewhere.contains("has 192.0.2.10 in DNS, which this machine has not (192.0.2.77)"), "{elsewhere}");
+    assert!(
+        elsewhere.contains("has 192.0.2.10 in DNS, which is not an address of this machine (192.0.2.77)"),
+        "{elsewhere}"
+    );
     rig.dns.change(Zone::default());
     let unknown = plan("10.0.0.5");
     for words in ["has no address in DNS yet", "of your router to 10.0.0.5", "certificates need the router's address"] {
@@ -241,7 +244,7 @@ fn a_smarthost_gets_mail_for_others_with_a_login_of_a_file() {
     }
     std::fs::write(rig.path("login"), "ann\nanother\n").unwrap();
     let other = rig.run(&["--yes", "--smarthost", &at, "--smarthost-login", "login"]);
-    assert!(!other.status.success() && text(&other.stderr).contains("it stays"), "{other:?}");
+    assert!(!other.status.success() && text(&other.stderr).contains("nothing was changed"), "{other:?}");
     drop(smarthost);
     let away = rig.run(&["--yes"]);
     assert!(text(&away.stdout).contains("does not answer: mail for other hosts waits"), "{away:?}");
@@ -289,7 +292,7 @@ fn a_changed_configuration_is_kept_and_its_changes_are_told() {
     std::fs::write(&file, written).unwrap();
     let mut other = command(rig.dir.path(), &["setup", "bob@example.org", "--config-dir", "etc", "--data", "data"]);
     let said = other.args(["--yes", "--no-acme", "--resolver", &rig.dns.address().to_string()]).output().unwrap();
-    assert!(!said.status.success() && text(&said.stderr).contains("it stays"), "{said:?}");
+    assert!(!said.status.success() && text(&said.stderr).contains("nothing was changed"), "{said:?}");
 }
 
 #[test]
@@ -298,7 +301,7 @@ fn a_configuration_of_somebody_else_stays() {
     std::fs::create_dir(rig.path("etc")).unwrap();
     std::fs::write(rig.path("etc/posthaste.toml"), "host_name = \"mine.example\"\n").unwrap();
     let said = rig.run(&["--yes"]);
-    assert!(!said.status.success() && text(&said.stderr).contains("it stays"), "{said:?}");
+    assert!(!said.status.success() && text(&said.stderr).contains("nothing was changed"), "{said:?}");
     assert!(!rig.path("data").exists());
     assert_eq!(std::fs::read_to_string(rig.path("etc/posthaste.toml")).unwrap(), "host_name = \"mine.example\"\n");
 }
@@ -308,7 +311,7 @@ fn a_place_that_cannot_be_is_told() {
     let rig = Rig::new(zone());
     std::fs::write(rig.path("file"), "").unwrap();
     for (config_dir, data, told) in [
-        ("same", "same", "--data is another directory than --config-dir"),
+        ("same", "same", "--data must differ from --config-dir"),
         ("file/etc", "data", "file: File exists"),
         ("etc", "file/data", "file: File exists"),
     ] {
@@ -404,7 +407,7 @@ fn a_killed_setup_is_finished_by_the_next_run() {
     assert!(made["done"] == true && made["round_trip_ms"].is_u64(), "{made:#}");
     let before = std::fs::read_to_string(rig.path("etc/passwords")).unwrap();
     // As if it had been killed after the login was made.
-    let mark = "`posthaste setup ann@example.org` has not come to its end: run it again.\n";
+    let mark = "`posthaste setup ann@example.org` has not finished: run it again.\n";
     std::fs::write(rig.path("etc/setup.unfinished"), mark).unwrap();
     let made = rig.json(&["--yes"]);
     assert!(made["round_trip_ms"].is_u64() && made["plan"].as_array().unwrap().len() == 1, "{made:#}");

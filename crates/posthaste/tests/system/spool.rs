@@ -205,9 +205,9 @@ fn a_changed_export_is_refused_before_anything_is_made() {
             }
         }),
         ("1.json has another checksum", |dir, one, _| turn_over(&dir.join(format!("{one}.json")), 20)),
-        ("99.body is none of its files", |dir, _, _| std::fs::write(dir.join("99.body"), "x").unwrap()),
+        ("99.body is not one of its files", |dir, _, _| std::fs::write(dir.join("99.body"), "x").unwrap()),
         ("streams.json has another checksum", |dir, _, _| turn_over(&dir.join("streams.json"), 20)),
-        ("not an export that has ended", |dir, _, _| std::fs::remove_file(dir.join("manifest")).unwrap()),
+        ("not a complete export", |dir, _, _| std::fs::remove_file(dir.join("manifest")).unwrap()),
     ];
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path());
@@ -374,7 +374,7 @@ fn a_spool_moves_to_another_kind_and_no_export_is_reused() {
     // Of one stream alone it is none.
     assert_eq!(json(dir.path(), &["export", "spool", "--to", "one", "--stream", "local:one"]).0, 0);
     let (code, _, error) = run(dir.path(), &["import", "never", "--from", "one"]);
-    assert!(code == 2 && error.contains("not an export of all streams"), "{error}");
+    assert!(code == 2 && error.contains("not a complete export of all streams"), "{error}");
     assert!(!dir.path().join("never").exists());
 }
 

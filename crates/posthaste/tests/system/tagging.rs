@@ -51,11 +51,11 @@ fn new_mail_gets_tags_by_rule_once() {
         let refused = place.run(line);
         assert_eq!(refused.status.code(), Some(2), "{line:?}");
         assert!(
-            String::from_utf8_lossy(&refused.stderr).contains("config.toml: line 4: `x` is no date"),
+            String::from_utf8_lossy(&refused.stderr).contains("config.toml: line 4: `x` is not a date"),
             "{refused:?}"
         );
     }
-    assert!(place.says(0, &["info"]).contains("config.toml: line 4: `x` is no date"));
+    assert!(place.says(0, &["info"]).contains("config.toml: line 4: `x` is not a date"));
     place.says(1, &["find", "subject:ten"]);
     place.settings("[new]\ntags = [\"inbox\", \"late\"]\n");
     place.says(0, &["index", "--quiet"]);
@@ -194,7 +194,7 @@ fn tags_are_flags_where_that_is_wanted() {
     );
     assert_eq!(place.says(0, &["tag", "--remove-all", "--", "*"]), "2 messages changed\n");
     assert_eq!(place.names("cur"), ["1.a.host:2,S"]);
-    // Copies of flags in the tag store do not count, until they are no flags any more.
+    // Copies of flags in the tag store do not count, until they are not flags any more.
     place.settings("");
     place.says(0, &["tag", "+unread", "--", "from:ann"]);
     assert_eq!(place.says(0, &["count", "tag:unread"]), "1\n");

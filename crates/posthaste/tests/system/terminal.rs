@@ -63,7 +63,7 @@ fn maildir(dir: &Path, messages: &[(&str, &[u8])]) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Every control and every character that turns text about, between letters; with `raw`, also octets that are no UTF-8.
+/// Every control and every character that turns text about, between letters; with `raw`, also octets that are not UTF-8.
 fn harmful(raw: bool) -> Vec<u8> {
     let turns_about =
         ['\u{61c}', '\u{200e}', '\u{200f}'].into_iter().chain('\u{202a}'..='\u{202e}').chain('\u{2066}'..='\u{2069}');
@@ -285,7 +285,7 @@ fn a_password_is_asked_for_twice_and_never_shown() {
     };
     let prompts = |first, second| [("Password: ", first), ("Again: ", second)];
     check(&prompts("secret\n", "secret\n"), 0, "\nann@example.org:$argon2id$");
-    check(&prompts("secret\n", "secret2\n"), 2, "the two differ; nothing was made");
+    check(&prompts("secret\n", "secret2\n"), 2, "the two passwords differ; nothing was made");
     check(&prompts("\n", "\n"), 2, "the password is empty");
     // Ctrl-C, without a line end after it.
     check(&[("Password: ", "sec\u{3}")], 2, "interrupted");

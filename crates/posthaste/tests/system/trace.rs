@@ -107,7 +107,7 @@ fn dialogues_both_ways_are_shown_live_without_messages() {
     assert!(!said.iter().any(|line| line.contains("unseen")), "{said:?}");
     drop(watching);
     let (code, text) = trace(dir, &["--live", "--peer", "nowhere"]);
-    assert!(code == 2 && text.contains("`nowhere` is no address or network"), "{code} {text}");
+    assert!(code == 2 && text.contains("`nowhere` is not an address or network"), "{code} {text}");
     client.expect("QUIT", 221);
     server.stop();
     next.stop();
@@ -165,7 +165,7 @@ fn the_story_of_a_message_is_told_also_from_compressed_files() {
     assert!(by_sender.contains("from <joe@here.example>") && !by_sender.contains("story"), "{by_sender}");
 
     let (code, text) = trace(dir, &["nobody@there.example"]);
-    assert!(code == 1 && text.contains("nothing of nobody@there.example in the event log in "), "{text}");
+    assert!(code == 1 && text.contains("nothing about nobody@there.example in the event log in "), "{text}");
     assert_eq!(trace(dir, &["ann@there.example", "--until", "2h"]).0, 1);
     assert_eq!(trace(dir, &["ann@there.example", "--since", "2h"]).0, 0);
     assert_eq!(trace(dir, &["ann@there.example", "--since", "soon"]).0, 2);

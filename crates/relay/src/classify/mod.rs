@@ -238,7 +238,7 @@ fn check_pattern(class: &str, pattern: &str) -> Result<(), RulesError> {
     // Compiled alone first, so that an error names it.
     let regex = RegexBuilder::new(pattern).case_insensitive(true).size_limit(COMPILED_BYTES_MAX).build();
     match regex {
-        Err(regex::Error::CompiledTooBig(_)) => Err(wrong("it is too large, such as by a count like {1000}")),
+        Err(regex::Error::CompiledTooBig(_)) => Err(wrong("it is too large: avoid counts such as {1000}")),
         Err(error) => Err(wrong(error.to_string().lines().last().unwrap_or_default())),
         Ok(regex) if regex.is_match("") => Err(wrong("it matches everything")),
         Ok(_) => Ok(()),

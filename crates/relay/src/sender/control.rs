@@ -87,7 +87,7 @@ pub enum ControlError {
     #[error("the spool cannot record it: {0}")]
     Spool(String),
     /// Mail cannot go there.
-    #[error("`{0}` is no host, address in brackets, or one of them with a port, such as mx.example.net:2525")]
+    #[error("`{0}` is not a host, address in brackets, or one of them with a port, such as mx.example.net:2525")]
     NextHop(String),
     /// Mail to a site is already routed.
     #[error("a set of mail hosts cannot be diverted: name a domain, a campaign or a tenant")]

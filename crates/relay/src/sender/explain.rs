@@ -18,7 +18,7 @@ pub enum UnknownName {
     #[error("there is no pool {0}")]
     Pool(String),
     /// This mail does not leave from this source.
-    #[error("this mail does not leave from a source {0}")]
+    #[error("this mail is not sent from source {0}")]
     Source(String),
 }
 

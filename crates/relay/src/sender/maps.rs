@@ -121,7 +121,7 @@ pub(super) fn check_recipients(lists: &[RecipientsSection], domains: &[String], 
             return Err(Problem::new(at(), format!("`{}` is not in relay.domains", list.domain)));
         }
         if lists[..index].iter().map(|other| other.domain.as_str()).any(|domain| is_it(&domain)) {
-            return Err(Problem::new(at(), format!("there is a list for `{}` already", list.domain)));
+            return Err(Problem::new(at(), format!("`{}` already has a list", list.domain)));
         }
         if list.users.is_some() == list.call_ahead {
             return Err(Problem::new(at(), "needs either `users` or `call_ahead = true`"));

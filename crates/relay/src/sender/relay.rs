@@ -354,7 +354,7 @@ impl Opened {
         // A poisoned spool has been reported already.
         if left > 0 && !recorder.budget.is_closed() {
             let what =
-                format!("{left} outcomes are not recorded at the end: the next start sends those messages again");
+                format!("{left} outcomes were not recorded before the stop: the next start sends those messages again");
             shared.warn(shared.spool.stats().published, &what);
         }
         shared.outcomes.notices_to_make.end(deadline);

@@ -109,7 +109,7 @@ impl Egress {
             return None;
         }
         let trouble = self.trouble.lock().expect("a source").clone();
-        Some(trouble.unwrap_or_else(|| "as much is sent as its warm-up allows".to_owned()))
+        Some(trouble.unwrap_or_else(|| "it has sent as much as its warm-up allows".to_owned()))
     }
 
     pub fn is_suspended(&self) -> bool {
@@ -197,7 +197,7 @@ mod tests {
         let warm_up = WarmUp { since: 0, per_day: vec![86_400] };
         let egress = Egress::new(OutgoingSource { warm_up: Some(warm_up), ..OutgoingSource::new("a") });
         assert!(egress.is_usable() && !egress.take(100) && !egress.is_usable());
-        assert_eq!(egress.trouble().as_deref(), Some("as much is sent as its warm-up allows"));
+        assert_eq!(egress.trouble().as_deref(), Some("it has sent as much as its warm-up allows"));
         assert!(!egress.look(101) && egress.look(102) && egress.is_usable() && egress.take(102) && egress.take(102));
         assert!(!egress.take(102) && !egress.is_suspended());
     }

@@ -129,7 +129,7 @@ impl SourceSection {
             (None, None) => return Err("write socks5://ADDRESS:PORT or proxy://ADDRESS:PORT".to_owned()),
         };
         let server =
-            server.parse().map_err(|_| format!("`{server}` is no address with a port, such as 192.0.2.7:1080"))?;
+            server.parse().map_err(|_| format!("`{server}` is not an address with a port, such as 192.0.2.7:1080"))?;
         Ok(Some((is_socks5, server)))
     }
 
@@ -149,7 +149,7 @@ impl SourceSection {
 
 impl WarmUpSection {
     fn read(&self) -> Result<WarmUp, String> {
-        let since = day(&self.since).ok_or_else(|| format!("`{}` is no day; write 2026-11-01", self.since))?;
+        let since = day(&self.since).ok_or_else(|| format!("`{}` is not a day; write 2026-11-01", self.since))?;
         match &*self.per_day {
             [] => Err("`per_day` needs a number for each day".to_owned()),
             days if days.len() > 1000 => Err("`per_day` has more than 1000 days".to_owned()),

@@ -88,7 +88,7 @@ pub(super) fn flush_bounces(shared: &Shared) {
         Ok(0) => {}
         Ok(dropped) => shared.warn(
             published,
-            &format!("{dropped} addresses did not get on the suppression list, as too many came at once"),
+            &format!("{dropped} addresses were not added to the suppression list: too many came at once"),
         ),
         Err(error) => shared.warn(published, &error.to_string()),
     }

@@ -88,7 +88,7 @@ fn prepare(shared: &Shared, message: Lsn, tell: Tell) -> Result<Prepared, LoadEr
     let envelope = match shared.messages.envelope(message) {
         Ok(envelope) => envelope,
         Err(LoadError::Lost(why)) => {
-            shared.warn(message, &format!("its sender cannot be told: {why}"));
+            shared.warn(message, &format!("its sender cannot be notified: {why}"));
             return Ok(prepared);
         }
         Err(error) => return Err(error),

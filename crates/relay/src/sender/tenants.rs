@@ -45,7 +45,7 @@ pub(super) fn check(tenants: &[TenantSection], at: &[Key]) -> Result<(), Problem
             return Err(Problem::new(at(&["name".into()]), "a name has 1 to 100 visible ASCII characters, no blanks"));
         }
         if !names.insert(&tenant.name) {
-            return Err(Problem::new(at(&["name".into()]), format!("there is a tenant `{}` already", tenant.name)));
+            return Err(Problem::new(at(&["name".into()]), format!("the tenant `{}` is listed twice", tenant.name)));
         }
         if tenant.queue_recipients == Some(0) {
             return Err(Problem::new(at(&["queue_recipients".into()]), "must be at least 1"));

@@ -141,7 +141,7 @@ async fn answer(stream: &mut TcpStream) -> io::Result<()> {
         IPV4 => 4,
         IPV6 => 16,
         DOMAIN => usize::from(stream.read_u8().await?),
-        _ => return Err(bad("the proxy has an address of an unknown kind")),
+        _ => return Err(bad("the proxy returned an address of an unknown type")),
     };
     let mut bound = [0; 255 + 2];
     stream.read_exact(&mut bound[..octets + 2]).await?;

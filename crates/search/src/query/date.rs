@@ -6,7 +6,7 @@ use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
 use jiff::{Span, ToSpan, Zoned};
 
-/// Parses a point or span of time in the time zone of `now`. `None` if it is no date.
+/// Parses a point or span of time in the time zone of `now`. `None` if it is not a date.
 ///
 /// - Absolute: `2024`, `2024-05`, `2024-05-03`, `20240503`, with `T14`, `T14:30`, `T14:30:05` or a time after a blank.
 /// - Seconds since 1970: `@seconds`.

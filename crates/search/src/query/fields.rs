@@ -105,10 +105,10 @@ pub fn is_field(name: &str) -> bool {
 /// nothing.
 pub(super) fn absent(name: &str) -> Option<&'static str> {
     Some(match name.to_ascii_lowercase().as_str() {
-        "lang" | "language" => "the language of a message is not kept",
+        "lang" | "language" => "the language of a message is not indexed",
         "lastmod" => "there is no counter of changes; `changed:` goes by the times of files",
-        "property" => "notmuch's properties are not kept",
-        "sexp" => "s-expressions are not read; the query language has `and`, `or`, `not` and parentheses",
+        "property" => "notmuch's properties are not supported",
+        "sexp" => "s-expressions are not supported; the query language has `and`, `or`, `not` and parentheses",
         _ => return None,
     })
 }

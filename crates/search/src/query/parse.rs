@@ -299,14 +299,14 @@ impl<'a> Parser<'a> {
         if !self.boundary_after(self.at) {
             return Err(ParseError::new(
                 self.at..self.end,
-                "quotes belong around the whole: date:\"2024-05-31 14:00..now\"",
+                "put the quotes around the whole: date:\"2024-05-31 14:00..now\"",
             ));
         }
         let base = span.start + quotes;
         let one = |part: &str, offset: usize| {
             date::stretch(part, self.now).ok_or_else(|| {
                 let message =
-                    format!("`{part}` is no date; try 2024, 2024-05, 2024-05-31, 3d, 2weeks, today or @seconds");
+                    format!("`{part}` is not a date; try 2024, 2024-05, 2024-05-31, 3d, 2weeks, today or @seconds");
                 ParseError::new(base + offset..base + offset + part.len(), message)
             })
         };
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(ok("is:tod*"), Query::Leaf(Leaf::Tag(Pattern::StartsWith("tod".to_owned()))));
         assert!(matches!(ok("is:/^todo/"), Query::Leaf(Leaf::Tag(Pattern::Matches(_)))));
         for expression in ["tag:/grüße/", "tag:/^GRUSSE$/"] {
-            let Query::Leaf(Leaf::Tag(pattern)) = ok(expression) else { panic!("{expression} is no tag") };
+            let Query::Leaf(Leaf::Tag(pattern)) = ok(expression) else { panic!("{expression} is not a tag") };
             assert!(pattern.accepts("grüße") && !pattern.accepts("größe"), "{expression}");
         }
         assert!(matches!(ok("tag:unread"), Query::Or(_)));

@@ -91,7 +91,7 @@ mod tests {
         };
         check("z query:a", "a", "the saved query `a` is part of itself: `a`, `b`, `c`");
         check("query:me", "me", "the saved query `me` is part of itself: `me`\n  query:me\n        ^^");
-        check("query:bad", "bad", "in the saved query `bad`: `y` is no date");
+        check("query:bad", "bad", "in the saved query `bad`: `y` is not a date");
         check("query:d x", "d", "no saved query `d`; there are a, b, bad, c, me");
         check("query:/a/", "/a/", "no regular expression");
         assert!(parse("query:x", &now()).unwrap_err().message.contains("nor any other"));

@@ -67,7 +67,7 @@ type NumberRange = (Bound<f64>, Bound<f64>);
 fn number_range(text: &str, span: &Span) -> Result<Option<NumberRange>, ParseError> {
     let number = |text: &str| text.parse().ok().filter(|number: &f64| number.is_finite());
     let compared = |text: &str| {
-        let wrong = || ParseError::new(span.clone(), format!("`{text}` is no number; try >5, <=-1.5 or 2..7"));
+        let wrong = || ParseError::new(span.clone(), format!("`{text}` is not a number; try >5, <=-1.5 or 2..7"));
         number(text).ok_or_else(wrong)
     };
     if let Some(least) = text.strip_prefix(">=") {
@@ -213,7 +213,7 @@ pub(super) fn thread_number(text: &str, span: Span) -> Result<u32, ParseError> {
 
 pub(super) fn size_range(text: &str, span: Span) -> Result<Range<u64>, ParseError> {
     let one = |part: &str| {
-        size(part).ok_or_else(|| ParseError::new(span.clone(), format!("`{part}` is no size; try 500, 20k or 3M")))
+        size(part).ok_or_else(|| ParseError::new(span.clone(), format!("`{part}` is not a size; try 500, 20k or 3M")))
     };
     if let Some((from, to)) = text.split_once("..") {
         let start = if from.is_empty() { 0 } else { one(from)? };

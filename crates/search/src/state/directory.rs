@@ -87,7 +87,7 @@ impl IndexDirectory {
     /// Validates the directory against itself and the size of the file, so that later reads stay in bounds.
     pub(super) fn check(&self, file_bytes: u64) -> Result<(), &'static str> {
         if self.chunks.len() != (self.messages as usize).div_ceil(CHUNK_MESSAGES) {
-            return Err("there are not as many chunks as messages need");
+            return Err("there are fewer chunks than the messages need");
         }
         for (index, place) in self.chunks.iter().enumerate() {
             let is_inside = place.offset.checked_add(place.length.into()).is_some_and(|end| end <= file_bytes);
@@ -99,7 +99,7 @@ impl IndexDirectory {
             return Err("a folder is in no tree");
         }
         if self.devices.len() != self.roots.len() || self.tag_sets.first().is_none_or(|set| !set.is_empty()) {
-            return Err("the lists of trees and tags are not whole");
+            return Err("the lists of trees and tags are incomplete");
         }
         Ok(())
     }

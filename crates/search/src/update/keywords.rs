@@ -24,13 +24,13 @@ fn is_same(folder: &FolderState, stamp: Option<Stamp>) -> bool {
     }
 }
 
-/// True if no folder's keyword table changed since the last update. Always true where keywords are no tags.
+/// True if no folder's keyword table changed since the last update. Always true where keywords are not tags.
 pub(super) fn are_same(directory: &IndexDirectory) -> bool {
     let mut folders = directory.folders.iter().filter(|folder| folder.present && directory.keywords_are_tags);
     folders.all(|folder| keywords_stamp(&dir_of(directory, folder)).is_ok_and(|stamp| is_same(folder, stamp)))
 }
 
-/// Reads the changed tables, or forgets all of them where keywords are no tags. An unreadable table stays as it was,
+/// Reads the changed tables, or forgets all of them where keywords are not tags. An unreadable table stays as it was,
 /// and is reported.
 pub(super) fn read_changed(directory: &mut IndexDirectory, looked_at: SystemTime, report: &mut Report) {
     for index in 0..directory.folders.len() {

@@ -73,7 +73,7 @@ impl Acme {
     pub async fn renew(&self, all: bool) -> Result<Vec<Value>, String> {
         let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|of| of.handle.clone());
         let handle = handle.ok_or("the running server has no [acme] with enabled = true")?;
-        let outcomes = handle.renew(all).await.ok_or("too many ask for certificates now")?;
+        let outcomes = handle.renew(all).await.ok_or("too many requests for certificates at once: try again later")?;
         let line = |of: NameOutcome| json!({ "name": of.name, "new": of.is_new, "error": of.why, "about_key": of.about_key, "ends": of.ends });
         Ok(outcomes.into_iter().map(line).collect())
     }

@@ -71,7 +71,7 @@ pub enum ServeError {
     #[error("[cluster]: {0}")]
     Cluster(String),
     /// A signal came while it waited for the engine of its cluster; no mail was accepted.
-    #[error("stopped before the engine of the cluster has answered")]
+    #[error("stopped before the cluster's engine answered")]
     Stopped,
     /// A certificate or its key is unusable; nothing was changed.
     #[error(transparent)]

@@ -91,7 +91,7 @@ impl FirstPassword {
                     tracing::error!(
                         file,
                         error,
-                        "{WRONG_MAX} wrong passwords, and no new one can be written: none is valid"
+                        "{WRONG_MAX} wrong passwords, and a new one cannot be written: no password is valid now"
                     );
                 }
             }

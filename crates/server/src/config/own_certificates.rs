@@ -82,7 +82,10 @@ impl Service for CertificateService {
             kept.push("the self-made certificate");
         }
         if let Err(error) = self.acme.apply(config, &self.own) {
-            tracing::error!(error, "certificates of an authority are neither obtained nor renewed");
+            tracing::error!(
+                error,
+                "no certificates are obtained or renewed from the authority until this is corrected"
+            );
             kept.push("acme");
         }
         kept

@@ -30,7 +30,7 @@ impl MailServer {
     }
 
     /// The four lines of the first minute: send, read, page, search. `None`: the configuration has listeners or logins,
-    /// or standard output is no terminal, and may be a log.
+    /// or standard output is not a terminal, and may be a log.
     pub fn first_minute_banner(&self) -> Option<String> {
         let password = self.receiver.first_password().filter(|_| std::io::stdout().is_terminal())?;
         let (smtp, imap) = (self.addresses.smtp?, self.reading_at(ListenerProtocol::Imap)?);
@@ -133,7 +133,7 @@ impl MailServer {
         let connections = self.config.limits.connections.connections;
         if let Some(files) = files_max().filter(|&files| files < connections as u64) {
             notes.push(format!(
-                "{files} files may be open, so there will be no {connections} connections: raise LimitNOFILE (ulimit -Hn)"
+                "{files} files may be open, too few for {connections} connections: raise LimitNOFILE (ulimit -Hn)"
             ));
         }
         notes

@@ -38,7 +38,7 @@ pub fn check_config(loaded: &Loaded) -> ConfigFindings {
         None => format!("no {DEFAULT_FILE} here and no {SYSTEM_FILE}: the defaults apply\n"),
     };
     if let Some(why) = &loaded.passed_over {
-        let _ = writeln!(out, "note: {DEFAULT_FILE} in this directory does not count for root: {why}");
+        let _ = writeln!(out, "note: root does not read {DEFAULT_FILE} in this directory: {why}");
     }
     if !loaded.names_listeners {
         let each: Vec<_> =
@@ -211,7 +211,7 @@ fn log_size(storage: &Storage) -> Option<String> {
     let disk = rustix::fs::statvfs(at).ok().map(|disk| disk.f_blocks.saturating_mul(disk.f_frsize))?;
     (disk < wanted).then(|| {
         format!(
-            "the spool's file system has {}; storage.spool_segments = {} files of {} and storage.free_bytes_min = {} are more: the log will stay smaller, and a burst of mail is told sooner to wait",
+            "the spool's file system has {}; storage.spool_segments = {} files of {} and storage.free_bytes_min = {} are more: the log will stay smaller, and a burst of mail is deferred sooner",
             about_bytes(disk),
             storage.spool_segments,
             show_bytes(storage.spool_segment_bytes),
@@ -289,8 +289,8 @@ fn takes_directories(dir: &Path) -> Result<(), String> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let probe = dir.join(format!(".posthaste-check-{}-{number}", std::process::id()));
-    std::fs::create_dir(&probe).map_err(|error| format!("takes no directories: {error}"))?;
-    std::fs::remove_dir(&probe).map_err(|error| format!("does not let go of {}: {error}", probe.display()))
+    std::fs::create_dir(&probe).map_err(|error| format!("cannot hold new directories: {error}"))?;
+    std::fs::remove_dir(&probe).map_err(|error| format!("does not let {} be removed: {error}", probe.display()))
 }
 
 fn tcp_listener(listener: &Listener) -> Option<String> {

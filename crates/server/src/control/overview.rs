@@ -159,7 +159,7 @@ impl ServerView for Overview {
         let poisoned = receiver.destinations().poisoned();
         let mut attention = disks.attention;
         if let Some(why) = &poisoned {
-            let help = "mend the disk, then restart the server: acknowledged mail is in the spool";
+            let help = "repair the disk, then restart the server: acknowledged mail is in the spool";
             attention.push(Attention::new(Urgency::Broken, "spool", format!("stable storage failed: {why}"), help));
         }
         if is_short {

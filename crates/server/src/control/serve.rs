@@ -73,7 +73,7 @@ fn run_process(
     crate::config::privileges::give_up(&config)?;
     let log = crate::logging::start(&config.log);
     if let Some(why) = &source.loaded.passed_over {
-        tracing::warn!(why, "posthaste.toml in the working directory does not count for root");
+        tracing::warn!(why, "root does not read posthaste.toml in the working directory");
     }
     crate::services::panics::install();
     // What the log still holds is written first.
@@ -270,7 +270,7 @@ fn announce(server: &MailServer, directory: &Directory, supervisor: &mut Supervi
     for error in out_of_reach.into_iter().flatten() {
         tracing::warn!(
             error = error.to_string(),
-            "the server's user cannot read this: SIGHUP keeps what was read at the start, only a restart reads it again"
+            "the server's user cannot read this: a reload keeps the content from the start, so restart the server after a change"
         );
     }
     for bar in owners.barred(&server.config.storage.mail) {
@@ -304,7 +304,7 @@ fn reload(server: &mut MailServer, source: &mut Source) -> Result<Value, String>
                 tracing::error!(
                     file,
                     kept = kept.join(", "),
-                    "configuration reloaded in part: these stay as they were, for the errors above"
+                    "configuration reloaded in part: these stay unchanged because of the errors above"
                 )
             }
             Ok(json!({ "done": 1, "restart": changes, "kept": kept }))

@@ -112,7 +112,7 @@ impl Service for Listeners {
             Ok(logins) => self.logins = logins,
             Err(error) => {
                 let error = error.to_string();
-                tracing::error!(error, "the logins stay as they were");
+                tracing::error!(error, "cannot read the logins; keeping the old ones");
                 kept.push("logins");
             }
         }
@@ -123,7 +123,7 @@ impl Service for Listeners {
             }
             Err(error) => {
                 let error = error.to_string();
-                tracing::error!(error, "the DKIM keys stay as they were");
+                tracing::error!(error, "cannot read the DKIM keys; keeping the old ones");
                 kept.push("DKIM keys");
             }
         }

@@ -51,7 +51,7 @@ impl Destinations {
         Self { intake, maildirs, mailboxes, events, transports, remote, list, stuck: Arc::default() }
     }
 
-    /// Passes all mail to another spool, that of a shard: only for other hosts. Events are no part of its batches.
+    /// Passes all mail to another spool, that of a shard: only for other hosts. Events are not part of its batches.
     pub fn accepted_by(self, intake: Intake) -> Self {
         let transports = self.transports.clone();
         let queue = self.remote.queue().clone();

@@ -293,7 +293,7 @@ fn mta_sts(config: &Config) -> Option<MtaSts> {
     let opened = MtaSts::open(&config.relay, Some(&config.storage.data.join(POLICIES)));
     opened.unwrap_or_else(|error| {
         let error = error.to_string();
-        tracing::warn!(error, "MTA-STS policies do not count: set relay.mta_sts_ca_file, or relay.mta_sts = false");
+        tracing::warn!(error, "MTA-STS policies are ignored: set relay.mta_sts_ca_file, or relay.mta_sts = false");
         None
     })
 }

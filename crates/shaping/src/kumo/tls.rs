@@ -30,7 +30,7 @@ impl TlsPolicies {
         for (kind, name) in all.iter().filter_map(Value::as_table).flatten() {
             match (kind.as_str(), name.as_str()) {
                 ("DomainSuffix", Some(name)) => self.suffixes.push((suffix(&name.to_lowercase()), policy)),
-                _ => ignored.push(&title, "enable_tls", &format!("a policy is of domains, and {kind} names hosts")),
+                _ => ignored.push(&title, "enable_tls", &format!("a policy is for domains, but {kind} names hosts")),
             }
         }
     }
@@ -60,7 +60,7 @@ fn tls_policy(title: &str, section: &mut Value, ignored: &mut Ignored) -> Option
         Some("RequiredInsecure") => Some("required"),
         Some("Disabled") => Some("off"),
         _ => {
-            ignored.push(title, "enable_tls", "there is nothing like it");
+            ignored.push(title, "enable_tls", "Posthaste has nothing like it");
             None
         }
     }

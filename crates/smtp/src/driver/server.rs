@@ -229,7 +229,7 @@ impl<H: Handler> Service for Mail<H> {
     }
 }
 
-/// The reply to a client; `None` if the peer is no client.
+/// The reply to a client; `None` if the peer is not a client.
 fn reply_to(why: &ConnectionRefusal) -> Option<Reply> {
     Some(match why {
         ConnectionRefusal::TooManyFromAddress => {

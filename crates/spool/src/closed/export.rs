@@ -119,7 +119,7 @@ mod hex {
         };
         let bytes: Option<Vec<u8>> =
             text.as_bytes().chunks(2).map(|pair| byte(pair).filter(|_| pair.len() == 2)).collect();
-        bytes.map(Bytes::from).ok_or_else(|| D::Error::custom("these are no bytes in hex"))
+        bytes.map(Bytes::from).ok_or_else(|| D::Error::custom("these are not bytes in hex"))
     }
 }
 

@@ -210,7 +210,7 @@ impl ClosedFileSpool {
                 ControlFlow::Continue(())
             })?;
             for lsn in unknown {
-                self.note(Some(lsn), &name, "its head has a format that is not known");
+                self.note(Some(lsn), &name, "its head has an unknown format");
             }
             self.ring.push(Segment { name, number, reader });
         }
@@ -283,7 +283,7 @@ impl ClosedFileSpool {
             match records.medium.head(Lsn::new(lsn)) {
                 Ok((_, head)) => match Head::decode(head) {
                     Some(head) => drop(heads.insert(lsn, head)),
-                    None => damaged.push(records.damage(lsn, "its head has a format that is not known")),
+                    None => damaged.push(records.damage(lsn, "its head has an unknown format")),
                 },
                 Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
                 // Forgotten meanwhile.

@@ -86,7 +86,7 @@ impl SpoolImport {
         let last = streams.last.get();
         let next_stream = streams.next_id;
         if rows.iter().any(|row| row.id == 0 || row.id >= next_stream || row.position > last) {
-            return Err(invalid("a stream has an id or a position that cannot be").into());
+            return Err(invalid("a stream has an impossible id or position").into());
         }
         let of_streams = Checkpoint { through: last, next_stream, streams: rows, ..Checkpoint::default() };
         posthaste_fsops::make_dir(&dir.join(kind.dir()))?;
@@ -125,7 +125,7 @@ impl SpoolImport {
     pub fn batch(&mut self, batch: ImportedBatch<'_>) -> io::Result<()> {
         let lsn = batch.lsn.get();
         if lsn <= self.last || lsn > self.state.published || batch.entries.len() > crate::batch::ENTRIES_MAX {
-            return Err(invalid("the number of a batch, or of its entries, cannot be"));
+            return Err(invalid("the number of a batch, or of its entries, is impossible"));
         }
         self.last = lsn;
         let (place, body) = match batch.body {

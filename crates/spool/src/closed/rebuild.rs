@@ -166,7 +166,7 @@ impl Left {
                 }
                 ControlFlow::Continue(())
             })?;
-            unknown.into_iter().for_each(|lsn| self.note(Some(lsn), &name, "its head has a format that is not known"));
+            unknown.into_iter().for_each(|lsn| self.note(Some(lsn), &name, "its head has an unknown format"));
             // A pack leaves out what nobody needed: LSNs are missing there, and no bytes.
             let is_damage = |gap: &Gap| ending == RING_ENDING || !gap.range.is_empty();
             for (first, last) in gaps.into_iter().filter(is_damage).filter_map(|gap| gap.lsns) {
@@ -186,7 +186,7 @@ impl Left {
                         self.heads.insert(lsn, head);
                         self.places.insert(lsn, RecordPlaces(Vec::new()));
                     }
-                    None => self.note(Some(lsn), records.place(), "its head has a format that is not known"),
+                    None => self.note(Some(lsn), records.place(), "its head has an unknown format"),
                 },
                 Err(RecordError::Io(_, error)) => return Err(error),
                 Err(error) => self.note(Some(lsn), records.place(), error.to_string()),

@@ -127,7 +127,7 @@ impl ClosedFileSpool {
         posthaste_fsops::rename(&unfinished, pack::index_path(dir, row.id))?;
         crate::files::sync_dir(dir)?;
         if lost {
-            Err(io::Error::new(io::ErrorKind::InvalidData, "written anew, but the pack is damaged, too"))
+            Err(io::Error::new(io::ErrorKind::InvalidData, "rewritten, but the pack is damaged, too"))
         } else {
             Ok(())
         }

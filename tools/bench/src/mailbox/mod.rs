@@ -209,7 +209,7 @@ impl Session {
 /// Sets or removes \Flagged of a message by renaming its file, as mail programs do.
 fn rename_one(dir: &Path) -> std::io::Result<()> {
     let Some(entry) = std::fs::read_dir(dir)?.next() else { return Ok(()) };
-    let name = entry?.file_name().into_string().map_err(|_| std::io::Error::other("a name that is no text"))?;
+    let name = entry?.file_name().into_string().map_err(|_| std::io::Error::other("a name that is not text"))?;
     let (base, flags) = name.split_once(":2,").unwrap_or((&name, ""));
     let flags = if flags.contains('F') { flags.replace('F', "") } else { format!("F{flags}") };
     std::fs::rename(dir.join(&name), dir.join(format!("{base}:2,{flags}")))

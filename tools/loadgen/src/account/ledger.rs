@@ -110,11 +110,11 @@ impl Ledger {
     /// Reads a ledger written by [`Ledger::save`].
     ///
     /// # Errors
-    /// When the file cannot be read or is no ledger.
+    /// When the file cannot be read or is not a ledger.
     pub fn load(path: &Path) -> Result<Self, LedgerFileError> {
         let text = fs::read_to_string(path).map_err(|error| failed(path, error.to_string()))?;
         let no_ledger =
-            || failed(path, "this is no list of acknowledged messages, as `load --acked FILE` writes it".into());
+            || failed(path, "this is not a list of acknowledged messages, as `load --acked FILE` writes it".into());
         let on_disk: OnDisk = serde_json::from_str(&text).map_err(|_| no_ledger())?;
         let run = u64::from_str_radix(&on_disk.run, 16).ok().filter(|_| on_disk.schema == SCHEMA);
         let run = run.ok_or_else(no_ledger)?;
@@ -123,7 +123,7 @@ impl Ledger {
         let mut next = 0;
         for (first, last, ..) in &on_disk.messages {
             if *first < next || first > last || *last >= MESSAGES_MAX {
-                return Err(failed(path, format!("{first} to {last} is no range of messages here")));
+                return Err(failed(path, format!("{first} to {last} is not a range of messages here")));
             }
             next = last + 1;
         }

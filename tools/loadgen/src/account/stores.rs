@@ -230,7 +230,7 @@ fn read_lines(path: &Path, each: &mut dyn FnMut(Copy<'_>)) -> Result<bool, Accou
         }
         let bad = |text| AccountError::BadLine { path: path.to_owned(), line: number, text };
         let Line { id, intact, signatures } = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
-        let id = parse_id(&id).ok_or_else(|| bad(format!("`{id}` is no id")))?;
+        let id = parse_id(&id).ok_or_else(|| bad(format!("`{id}` is not an id")))?;
         let stamp = Some(stamp::Found { id, is_intact: intact, signatures });
         each(Copy { stamp, maildir: None, place: Place::Line(path, number) });
     }

@@ -37,7 +37,7 @@ pub enum Cause {
     Reset,
     /// The server closed the connection.
     Closed,
-    /// The input is no reply, or an unexpected one.
+    /// The input is not a reply, or an unexpected one.
     Garbage,
     /// The server lacks what the plan asks for.
     Unsupported,

@@ -162,7 +162,7 @@ impl HttpSession {
     pub fn lost(&mut self, failure: &Failure, plan: &Plan) -> Option<Fate> {
         self.is_closing = true;
         let Asked { turn, octets } = self.current.take()?;
-        // A request that is not whole is no request.
+        // A request that is not whole is not a request.
         let may_be_there = self.output.is_empty();
         self.output.clear();
         let all = plan.recipients_per_message as u16;

@@ -90,7 +90,7 @@ impl Outages {
         // A process takes all its connections along, so the first kill after the beginning has broken it.
         let broke = |outage: &&mut Outage| outage.gone.is_none_or(|gone| opened <= gone);
         if let Some(outage) = outages.iter_mut().find(broke) {
-            // What nobody had answered yet is no connection that broke.
+            // What nobody had answered yet is not a connection that broke.
             outage.connections += u64::from(failure.class.stage != Stage::Connect);
             outage.messages += messages as u64;
             return true;

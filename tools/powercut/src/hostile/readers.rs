@@ -185,7 +185,7 @@ fn is_cut(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof)
 }
 
-/// Describes a reply that is no refusal.
+/// Describes a reply that is not a refusal.
 fn refusal(what: &str, reading: Reading, reply: Option<&str>) -> Option<String> {
     let is_refusal = reply.is_none_or(|reply| match reading {
         Reading::Imap => ["BAD", "NO", "BYE"].into_iter().any(|word| reply.split(' ').nth(1) == Some(word)),

@@ -14,7 +14,7 @@ const FILES_EACH: usize = 200;
 /// Time until all of them are messages.
 const FOUND_PATIENCE: Duration = Duration::from_secs(180);
 
-/// Places where sessions stay: commands after the login, if there was one, and octets that are no whole command.
+/// Places where sessions stay: commands after the login, if there was one, and octets that are not a whole command.
 const STAYS: [(Reading, Option<&[&str]>, &str); 9] = [
     (Reading::Imap, None, ""),
     (Reading::Imap, None, "a LOGIN {100+}\r\nread"),

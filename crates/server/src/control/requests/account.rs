@@ -400,7 +400,7 @@ impl Session {
                     };
                 }
                 Some(MailPiece::End) => break,
-                Some(MailPiece::Drop) => return Ok(MailAnswer::Refused("it was not sent whole".to_owned())),
+                Some(MailPiece::Drop) => return Ok(MailAnswer::Refused("it was not sent completely".to_owned())),
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
@@ -445,10 +445,10 @@ impl Session {
         for name in flags {
             match MessageFlags::SYSTEM.iter().find(|(_, system)| system.eq_ignore_ascii_case(&name)) {
                 Some((flag, _)) => request.flags = request.flags.with(*flag),
-                // `\Recent` is no flag of a message.
+                // `\Recent` is not a flag of a message.
                 None if name.starts_with('\\') => {}
                 None if is_keyword(&name) => request.keywords.push(name),
-                None => return Err(MailAnswer::Refused(format!("`{name}` is no keyword"))),
+                None => return Err(MailAnswer::Refused(format!("`{name}` is not a keyword"))),
             }
         }
         Ok(request)

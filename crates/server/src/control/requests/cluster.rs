@@ -49,7 +49,7 @@ pub(super) fn perform(receiver: &Receiver, asker: &Asker, order: Option<&Cluster
         Some(ClusterOrder::Open { shard, revision: None }) => _ = answer(as_json(&own.look_at_opening(*shard)?)),
         Some(ClusterOrder::Open { shard, revision: Some(revision) }) => {
             own.open_shard(*shard, *revision)?;
-            tracing::warn!(uid = asker.uid, shard, "the operator has this node open a shard that nobody acts for");
+            tracing::warn!(uid = asker.uid, shard, "the operator opens a shard without an owner on this node");
         }
         Some(ClusterOrder::Drain) => return Err("answered elsewhere".to_owned()),
     }
@@ -66,7 +66,7 @@ pub(super) async fn drain(
     let node = node_of(&receiver).cloned();
     // It holds nothing up at the server's end.
     drop(receiver);
-    tracing::info!(uid, "the operator drains this node: it gives its shards away");
+    tracing::info!(uid, "the operator drains this node: it hands its shards over");
     let drained = tokio::select! {
         drained = async { give_away(node?).await } => drained,
         _ = ended.changed() => Err("the server is stopping".to_owned()),
@@ -93,7 +93,7 @@ async fn give_away(node: NodeHandle) -> Outcome {
     match left(&status(&node).await) {
         left if left.is_empty() => Ok(json!({ "done": 1 })),
         left => Err(format!(
-            "this node still owns {left}: no other member in sync takes it. It goes on to give it away, and takes no new shard"
+            "this node still owns {left}: no other member in sync takes it. The node keeps trying, and takes no new shard"
         )),
     }
 }
@@ -109,7 +109,7 @@ fn check_move(status: &ClusterStatus, number: u16, to: Option<&str>) -> Result<(
     let node = &status.node;
     let Some(shard) = status.shards.iter().find(|it| it.shard == number) else {
         let numbers: Vec<String> = status.shards.iter().map(|it| it.shard.to_string()).collect();
-        return Err(format!("{node} is no member of shard {number}, but of {}", numbers.join(", ")));
+        return Err(format!("{node} is not a member of shard {number}, but of {}", numbers.join(", ")));
     };
     if shard.role != ShardRole::Owner {
         let owner = shard.owner.as_deref().map_or("nobody does".to_owned(), |owner| format!("{owner} does: ask there"));
@@ -117,7 +117,7 @@ fn check_move(status: &ClusterStatus, number: u16, to: Option<&str>) -> Result<(
     }
     let others: Vec<&str> = shard.in_sync.iter().map(String::as_str).filter(|it| it != node).collect();
     match to {
-        Some(to) if to == node => Err(format!("{node} has shard {number} already")),
+        Some(to) if to == node => Err(format!("{node} already owns shard {number}")),
         _ if others.is_empty() => Err(format!("no other member of shard {number} is in sync")),
         Some(to) if !others.contains(&to) => {
             Err(format!("{to} is not in sync with shard {number}: choose {}", others.join(" or ")))
@@ -132,7 +132,7 @@ fn left(status: &ClusterStatus) -> String {
     owned.map(|it| format!("shard {}", it.shard)).collect::<Vec<_>>().join(" and ")
 }
 
-const NO_CLUSTER: &str = "this server is no node of a cluster: its configuration has no [cluster]";
+const NO_CLUSTER: &str = "this server is not a node of a cluster: its configuration has no [cluster]";
 /// Timeout of a hand-over: it takes a second, plus half a minute for open transactions.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(40);
 
@@ -289,7 +289,7 @@ mod tests {
     fn orders_that_make_no_sense_are_refused() {
         let mut status = in_state(&[(1, ShardRole::Owner), (2, ShardRole::Standby)], false);
         let refused = |status: &ClusterStatus, number, to| check_move(status, number, to).unwrap_err();
-        assert_eq!(refused(&status, 9, None), "a is no member of shard 9, but of 1, 2");
+        assert_eq!(refused(&status, 9, None), "a is not a member of shard 9, but of 1, 2");
         assert_eq!(refused(&status, 2, None), "a does not own shard 2; nobody does");
         status.shards[1].owner = Some("b".into());
         assert_eq!(refused(&status, 2, None), "a does not own shard 2; b does: ask there");

@@ -137,7 +137,7 @@ pub(super) fn perform(node: &dyn NodeControl, open: OpenRequest<'_>) -> Result<V
     }
 }
 
-/// The busiest domains of all nodes, or of a tenant's mail there. `None`: this is no node of a cluster, or nobody answers. Blocks.
+/// The busiest domains of all nodes, or of a tenant's mail there. `None`: this is not a node of a cluster, or nobody answers. Blocks.
 pub(crate) fn busiest_domains(
     receiver: &Receiver,
     tenant: Option<&str>,

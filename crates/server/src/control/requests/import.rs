@@ -101,7 +101,7 @@ async fn next(
                 return Ok(Some(json!({ "refused": broken })));
             }
             Line::Last { .. } if counts.has_begun => return Ok(None),
-            _ => return Err("this is no export of a queue".to_owned()),
+            _ => return Err("this is not an export of a queue".to_owned()),
         }
     }
 }
@@ -114,10 +114,12 @@ async fn line(lines: &mut Lines) -> Result<(Line, Vec<u8>), String> {
     let read = read.map_err(|_| "nothing more comes".to_owned())?.map_err(|error| error.to_string())?;
     if read == 0 || line.last() != Some(&b'\n') {
         return Err(
-            "the export ends in the middle, or has a line that is too long: what came before is here".to_owned()
+            "the export ends in the middle, or has a line that is too long: the messages before it were imported"
+                .to_owned(),
         );
     }
-    let parsed = serde_json::from_slice(&line).map_err(|_| "a line is none of an export of a queue".to_owned())?;
+    let parsed =
+        serde_json::from_slice(&line).map_err(|_| "a line does not belong to an export of a queue".to_owned())?;
     Ok((parsed, line))
 }
 
@@ -163,7 +165,7 @@ impl Incoming {
                             return Err("the numbers of its recipients do not ascend".to_owned());
                         }
                         if recipient.is_forwarded && message.queued.forwarded.is_none() {
-                            return Err("a recipient is forwarded, and the message has no sender for that".to_owned());
+                            return Err("a recipient is forwarded, but the message has no sender for that".to_owned());
                         }
                         message.recipients.push(recipient);
                         Ok(message)

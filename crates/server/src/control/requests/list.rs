@@ -107,7 +107,7 @@ impl Logged {
         };
         let missing = match (missing, events) {
             (Some(missing), _) => missing.to_string(),
-            (None, Some(_)) => "it was not looked up: show the recipient by itself".to_owned(),
+            (None, Some(_)) => "it was not looked up: list this recipient alone to see it".to_owned(),
             (None, None) => "the event log is off".to_owned(),
         };
         Self { found, missing }

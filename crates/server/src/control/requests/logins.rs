@@ -47,7 +47,7 @@ pub(super) fn forget(receiver: &Receiver, uid: u32, of: &[String]) -> Outcome {
     let directory = &receiver.settings().directory;
     let parsed = of.iter().map(|text| {
         let guessed = Guessed::parse(text, directory);
-        guessed.ok_or_else(|| format!("{text} is neither an address of IP nor the name of a login"))
+        guessed.ok_or_else(|| format!("{text} is neither an IP address nor the name of a login"))
     });
     let mut done = 0;
     for guessed in parsed.collect::<Result<Vec<_>, _>>()? {

@@ -115,7 +115,7 @@ type FilesOf = BTreeMap<Lsn, (Subdir, String)>;
 
 fn maildir_of(receiver: &Receiver, mailbox: &str) -> Result<Maildir, String> {
     let failed = |error: std::io::Error| format!("{mailbox}: {error}");
-    let path = MailboxPath::parse(mailbox).map_err(|error| format!("this is no mailbox: {error}"))?;
+    let path = MailboxPath::parse(mailbox).map_err(|error| format!("this is not a mailbox: {error}"))?;
     let root = MailRoot::open(&receiver.settings().mail).map_err(failed)?;
     root.existing_mailbox(&path).map_err(failed)
 }
@@ -177,7 +177,7 @@ fn as_read(octets: &[u8]) -> Value {
     })
 }
 
-/// Plain text that is no attachment. `None`: there is none, or only in a charset other than UTF-8, which the index's
+/// Plain text that is not an attachment. `None`: there is none, or only in a charset other than UTF-8, which the index's
 /// reader decodes.
 fn text_of(octets: &[u8]) -> Option<String> {
     let is_plain = |part: &TextPart<'_>| part.media_type == "text/plain" && part.name.is_none() && !part.is_attachment;

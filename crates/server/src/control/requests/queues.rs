@@ -105,7 +105,7 @@ pub(super) fn change_each<T>(
     }
     let failed = failed.iter().map(|(shard, error)| format!("shard {}: {error}", shard.unwrap_or_default()));
     let failed = failed.collect::<Vec<_>>().join("; ");
-    Err(format!("it is done in shard {}, and not in {failed}", changed.join(" and ")))
+    Err(format!("it was done in shard {}, but not in {failed}", changed.join(" and ")))
 }
 
 /// Lists all queues, each scope once: a command changes all queues, whose clocks differ by a second. The line with the latest end stays.
@@ -185,8 +185,8 @@ mod tests {
         let refused = || Err("no room".to_owned());
         let one_of =
             |is_first| on_each(&relays, &|relay| if first(relay) == is_first { Ok(json!({})) } else { refused() });
-        assert_eq!(one_of(true), Err("it is done in shard 1, and not in shard 2: no room".to_owned()));
-        assert_eq!(one_of(false), Err("it is done in shard 2, and not in shard 1: no room".to_owned()));
+        assert_eq!(one_of(true), Err("it was done in shard 1, but not in shard 2: no room".to_owned()));
+        assert_eq!(one_of(false), Err("it was done in shard 2, but not in shard 1: no room".to_owned()));
         assert_eq!(on_each(&relays, &|_| refused()), refused());
         assert_eq!(on_each(&[], &|_| Ok(json!({}))), Ok(json!({ "done": 0 })));
         let lines = RefCell::new(Vec::new());

@@ -25,7 +25,7 @@ pub(super) struct Part {
 /// Messages that match, the newest first, a line for each.
 pub(super) fn search(receiver: &Receiver, query: &str, part: &Part, answer: Answer<'_>) -> Outcome {
     let settings = receiver.settings();
-    let dir = settings.search.as_deref().ok_or("mail is not indexed: `index = true` in [search] begins that")?;
+    let dir = settings.search.as_deref().ok_or("mail is not indexed: set `index = true` in [search]")?;
     let searcher = Searcher::open(dir).map_err(|error| match error {
         IndexError::State(StateError::Missing(_)) => "the search index is not ready yet".to_owned(),
         error => error.to_string(),

@@ -19,7 +19,7 @@ pub(super) fn shown(request: &Request) -> Option<Result<Shown, String>> {
     let net = |text: &String| {
         let net =
             text.parse::<IpNet>().ok().or_else(|| text.parse().ok().map(|address: std::net::IpAddr| address.into()));
-        net.ok_or_else(|| format!("`{text}` is no address or network"))
+        net.ok_or_else(|| format!("`{text}` is not an address or network"))
     };
     let peer = match peer.as_ref().map(net).transpose() {
         Ok(peer) => peer,

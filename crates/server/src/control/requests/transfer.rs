@@ -187,13 +187,13 @@ impl Head {
         let Head { number, sender, received, not_before, expires, envid, tenant, campaign, pool, .. } = self;
         let other = self.forwarded_sender;
         if let Some(wrong) = [&sender, &other].into_iter().find(|of| ReversePath::parse(&format!("<{of}>")).is_err()) {
-            return Err(format!("`{wrong}` is no sender"));
+            return Err(format!("`{wrong}` is not a sender"));
         }
         if let Some(name) = [&tenant, &campaign, &pool].into_iter().find(|name| !name.is_empty() && !is_name(name)) {
-            return Err(format!("`{name}` is no name of a tenant, campaign or pool"));
+            return Err(format!("`{name}` is not a name of a tenant, campaign or pool"));
         }
         if !is_parameter(&envid) {
-            return Err("`envid` is no ENVID".to_owned());
+            return Err("`envid` is not an ENVID".to_owned());
         }
         let queued = Queued {
             received: 0,
@@ -238,18 +238,18 @@ impl Recipient {
     pub fn into_recipient(self) -> Result<ExportedRecipient, String> {
         let Recipient { number, address, orcpt, attempts, next, delay_told, status, reply, .. } = self;
         if ForwardPath::parse(&format!("<{address}>")).is_err() {
-            return Err(format!("`{address}` is no recipient"));
+            return Err(format!("`{address}` is not a recipient"));
         }
         let bits = self
             .notify
             .iter()
             .fold(0, |bits, notify| bits | NOTIFY.iter().find(|(name, _)| name == notify).map_or(0, |(_, bit)| *bit));
         if !is_parameter(&orcpt) || bits & notify::NEVER != 0 && bits != notify::NEVER {
-            return Err(format!("`{address}` has no good ORCPT or NOTIFY"));
+            return Err(format!("`{address}` has an invalid ORCPT or NOTIFY"));
         }
         let status = status.unwrap_or_default();
         if status.0 != 0 && !(200..600).contains(&status.0) || status.1 > 64 || status.2 > 999 {
-            return Err(format!("`{address}` has no good status"));
+            return Err(format!("`{address}` has an invalid status"));
         }
         let held = self.held.and_then(|held| HELD.iter().find(|(name, _)| *name == held).map(|(_, reason)| *reason));
         let end = reply.floor_char_boundary(REPLY_BYTES_MAX);

@@ -124,8 +124,8 @@ impl Check for OwnAuthor {
         let (reply, why) = match address {
             Some(address) => (format!("{field} is not an address of yours"), format!("{field} is {address}")),
             None => {
-                let reply = format!("{field} must have one address; a name with signs such as @ or , stands in quotes");
-                (reply, format!("{field} has no address, several, or one that cannot be read without doubt"))
+                let reply = format!("{field} must have one address; put a name with signs such as @ or , in quotes");
+                (reply, format!("{field} has no address, several, or an ambiguous one"))
             }
         };
         Checking::Done(Err(Stop::because(Reply::new(553, "5.7.1", reply), why)))

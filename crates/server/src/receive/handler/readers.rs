@@ -125,7 +125,7 @@ impl Receiver {
                 // Before the password: guesses from elsewhere do not count.
                 _ if !is_near => Err("not from this machine"),
                 _ if !is_right() => Err("wrong password"),
-                _ if is_for_other => Err("it may act for nobody else"),
+                _ if is_for_other => Err("this login may act only for itself"),
                 Some(maildir) if maildir.is_dir() => Ok(()),
                 _ => Err("no mail of that name"),
             }

@@ -49,7 +49,7 @@ impl SenderFindings {
         self.results().map(|(method, result)| format!("{method}={result}")).collect::<Vec<_>>().join(" ")
     }
 
-    /// The field Authentication-Results of the service, named in A-labels. `None`: its name is no domain.
+    /// The field Authentication-Results of the service, named in A-labels. `None`: its name is not a domain.
     pub fn field(&self, service: &str) -> Option<String> {
         let mut field = AuthResults::new(service)?;
         let spf = if self.spf.is_of_sender {

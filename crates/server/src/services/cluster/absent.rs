@@ -13,7 +13,7 @@ use crate::receive::handler::Receiver;
 use crate::repeats::Repeats;
 use crate::services::relay::RelayService;
 
-/// This program is no node: see [`EngineLogin::read`].
+/// This program is not a node: see [`EngineLogin::read`].
 ///
 /// # Errors
 /// Always.

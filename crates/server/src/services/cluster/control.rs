@@ -137,7 +137,7 @@ impl ControlDesk {
         for part in entries.chunks(ENTRIES_MAX) {
             let put = self.shard.put(part, PUT_PATIENCE).map_err(|error| match stored {
                 0 => error.to_string(),
-                _ => format!("{stored} of {} changes are made; make all of them again: {error}", entries.len()),
+                _ => format!("{stored} of {} changes were made; make all of them again: {error}", entries.len()),
             });
             position = Some(put?);
             stored += part.len();
@@ -229,7 +229,7 @@ impl ControlFollower for Follower {
     }
 
     fn replace(&mut self, table: &ControlTable) -> Result<(), String> {
-        tracing::info!("this node was off the list: it takes the suppressions and suspensions of the cluster");
+        tracing::info!("this node is on the list again: it takes over the suppressions and suspensions of the cluster");
         let now = wall_secs();
         if let Some(list) = &self.suppressions {
             let values = table.values(ControlKind::Suppression).filter_map(|(_, value)| suppression_of(value));

@@ -42,7 +42,7 @@ impl LogCutter {
         // Without an answer of the engine nothing is cut.
         let Ok(listed) = self.nodes.listed() else { return };
         if let Err(error) = self.cut(&listed) {
-            tracing::debug!(%error, "the control shard's log is not cut");
+            tracing::debug!(%error, "cannot cut the control shard's log");
         }
         if let Err(error) = self.restate(&listed) {
             tracing::warn!(%error, "the control shard's log is long, and its values cannot be restated now");
@@ -52,7 +52,7 @@ impl LogCutter {
     fn cut(&self, listed: &[(NodeName, NodeCell)]) -> Result<(), LogError> {
         let Some(lowest) = lowest(listed, &self.me, self.shard.place()) else { return Ok(()) };
         if self.shard.cut(lowest)? {
-            tracing::info!("the control shard's log is cut: all its values stand at its begin");
+            tracing::info!("the control shard's log was cut: all its values are at its start");
         }
         Ok(())
     }

@@ -76,7 +76,7 @@ impl NodeList {
     fn known(&self, node: &str) -> Result<&NodeName, String> {
         let unknown = || {
             let names: Vec<&str> = self.names.iter().map(NodeName::as_str).collect();
-            format!("{node} is no node of this cluster: {}", names.join(", "))
+            format!("{node} is not a node of this cluster: {}", names.join(", "))
         };
         self.names.iter().find(|name| name.as_str() == node).ok_or_else(unknown)
     }
@@ -152,7 +152,7 @@ mod tests {
         assert!(why.contains("`posthaste cluster add b`"), "{why}");
         list.add("b").unwrap();
         list.check_start("b").unwrap().unwrap();
-        let unknown = "x is no node of this cluster: a, b";
+        let unknown = "x is not a node of this cluster: a, b";
         assert_eq!(
             (list.remove("x").unwrap_err(), list.add("x").unwrap_err()),
             (unknown.to_owned(), unknown.to_owned())

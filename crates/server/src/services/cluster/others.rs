@@ -47,7 +47,7 @@ impl OtherNodes for EngineNodes {
             let patience = if *is_silent { patience.min(SILENT_PATIENCE) } else { patience };
             let (peers, question, node) = (self.peers.clone(), question.clone(), NodeName::new(node));
             Box::new(move || {
-                let node = node.ok_or_else(|| "it is no node".to_owned())?;
+                let node = node.ok_or_else(|| "it is not a node".to_owned())?;
                 peers.ask(&node, question, patience).map_err(|error| error.to_string())
             })
         };

@@ -29,7 +29,7 @@ pub fn set_copy_aside(
     let refused = |why: String| ServeError::Cluster(format!("shard {shard}: {why}"));
     let Some(cluster) = &config.cluster else { return Err(refused("the configuration has no [cluster]".to_owned())) };
     if cluster.own_shards().all(|own| own.number != shard) {
-        return Err(refused(format!("{} is no member of it", cluster.node)));
+        return Err(refused(format!("{} is not a member of it", cluster.node)));
     }
     let dir = copy_of(config, shard);
     if !dir.is_dir() {
@@ -51,7 +51,7 @@ pub fn set_copy_aside(
     }
     let question = if begins_anew {
         format!(
-            "The log of shard {shard}, which ends at position {end}, is removed, and the copy of this node is set aside. What waits in it is sent after `queue import` alone."
+            "The log of shard {shard}, which ends at position {end}, is removed, and the copy of this node is set aside. Mail that waits in it is sent only after `queue import`."
         )
     } else {
         format!(

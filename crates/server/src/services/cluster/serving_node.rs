@@ -150,11 +150,11 @@ impl ServingNode {
     fn opening(&self, number: u16, pause: &dyn Fn(Duration)) -> Result<HandOpening, String> {
         let here = &self.node;
         let shard = self.shards.iter().find(|shard| shard.config.number == number);
-        let shard = shard.ok_or_else(|| format!("{here} is no member of shard {number}"))?;
+        let shard = shard.ok_or_else(|| format!("{here} is not a member of shard {number}"))?;
         if let (ShardRole::Stopped, why) = self.roles.of(number) {
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             return Err(format!(
-                "the member of {here} has stopped, and takes nothing before the server starts again{why}"
+                "the member of {here} has stopped, and takes over nothing until the server restarts{why}"
             ));
         }
         let here = NodeName::new(here).expect("the configuration was checked");

@@ -283,9 +283,9 @@ impl Worker {
         let (shard, error) = (self.parts.queue.number(), error.to_string());
         let as_owner = matches!(self.role, Role::Owner(_));
         if self.state.health().note_failed(as_owner, &error) && as_owner {
-            tracing::error!(shard, error, "the queue of this shard cannot be opened: another member takes it");
+            tracing::error!(shard, error, "cannot open the queue of this shard: another member takes over");
         } else if !std::mem::replace(&mut self.is_told, true) {
-            tracing::error!(shard, error, "the queue of this shard cannot be opened; trying again");
+            tracing::error!(shard, error, "cannot open the queue of this shard; retrying");
         }
     }
 

@@ -53,7 +53,7 @@ impl AllowedSenders {
 }
 
 /// A hint in the refusal.
-const QUOTES: &str = "a name with signs such as @ or , stands in quotes";
+const QUOTES: &str = "put a name with signs such as @ or , in quotes";
 
 fn refused(which: &str) -> Refused {
     Refused { status: 403, why: format!("{which}: this token may not send from there") }

@@ -51,7 +51,7 @@ pub(super) fn read(reader: &mut Reader, from: Place, wanted: &[String], events_m
 }
 
 impl Batch {
-    /// Skips a line that is no event, which another program must have written.
+    /// Skips a line that is not an event, which another program must have written.
     fn put_line(&mut self, line: &[u8], wanted: &[String]) {
         let Ok(Line { lsn, event }) = serde_json::from_slice(line) else { return };
         let before = if lsn == self.through.lsn { self.through.index } else { 0 };

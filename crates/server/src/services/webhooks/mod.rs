@@ -116,7 +116,7 @@ impl Service for Webhooks {
             while threads.iter().any(|thread| !thread.is_finished()) {
                 if Instant::now() >= deadline {
                     return Err(Unfinished(
-                        "a webhook does not answer; it is told the same again after the next start",
+                        "a webhook does not answer; its events are posted again after the next start",
                     ));
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;

@@ -79,7 +79,7 @@ impl Machine {
             Expect::Data => transaction.decide_rest(&reply, Stage::Data, false),
             Expect::Verdict => self.verdict(reply),
             other => {
-                unreachable!("{other:?} is no part of a transaction")
+                unreachable!("{other:?} is not part of a transaction")
             }
         }
         self.advance();

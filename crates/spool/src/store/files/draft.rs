@@ -12,7 +12,7 @@ use super::record::HIDDEN;
 use crate::files::OWNER;
 use crate::store::groups::WriteError;
 
-/// A synced file that is no record yet. Dropped without a name it vanishes, or is removed by the next opening.
+/// A synced file that is not a record yet. Dropped without a name it vanishes, or is removed by the next opening.
 pub(crate) enum RecordDraft {
     Nameless(NamelessFile),
     /// On a file system without unnamed files it has a temporary name.

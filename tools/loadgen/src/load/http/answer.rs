@@ -18,7 +18,7 @@ pub(super) struct Answer {
     pub closes: bool,
 }
 
-/// The octets are no answer, or one in an unsupported form.
+/// The octets are not an answer, or one in an unsupported form.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct NoAnswer(&'static str);
@@ -95,7 +95,7 @@ impl AnswerReader {
 
 impl Head {
     fn read(octets: &[u8]) -> Result<Self, NoAnswer> {
-        let text = std::str::from_utf8(octets).map_err(|_| NoAnswer("a head that is no text"))?;
+        let text = std::str::from_utf8(octets).map_err(|_| NoAnswer("a head that is not text"))?;
         let mut lines = text.split("\r\n");
         let first = lines.next().unwrap_or_default();
         let status = first.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
@@ -104,7 +104,7 @@ impl Head {
         for (name, value) in lines.filter_map(|line| line.split_once(':')) {
             let value = value.trim();
             if name.eq_ignore_ascii_case("content-length") {
-                head.length = value.parse().map_err(|_| NoAnswer("a length that is no number"))?;
+                head.length = value.parse().map_err(|_| NoAnswer("a length that is not a number"))?;
             } else if name.eq_ignore_ascii_case("transfer-encoding") {
                 return Err(NoAnswer("an answer without its length"));
             } else if name.eq_ignore_ascii_case("connection") {

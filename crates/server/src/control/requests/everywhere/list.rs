@@ -36,7 +36,7 @@ type Place = (bool, Option<RecipientKey>);
 /// Lists up to `most`, after a recipient. Holds one part of each node.
 ///
 /// # Errors
-/// No node answers, or `after` is no recipient.
+/// No node answers, or `after` is not a recipient.
 pub(super) fn list(
     round: &mut Round<'_>,
     wanted: &Wanted<'_>,
