@@ -73,7 +73,7 @@ struct Checks {
     places: Semaphore,
 }
 
-/// A place in the lane.
+/// A login's place in a lane, while its check waits or runs.
 struct Place<'a> {
     checks: &'a Checks,
     _place: SemaphorePermit<'a>,

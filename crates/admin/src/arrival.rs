@@ -26,7 +26,7 @@ impl Arrival {
         ClientAddress::of(&self.peer, headers, &self.proxies)
     }
 
-    /// True if a proxy that is none of `proxies` sent this.
+    /// True if a proxy that is not in `proxies` sent this.
     pub fn is_of_unlisted_proxy(&self, headers: &HeaderMap) -> bool {
         is_unlisted_proxy(&self.peer, headers, &self.proxies)
     }
@@ -36,8 +36,8 @@ impl Arrival {
         self.client(headers).0.filter(|_| !self.is_of_unlisted_proxy(headers))
     }
 
-    /// The token of a client that may inject without one, by its network. A proxy that names no client, or is none of
-    /// ours, has none.
+    /// The token of a client that may inject without one, by its network. A proxy that names no client, or is not one
+    /// of ours, has none.
     pub fn of_network(&self, headers: &HeaderMap) -> Option<Arc<Token>> {
         let client = self.known_client(headers)?;
         let is_proxy = self.proxies.iter().any(|network| network.contains(&client.to_canonical()));

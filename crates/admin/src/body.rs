@@ -118,7 +118,7 @@ pub(crate) enum BodyReadError {
     #[error("the body did not arrive in time")]
     TimedOut,
     /// The client disconnected or sent a malformed chunk.
-    #[error("the body has no proper end")]
+    #[error("the body is incomplete or malformed")]
     Broken,
     /// Its compressed or unpacked size is over the limit.
     #[error("the body is larger than 128 MiB, or than 100 times its compressed size")]
@@ -176,9 +176,9 @@ const COPIES: usize = 3;
 const STEP_KIB: u32 = 32;
 /// More than concurrent requests can need.
 const KIB_MAX: u32 = 1 << 24;
-/// For room.
+/// Wait for memory for a body.
 const ROOM_PATIENCE: Duration = Duration::from_secs(10);
-/// For a piece of a body.
+/// Wait for the next piece of a body.
 const PIECE_PATIENCE: Duration = Duration::from_secs(30);
 /// Timeout for the whole body.
 const BODY_PATIENCE: Duration = Duration::from_secs(300);

@@ -37,7 +37,7 @@ impl ClientAddress {
     }
 }
 
-/// True if the peer passes on a request of somebody else, though it is none of `proxies`: its own address says nothing about the client.
+/// True if the peer forwards a client's request but is not in `proxies`: its own address says nothing about the client.
 pub(crate) fn is_unlisted_proxy(peer: &Peer, headers: &HeaderMap, proxies: &[IpNet]) -> bool {
     let is_listed = peer.ip().is_some_and(|ip| proxies.iter().any(|network| network.contains(&ip)));
     let is_of_proxies =

@@ -28,7 +28,8 @@ pub(crate) struct OpenFile {
     state: OpenState,
 }
 
-/// State by which a change of an open file is detected. A file renamed over it takes its last link.
+/// State by which a change of an open file is detected. Another file renamed over it counts as a change, too: it takes
+/// the open file's last link.
 #[derive(Debug, PartialEq, Eq)]
 struct OpenState {
     mode: u16,

@@ -27,7 +27,7 @@ enum Login {
     Token(String),
 }
 
-/// Of a session that a token opens; a link has its own.
+/// Lifetime of a session opened by a token; a link has its own.
 const SESSION_SECS: u64 = 12 * 3600;
 const LOGIN_BYTES_MAX: u64 = 4 << 10;
 const COOKIE: &str = "__Host-posthaste";

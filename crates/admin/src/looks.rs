@@ -67,7 +67,7 @@ impl<T: Send + Sync + 'static> Cached<T> {
     }
 }
 
-/// Some thousand destinations.
+/// A query of the queue with some thousand destinations takes longer.
 const LONG_LOOK: Duration = Duration::from_millis(2);
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// Pages ask each second.

@@ -376,7 +376,7 @@ fn no_look() -> Answer {
     answer::later(StatusCode::SERVICE_UNAVAILABLE, "the server does not say how it is: see its log", RETRY_SECS)
 }
 
-/// Of a request that brings mail, on the wire.
+/// Largest body of a request with mail, on the wire.
 const BODY_BYTES_MAX: u64 = 64 << 20;
 #[cfg(test)]
 mod tests {

@@ -206,7 +206,7 @@ const BUSY: &str =
     "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n";
 const A_YEAR: &str = "max-age=31536000";
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// For a whole head, and for the next request of a connection.
+/// Wait for a whole head, and for the next request of a connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
-/// For a client to read its last answer.
+/// Time for a client to read its last answer.
 const LINGER: Duration = Duration::from_secs(1);

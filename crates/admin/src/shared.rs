@@ -129,7 +129,7 @@ impl<V: ServerView> Shared<V> {
     }
 }
 
-/// The name of the looks at this node's part of the queue. No tenant has it.
+/// Key of this node's part of the queue, which is no tenant's name.
 const THIS_NODE: &str = "\0";
 
 /// The wall clock, in seconds since 1970.

@@ -36,7 +36,7 @@ pub enum TokenBoundsError {
     WholeServer(Scope),
 }
 
-/// Of a line of the file.
+/// Most entries of a list in the file.
 const LIST_MAX: usize = 100;
 
 impl TokenBounds {

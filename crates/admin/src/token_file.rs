@@ -46,7 +46,7 @@ pub struct TokenFileError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenFileErrorKind {
-    /// The system refuses.
+    /// The file cannot be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// A directory, a pipe or a device.

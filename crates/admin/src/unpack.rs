@@ -129,7 +129,7 @@ fn window_of(frame: &[u8]) -> u64 {
 const WINDOW_BYTES_MAX: u64 = 8 << 20;
 /// Octets of a body that is unpacked.
 const UNPACKED_BYTES_MAX: usize = 128 << 20;
-/// Of the packed size.
+/// Largest unpacked size, as a multiple of the packed size.
 const RATIO_MAX: usize = 100;
 /// Octets unpacked at a time.
 const STEP_BYTES: usize = 1 << 20;

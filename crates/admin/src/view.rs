@@ -87,7 +87,7 @@ pub struct PublicFile {
 /// A histogram of one metric, perhaps with a label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Distribution {
-    /// Of the metric.
+    /// Name of the metric.
     pub name: &'static str,
     /// Name and value of its label.
     pub label: Option<(&'static str, String)>,
@@ -205,7 +205,7 @@ pub enum Readiness {
 pub struct ServerStatus {
     /// The name in its greeting.
     pub host_name: String,
-    /// Of the program.
+    /// Version of the program.
     pub version: String,
     /// Why mail is refused, if it is.
     pub not_taking: Option<String>,

@@ -15,7 +15,8 @@ pub struct Imap {
     /// The form of mailbox names that clients see: `"/"` as in `Work/2026`, `"."` as in `Work.2026`, or `"INBOX."` as in
     /// `INBOX.Work.2026`.
     pub names: MailboxNames,
-    /// Sessions that one login may have at the same time, at all listeners for IMAP together. A further one is told so after its password. 0: any number.
+    /// Sessions that one login may have at the same time, at all listeners for IMAP together. A further one is refused
+    /// after its password. 0: any number.
     #[serde(deserialize_with = "values::count")]
     pub connections_per_login: usize,
     /// Time without a command after which a session ends, except in IDLE.

@@ -86,7 +86,7 @@ pub struct Listener {
     /// The campaign of that mail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub campaign: Option<String>,
-    /// The pool of sources that mail is sent from that comes here ([sources.md](sources.md#which-source)).
+    /// The pool of sources for mail received here ([sources.md](sources.md#which-source)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
     /// `true`: its clients may send mail anywhere; `false`: they may not. `true` needs a loopback address, a UNIX socket or `allow`

@@ -59,7 +59,7 @@ impl MailstoreSection {
     /// The usual folders.
     ///
     /// # Errors
-    /// The first wrong name: none of a folder, or that of another use.
+    /// The first wrong name: not a folder's, or one of another use.
     pub fn usual_folders(&self) -> Result<UsualFolders, Problem> {
         let FolderNames { archive, drafts, junk, sent, trash } = &self.folders;
         let of = |special_use: SpecialUse| match special_use {

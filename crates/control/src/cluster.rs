@@ -139,7 +139,8 @@ pub enum ClusterOrder {
         /// Its name.
         node: String,
     },
-    /// Has this node take a shard that nobody acts for, though it may not be in sync. Without a revision only looks, which takes half a minute: the answer is a line with a [`ShardOpening`].
+    /// Makes this node take over a shard without an owner, even if it may not be in sync. Without a revision it only
+    /// checks, for half a minute, and answers with a line, a [`ShardOpening`].
     Open {
         /// Its number.
         shard: u16,
@@ -189,7 +190,7 @@ pub struct NodeAnswers {
     pub answered: usize,
     /// The others. One that was to change something may have done so.
     pub unanswered: Vec<UnansweredNode>,
-    /// Nodes of whose answer only the begin is there.
+    /// Nodes whose answer was cut off.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partial: Vec<String>,
 }
@@ -204,7 +205,7 @@ pub struct UnansweredNode {
 }
 
 impl NodeAnswers {
-    /// True if all of all nodes is there.
+    /// True if all nodes have answered in full.
     pub fn is_whole(&self) -> bool {
         self.unanswered.is_empty() && self.partial.is_empty()
     }

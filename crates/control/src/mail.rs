@@ -81,7 +81,7 @@ pub enum MailCommand {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddedMail {
-    /// System flags and keywords, as IMAP has them.
+    /// System flags and keywords, as in IMAP.
     pub flags: Vec<String>,
     /// INTERNALDATE, in seconds since 1970; not set: now.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -12,8 +12,8 @@ pub enum NotOfTenant {
 }
 
 impl Request {
-    /// The request as it is for a tenant: it selects that tenant's mail alone. Of the event log, suspensions and contents it says nothing; who answers has to leave
-    /// out what is not the tenant's.
+    /// Restricts the request to the mail of one tenant. It does not restrict the event log, suspensions and contents:
+    /// there the answer must leave out the mail of others.
     ///
     /// # Errors
     /// [`NotOfTenant`]: no part of it is allowed to a tenant.

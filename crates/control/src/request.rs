@@ -140,7 +140,7 @@ pub enum Request {
         /// Exported recipients are held here from now on.
         #[serde(default)]
         hold: bool,
-        /// Of this node's copy of a shard alone, whoever owns that; then nothing can be held.
+        /// Exports only this node's copy of a shard, whoever owns the shard. Nothing can be held then.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shard: Option<u16>,
     },
@@ -183,7 +183,7 @@ pub enum Request {
         scope: Named,
         /// Duration in seconds; not set: unlimited.
         secs: Option<u32>,
-        /// Why.
+        /// The reason, for the log.
         #[serde(default)]
         reason: String,
         /// Number of recipients that the client was shown. If it differs by more than a tenth now, nothing is done.
@@ -221,10 +221,10 @@ pub enum Request {
         to: String,
         /// Duration in seconds; not set: unlimited.
         secs: Option<u32>,
-        /// Why.
+        /// The reason, for the log.
         #[serde(default)]
         reason: String,
-        /// Reason, as for a suspension.
+        /// Number of recipients that the client was shown, as for [`Suspend`](Self::Suspend).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expect: Option<u64>,
     },
@@ -243,10 +243,10 @@ pub enum Request {
         /// Tenant of the mail; empty for none.
         #[serde(default)]
         tenant: String,
-        /// Of mail that was received for this pool; empty for the tenant's.
+        /// Pool of the mail; empty for the tenant's pool.
         #[serde(default)]
         pool: String,
-        /// From this source alone; empty for all.
+        /// Only this source; empty for all.
         #[serde(default)]
         source: String,
     },

@@ -194,7 +194,7 @@ pub struct SummaryEnd {
     /// When the oldest of them was received, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest: Option<i64>,
-    /// Settled recipients whose senders are still to be told. They take room, too. 0 for a tenant.
+    /// Settled recipients whose senders must still be notified. They take room, too. 0 for a tenant.
     #[serde(default)]
     pub notices: u64,
     /// The room of the queue, and then of each tenant with a limit.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use crate::public::PublicKey;
 use crate::record::KeyRecord;
 
-/// Keys by the text of their record, each read once: for whoever verifies much mail. Shared by all tasks.
+/// Keys by the text of their record, each read once: for programs that verify much mail. Shared by all tasks.
 ///
 /// At most 1000 are kept, in two halves. When the younger half is full, it becomes the older one, and keys of the old
 /// half that were not used since are dropped.

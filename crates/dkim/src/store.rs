@@ -52,7 +52,7 @@ pub struct KeyRecords {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyStoreError {
-    /// The system refuses.
+    /// A file or directory cannot be read or written.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file or directory.

@@ -198,7 +198,7 @@ impl Resolver {
         servers.filter(move |ip| self.client.settings.trust_ad && !ip.is_loopback())
     }
 
-    /// Records as DNS has them.
+    /// Records unchanged, as DNS returned them.
     pub fn plain(&self) -> PlainLookup<'_> {
         PlainLookup::new(&self.client, &self.hosts, &self.plain, Asker::Connection)
     }

@@ -262,7 +262,7 @@ impl fmt::Debug for Slot {
 
 /// Number of kinds of [`Asker`].
 const KINDS: usize = 3;
-/// A question without an answer for so long is slow.
+/// A question without an answer for this long is slow.
 const QUICK: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -33,7 +33,8 @@ pub fn spf_of<'a>(domain: &str, texts: &'a [String]) -> Result<Option<&'a str>, 
     }
 }
 
-/// `record` with the first of `terms`, such as `mx` or `a:mx.example.org`, before all others; as it is, if it has one of them. Without a record: a new one that allows nobody else.
+/// Puts the first of `terms`, such as `mx` or `a:mx.example.org`, in front of all others in `record`. A record with one
+/// of them stays unchanged. Without a record: a new one that allows nobody else.
 pub fn with_term(record: Option<&str>, terms: &[&str]) -> String {
     let wanted = terms.first().copied().unwrap_or_default();
     let Some(record) = record else { return format!("v=spf1 {wanted} -all") };

@@ -211,7 +211,7 @@ impl Writer {
     }
 }
 
-/// After a failure.
+/// Pauses after a failure.
 const RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(60));
 /// Minimum files kept: the current one and the previous one.
 const FILES_MIN: u64 = 2;

@@ -281,7 +281,7 @@ fn capitalized(text: &str) -> String {
 fn spend(budget: &AtomicUsize, read: usize, made: usize) -> Result<(), Error> {
     let left = budget.load(Ordering::Relaxed).checked_sub(read + made);
     budget.store(left.unwrap_or(0), Ordering::Relaxed);
-    left.filter(|_| made <= FILTERED_BYTES_MAX).map(drop).ok_or_else(|| refused("filters make too much text"))
+    left.filter(|_| made <= FILTERED_BYTES_MAX).map(drop).ok_or_else(|| refused("filters produce too much text"))
 }
 
 /// Maximum tokens of one tag, and `elif` branches of one template: parser, checks and compiler recurse for each, within
@@ -518,7 +518,7 @@ mod tests {
         let text = format!("{{% if x == '{}' %}}{{% endif %}}", "x".repeat(TOKEN_BYTES_MAX + 1));
         assert!(render(Place::Text, &text, json!({})).unwrap_err().contains("at most 1000 bytes"));
         let amps = json!({ "x": "&".repeat(FILTERED_BYTES_MAX / 4) });
-        assert!(render(Place::Html, "{{ x|e }}", amps).unwrap_err().contains("filters make too much text"));
+        assert!(render(Place::Html, "{{ x|e }}", amps).unwrap_err().contains("filters produce too much text"));
     }
 
     #[test]

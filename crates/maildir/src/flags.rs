@@ -67,7 +67,7 @@ impl Flags {
         self.0 & others.0 == others.0
     }
 
-    /// The letters in ASCII order, as the file name has them.
+    /// The letters in ASCII order, as in the file name.
     pub fn letters(self) -> impl Iterator<Item = char> {
         ('A'..='Z')
             .chain('a'..='z')

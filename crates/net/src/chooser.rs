@@ -17,7 +17,7 @@ impl CertificateList {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = all.into_iter().collect();
     }
 
-    /// All of them.
+    /// The certificates, in order.
     pub fn get(&self) -> Arc<[Arc<CertifiedKey>]> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }

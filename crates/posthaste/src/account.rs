@@ -30,7 +30,7 @@ pub enum AccountCommand {
         /// From whom it may send beside its own addresses, with commas between: addresses, @ and a domain, or `any`
         #[arg(long, value_name = "LIST")]
         senders: Option<String>,
-        /// On whose account its mail for other hosts is sent
+        /// Tenant on whose account its mail for other hosts is sent
         #[arg(long, value_name = "NAME")]
         tenant: Option<String>,
     },

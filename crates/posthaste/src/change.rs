@@ -172,7 +172,7 @@ impl Open {
         let maildir = self.at(path)?;
         unlocked(|| maildir.keyword_flag(keyword, SystemTime::now())).map_err(|error| match error.kind() {
             io::ErrorKind::QuotaExceeded => io::Error::other(format!(
-                "the folder has {KEYWORDS_MAX} keywords, and `{keyword}` would be one more: without it in `new_keywords` it is a tag of the index alone"
+                "the folder has all {KEYWORDS_MAX} keywords that it can have: take `{keyword}` out of `new_keywords`, so that it is a tag of the index only"
             )),
             _ => error,
         })

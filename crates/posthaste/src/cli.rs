@@ -40,7 +40,8 @@ pub enum Command {
     /// Add, change, list and delete logins in the file of passwords
     #[command(subcommand)]
     Account(account::AccountCommand),
-    /// Show who may log in and has, and who guesses wrong passwords, in a running server; exit status 1 if there is nobody
+    /// Show the logins, their use, and clients that guess passwords, in a running server; exit status 1 if there are
+    /// none
     Logins(logins::LoginsArgs),
     /// Make, list and remove tokens for HTTP: the API and the page
     #[command(subcommand)]

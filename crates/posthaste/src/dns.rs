@@ -18,7 +18,7 @@ use crate::terminal::{complain, harmless, print, print_json};
 pub enum DnsCommand {
     /// Print the DNS records that a domain needs, beside those that it has
     Records(RecordsArgs),
-    /// Ask the domain's own servers whether its records are there; exit status 1 if one is not as it should be
+    /// Ask the domain's own servers for its records; exit status 1 if one is wrong or missing
     Check(CheckArgs),
 }
 
@@ -28,7 +28,7 @@ pub struct RecordsArgs {
     config: ConfigArg,
     /// The domain
     domain: String,
-    /// Print lines of a zone file, without what is there
+    /// Print the missing records as lines of a zone file
     #[arg(long, conflicts_with = "json")]
     zone: bool,
     /// Print JSON

@@ -28,7 +28,7 @@ pub enum MailboxCommand {
     Count {
         #[command(flatten)]
         of: OfAccount,
-        /// Of this mailbox alone
+        /// Only this mailbox
         #[arg(value_name = "MAILBOX")]
         mailbox: Option<String>,
     },
@@ -68,7 +68,7 @@ pub enum MailboxCommand {
     Verify(VerifyArgs),
     /// Cut unused pages off the file of the table, while no server runs
     Compact(CompactArgs),
-    /// Make what is kept about a mailbox anew from its files; sessions that have it open end
+    /// Rebuild the data about a mailbox from its files; sessions that have it open end
     Rebuild {
         #[command(flatten)]
         of: OfAccount,

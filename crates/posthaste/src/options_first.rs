@@ -68,7 +68,7 @@ pub fn options_first(command: &Command, line: &[OsString]) -> Option<Vec<OsStrin
 }
 
 /// Moves long options of `tag` or `query save` in front of the command's words. There `-word` removes a tag or is part
-/// of a query, so short options stay in place, as does everything after `--`. `None` if all stand right, or it is
+/// of a query, so short options stay in place, as does everything after `--`. `None` if all are in place, or it is
 /// another command.
 pub fn long_options_first(line: &[OsString]) -> Option<Vec<OsString>> {
     let new = || Command::new("posthaste");

@@ -50,7 +50,7 @@ pub enum SpoolCommand {
     Export {
         #[command(flatten)]
         spool: Spool,
-        /// The directory to create; one in which an export was cut short is begun anew
+        /// The directory to create; an interrupted export in it starts over
         #[arg(long, value_name = "DIR")]
         to: PathBuf,
         /// Export only what this stream needs

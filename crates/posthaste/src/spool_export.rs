@@ -154,7 +154,7 @@ impl Exporter {
     }
 }
 
-/// Open files: where a sync writes a journal, the first of so many writes that of the others, too.
+/// Files kept open until they are synced: on a file system with a journal, the first sync covers the others, too.
 const UNSYNCED_MAX: usize = 256;
 
 /// Decodes an entry whose format is known; others are shown in hex.

@@ -22,7 +22,7 @@ struct Content {
 pub const STREAMS: &str = "streams.json";
 /// Their snapshots.
 pub const SNAPSHOTS: &str = "snapshots";
-/// The ids of mail mounts, as the spool has them.
+/// The ids of mail mounts, as in the spool.
 pub const MOUNTS: &str = "mounts";
 /// The manifest's own file.
 pub const MANIFEST: &str = "manifest";

@@ -1,4 +1,4 @@
-//! The ready level: queues by source and site, in turns by tenant, then by queue.
+//! The ready level: queues by source and site. Tenants take turns, then the queues of each tenant.
 
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ pub struct RocksDb {
     db: NonNull<Db>,
     families: Vec<NonNull<ColumnFamily>>,
     read: NonNull<ReadOptions>,
-    /// Not synced, and synced.
+    /// Options of a write that is not synced, and of one that is.
     write: [NonNull<WriteOptions>; 2],
 }
 

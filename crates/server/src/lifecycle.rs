@@ -203,7 +203,7 @@ impl Ended {
 /// Requests a drain like a service manager, for a token with this name. It does not count as a signal: the manager's
 /// own, which follows, must not cut the drain short.
 pub(crate) fn request_drain(token: &str) {
-    tracing::info!(token, "a request by HTTP asks for the drain");
+    tracing::info!(token, "an HTTP request has started the drain");
     DRAIN.notify_one();
 }
 

@@ -130,7 +130,7 @@ fn section(title: &str, value: Value, is_provider: bool, ignored: &mut Ignored) 
                 Some(rate) => {
                     out.insert(key.trim_start_matches("max_").to_owned(), Value::String(rate.to_string()));
                 }
-                None => ignored.push(title, &key, "a rate that is not possible"),
+                None => ignored.push(title, &key, "an impossible rate"),
             },
             "replace_base" => drop(out.insert("replace".to_owned(), Value::Boolean(value.as_bool().unwrap_or(false)))),
             "mx_rollup" if value.as_bool() == Some(true) => {}
@@ -287,7 +287,7 @@ fn automation(rule: &Table) -> Result<Vec<Table>, &'static str> {
                 made.insert("action".to_owned(), "slow".into());
                 match set.get("name").and_then(Value::as_str) {
                     Some("max_message_rate") => {
-                        let rate = rate(value).ok_or("SetConfig with a rate that is not possible")?;
+                        let rate = rate(value).ok_or("SetConfig with an impossible rate")?;
                         made.insert("message_rate".to_owned(), rate.to_string().into());
                     }
                     Some("connection_limit") => {

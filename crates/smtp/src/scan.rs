@@ -293,7 +293,7 @@ impl Scanner {
         }
     }
 
-    /// Notes a fault after so many octets. Faults are not found in their order.
+    /// Notes a fault after `octets`. Faults are not found in order.
     fn refuse_at(&mut self, octets: u64) {
         self.refused_at = Some(self.refused_at.map_or(octets, |before| before.min(octets)));
     }

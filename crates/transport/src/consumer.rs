@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     pub config: Config,
     pub events: TransportEvents,
     pub queues: Mutex<Queues>,
-    /// For the scheduler.
+    /// Wakes the scheduler.
     pub wake: Arc<Notify>,
     /// Some targets owe a notice.
     pub notices_wanted: Notify,

@@ -258,7 +258,7 @@ fn put_keys(out: &mut BytesMut, kind: u8, keys: &[TargetKey]) {
     keys.iter().for_each(|key| put_key(out, *key));
 }
 
-/// All that are left.
+/// Reads keys up to the end of the entry.
 fn keys(rest: &mut Fields<'_>) -> Option<Vec<TargetKey>> {
     (0..rest.len() / KEY_BYTES).map(|_| key(rest)).collect()
 }

@@ -19,7 +19,7 @@ pub(crate) struct DeliveryRecorder {
     pub refused: Mutex<Vec<DoneRecord>>,
     events: TransportEvents,
     observer: Option<Arc<dyn TransportObserver>>,
-    /// Of the scheduler.
+    /// Wakes the scheduler.
     wake: Arc<Notify>,
     /// Notified when delivery ends for good.
     pub closed: Notify,

@@ -31,8 +31,8 @@ pub fn is_name(text: &str) -> bool {
     (1..=BYTES_MAX).contains(&text.len()) && text.bytes().all(|octet| octet.is_ascii_graphic())
 }
 
-/// Wraps a text at blanks to lines of at most 80 columns. Each line except the first is indented by `indent` blanks;
-/// the caller has used as many columns of the first. A longer word has a line of its own. Ends without a line feed.
+/// Wraps a text at blanks to lines of at most 80 columns. Each line except the first is indented by `indent` blanks; in
+/// the first the caller has used that many columns. A longer word has a line of its own. Ends without a line feed.
 pub fn wrapped(text: &str, indent: usize) -> String {
     const COLUMNS: usize = 80;
     let mut out = String::new();

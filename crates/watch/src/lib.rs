@@ -132,7 +132,7 @@ impl WorkerState {
 pub struct StuckWorker {
     /// The states that the worker is, or was, in, outermost first.
     pub states: String,
-    /// Time in this state, as far as looks have seen.
+    /// Time in this state, as seen by the checks.
     pub time: Duration,
     /// Change since the last report.
     pub what: Became,

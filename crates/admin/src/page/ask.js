@@ -139,10 +139,10 @@ export async function askAct(name, of, what, done) {
 
 /// What can be done with a scope: mail that waits, and mail that comes.
 const SCOPE_ACTIONS = {
-  suspend: { text: "Nothing of it is tried; it still expires.", done: "suspended", timed: true, reason: true },
+  suspend: { text: "It is not tried; it still expires.", done: "suspended", timed: true, reason: true },
   resume: { text: "Its suspension ends, and it is tried again.", done: "resumed" },
   route: { text: "It goes to this host, whatever its routes and MX records say.", done: "routed", timed: true, reason: true, to: true },
-  unroute: { text: "It goes where it would go.", done: "no longer routed elsewhere" },
+  unroute: { text: "It follows its routes and MX records again.", done: "no longer routed elsewhere" },
 };
 const ASKS = { suspend: "suspend", resume: "resume", route: "divert", unroute: "undivert" };
 

@@ -61,7 +61,7 @@ function recordsOf(domain, lines, end, now) {
   const said = [];
   if (end.failure) said.push(el("p", { class: "error" }, foreign(end.failure)));
   if (lines.length && end.complete) said.push(el("p", { class: "good" }, "All records are seen."));
-  said.push(counted("Not as it should be: ", some("missing", "differs")), counted("Without an answer: ", some("unknown")));
+  said.push(counted("Wrong or missing: ", some("missing", "differs")), counted("Without an answer: ", some("unknown")));
   if (end.host_has_address === null) said.push(el("p", { class: "warning" }, "DNS did not answer about the host's address: ", foreign(end.host_address_error)));
   if (end.host_has_address === false) said.push(el("p", { class: "warning" }, "The host has no address in DNS."));
   if (end.has_dkim_keys === false) said.push(el("p", { class: "warning" }, "There is no DKIM key: ", el("code", {}, "posthaste dkim new ", foreign(domain)), " makes one."));

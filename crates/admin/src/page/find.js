@@ -114,7 +114,7 @@ export class FindPage {
     put(this.main,
       el("p", { class: "strip" }, el("span", { class: "state" }, rows.length ? "Mail with these words, the newest first" : "No mail has these words."),
         commandButton(() => "posthaste find --index " + quoted(end.index) + " " + operand(dated(words, secs)))),
-      rows.length ? table(["date", "from", "subject", "mailbox"], rows, { class: "wide found" }) : el("p", { class: "hint" }, "Whole words are found: bread* finds those that begin so. Mail is found about a second after it came."),
+      rows.length ? table(["date", "from", "subject", "mailbox"], rows, { class: "wide found" }) : el("p", { class: "hint" }, "Whole words are found: bread* finds words that begin with it. Mail is found about a second after it arrives."),
       el("p", { class: "pages" }, skip ? page("first " + FOUND_ROWS, null) : null, end.next ? page("next " + FOUND_ROWS, end.next) : null));
     return null;
   }
@@ -143,7 +143,7 @@ export class FindPage {
     const { lines } = await control(request);
     const events = lines.flatMap((line) => line.events).sort((one, other) => order(other.lsn, one.lsn)).slice(0, ROWS_MAX);
     const body = el("tbody", {}, events.map((event) => this.liveRow(event)));
-    const empty = el("p", { class: "hint" }, "Nothing yet. Rows come by themselves.");
+    const empty = el("p", { class: "hint" }, "Nothing yet. New rows appear by themselves.");
     empty.hidden = events.length > 0;
     put(this.main, el("p", { class: "strip" }, el("span", { class: "hint" }, "The newest first"), el("span", { class: "buttons" },
       commandButton(() => curl("/api/control/v1", request)), commandButton(() => curl("/api/events/v1") + " -N", "follow as command"))),

@@ -196,7 +196,7 @@ function facts(now, queue, at, latency) {
   fact("Waiting for other hosts", count(queued), el("small", {}, queued === 1 ? " recipient" : " recipients"));
   if (queue) fact("Oldest waiting", queue.oldest ? duration(at - queue.oldest) : "none");
   if (!now) return all;
-  if (latency) fact("To the 250, last minute", latency.length ? latency.map(([name, value]) => el("span", {}, el("small", {}, name + " "), value)) : el("small", {}, "no mail since this page is open"));
+  if (latency) fact("Time to the 250, last minute", latency.length ? latency.map(([name, value]) => el("span", {}, el("small", {}, name + " "), value)) : el("small", {}, "no mail since this page is open"));
   fact("Waiting for mailboxes here", count(now.server.waiting_here), el("small", {}, now.server.waiting_here === 1 ? " message" : " messages"));
   fact("Spool", bar("Spool", now.server.spool_fill), percent(now.server.spool_fill));
   for (const disk of now.server.disks) {

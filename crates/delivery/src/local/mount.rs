@@ -44,7 +44,7 @@ pub(crate) struct MailMount {
     pub(super) state: Mutex<State>,
     work: Condvar,
     idle: Condvar,
-    /// For the syncing thread and those that wait for it.
+    /// Signals between the syncing thread and the threads that wait for it.
     pub(super) sync: Condvar,
     /// `None` once stopped: no thread begins any more.
     threads: Mutex<Option<Vec<JoinHandle<()>>>>,

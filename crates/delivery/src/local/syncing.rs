@@ -15,7 +15,7 @@ pub(super) struct Syncing {
     pub bytes: u64,
     pub last: Instant,
     pub running_since: Option<Instant>,
-    /// Entries applied, and bytes that became visible, since nothing lagged.
+    /// Entries applied since everything was last synced, and bytes that became visible since then.
     pub entries: usize,
     pub lagging_bytes: u64,
     /// The last LSN applied at the end of the last round.

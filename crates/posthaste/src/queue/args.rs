@@ -72,7 +72,7 @@ pub struct ActArgs {
     /// All that waits
     #[arg(long)]
     pub all: bool,
-    /// The reason, for the log, and for those who are told
+    /// The reason, for the log and for notices
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub reason: String,
     #[command(flatten)]

@@ -43,7 +43,7 @@ pub enum QueueCommand {
     List {
         #[command(flatten)]
         which: WhichArgs,
-        /// At most so many, the oldest messages first
+        /// At most this many recipients, the oldest messages first
         #[arg(long, value_name = "N")]
         limit: Option<u64>,
         #[command(flatten)]
@@ -57,7 +57,8 @@ pub enum QueueCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Print one message as it waits: the map `relay.maps.generic` changes addresses, and signs anew, as it leaves
+    /// Print one message as it waits; when it is sent, `relay.maps.generic` may still change addresses and sign it
+    /// again
     Cat {
         /// The message, such as 4711
         #[arg(value_name = "ID", value_parser = id)]
@@ -99,7 +100,7 @@ pub enum QueueCommand {
     Delete(ActArgs),
     /// Give up, and tell the senders
     Bounce(ActArgs),
-    /// Try nothing of a domain, tenant, campaign or site for a time; its mail still expires
+    /// Do not try mail of a domain, tenant, campaign or site for a time; it still expires
     Suspend {
         #[command(flatten)]
         scope: ScopeArgs,
@@ -135,7 +136,7 @@ pub enum QueueCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// End what `queue route` has begun
+    /// End the effect of `queue route`
     Unroute {
         #[command(flatten)]
         scope: ScopeArgs,

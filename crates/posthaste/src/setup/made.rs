@@ -15,12 +15,12 @@ enum Thing {
     Replaced(&'static str, &'static str),
     /// A change that one of our commands reverts.
     By(Box<Command>),
-    /// With all that was put into it since.
+    /// A directory, with its later content.
     Dir(PathBuf),
     User(&'static str),
     /// The unit was started and enabled.
     Unit(&'static str),
-    /// With the file that it writes its words to.
+    /// A server, and the file with its output.
     Server(Child, PathBuf),
 }
 

@@ -77,7 +77,7 @@ pub struct SetupArgs {
     /// A file with the name and the password for the smarthost in its first two lines
     #[arg(long, value_name = "FILE", requires = "smarthost")]
     smarthost_login: Option<PathBuf>,
-    /// A server of your own, for a try: the directory of its configuration
+    /// To try a server of your own: the directory of its configuration
     #[arg(long, value_name = "DIR")]
     config_dir: Option<PathBuf>,
     /// The directory of its data

@@ -73,7 +73,7 @@ fn is_plain(text: &str) -> bool {
     !text.is_empty() && !text.contains(char::is_control)
 }
 
-/// Of submission with STARTTLS (RFC 6409).
+/// Port of submission with STARTTLS (RFC 6409).
 const SUBMISSION: u16 = 587;
 
 #[cfg(test)]

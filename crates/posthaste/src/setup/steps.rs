@@ -32,7 +32,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// In this order.
+    /// All steps, in order.
     pub fn all(place: &Place) -> Vec<Step> {
         let all = [
             Step::Program,
@@ -53,7 +53,7 @@ impl Step {
         all.into_iter().filter(is_of_here).collect()
     }
 
-    /// For the plan.
+    /// Its line in the plan.
     pub fn text(self, wanted: &Wanted, place: &Place) -> String {
         let dir = place.config_dir.display();
         match self {

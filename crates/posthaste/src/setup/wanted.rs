@@ -43,7 +43,7 @@ pub struct Ports {
     pub imaps: u16,
     /// `None`: another program uses it.
     pub https: Option<u16>,
-    /// On loopback, for the web server that has the port of HTTPS.
+    /// Port on loopback for a web server that has the HTTPS port.
     pub behind_web: u16,
 }
 
@@ -219,7 +219,7 @@ pub const REPORTS: &str = "reports";
 pub(crate) mod tests {
     use super::*;
 
-    /// Of a machine that has all.
+    /// Settings for a machine that has everything.
     pub fn wanted(address: &str) -> Wanted {
         let (user, domain) = Wanted::address(address).unwrap();
         let ports =

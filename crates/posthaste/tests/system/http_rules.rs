@@ -145,7 +145,7 @@ fn a_token_drains_the_server() {
     drop(client);
     assert!(server.wait().success());
     let log = server.log_text();
-    assert!(log.contains("asks for the drain") && log.contains("deploy"), "{log}");
+    assert!(log.contains("has started the drain") && log.contains("deploy"), "{log}");
     let server = Server::start_as_it_is(dir.path());
     server.wait_for_mail("example.org", "ann", 1);
     server.stop();

@@ -100,7 +100,8 @@ fn a_table_that_is_none_or_full_is_told() {
     let told = place.run(&["tag", "+work", "--", "from:ann"]);
     assert_eq!(told.status.code(), Some(1), "{told:?}");
     assert!(
-        String::from_utf8_lossy(&told.stderr).contains("the folder has 26 keywords, and `work` would be one more"),
+        String::from_utf8_lossy(&told.stderr)
+            .contains("the folder has all 26 keywords that it can have: take `work` out of `new_keywords`"),
         "{told:?}"
     );
     assert_eq!(fs::read_to_string(place.path().join("mail/dovecot-keywords")).unwrap(), full);

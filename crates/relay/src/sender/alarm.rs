@@ -1,4 +1,4 @@
-//! Wakes those that wait for a token when it is there, and those that a holder of a lock cannot wake itself.
+//! Wakes tasks that wait for a token, once there is one, and tasks that the holder of a lock cannot wake itself.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -16,7 +16,7 @@ pub(super) struct Backlog {
     messages: f32,
     /// Sum of the messages' lags.
     behind: f32,
-    /// Looks since the last message.
+    /// Checks since the last message.
     looks: u32,
 }
 

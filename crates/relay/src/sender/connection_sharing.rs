@@ -90,8 +90,8 @@ impl<S> ConnectionSharing<S> {
         self.shares().open
     }
 
-    /// A share for one more connection of a site that has so many. Without one for its first, the site is queued unless
-    /// it has a `place` already.
+    /// Takes a share for one more connection of a site that has `connections`. A site that gets none for its first
+    /// connection is queued, unless it has a `place` already.
     pub fn take(self: &Arc<Self>, site: &Arc<S>, connections: usize, place: &mut Option<Place>) -> Option<Share<S>> {
         self.change(|shares| {
             let is_reserved = connections > 0 && shares.reserve_used(self.most, RESERVE) > 0;

@@ -73,7 +73,7 @@ pub struct RelayOpenReport {
 
 /// Mode of an open relay.
 enum Acting {
-    /// It sends, while the gate is open.
+    /// Sends mail, while the gate is open.
     Sends(Option<BudgetGate>),
     /// It accepts entries and requests, but sends nothing.
     Waits,

@@ -256,7 +256,7 @@ impl Known {
         self.connection.address.iter().for_each(|limit| limit.wake_idle());
     }
 
-    /// Ends its idleness, as it is about to end. Returns where a site waits for its session.
+    /// Takes it off the idle connections before it ends. Returns the channel of a site that waits for its session.
     pub fn asked(&self) -> Option<oneshot::Sender<ReusedSession>> {
         let mut offer = self.connection.offer();
         if offer.idle.take().is_some() {

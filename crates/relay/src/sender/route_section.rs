@@ -68,7 +68,7 @@ pub struct RouteSection {
     /// Only while no host can be reached that the mail would go to otherwise, or DNS does not answer. Default: `false`.
     #[serde(default)]
     pub fallback: bool,
-    /// Of a fallback, also for recipients that have had so many attempts, 1 to 200. Not set: not for them.
+    /// Makes a fallback take recipients after this many attempts, too, 1 to 200. Not set: it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_attempts: Option<u8>,
 }

@@ -53,7 +53,7 @@ pub(super) struct Shared {
     pub routes: RouteTable,
     /// Address map for outgoing mail; the flag is true if it has entries.
     generic: (AtomicBool, Mutex<Arc<AddressMap>>),
-    /// Of mail that it changed.
+    /// Signatures of mail that the relay changed.
     pub signatures: Signatures,
     pub seed: u64,
     /// Messages up to here are noted before each attempt.

@@ -64,7 +64,7 @@ impl Signatures {
 
 /// Messages whose signatures are kept, about 1 KiB each.
 const SIGNATURES_MAX: usize = 64;
-/// Its time stands in a signature, and keys change.
+/// A signature contains its time, and keys change.
 const SIGNATURE_AGE_MAX: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -99,8 +99,9 @@ impl Standing {
         std::mem::take(&mut self.pauses) > 0
     }
 
-    /// Notes that each session with all hosts failed. Returns the pause that begins now, if any: after
-    /// `failures_before_pause` in a row, or once failures span [`FAILING_FOR`]. From then on each failure begins one.
+    /// Notes that sessions with all hosts failed. Returns the pause that begins now, if any. The first pause begins
+    /// after `failures_before_pause` failures in a row, or once they span [`FAILING_FOR`]; from then on each failure
+    /// begins one.
     pub fn failed(&mut self, error: &str, failures_before_pause: u32, first_secs: u32, now: Instant) -> Option<Pause> {
         self.failures = self.failures.saturating_add(1);
         let since = *self.failing_since.get_or_insert(now);

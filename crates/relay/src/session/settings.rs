@@ -121,7 +121,7 @@ pub struct SessionTls {
     pub config: Arc<ClientConfig>,
     /// The name for SNI, which a verified certificate must have.
     pub name: ServerName<'static>,
-    /// Demanded by TLSA records of the host (RFC 7672): `config` verifies by them, or none of them is usable.
+    /// TLSA records of the host demand TLS (RFC 7672). `config` verifies by them, unless none is usable.
     pub is_dane: bool,
 }
 

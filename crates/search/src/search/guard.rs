@@ -46,7 +46,8 @@ pub(super) fn guarded<T>(snapshot: &Snapshot, work: impl FnOnce() -> Result<T>) 
     }
 }
 
-/// True if a file is not as it was written. `meta.json`, which has no checksum of its own, may be of a later commit.
+/// True if a file differs from what was written. `meta.json`, which has no checksum of its own, may be of a later
+/// commit.
 fn is_text_damaged(snapshot: &Snapshot) -> bool {
     let dir = snapshot.text_dir();
     let written = snapshot.directory();

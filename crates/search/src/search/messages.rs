@@ -144,8 +144,8 @@ impl Searcher {
         Ok(heads)
     }
 
-    /// Finds the documents of a few messages, by segment, with their places in the result. `None` if it takes a look at
-    /// all documents: merged segments may not be sorted by number.
+    /// Finds the documents of a few messages, by segment, with their places in the result. `None` if all documents must
+    /// be examined: merged segments may not be sorted by number.
     fn look_up(&self, wanted: &[(u32, usize)]) -> Option<Vec<Vec<(u32, usize)>>> {
         if wanted.len() > self.len() as usize / ROWS_IN_COLUMN {
             return None;

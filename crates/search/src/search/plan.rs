@@ -1,4 +1,4 @@
-//! A search as it is decided before it runs: which messages, in which order, which part of them.
+//! The plan of a search, made before it runs: which messages, in which order, and which part of them.
 
 use super::exclusion::Exclusion;
 use super::order::Sort;

@@ -66,7 +66,7 @@ impl Acme {
         Ok(())
     }
 
-    /// Tries at once, and returns the result for each name.
+    /// Orders certificates now; with `all`, also those that are not due. Returns the result for each name.
     ///
     /// # Errors
     /// A message for the operator.

@@ -119,7 +119,7 @@ struct Configured {
     pairs: Mutex<Vec<Pair>>,
     /// Their keys, for handshakes.
     list: Arc<CertificateList>,
-    /// Counts reloads, so that a look of an earlier one changes nothing.
+    /// Counts reloads, so that a check begun before the last one changes nothing.
     attempt: AtomicU64,
 }
 

@@ -145,5 +145,5 @@ const DOMAINS_MAX: usize = 1000;
 const CHECKS_MAX: usize = 2;
 /// Time for which a check is reused.
 const CHECK_AGE_MAX: Duration = Duration::from_secs(60);
-/// All questions of a round.
+/// Timeout of all questions of a check.
 const CHECK_TIME: Duration = Duration::from_secs(60);

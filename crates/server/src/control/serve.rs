@@ -191,7 +191,7 @@ async fn run(
         if !std::mem::take(&mut is_drained) {
             break;
         }
-        tracing::info!("signal during the drain: it goes on; a second signal exits now");
+        tracing::info!("signal during the drain, which continues; a second signal exits now");
     }
     tracing::warn!("second signal: exiting now without draining; acknowledged mail is in the spool");
     match at_once() {}

@@ -150,7 +150,8 @@ impl Begun {
     }
 }
 
-/// A client waits so long for the engine at MAIL, and so long for the reply to its message. Clients wait for 5 minutes at least (RFC 5321 section 4.5.3.2.2).
+/// Longest wait of a client for the engine: at MAIL, and again for the reply to its message. Clients wait for 5 minutes
+/// at least (RFC 5321 section 4.5.3.2.2).
 pub(crate) const ENGINE_PATIENCE: Duration = Duration::from_secs(60);
-/// Interval between two attempts. The node's thread looks as often.
+/// Interval between two attempts. The node's thread checks as often.
 const LOOK_EVERY: Duration = Duration::from_millis(200);

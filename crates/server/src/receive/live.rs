@@ -1,5 +1,4 @@
-//! Dialogues of sessions, for `trace --live` at the control socket. Without followers, a session costs a look at a
-//! number.
+//! Dialogues of sessions, for `trace --live` at the control socket. Without followers, a session only reads one number.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -134,7 +133,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Stores a line; drops the oldest of this session beyond its limit, or that of all sessions together.
+    /// Stores a line. Beyond the limit of the session, or of all sessions together, drops the session's oldest line.
     fn keep(&mut self, line: Value, bytes: usize) {
         self.shared.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.before.push_back((bytes, line));

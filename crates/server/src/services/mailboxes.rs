@@ -133,7 +133,7 @@ impl MailTable {
         Ok(opened)
     }
 
-    /// Known mail, for delivery.
+    /// The mail that the mailboxes know, for delivery.
     pub fn known(&self) -> KnownMail {
         KnownMail { nonce: self.nonce, expunged: self.expunged.clone() }
     }

@@ -41,7 +41,7 @@ impl<W> RateLimit<W> {
         self.bucket.available(now).saturating_sub(self.reserved())
     }
 
-    /// When a free token is there; `None`: now. Sooner while some are reserved: they may be released.
+    /// Time at which a token is free; `None`: now. Sooner while some are reserved: they may be released.
     pub fn until(&self, now: u64) -> Option<u64> {
         let reserved = self.reserved();
         match self.bucket.check(reserved.saturating_add(1), now) {

@@ -89,7 +89,7 @@ struct Aligned {
     len: u64,
 }
 
-/// Not that of no bytes, which is 0.
+/// Differs from the CRC of no bytes, which is 0.
 const CRC_OF_DAMAGED: u32 = 1;
 /// Bytes of one write to the device.
 const PIECE: usize = 1 << 20;

@@ -1,5 +1,6 @@
-//! Requests about the queues of all nodes of a cluster. The node that is asked asks the others for their parts, and adds them up. The last line has how many have
-//! answered. A message is of one shard: its owner alone is asked.
+//! Requests about the queues of all nodes of a cluster. The asked node collects the parts of the others and merges
+//! them. The last line says how many have answered. A message belongs to one shard, so only the shard's owner is asked
+//! about it.
 
 mod list;
 mod parts;
@@ -52,7 +53,7 @@ pub(super) fn answer_peer(receiver: Option<&Receiver>, question: &[u8]) -> Bytes
     serde_json::to_vec(&part).expect("texts and numbers").into()
 }
 
-/// This node's part. Lines beyond so many bytes are left out.
+/// This node's part. Lines beyond `bytes_max` are left out.
 fn own_part(receiver: &Receiver, request: &Request, asker: &Asker, bytes_max: usize) -> PeerPart {
     let taken = std::cell::RefCell::new((Vec::new(), 0, false));
     let take = |line: Value| {

@@ -60,7 +60,7 @@ fn octets_of(receiver: &Receiver, asker: &Asker, place: &MessagePlace, bytes_max
     }
 }
 
-/// The files of a message, as its page has them.
+/// The files of a message, in the order of its page.
 fn files_in<'a>(parts: &'a [TextPart<'a>]) -> impl Iterator<Item = &'a TextPart<'a>> {
     parts.iter().filter(|part| part.name.is_some()).take(FIELDS_MAX)
 }
@@ -202,7 +202,7 @@ fn cut(text: &str) -> String {
 const SOURCE_BYTES_MAX: u64 = 4 << 20;
 /// Maximum octets of a message from which a file is saved.
 const FILE_SOURCE_BYTES_MAX: u64 = 16 << 20;
-/// Octets of a file: as base64 it fits into an answer.
+/// Maximum octets of a file, which as base64 must fit into an answer.
 const FILE_BYTES_MAX: usize = 6_000_000;
 /// Maximum octets of a text of it.
 const TEXT_BYTES_MAX: usize = 1 << 20;

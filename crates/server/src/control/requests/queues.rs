@@ -69,7 +69,7 @@ pub(super) fn relay_with(receiver: &Receiver, message: Lsn) -> Result<Relay, Str
     })
 }
 
-/// Has each queue changed. The answer is that of the queue where it did most.
+/// Changes each queue. The answer is that of the queue with the most changes.
 ///
 /// # Errors
 /// See [`change_each`].
@@ -79,7 +79,7 @@ pub(super) fn on_each(relays: &[NumberedRelay], change: &dyn Fn(&Relay) -> Outco
     Ok(outcomes.into_iter().max_by_key(done).unwrap_or_else(|| json!({ "done": 0 })))
 }
 
-/// Has each queue changed, also those after one that fails.
+/// Changes each queue, even after one fails.
 ///
 /// # Errors
 /// A queue is not changed. If others are, the text names the shards of both.
@@ -128,7 +128,7 @@ pub(super) fn of_each(
     Ok(json!({ "done": count }))
 }
 
-/// Adds a line about a scope, or lets it replace the one that is about the same.
+/// Adds a line about a scope, or replaces the line about the same scope.
 pub(super) fn merge_scope(lines: &mut Vec<Value>, line: Value) {
     // A diversion to another host, and a limit beside a suspension, are not the same.
     let is_same = |other: &&mut Value| KEYS.iter().all(|key| other[key] == line[key]);

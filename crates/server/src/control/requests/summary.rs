@@ -62,7 +62,7 @@ pub(super) fn summary(
     Ok(as_json(&SummaryEnd { done, recipients, oldest, notices, room: rooms }))
 }
 
-/// Each queue has the whole limit for itself.
+/// Adds a queue's counts and its limit, which each queue has for itself.
 pub(super) fn add_room(sum: &mut RoomLine, other: &RoomLine) {
     sum.recipients += other.recipients;
     sum.max = sum.max.saturating_add(other.max);

@@ -241,7 +241,8 @@ impl Check for ReleaseTimes {
     }
 }
 
-/// A large message goes to a file: its client is told of lacking space when announcing it, not after sending it.
+/// A large message goes to a file. Without space for it, the client is refused when it announces the message, not after
+/// sending it.
 struct RoomForLarge;
 
 impl Check for RoomForLarge {

@@ -69,7 +69,7 @@ pub(super) struct Shared {
     pub(super) gate: LoginGate,
     pub(super) first_password: Option<FirstPassword>,
     pub(super) quotas: Quotas,
-    /// Of a node of a cluster.
+    /// This server's node of a cluster, if it is one.
     pub(super) cluster: OnceLock<Arc<dyn NodeControl>>,
 }
 

@@ -277,7 +277,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Has all queues that this node sends from have the suspensions: also one that it has just taken over.
+    /// Applies the suspensions to all queues that this node sends from, including one just taken over.
     fn look(&mut self) {
         self.looked_at = Some(Instant::now());
         let wanted: Vec<(MailScope, SharedSuspension)> = {
@@ -445,14 +445,14 @@ fn publish(node: &ClusterNode, place: ControlPlace) {
     node.publish(CONTROL_SHARD, MemberReport { spool: 0, log: place.log, applied: place.position, digest: None });
 }
 
-/// A command waits so long for the engine.
+/// Longest wait of a command for the engine.
 const PUT_PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout for the other nodes, which report their position each second.
 const SPREAD_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Entries that are shown before they are forwarded, which takes seconds.
+/// Most entries in a list that are not forwarded yet. Forwarding takes seconds.
 const UNSHARED_MAX: usize = 2000;
-/// Interval between two looks for addresses to forward.
+/// Interval between checks for addresses to forward.
 const FORWARD_EVERY: Duration = Duration::from_secs(1);
 /// Interval between checks of a queue's suspensions.
 const LOOK_AT_RELAYS: Duration = Duration::from_secs(1);

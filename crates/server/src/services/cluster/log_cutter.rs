@@ -16,7 +16,7 @@ pub(super) struct LogCutter {
     me: NodeName,
     shard: Arc<ControlShard>,
     nodes: NodeList,
-    /// The log is restated when it has so many bytes.
+    /// Size at which the log is restated.
     limit_bytes: u64,
 }
 
@@ -81,7 +81,7 @@ fn limit(used: u64) -> u64 {
     RESTATED_BYTES.max(used.saturating_mul(2))
 }
 
-/// The position up to which all nodes on the list have applied the log. `None`: that of one is not known.
+/// The position up to which all nodes on the list have applied the log. `None` if the position of one is unknown.
 fn lowest(listed: &[(NodeName, NodeCell)], me: &NodeName, own: ControlPlace) -> Option<LogPosition> {
     // One that has never run begins with the first record that is there.
     let known = listed.iter().filter(|(name, cell)| name == me || cell.wall_ms > 0);
@@ -96,7 +96,7 @@ fn lowest(listed: &[(NodeName, NodeCell)], me: &NodeName, own: ControlPlace) -> 
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// A restatement holds all values in memory, and takes seconds: some hundred thousand changes are kept before.
 const RESTATED_BYTES: u64 = 64 << 20;
-/// Some million values at some thousand a second.
+/// Timeout of a restatement: millions of values, some thousand each second.
 const RESTATE_PATIENCE: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

@@ -387,7 +387,7 @@ impl Service for ClusterService {
                 of_relay.queue_limits = config.relay.queue_limits();
                 of_relay.resolver = resolver.clone().unwrap_or_else(|| of_relay.resolver.clone());
             }
-            Err(_) => kept.push("files of the relay, for shards that are taken over"),
+            Err(_) => kept.push("the relay's files, for shards taken over from now on"),
         }
         if let Some((resolver, receiver)) = resolver.as_ref().zip(self.receiver.upgrade()) {
             receiver.remote().set_resolver(resolver.clone());
@@ -430,7 +430,7 @@ impl Service for ClusterService {
 
 /// Bytes that may wait for the engine in each shard.
 const PENDING_BYTES_MAX: u64 = 256 << 20;
-/// A request without an answer for so long is lost.
+/// Time after which a request without an answer is lost.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest that a start waits for the engine.
 const ENGINE_STARTS: Duration = Duration::from_secs(60);

@@ -108,7 +108,7 @@ pub(super) fn status_of(name: &NodeName, cell: Option<&NodeCell>, now: Duration)
     }
 }
 
-/// A node that has not written for so long does not run, or its clock is wrong.
+/// A node silent for this long is down, or its clock is wrong.
 const SILENT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

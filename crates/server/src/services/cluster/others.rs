@@ -71,11 +71,11 @@ impl OtherNodes for EngineNodes {
     }
 }
 
-/// A command waits so long for cells.
+/// Longest wait of a command for cells.
 const CELL_PATIENCE: Duration = Duration::from_secs(2);
-/// For a node that seems not to run.
+/// Timeout for a node that seems to be down.
 const SILENT_PATIENCE: Duration = Duration::from_millis(500);
-/// So that a node's own error comes first.
+/// Added to a timeout, so that a node's own error comes first.
 const GRACE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ impl MailAlerts {
         Self { store, told: Told::default() }
     }
 
-    /// To be called every few seconds.
+    /// Call it every few seconds.
     pub fn check(&mut self) {
         let stats = self.store.stats();
         self.told.report_mounts(&stats.mounts);

@@ -86,7 +86,11 @@ impl Service for Pickup {
         let ended = self.ended.take();
         Box::pin(async move {
             let Some(ended) = ended else { return Ok(()) };
-            ended.by(deadline).await.then_some(()).ok_or(Unfinished("a file of the pickup directory is taken again"))
+            ended
+                .by(deadline)
+                .await
+                .then_some(())
+                .ok_or(Unfinished("a file of the pickup directory was not finished; the next start takes it again"))
         })
     }
 

@@ -19,15 +19,15 @@ pub(super) struct Place {
 /// Remaining work on a file.
 #[derive(Debug, Clone)]
 pub(super) enum Settlement {
-    /// All of its recipients have it.
+    /// Remove the file: all of its recipients have the message.
     Remove,
     /// Move the file away: it is unreadable, or all recipients were refused.
     Refuse,
     /// Write the file again for the remaining recipients.
     Split {
-        /// Never: a file among the refused is for these.
+        /// Recipients refused for good: a file among the refused is for them.
         refused: Vec<RcptTo>,
-        /// Not yet: the file is for these recipients from now on.
+        /// Recipients to try again: the file is for them from now on.
         rest: Vec<RcptTo>,
     },
     /// Leave the file unchanged.

@@ -263,7 +263,7 @@ impl Trouble<'_> {
 
 /// Bytes of an error that are kept and logged.
 const WHY_BYTES_MAX: usize = 1000;
-/// After a failure.
+/// Pauses after a failure.
 const RETRY: BackOff = BackOff::new(Duration::from_millis(500), Duration::from_secs(300));
 const UNSAVED_BYTES_MAX: u64 = 1 << 20;
 /// Pause before a failed save is retried.

@@ -57,8 +57,8 @@ impl Place {
             return Ok(Some(place));
         }
         let why = format!(
-            "{file}: {error}; put the file back, or remove it and {file}.made so that the webhook is told of what comes \
-             from then on"
+            "{file}: {error}; put the file back, or remove it and {file}.made so that the webhook receives the \
+             events from then on"
         );
         Err(io::Error::new(error.kind(), why))
     }

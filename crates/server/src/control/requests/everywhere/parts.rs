@@ -35,7 +35,7 @@ pub(super) fn merge_summaries(parts: Vec<PeerPart>, most: usize) -> (Vec<CountLi
     (lines, sum)
 }
 
-/// Why they wait is told by the node that has most of them.
+/// The reason of the wait is that of the node with most of them.
 fn add_line(sum: &mut CountLine, other: CountLine) {
     if other.recipients > sum.recipients {
         (sum.last_reply, sum.limit) = (other.last_reply, other.limit);

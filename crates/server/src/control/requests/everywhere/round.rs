@@ -64,7 +64,8 @@ impl<'a> Round<'a> {
         Self { others, asker, nodes, answers: NodeAnswers::default() }
     }
 
-    /// Asks the nodes that have answered so far, and this one by `own`. A part is that of a node, or of this one: `None`.
+    /// Asks the nodes that have answered so far, and this one by `own`. Each part comes with its node; `None`: this
+    /// one.
     pub fn ask(&mut self, request: &Request, own: Own<'_>) -> Vec<(Option<OtherNode>, PeerPart)> {
         let mut parts = Vec::new();
         match own(request) {
@@ -126,7 +127,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// A change may take longer than a look: one that is not waited for is made all the same.
+/// A change may take longer than a query. It is made even if nobody waits for its answer any more.
 fn patience(request: &Request) -> Duration {
     match request {
         Request::Act { .. } | Request::Divert { .. } | Request::Undivert { .. } => CHANGE_PATIENCE,
