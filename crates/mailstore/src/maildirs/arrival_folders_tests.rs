@@ -1,6 +1,7 @@
 //! Mail that is accepted for a folder.
 
 use super::*;
+use crate::entry::MailboxFields;
 
 impl World {
     async fn folder_uids(&self, name: &str) -> Vec<u32> {
@@ -59,4 +60,44 @@ async fn mail_for_a_missing_folder_has_no_uid_yet() {
     let receipt = world.intake.accept(&world.list, &mail("me/Maildir/.Junk"), body("one")).await.unwrap();
     assert_eq!(receipt.entries.len(), 1);
     assert!(world.store.ledger().accounts().unwrap().is_empty());
+}
+
+/// A kill came after the batch of a DELETE and of a RENAME, before their directories went. Mail that was in them would be
+/// removed, or come back under a name that somebody else may make.
+#[tokio::test]
+async fn mail_is_kept_from_folders_that_a_retry_removes_or_renames() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for folder in ["", ".Gone", ".Old"] {
+        Maildir::open_or_create(dir.path().join(INBOX).join(folder)).unwrap();
+    }
+    let world = open(dir.path(), data.path());
+    let (gone, old) = (world.select_named("Gone").await.id().0, world.select_named("Old").await.id().0);
+    let ledger = world.store.ledger();
+    let head = ledger.head(old).unwrap().unwrap();
+    let (account, uid_validity) = (head.account, head.uid_validity);
+    let (name, directory) = ("New".into(), format!("{INBOX}/.New").into());
+    let fields = MailboxFields { id: old, account, uid_validity, name, directory, ..MailboxFields::default() };
+    ledger.append(&[MailEntry::MailboxGone { id: gone }, MailEntry::Mailbox(fields)]).unwrap();
+    drop(world);
+    let world = open(dir.path(), data.path());
+    let arrivals = MailArrivals::new(Arc::clone(&world.store));
+    let paths = [".Gone", ".Old"].map(|folder| format!("{INBOX}/{folder}"));
+    let are_leaving = || paths.each_ref().map(|path| arrivals.is_leaving(path));
+    assert_eq!(are_leaving(), [true, true]);
+    for is_done in [false, true] {
+        for path in &paths {
+            assert_eq!(dir.path().join(path).exists(), !is_done, "{path}");
+            let mail = mail(path);
+            // Before its directory is looked at, and after that.
+            let mut reserved = Reserved::default();
+            let taken = arrivals.add_entries(&mail, BodyFacts { len: 1, large: None }, &mut reserved);
+            assert_eq!(taken.err().map(|why| why.code), Some(451), "{path}");
+        }
+        world.select_named("New").await;
+    }
+    assert_eq!(are_leaving(), [false, false]);
+    assert!(dir.path().join(INBOX).join(".New").exists());
+    // Others make them anew.
+    world.logins.account("me").await.unwrap().create(&MailboxName::parse("Gone").unwrap(), None).await.unwrap();
+    assert!(world.intake.accept(&world.list, &mail(&paths[0]), body("one")).await.is_ok());
 }

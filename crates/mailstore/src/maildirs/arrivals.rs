@@ -187,6 +187,12 @@ impl MailArrivals {
         ask().await.unwrap_or(true) || self.0.store.look_at_account(path).await && ask().await.unwrap_or(true)
     }
 
+    /// True while the directory of this path is to be renamed or removed, also since before a restart: mail in it would
+    /// be moved or lost with it, so new mail goes elsewhere.
+    pub fn is_leaving(&self, path: &str) -> bool {
+        self.0.store.shared.moved_paths.is_leaving(path)
+    }
+
     /// True if the mailbox of a path must be looked up or made, or is locked by RENAME or DELETE.
     fn is_to_make(&self, path: &str) -> bool {
         match self.known(path) {
@@ -275,7 +281,7 @@ impl MailArrivals {
     /// Adds the entries of all mailboxes that can assign UIDs.
     ///
     /// # Errors
-    /// A folder has left its path since the recipient was accepted: the next attempt goes into INBOX.
+    /// A folder has left its path since the recipient was accepted, or is about to: the next attempt goes into INBOX.
     fn add_entries(&self, mail: &Mail<'_>, body: BodyFacts, reserved: &mut Reserved) -> Result<(), NotTaken> {
         let stream = self.0.store.ledger().stream();
         let (now, is_alone) = (now_secs(), targets(mail).nth(1).is_none());

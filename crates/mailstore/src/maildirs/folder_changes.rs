@@ -243,7 +243,10 @@ impl<'a> FolderChanges<'a> {
                 Err(error) => {
                     failed(account, &error);
                     let mut known = lock(&account.mailboxes);
-                    moves.iter().for_each(|step| known.pending.remove(step.core.id));
+                    for step in moves {
+                        known.pending.remove(step.core.id);
+                        paths.is_done(step.from.as_str());
+                    }
                 }
             }
             return Ok(());

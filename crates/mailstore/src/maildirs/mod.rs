@@ -197,7 +197,10 @@ impl MaildirStore {
         header_cache: HeaderCache,
     ) -> io::Result<Self> {
         let (root_path, root) = (root, Arc::new(MailRoot::open(root)?));
-        let grown = ledger.grown();
+        // A kill came between their batch and their directories.
+        let pending = ledger.pending_directories().map_err(io::Error::other)?.into_iter();
+        let leaving = pending.filter_map(|pending| String::from_utf8(pending.from.into()).ok());
+        let (moved_paths, grown) = (MovedPaths::of(leaving), ledger.grown());
         let (loaded, account_ids) = (LoadedMailboxes::default(), Mutex::default());
         let gone_dirs = Arc::new(GoneDirs::new(Arc::clone(&root), root_path));
         tokio::spawn(sweep_at_times(Arc::downgrade(&gone_dirs)));
@@ -216,7 +219,7 @@ impl MaildirStore {
             hot_dirs: HotDirs::new(root_path),
             read_turns: ReadTurns::of_all(),
             usual_folders: RwLock::default(),
-            moved_paths: MovedPaths::default(),
+            moved_paths,
             account_ids,
         });
         tokio::spawn(tell_sessions(grown, Arc::downgrade(&shared)));

@@ -1,5 +1,5 @@
-//! Paths that folders have left by DELETE and RENAME. Mail that was sorted into one of them before must not make the
-//! directory again: whoever makes a folder of that name later would get it (decision 42).
+//! Paths that folders have left by DELETE and RENAME, or are about to leave. Mail that was sorted into one of them before
+//! must not make the directory again: whoever makes a folder of that name later would get it (decision 42).
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -9,26 +9,58 @@ use super::mailbox::lock;
 
 /// Longer than a transaction takes from RCPT to the end of its message.
 const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
+/// Paths whose directories are gone. Others are few: the table has a row for each.
 const PATHS_MAX: usize = 10_000;
 
-/// The paths, with the time when each was left.
+/// The paths.
 #[derive(Debug, Default)]
-pub(super) struct MovedPaths(Mutex<HashMap<String, Instant>>);
+pub(super) struct MovedPaths(Mutex<HashMap<String, LeftPath>>);
+
+#[derive(Debug, Clone, Copy)]
+enum LeftPath {
+    /// The directory may still be there: mail in it would be moved or removed with it.
+    Leaving,
+    /// Left at this time.
+    Left(Instant),
+}
+
+impl LeftPath {
+    fn is_old(self) -> bool {
+        matches!(self, Self::Left(at) if at.elapsed() >= REMEMBERED_FOR)
+    }
+}
 
 impl MovedPaths {
-    /// A folder has left its path. Its `adding` is locked.
+    /// Paths of pending changes of directories.
+    pub fn of(pending: impl Iterator<Item = String>) -> Self {
+        Self(Mutex::new(pending.map(|path| (path, LeftPath::Leaving)).collect()))
+    }
+
+    /// A folder leaves its path, and its directory follows. Its `adding` is locked.
     pub fn leave(&self, path: &str) {
-        let (mut paths, now) = (lock(&self.0), Instant::now());
-        if paths.len() >= PATHS_MAX {
-            paths.retain(|_, left| now.duration_since(*left) < REMEMBERED_FOR);
+        lock(&self.0).insert(path.to_owned(), LeftPath::Leaving);
+    }
+
+    /// The directory has left this path.
+    pub fn is_done(&self, path: &str) {
+        let mut paths = lock(&self.0);
+        // A change that was undone has given the path back.
+        let Some(path) = paths.get_mut(path) else { return };
+        *path = LeftPath::Left(Instant::now());
+        if paths.len() > PATHS_MAX {
+            paths.retain(|_, path| !path.is_old());
         }
         // So many renames in an hour: the oldest matter least.
-        if paths.len() >= PATHS_MAX
-            && let Some(oldest) = paths.iter().min_by_key(|(_, left)| **left).map(|(path, _)| path.clone())
-        {
-            paths.remove(&oldest);
+        if paths.len() > PATHS_MAX {
+            let left = paths.iter().filter_map(|(path, left)| match left {
+                LeftPath::Left(at) => Some((*at, path)),
+                LeftPath::Leaving => None,
+            });
+            let oldest = left.min().map(|(_, path)| path.clone());
+            if let Some(oldest) = oldest {
+                paths.remove(&oldest);
+            }
         }
-        paths.insert(path.to_owned(), now);
     }
 
     /// A folder has this path now.
@@ -36,9 +68,14 @@ impl MovedPaths {
         lock(&self.0).remove(path);
     }
 
-    /// True if a folder has left this path, and none has it since.
+    /// True if a folder has left this path or is leaving it, and none has it since.
     pub fn has(&self, path: &str) -> bool {
-        lock(&self.0).get(path).is_some_and(|left| left.elapsed() < REMEMBERED_FOR)
+        lock(&self.0).get(path).is_some_and(|path| !path.is_old())
+    }
+
+    /// True while the directory of this path is to be renamed or removed.
+    pub fn is_leaving(&self, path: &str) -> bool {
+        matches!(lock(&self.0).get(path), Some(LeftPath::Leaving))
     }
 }
 
@@ -47,12 +84,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_paths_are_remembered() {
-        let paths = MovedPaths::default();
-        (0..PATHS_MAX + 5).for_each(|number| paths.leave(&number.to_string()));
+    fn the_last_paths_and_all_pending_ones_are_remembered() {
+        let paths = MovedPaths::of(["a".to_owned()].into_iter());
+        for number in 0..PATHS_MAX + 5 {
+            paths.leave(&number.to_string());
+            paths.is_done(&number.to_string());
+        }
         assert!(!paths.has("0") && paths.has(&(PATHS_MAX + 4).to_string()));
+        assert!(paths.has("a") && paths.is_leaving("a"));
         assert_eq!(lock(&paths.0).len(), PATHS_MAX);
+        paths.is_done("a");
+        assert!(paths.has("a") && !paths.is_leaving("a"));
         paths.take("7000");
+        paths.is_done("7000");
         assert!(!paths.has("7000"));
     }
 }

@@ -70,9 +70,10 @@ impl PendingFolders {
         (self.tried, self.changes) = (None, self.changes + 1);
     }
 
-    pub fn remove(&mut self, mailbox: u32) {
-        self.by_id.remove(&mailbox);
+    /// Forgets a change, and returns the path that it has left.
+    pub fn remove(&mut self, mailbox: u32) -> Option<MailboxPath> {
         self.changes += 1;
+        self.by_id.remove(&mailbox).map(|folder| folder.from)
     }
 
     /// True if a directory is due for a retry.
@@ -120,7 +121,8 @@ pub(super) fn finish_folders(account: &MaildirAccount) {
 
 /// Notes a finished change of a folder, in memory and in the ledger.
 pub(super) fn folder_is_done(account: &MaildirAccount, id: u32, lsn: u64) {
-    lock(&account.mailboxes).pending.remove(id);
+    let left = lock(&account.mailboxes).pending.remove(id);
+    left.into_iter().for_each(|path| account.shared.moved_paths.is_done(path.as_str()));
     account.shared.ledger.note(&[FileNote::DirectoryDone { mailbox: id, lsn }]);
 }
 
@@ -192,6 +194,7 @@ fn take_back(account: &MaildirAccount, id: u32, from: &MailboxPath, to: &Mailbox
     });
     let lsn = ledger.append(&[entry]).map_err(io::Error::other)?;
     ledger.note(&[FileNote::DirectoryDone { mailbox: id, lsn }]);
+    account.shared.moved_paths.take(from.as_str());
     let (mailbox, taken) = (from.as_str(), to.as_str());
     tracing::error!(
         mailbox,

@@ -125,7 +125,7 @@ impl MailServer {
             restart.push(NeedsRestart::new("relay"));
         }
         // Nobody counts mail.
-        if !self.receiver.destinations().has_mailboxes() && config.quota.is_set() {
+        if self.receiver.destinations().mailboxes().is_none() && config.quota.is_set() {
             restart.push(NeedsRestart::new("quota"));
         }
         self.config = config;

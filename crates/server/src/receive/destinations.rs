@@ -135,9 +135,9 @@ impl Destinations {
         self.under(shard).1.iter().try_for_each(|destination| destination.check(place, recipients))
     }
 
-    /// True if there are mailboxes with UIDs, whose mail is counted.
-    pub fn has_mailboxes(&self) -> bool {
-        self.mailboxes.is_some()
+    /// Mailboxes with UIDs, whose mail is counted.
+    pub fn mailboxes(&self) -> Option<&MailArrivals> {
+        self.mailboxes.as_ref()
     }
 
     /// True if the quota of a Maildir's account has room for `bytes`.

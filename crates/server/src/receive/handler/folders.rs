@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::receiver::{AtRcpt, Check, Checking, Goes};
+use super::receiver::{AtRcpt, Check, Checking, Goes, Receiver};
 use crate::receive::detail_folders::find_folder;
 use crate::receive::transaction::Transaction;
 
@@ -28,7 +28,7 @@ impl Check for FolderLookup {
             let mut found = mailboxes.to_vec();
             for mailbox in &mut found {
                 if let Some(detail) = at.settings.directory.folder(mailbox).map(str::to_owned) {
-                    look_up(&at.settings.mail, detail, mailbox).await;
+                    look_up(at.receiver, &at.settings.mail, detail, mailbox).await;
                 }
             }
             at.goes = Mailboxes::several(found).map(Goes::Here);
@@ -39,7 +39,7 @@ impl Check for FolderLookup {
 
 /// Sorts mail for Maildirs into their folder `name`, if it exists, except that of postmaster and abuse. True if any was
 /// sorted.
-pub(super) async fn sort_into(transaction: &mut Transaction, root: &Path, name: &str) -> bool {
+pub(super) async fn sort_into(transaction: &mut Transaction, receiver: &Receiver, root: &Path, name: &str) -> bool {
     let mut is_sorted = false;
     for index in 0..transaction.recipients() {
         let (address, mailboxes) = transaction.recipient(index);
@@ -52,7 +52,7 @@ pub(super) async fn sort_into(transaction: &mut Transaction, root: &Path, name: 
             if let Place::Maildir(path) = &folder {
                 mailbox.place = Place::Maildir(inbox_of(path));
                 let inbox = mailbox.place.clone();
-                look_up(root, name.to_owned(), mailbox).await;
+                look_up(receiver, root, name.to_owned(), mailbox).await;
                 if mailbox.place == inbox {
                     mailbox.place = folder;
                 } else {
@@ -79,14 +79,15 @@ fn inbox_of(path: &Arc<str>) -> Arc<str> {
     }
 }
 
-async fn look_up(root: &Path, detail: String, mailbox: &mut Mailbox) {
+async fn look_up(receiver: &Receiver, root: &Path, detail: String, mailbox: &mut Mailbox) {
     let Place::Maildir(inbox) = &mailbox.place else { return };
-    let root = root.to_owned();
+    let (root, mailboxes) = (root.to_owned(), receiver.destinations().mailboxes().cloned());
     let inbox = Arc::clone(inbox);
     let find = async move {
         let permit = LOOK_UPS.acquire().await.ok()?;
         let find = move || {
-            let found = find_folder(&root, &inbox, &detail);
+            let is_leaving = |path: &str| mailboxes.as_ref().is_some_and(|mailboxes| mailboxes.is_leaving(path));
+            let found = find_folder(&root, &inbox, &detail, &is_leaving);
             drop(permit);
             found
         };

@@ -51,7 +51,7 @@ async fn treat(message: &mut ReadMessage<'_>, findings: &SenderFindings) -> Resu
     match message.settings.treatment.treatment(findings, is_exempt) {
         Treatment::Take => {}
         Treatment::Junk(why) => {
-            let is_sorted = sort_into(message.transaction, &message.settings.mail, JUNK).await;
+            let is_sorted = sort_into(message.transaction, message.receiver, &message.settings.mail, JUNK).await;
             message.junk = is_sorted.then_some(why);
         }
         Treatment::Refuse(reply) => return Err(Stop::because(reply, findings.summary())),
