@@ -101,3 +101,23 @@ async fn mail_is_kept_from_folders_that_a_retry_removes_or_renames() {
     world.logins.account("me").await.unwrap().create(&MailboxName::parse("Gone").unwrap(), None).await.unwrap();
     assert!(world.intake.accept(&world.list, &mail(&paths[0]), body("one")).await.is_ok());
 }
+
+/// RENAME waits up to 10 s for delivery. Mail that was accepted without a UID meanwhile made the old directory again.
+#[tokio::test]
+async fn mail_for_a_folder_that_is_being_renamed_is_deferred() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for folder in ["", ".Lists"] {
+        Maildir::open_or_create(dir.path().join(INBOX).join(folder)).unwrap();
+    }
+    let world = open(dir.path(), data.path());
+    let mail = mail(&format!("{INBOX}/.Lists"));
+    let accept = || world.intake.accept(&world.list, &mail, body("one"));
+    assert_eq!(accept().await.unwrap().entries.len(), 2);
+    let id = world.select_named("Lists").await.id();
+    let adding = Arc::clone(&world.store.shared.loaded.find(id.0).unwrap().core().adding);
+    let renaming = adding.write_owned().await;
+    let refused = accept().await;
+    assert!(matches!(&refused, Err(IntakeError::NotTaken(why)) if why.code == 451), "{refused:?}");
+    drop(renaming);
+    assert_eq!(accept().await.unwrap().entries.len(), 2);
+}

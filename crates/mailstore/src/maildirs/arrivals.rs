@@ -281,14 +281,16 @@ impl MailArrivals {
     /// Adds the entries of all mailboxes that can assign UIDs.
     ///
     /// # Errors
-    /// A folder has left its path since the recipient was accepted, or is about to: the next attempt goes into INBOX.
+    /// A folder has left its path since the recipient was accepted, or is about to: the next attempt finds where it is.
     fn add_entries(&self, mail: &Mail<'_>, body: BodyFacts, reserved: &mut Reserved) -> Result<(), NotTaken> {
         let stream = self.0.store.ledger().stream();
         let (now, is_alone) = (now_secs(), targets(mail).nth(1).is_none());
         let mut seen: Vec<u32> = Vec::new();
         for (target, path, recipient) in targets(mail) {
             let Some(mailbox) = self.take(path, &mut reserved.pins) else {
-                if self.0.store.shared.moved_paths.has(path) {
+                // RENAME or DELETE has it locked: a file of mail without a UID would make the old directory again.
+                let is_locked = matches!(self.known(path), Some(Place::Folder(_)));
+                if is_locked || self.0.store.shared.moved_paths.has(path) {
                     return Err(moved(path));
                 }
                 continue;
@@ -318,9 +320,9 @@ fn moved(path: &str) -> NotTaken {
         cause: NotTakenCause::NotOpen,
         code: 451,
         status: "4.2.0",
-        text: "The folder of this recipient was moved meanwhile, try again later".into(),
+        text: "The folder of this recipient is being moved, try again later".into(),
         about: None,
-        why: format!("the folder {path} was renamed or deleted while its mail came in"),
+        why: format!("the folder {path} is renamed or deleted while its mail comes in"),
     }
 }
 
