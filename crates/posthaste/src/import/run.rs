@@ -169,7 +169,7 @@ impl<'a> Importer<'a> {
     /// Imports everything.
     ///
     /// # Errors
-    /// The import must stop. Messages imported so far are recorded.
+    /// The import must stop. Messages imported so far are recorded, those of the last batch as in doubt.
     pub fn run(&mut self, source: &'a Source) -> Result<(), AnyError> {
         self.settle_doubt()?;
         match source {
@@ -345,8 +345,12 @@ impl<'a> Importer<'a> {
         self.journal.begin(Batch { mailbox, uid_validity, from, messages })?;
         let mut added = Vec::with_capacity(batch.len());
         let stopped = self.add(&batch, &mut added)?;
-        self.added(&added)?;
-        stopped.map_or(Ok(()), |why| Err(why.into()))
+        self.counts.added += added.len() as u64;
+        match stopped {
+            // The batch stays in doubt: its last messages may be durable though their answer is an error.
+            Some(why) => Err(why.into()),
+            None => self.added(&added),
+        }
     }
 
     /// Adds messages, in parts if the server refuses them together. Returns the reason for stopping.
@@ -382,7 +386,6 @@ impl<'a> Importer<'a> {
 
     /// Records that the messages are on stable storage.
     fn added(&mut self, added: &[&Prepared<'_>]) -> Result<(), AnyError> {
-        self.counts.added += added.len() as u64;
         let keys: Vec<Key> = added.iter().map(|message| message.key).collect();
         self.journal.end(&keys)?;
         if self.moves.is_some() {

@@ -403,6 +403,8 @@ fn an_import_stops_at_the_quota_and_goes_on_later() {
     let (code, _, error) = output(dir.path(), &["import", "Maildir", "--to", "ann@example.org/In"]);
     assert!(code == Some(2) && error.contains("the account's quota is used up"), "{error}");
     assert!(error.contains("70 messages imported for ann@example.org; repeat the command to continue"), "{error}");
+    let record = fs::read_to_string(record(dir.path()).unwrap()).unwrap();
+    assert!(record.lines().last().unwrap().contains("{\"batch\""), "the next run looks for what the last batch added");
     server.stop();
     let (server, _) = serve(dir.path(), "", "imap");
     assert_eq!(import(dir.path(), "Maildir", "ann@example.org/In", &[]), counts(30, 70, 0, 0));
