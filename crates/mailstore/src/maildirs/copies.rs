@@ -121,7 +121,7 @@ pub(super) fn copy(
     copying.name_keywords(&now, &messages)?;
     let mut copies = Vec::with_capacity(messages.len());
     for messages in messages.chunks(SYNCED_AT_ONCE) {
-        let made = work.step().and_then(|()| copying.make_some(messages, &mut copies));
+        let made = copying.make_some(messages, &mut copies, work);
         made.inspect_err(|_| copying.discard(&copies))?;
     }
     if copies.is_empty() {
@@ -252,14 +252,16 @@ impl<'a> Copying<'a> {
     }
 
     /// Makes copies in `tmp/`; their octets are durable, their names are not. After an error `copies` has the finished
-    /// ones.
+    /// ones. Each message is progress: on another disk many large ones take minutes.
     pub fn make_some(
         &self,
         messages: &[&Message<Arc<MailFile>>],
         copies: &mut Vec<CopiedFile>,
+        work: &CopyWork,
     ) -> Result<(), MailstoreError> {
         let mut files = Vec::with_capacity(messages.len());
         for message in messages {
+            work.step()?;
             match self.make(message) {
                 Ok((copy, file)) => {
                     copies.push(copy);
@@ -276,8 +278,10 @@ impl<'a> Copying<'a> {
             }
         }
         // After all links of these: delivery has made a file's first name, and may not have synced its octets.
-        let synced = files.iter().try_for_each(posthaste_fsops::fsync);
-        synced.map_err(|error| self.failed(error.into()))
+        files.iter().try_for_each(|file| {
+            work.step()?;
+            posthaste_fsops::fsync(file).map_err(|error| self.failed(error.into()))
+        })
     }
 
     /// Makes a copy in `tmp/`. Not synced.

@@ -434,17 +434,37 @@ async fn messages_that_go_while_they_are_copied_are_passed_over() {
     let (from, to) = (find(inbox.id()), find(sent));
     let copying = super::copies::Copying::open(&from, &to).unwrap();
     let now = from.now().unwrap();
-    let mut copies = Vec::new();
-    copying.make_some(&now.messages.iter().collect::<Vec<_>>(), &mut copies).unwrap();
+    let (mut copies, work) = (Vec::new(), super::copies::CopyWork::patient());
+    copying.make_some(&now.messages.iter().collect::<Vec<_>>(), &mut copies, &work).unwrap();
     let deleted = FlagUpdate { mode: FlagUpdateMode::Add, flags: MessageFlags::DELETED, keywords: Vec::new() };
     inbox.store(&uids(2, 2), &deleted, None).await.unwrap();
     inbox.expunge(None).await.unwrap();
     let junk = FlagUpdate { mode: FlagUpdateMode::Add, flags: MessageFlags::SEEN, keywords: vec!["$Junk".into()] };
     inbox.store(&uids(3, 3), &junk, None).await.unwrap();
-    let copied = copying.finish(copies, true, &super::file_work::FileWork::patient()).unwrap().unwrap();
+    let copied = copying.finish(copies, true, &work).unwrap().unwrap();
     assert_eq!(copied.from.iter().map(|uid| uid.get()).collect::<Vec<_>>(), [1, 3]);
     let flags: Vec<String> =
         shown(&*world.select("Sent").await).await.into_iter().map(|(_, flags, ..)| flags).collect();
     assert_eq!(flags, ["", "\\Seen $Junk"]);
     assert_eq!(fs::read_dir(maildir.join(".Sent/tmp")).unwrap().count(), 0);
+}
+
+/// Large messages on another disk take minutes, and a COPY that was withdrawn makes no more of them.
+#[tokio::test]
+async fn each_message_of_a_copy_is_progress() {
+    let (mail, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let maildir = mail.path().join("Maildir");
+    Maildir::open_or_create(&maildir).unwrap();
+    (1..=3).for_each(|number| fs::write(maildir.join(format!("new/{number}.a")), "1\n").unwrap());
+    let world = World::open(mail.path(), data.path()).await;
+    let inbox = Arc::clone(world.store.shared.loaded.find(world.select("INBOX").await.id().0).unwrap().core());
+    let copying = super::copies::Copying::open(&inbox, &inbox).unwrap();
+    let now = inbox.now().unwrap();
+    let (messages, work) = (now.messages.iter().collect::<Vec<_>>(), super::copies::CopyWork::patient());
+    let mut copies = Vec::new();
+    copying.make_some(&messages, &mut copies, &work).unwrap();
+    assert!(!work.withdraw(), "it has made progress");
+    assert!(work.withdraw(), "it has made none since");
+    assert!(copying.make_some(&messages, &mut copies, &work).is_err());
+    assert_eq!(copies.len(), 3);
 }

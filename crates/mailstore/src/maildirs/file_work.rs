@@ -135,7 +135,7 @@ impl<T> FileWork<T> {
     }
 
     /// True if no batch has it, nor will have it.
-    fn withdraw(&self) -> bool {
+    pub(super) fn withdraw(&self) -> bool {
         let mut stage = lock(&self.stage);
         let next = match &*stage {
             Stage::Waiting(true) => Stage::Waiting(false),
