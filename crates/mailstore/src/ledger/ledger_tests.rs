@@ -214,12 +214,7 @@ fn a_damaged_head_is_made_again() {
     steps().iter().for_each(|step| assert!(ledger.append(step).is_ok()));
     let before = ledger.mailbox(MAILBOX).unwrap().unwrap();
     drop(ledger);
-    let database = redb::Database::create(machine.path().join("mailstore/meta.redb")).unwrap();
-    let transaction = database.begin_write().unwrap();
-    let heads: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("mailboxes");
-    transaction.open_table(heads).unwrap().insert(&MAILBOX.to_be_bytes()[..], &b"damaged"[..]).unwrap();
-    transaction.commit().unwrap();
-    drop(database);
+    damage_row(&machine, "mailboxes", &MAILBOX.to_be_bytes());
     let (ledger, _) = open(&machine);
     let after = ledger.follow(MAILBOX).unwrap().unwrap();
     let numbers = |head: &MailboxHead| {
@@ -233,6 +228,33 @@ fn a_damaged_head_is_made_again() {
     ledger.commit().unwrap();
     let head = ledger.mailbox(MAILBOX).unwrap().unwrap().head;
     assert_eq!((head.next_uid, head.exists), (before.head.next_uid + 1, before.head.exists + 1));
+}
+
+/// Gives a row of the table another value.
+fn damage_row(machine: &Machine, table: &str, key: &[u8]) {
+    let database = redb::Database::create(machine.path().join("mailstore/meta.redb")).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let table: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new(table);
+    transaction.open_table(table).unwrap().insert(key, &b"damaged"[..]).unwrap();
+    transaction.commit().unwrap();
+}
+
+/// A client that were told only of the others would keep the messages of the damaged range for ever.
+#[test]
+fn a_damaged_range_of_expunged_messages_is_unknown() {
+    let machine = Machine::new().unwrap();
+    let (ledger, _) = open(&machine);
+    let lsns: Vec<u64> = steps().iter().map(|step| ledger.append(step).unwrap()).collect();
+    let gone = |ledger: &MailLedger, since: u64| {
+        let gone = ledger.gone_since(MAILBOX, since).unwrap();
+        gone.map(|gone| gone.into_iter().map(|range| (range.first, range.last)).collect::<Vec<_>>())
+    };
+    assert_eq!(gone(&ledger, lsns[1]), Some(vec![(2, 2), (7, 7), (99, 99)]));
+    drop(ledger);
+    let key = [&MAILBOX.to_be_bytes()[..], &lsns[2].to_be_bytes(), &7_u32.to_be_bytes()].concat();
+    damage_row(&machine, "gone", &key);
+    let (ledger, _) = open(&machine);
+    assert_eq!((gone(&ledger, lsns[1]), gone(&ledger, lsns[2])), (None, Some(vec![(99, 99)])));
 }
 
 /// Copies the table as it is now, to be put back later.

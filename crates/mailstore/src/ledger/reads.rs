@@ -10,7 +10,7 @@ use crate::name::SpecialUse;
 use crate::row::NumberRange;
 use crate::table::{
     AccountRow, GoneRow, LeavingRow, MailboxHead, MetaError, NameRow, RowChanges, StoreNumbers, TableName, TableReader,
-    for_each_row, key_of, modseq_and_uid, rows_of, second_of,
+    for_each_key, for_each_row, key_of, modseq_and_uid, rows_of, second_of,
 };
 
 impl MailLedger {
@@ -44,7 +44,7 @@ impl MailLedger {
         })
     }
 
-    /// UIDs of messages that left a mailbox with a higher MODSEQ, unordered; `None` if some are unknown.
+    /// UIDs of messages that left a mailbox with a higher MODSEQ, unordered; `None` if some are unknown, as after damage.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -56,17 +56,20 @@ impl MailLedger {
                 if modseq < from {
                     return Ok(None);
                 }
-                let rows = match rows_of(reader, changes, TableName::Gone, &key_of(mailbox)) {
-                    Err(MetaError::Value(_)) => return Ok(None),
-                    rows => rows?,
-                };
-                let range = |(key, value): (Vec<u8>, Vec<u8>)| {
-                    let (of, first) = modseq_and_uid(&key)?;
-                    let last = GoneRow::decode(&value)?.last;
-                    Some((of, NumberRange { first, last }))
-                };
-                let all: Option<Vec<_>> = rows.into_iter().map(range).collect();
-                Ok(all.map(|all| all.into_iter().filter(|(of, _)| *of > modseq).map(|(_, range)| range).collect()))
+                let mut gone = Some(Vec::new());
+                for_each_key((reader, changes), TableName::Gone, &key_of(mailbox), &mut |key, value| {
+                    let of = modseq_and_uid(key);
+                    if of.is_some_and(|(of, _)| of <= modseq) {
+                        return;
+                    }
+                    let range = of.zip(value.and_then(GoneRow::decode));
+                    let range = range.map(|((_, first), row)| NumberRange { first, last: row.last });
+                    gone = gone.take().zip(range).map(|(mut gone, range)| {
+                        gone.push(range);
+                        gone
+                    });
+                })?;
+                Ok(gone)
             },
         )
     }

@@ -91,6 +91,37 @@ fn the_newest_ranges_of_expunged_messages_are_kept() {
     assert!(head(&table).gone_from > 900);
 }
 
+/// A damaged range leaves with those of its age: else the others were never fewer again.
+#[test]
+fn old_ranges_leave_though_one_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = MetaTable::open(dir.path()).unwrap();
+    made(&table);
+    let gone = |lsns: std::ops::Range<u64>| {
+        let set = |lsn: u64| vec![NumberRange { first: lsn as u32, last: lsn as u32 }];
+        let entry = |lsn| MailEntry::Gone { mailbox: MAILBOX, set: set(lsn), reason: GoneReason::Missing, when: 5 };
+        lsns.map(|lsn| (lsn, entry(lsn))).collect::<Vec<_>>()
+    };
+    commit(&table, &gone(10..60));
+    drop(table);
+    let database = redb::Database::create(dir.path().join(super::super::FILE)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let rows: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("gone");
+    let key = super::super::values::key_of_gone(MAILBOX, 20, 20);
+    transaction.open_table(rows).unwrap().insert(&key[..], &b"damaged"[..]).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let table = MetaTable::open(dir.path()).unwrap();
+    commit(&table, &gone(60..200));
+    let (mut whole, mut damaged) = (0, 0);
+    let mut look = |_: &[u8], value: Option<&[u8]>| {
+        *if value.is_some() { &mut whole } else { &mut damaged } += 1;
+        Ok(())
+    };
+    table.reader().unwrap().for_each(TableName::Gone, &key_of(MAILBOX), &mut look).unwrap();
+    assert!(damaged == 0 && whole <= 80, "{whole} ranges, {damaged} damaged");
+}
+
 #[derive(Debug, Clone)]
 enum Change {
     Found(Vec<(u64, WireSize)>),

@@ -47,23 +47,35 @@ pub fn rows_of(
 /// # Errors
 /// Errors of reading the table.
 pub(crate) fn for_each_row(
+    table: (&TableReader, &RowChanges),
+    name: TableName,
+    prefix: &[u8],
+    each: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<(), MetaError> {
+    for_each_key(table, name, prefix, &mut |key, value| value.into_iter().for_each(|value| each(key, value)))
+}
+
+/// As [`for_each_row`], with `None` for a damaged value.
+///
+/// # Errors
+/// Errors of reading the table.
+pub(crate) fn for_each_key(
     (reader, changes): (&TableReader, &RowChanges),
     table: TableName,
     prefix: &[u8],
-    each: &mut dyn FnMut(&[u8], &[u8]),
+    each: &mut dyn FnMut(&[u8], Option<&[u8]>),
 ) -> Result<(), MetaError> {
     let mut changed = changes.of(table, prefix).peekable();
     reader.for_each(table, prefix, &mut |key, value| {
         while let Some((before, row)) = changed.next_if(|(changed, _)| *changed < key) {
-            row.into_iter().for_each(|row| each(before, row));
+            row.into_iter().for_each(|row| each(before, Some(row)));
         }
-        let now = match changed.next_if(|(changed, _)| *changed == key) {
-            Some((_, row)) => row,
-            None => value,
-        };
-        now.into_iter().for_each(|row| each(key, row));
+        match changed.next_if(|(changed, _)| *changed == key) {
+            Some((_, row)) => row.into_iter().for_each(|row| each(key, Some(row))),
+            None => each(key, value),
+        }
         Ok(())
     })?;
-    changed.for_each(|(key, row)| row.into_iter().for_each(|row| each(key, row)));
+    changed.for_each(|(key, row)| row.into_iter().for_each(|row| each(key, Some(row))));
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Expunged messages of a mailbox: the newest ranges are kept, so that deletions of years do not add up.
 
 use super::values::{GoneRow, key_of, key_of_gone, modseq_and_uid};
-use super::{Applier, MetaError, TableName, rows_of};
+use super::{Applier, MetaError, TableName, for_each_key};
 
 /// Ranges that a mailbox keeps. Clients that know an older state are told all UIDs that it does not have.
 const RANGES_MAX: u32 = if cfg!(test) { 64 } else { 100_000 };
@@ -20,13 +20,10 @@ impl Applier<'_> {
         if head.gone_ranges <= RANGES_MAX + RANGES_MORE {
             return Ok(());
         }
-        let rows = match rows_of(self.reader, &self.changes, TableName::Gone, &key_of(mailbox)) {
-            // A damaged one makes all of them incomplete. They go with the mailbox.
-            Err(MetaError::Value(_)) => return Ok(()),
-            rows => rows?,
-        };
-        // In the order of their MODSEQs.
-        let mut oldest: Vec<Vec<u8>> = rows.into_keys().collect();
+        // In the order of their MODSEQs, damaged ones as well.
+        let mut oldest: Vec<Vec<u8>> = Vec::new();
+        let table = (self.reader, &self.changes);
+        for_each_key(table, TableName::Gone, &key_of(mailbox), &mut |key, _| oldest.push(key.to_vec()))?;
         oldest.truncate(oldest.len().saturating_sub(RANGES_MAX as usize));
         let last = oldest.last().and_then(|key| modseq_and_uid(key)).map_or(0, |(modseq, _)| modseq);
         oldest.iter().for_each(|key| self.changes.remove(TableName::Gone, key));
