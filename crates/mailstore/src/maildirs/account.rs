@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Instant;
 
 use bytes::Bytes;
 use posthaste_maildir::MailboxPath;
@@ -16,7 +17,7 @@ use super::core::MailboxCore;
 use super::file_work::{run, turn};
 use super::folder_changes::{FolderChanges, MAILBOXES_MAX};
 use super::mailbox::{MaildirMailbox, lock};
-use super::missing::{MissingFolders, today};
+use super::missing::MissingFolders;
 use super::owner::Owner;
 use super::pending::{PendingFolders, finish_folders};
 use super::{Shared, append, names};
@@ -231,7 +232,7 @@ impl MaildirAccount {
             finish_folders(self);
         }
         let found = self.listed_now()?;
-        self.note_missing(&found, today());
+        self.note_missing(&found, Instant::now());
         Ok(found)
     }
 

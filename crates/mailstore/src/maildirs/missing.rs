@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use posthaste_maildir::MailboxPath;
@@ -13,7 +14,6 @@ use super::account::KnownMailboxes;
 use super::change_queue::refusal;
 use super::core::MailboxCore;
 use super::mailbox::lock;
-use super::scan::now_secs;
 use crate::entry::{MailEntry, MailboxFields};
 use crate::error::MailstoreError;
 use crate::ledger::MailLedgerError;
@@ -23,29 +23,42 @@ use crate::table::FileNote;
 
 /// Whole days for which the UIDs of a missing folder are kept.
 const KEPT_DAYS: u16 = 7;
-const DAY_SECS: u32 = 86_400;
+const DAY_SECS: u64 = 86_400;
 
-/// Days since 1970 on which folders were found missing; `None` until they are read from the ledger.
+/// Missing folders; `None` until they are read from the ledger.
 #[derive(Debug, Default)]
-pub(super) struct MissingFolders(Option<HashMap<MailboxId, u16>>);
+pub(super) struct MissingFolders(Option<HashMap<MailboxId, MissingFolder>>);
 
-/// The number of today.
-pub(super) fn today() -> u16 {
-    u16::try_from(now_secs() / DAY_SECS).unwrap_or(u16::MAX)
+/// Days are counted while the server runs: a clock that was set forward makes no folder older. A restart begins the day
+/// again.
+#[derive(Debug, Clone, Copy)]
+struct MissingFolder {
+    /// Number of the day, from 1.
+    day: u16,
+    begun: Instant,
+}
+
+impl MissingFolder {
+    /// Counts days that are over. True if there are some.
+    fn count(&mut self, now: Instant) -> bool {
+        let over = now.saturating_duration_since(self.begun).as_secs() / DAY_SECS;
+        self.begun += Duration::from_secs(over * DAY_SECS);
+        self.day = self.day.saturating_add(u16::try_from(over).unwrap_or(u16::MAX));
+        over > 0
+    }
 }
 
 impl MaildirAccount {
     /// Notes which mailboxes have no directory, and forgets those that had none for a week. Without the directory of
     /// INBOX nothing is missing: its disk may not be mounted. Blocks.
-    pub(super) fn note_missing(&self, found: &BTreeMap<MailboxName, MailboxId>, today: u16) {
-        let expired = match self.missing_since(found, today) {
-            Ok(since) => since.into_iter().filter(|(_, day)| today.saturating_sub(*day) > KEPT_DAYS),
+    pub(super) fn note_missing(&self, found: &BTreeMap<MailboxName, MailboxId>, now: Instant) {
+        let expired = match self.expired(found, now) {
+            Ok(expired) => expired,
             Err(error) => {
                 tracing::error!(error = error.to_string(), "the table of mailboxes cannot be read");
                 return;
             }
         };
-        let expired: Vec<MailboxId> = expired.map(|(id, _)| id).collect();
         // During a change of names the next list does it.
         let Ok(_one) = self.folders.try_lock() else { return };
         for id in expired {
@@ -77,14 +90,14 @@ impl MaildirAccount {
         known.by_id.get(&id).map(|mailbox| Arc::clone(mailbox.core())).ok_or(MailstoreError::NoMailbox)
     }
 
-    /// The missing mailboxes, with the day when each was first missing.
-    fn missing_since(
+    /// Mailboxes that have been missing for longer than UIDs are kept.
+    fn expired(
         &self,
         found: &BTreeMap<MailboxName, MailboxId>,
-        today: u16,
-    ) -> Result<Vec<(MailboxId, u16)>, MailLedgerError> {
+        now: Instant,
+    ) -> Result<Vec<MailboxId>, MailLedgerError> {
         let there: HashSet<MailboxId> = found.values().copied().collect();
-        if !self.has_missing(there.len())? {
+        if !self.has_missing(there.len(), now)? {
             return Ok(Vec::new());
         }
         // Not while the mailboxes are locked: it may hang.
@@ -92,34 +105,42 @@ impl MaildirAccount {
         let mut known = lock(&self.mailboxes);
         let ledger = &self.shared.ledger;
         let KnownMailboxes { ids, pending, missing, .. } = &mut *known;
-        let days = missing.0.get_or_insert_default();
+        let missing = missing.0.get_or_insert_default();
         let all: HashSet<MailboxId> = ids.values().copied().collect();
         let mut notes = Vec::new();
-        days.retain(|id, _| {
+        missing.retain(|id, folder| {
             let is_back = there.contains(id);
-            notes.extend(is_back.then_some(FileNote::Missing { mailbox: id.0, day: 0 }));
+            if is_back {
+                notes.push(FileNote::Missing { mailbox: id.0, day: 0 });
+            } else if !is_mounted {
+                // Nobody knows if it is there.
+                folder.begun = now;
+            } else if folder.count(now) {
+                notes.push(FileNote::Missing { mailbox: id.0, day: folder.day });
+            }
             !is_back && all.contains(id)
         });
         for id in all.iter().filter(|id| is_mounted && !there.contains(id)) {
-            if !days.contains_key(id) && !pending.has(*id) && ledger.head_without_tail(id.0)?.is_some() {
-                notes.push(FileNote::Missing { mailbox: id.0, day: today });
-                days.insert(*id, today);
+            if !missing.contains_key(id) && !pending.has(*id) && ledger.head_without_tail(id.0)?.is_some() {
+                notes.push(FileNote::Missing { mailbox: id.0, day: 1 });
+                missing.insert(*id, MissingFolder { day: 1, begun: now });
             }
         }
         ledger.note(&notes);
-        Ok(if is_mounted { days.iter().map(|(id, day)| (*id, *day)).collect() } else { Vec::new() })
+        let expired = missing.iter().filter(|(_, folder)| is_mounted && folder.day > KEPT_DAYS);
+        Ok(expired.map(|(id, _)| *id).collect())
     }
 
-    /// True if mailboxes are or were missing. Reads from the ledger, once, since when.
-    fn has_missing(&self, there: usize) -> Result<bool, MailLedgerError> {
+    /// True if mailboxes are or were missing. Reads from the ledger, once, for how long.
+    fn has_missing(&self, there: usize, now: Instant) -> Result<bool, MailLedgerError> {
         let mut known = lock(&self.mailboxes);
         if known.missing.0.is_none() {
-            let mut days = HashMap::new();
+            let mut missing = HashMap::new();
             for id in known.ids.values() {
                 let day = self.shared.ledger.head_without_tail(id.0)?.map_or(0, |head| head.missing_day);
-                days.extend((day != 0).then_some((*id, day)));
+                missing.extend((day != 0).then_some((*id, MissingFolder { day, begun: now })));
             }
-            known.missing.0 = Some(days);
+            known.missing.0 = Some(missing);
         }
         Ok(there != known.ids.len() || known.missing.0.as_ref().is_some_and(|days| !days.is_empty()))
     }

@@ -43,7 +43,7 @@ pub struct MailboxHead {
     pub form: u8,
     /// As in [`MailboxFields`](crate::entry::MailboxFields).
     pub special_use: u8,
-    /// Days since 1970 when its directory was found missing; 0: it is there.
+    /// Number of the day, from 1, of its directory being missing; 0: it is there.
     pub missing_day: u16,
     /// Ranges of expunged messages, at most.
     pub gone_ranges: u32,
