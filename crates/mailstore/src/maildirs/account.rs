@@ -1,7 +1,7 @@
 //! The mailboxes of one Maildir with its folders.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
@@ -93,6 +93,11 @@ impl MaildirAccount {
         mailboxes.pending.load(&pending, &self.inbox);
         let id = known.unwrap_or_else(|| ledger.new_account());
         Ok(self.owner.get_or_init(|| Arc::new(Owner::new(id, self.inbox.clone(), known.is_some()))))
+    }
+
+    /// True if its ids are read, and its first login has nothing left to do.
+    pub fn is_ready(&self) -> bool {
+        self.owner.get().is_some() && self.is_set_up.load(Ordering::Relaxed)
     }
 
     /// True if nobody else refers to the account or a mailbox of it. Two objects of one mailbox would assign UIDs

@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use super::MaildirAccount;
 use super::change_queue::refusal;
+use super::file_work::FileWork;
 use super::folder_changes::{FolderChanges, MAILBOXES_MAX};
-use super::mailbox::lock;
 use super::names::subscribed_names;
 use crate::entry::MailEntry;
 use crate::error::MailstoreError;
@@ -17,13 +17,14 @@ use crate::table::NameRow;
 
 impl MaildirAccount {
     /// Makes missing folders and subscriptions at a first login. After a failure the session has the existing folders,
-    /// and the next login tries again. Blocks.
-    pub(super) fn set_up(&self, makes_folders: bool) {
+    /// and so has one that finds names being changed: a disk that hangs holds up no further login. The next login tries
+    /// again. Blocks.
+    pub(super) fn set_up(&self, makes_folders: bool, work: &FileWork<()>) {
         if self.is_set_up.load(Ordering::Relaxed) {
             return;
         }
-        let _one = lock(&self.folders);
-        match self.set_up_now(makes_folders) {
+        let Ok(_one) = self.folders.try_lock() else { return };
+        match self.set_up_now(makes_folders, work) {
             Ok(()) => self.is_set_up.store(true, Ordering::Relaxed),
             Err(error) => {
                 let (mailbox, error) = (self.inbox.as_str(), error.to_string());
@@ -33,7 +34,7 @@ impl MaildirAccount {
     }
 
     /// Subscriptions first, in one batch. So a cut leaves names without folders, which the next login makes.
-    fn set_up_now(&self, makes_folders: bool) -> Result<(), MailstoreError> {
+    fn set_up_now(&self, makes_folders: bool, work: &FileWork<()>) -> Result<(), MailstoreError> {
         let mut known = self.known_names()?;
         let is_new = known.keys().all(MailboxName::is_inbox);
         if !is_new && !known.values().any(awaits_folder) {
@@ -57,6 +58,7 @@ impl MaildirAccount {
         for special_use in SpecialUse::ALL {
             let name = usual.name(special_use);
             if known.get(name).is_some_and(awaits_folder) && !folders.names().any(|found| found == name) {
+                work.step()?;
                 folders.create(name, Some(special_use))?;
             }
         }

@@ -1,4 +1,4 @@
-//! COPY, MOVE and APPEND while a directory hangs (decision 46).
+//! Commands and logins while a directory hangs (decision 46).
 
 use std::fs;
 use std::sync::mpsc::channel;
@@ -9,8 +9,37 @@ use tokio::time::{advance, pause, resume};
 use super::*;
 use crate::error::MailstoreError;
 use crate::flags::MessageFlags;
+use crate::maildirs::account::{LISTINGS_MAX, MaildirAccount};
 use crate::row::MessageSet;
 use crate::store::MailAccount;
+
+/// Something that a thread holds, as on a disk that does not answer, until it is dropped.
+struct Hung {
+    hangs: Option<std::sync::mpsc::Sender<()>>,
+    disk: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Hung {
+    /// `hang` calls its argument, which returns when the disk answers, while it holds what hangs.
+    fn on(hang: impl FnOnce(&dyn Fn()) + Send + 'static) -> Self {
+        let ((held, is_held), (hangs, ended)) = (channel(), channel::<()>());
+        let disk = std::thread::spawn(move || {
+            hang(&|| {
+                held.send(()).unwrap();
+                let _ = ended.recv();
+            });
+        });
+        is_held.recv().unwrap();
+        Self { hangs: Some(hangs), disk: Some(disk) }
+    }
+}
+
+impl Drop for Hung {
+    fn drop(&mut self) {
+        drop(self.hangs.take());
+        self.disk.take().into_iter().for_each(|disk| disk.join().unwrap());
+    }
+}
 
 async fn append(account: Arc<dyn MailAccount>, to: crate::MailboxId, count: usize) -> Result<(), MailstoreError> {
     let mut writer = account.append(to, request(MessageFlags::NONE, &[], 5)).await?;
@@ -41,13 +70,10 @@ async fn copies_and_appends_to_a_mailbox_that_hangs_are_withdrawn() {
     }
     let (to_hung, to_sent) = (views[1].id(), views[2].id());
     let core = Arc::clone(world.store.shared.loaded.find(to_hung.0).unwrap().core());
-    let ((held, is_held), (hangs, ended)) = (channel(), channel::<()>());
-    let disk = std::thread::spawn(move || {
+    let hung = Hung::on(move |wait| {
         let _one = lock(&core.changing);
-        held.send(()).unwrap();
-        let _ = ended.recv();
+        wait();
     });
-    is_held.recv().unwrap();
     pause();
     let mut asked = JoinSet::new();
     for at in 0..12 {
@@ -70,8 +96,7 @@ async fn copies_and_appends_to_a_mailbox_that_hangs_are_withdrawn() {
         }
     }
     resume();
-    drop(hangs);
-    disk.join().unwrap();
+    drop(hung);
     // Threads that were withdrawn make no batch, and leave no files.
     let files = || fs::read_dir(maildir.join(".Hung/tmp")).unwrap().count();
     while files() > 0 {
@@ -79,4 +104,52 @@ async fn copies_and_appends_to_a_mailbox_that_hangs_are_withdrawn() {
     }
     let found = async |id| account.status(id).await.unwrap().exists;
     assert_eq!((found(views[0].id()).await, found(to_hung).await, found(to_sent).await), (1, 1, 4));
+}
+
+/// Each login once waited on a thread of its own, without an end: when none was left, nobody could log in.
+#[test]
+fn an_account_that_hangs_holds_up_no_login_of_another() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(LISTINGS_MAX + 2).build().unwrap();
+    runtime.block_on(async {
+        let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let world = open(dir.path(), data.path());
+        let find = |login: &str| MailboxPath::parse(&format!("{login}/Maildir")).ok();
+        let logins = Arc::new(MaildirLogins::new(Arc::clone(&world.store), Box::new(find)));
+        let of = |login: &str| world.store.account(&find(login).unwrap());
+        let hang = |login: &str, holds: fn(&MaildirAccount, &dyn Fn())| {
+            let account = of(login);
+            Hung::on(move |wait| holds(&account, wait))
+        };
+        let hung = hang("hung", |account, wait| {
+            let _known = lock(&account.mailboxes);
+            wait();
+        });
+        // A RENAME there does not end, and its mailboxes are served all the same.
+        let renaming = hang("renaming", |account, wait| {
+            let _one = lock(&account.folders);
+            wait();
+        });
+        let mut asked = JoinSet::new();
+        for _ in 0..3 * LISTINGS_MAX {
+            let logins = Arc::clone(&logins);
+            asked.spawn(async move { logins.account("hung").await.map(drop) });
+            yield_now().await;
+        }
+        for login in ["me", "renaming"] {
+            let logged_in = tokio::time::timeout(Duration::from_secs(60), logins.account(login)).await;
+            assert!(logged_in.is_ok_and(|account| account.is_ok()), "{login}");
+        }
+        pause();
+        while !asked.is_empty() {
+            advance(Duration::from_secs(60)).await;
+            while let Some(answer) = asked.try_join_next() {
+                let answer = answer.unwrap();
+                assert!(matches!(&answer, Err(MailstoreError::Unavailable(_))), "{answer:?}");
+            }
+        }
+        resume();
+        drop((hung, renaming));
+        assert!(logins.account("hung").await.is_ok());
+    });
 }

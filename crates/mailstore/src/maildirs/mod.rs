@@ -72,16 +72,15 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use posthaste_intake::{Intake, MemoryBudget};
 use posthaste_maildir::{MailRoot, MailboxPath};
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use self::account::{LISTINGS_MAX, MaildirAccount};
 use self::append::MailAppender;
 pub use self::append::{FileWriter, ForgetMail, SettleFiles};
 pub use self::arrivals::MailArrivals;
-use self::body::ended;
 use self::copies::CopyNames;
 use self::core::MailboxCore;
+use self::file_work::{FileWork, run, turn};
 use self::gone_dirs::{GoneDirs, sweep_at_times};
 use self::header_cache::{HEADER_CACHE_FILE, HeaderCache};
 use self::hot_dirs::HotDirs;
@@ -367,13 +366,15 @@ impl Mailstore for MaildirLogins {
     fn account<'a>(&'a self, login: &'a str) -> Asked<'a, Arc<dyn MailAccount>> {
         Box::pin(async move {
             let account = self.store.account(&(self.find)(login).ok_or(MailstoreError::NoMailbox)?);
-            let (loading, makes_folders) = (Arc::clone(&account), self.has_usual_folders);
-            let load = move || {
-                loading.load()?;
-                loading.set_up(makes_folders);
-                Ok(())
-            };
-            spawn_blocking(load).await.map_err(ended)??;
+            if !account.is_ready() {
+                let (loading, makes_folders) = (Arc::clone(&account), self.has_usual_folders);
+                let load = move |work: &FileWork<()>| {
+                    loading.load()?;
+                    loading.set_up(makes_folders, work);
+                    Ok(())
+                };
+                run(turn(&account.listing), load).await?;
+            }
             Ok(account as _)
         })
     }
