@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::body::ended;
 use super::change_queue::{PATIENCE, no_answer, refusal};
 use super::core::MailboxCore;
-use super::file_work::{run, turn};
+use super::file_work::{FileWork, run, turn};
 use super::folder_changes::{FolderChanges, MAILBOXES_MAX};
 use super::mailbox::{MaildirMailbox, lock};
 use super::missing::MissingFolders;
@@ -152,19 +152,33 @@ impl MaildirAccount {
         run(turn(&self.listing), move |_| work(&me)).await
     }
 
-    /// Runs `change` while names are locked. Waits at most five minutes for its turn, and then for its end.
+    /// Runs `change` in its turn, while names are locked. A disk that hangs is given up after five minutes, unless its
+    /// batch is begun.
     pub async fn change_names<T: Send + 'static>(
         &self,
-        change: impl FnOnce(&mut FolderChanges<'_>) -> Result<T, MailstoreError> + Send + 'static,
+        change: impl FnOnce(&mut FolderChanges<'_>, &FileWork<T>) -> Result<T, MailstoreError> + Send + 'static,
     ) -> Result<T, MailstoreError> {
         let account = self.me.upgrade().ok_or(MailstoreError::NoMailbox)?;
+        let change = move |work: &FileWork<T>| {
+            let _one = lock(&account.folders);
+            work.check()?;
+            let mut names = FolderChanges::new(&account)?;
+            work.check()?;
+            change(&mut names, work)
+        };
+        run(turn(&self.renaming), change).await
+    }
+
+    /// Rebuilds a mailbox, however long reading its files takes. Waits at most five minutes for its turn.
+    async fn rebuild_patiently(&self, core: Arc<MailboxCore>, renews: bool) -> Result<RebuiltMailbox, MailstoreError> {
+        let account = self.me.upgrade().ok_or(MailstoreError::NoMailbox)?;
         let one = timeout(PATIENCE, turn(&self.renaming)).await.map_err(|_| no_answer())?;
-        let work = move || {
+        let rebuild = move || {
             let _turn = one;
             let _one = lock(&account.folders);
-            change(&mut FolderChanges::new(&account)?)
+            FolderChanges::new(&account)?.rebuild(&core, renews)
         };
-        spawn_blocking(work).await.map_err(ended)?
+        spawn_blocking(rebuild).await.map_err(ended)?
     }
 
     /// All names of mailboxes and subscriptions. Blocks.
@@ -375,13 +389,13 @@ impl MailAccount for MaildirAccount {
 
     fn create<'a>(&'a self, name: &'a MailboxName, special_use: Option<SpecialUse>) -> Asked<'a, MailboxId> {
         let name = name.clone();
-        Box::pin(self.change_names(move |names| names.create(&name, special_use)))
+        Box::pin(self.change_names(move |names, work| names.create(&name, special_use, &|| work.begin())))
     }
 
     fn delete(&self, mailbox: MailboxId) -> Asked<'_, ()> {
         Box::pin(async move {
             let core = Arc::clone(self.mailbox(mailbox)?.core());
-            self.change_names(move |names| names.delete(&core)).await
+            self.change_names(move |names, work| names.delete(&core, work)).await
         })
     }
 
@@ -389,8 +403,8 @@ impl MailAccount for MaildirAccount {
         let to = to.clone();
         Box::pin(async move {
             let core = Arc::clone(self.mailbox(mailbox)?.core());
-            let change = move |names: &mut FolderChanges<'_>| {
-                if core.is_inbox() { names.empty_inbox(&core, &to) } else { names.rename(&core, &to) }
+            let change = move |names: &mut FolderChanges<'_>, work: &FileWork<()>| {
+                if core.is_inbox() { names.empty_inbox(&core, &to, work) } else { names.rename(&core, &to, work) }
             };
             self.change_names(change).await
         })
@@ -399,7 +413,7 @@ impl MailAccount for MaildirAccount {
     fn rebuild(&self, mailbox: MailboxId, renews: bool) -> Asked<'_, RebuiltMailbox> {
         Box::pin(async move {
             let core = Arc::clone(self.mailbox(mailbox)?.core());
-            self.change_names(move |names| names.rebuild(&core, renews)).await
+            self.rebuild_patiently(core, renews).await
         })
     }
 

@@ -27,7 +27,7 @@ use super::owner::Owner;
 use super::read_turns::ReadTurns;
 use super::scan::{Difference, KnownFiles, Oddities, Settled};
 use super::state::{LookedAt, MailboxState, Messages};
-use super::takeover::Takeover;
+use super::takeover::{Begin, Takeover};
 use super::told::{Told, first};
 use super::uid_lists::UidListState;
 use crate::error::MailstoreError;
@@ -219,7 +219,7 @@ impl MailboxCore {
         if self.catch_up() {
             return Ok(());
         }
-        self.make(reader, odd, None)?;
+        self.make(reader, odd, None, &|| Ok(()))?;
         let ledger = &self.shared.ledger;
         let opening = Opening::new(self, reader);
         let (is_wanted, recent_from) = (|head: &MailboxHead| opening.is_wanted(head), self.known_recent_from());
@@ -236,19 +236,21 @@ impl MailboxCore {
         Ok(())
     }
 
-    /// Creates the mailbox if the ledger lacks it. Without a special use it gets that of its name, if free.
+    /// Creates the mailbox if the ledger lacks it. Without a special use it gets that of its name, if free. `begin`: see
+    /// [`Takeover::run`].
     pub fn make(
         &self,
         reader: Option<&MaildirReader>,
         odd: &mut Oddities,
         special_use: Option<SpecialUse>,
+        begin: Begin<'_>,
     ) -> Result<(), MailstoreError> {
         let directory = lock(&self.path).to_string();
         let name = &lock(&self.name).clone();
         let (ledger, owner) = (&*self.shared.ledger, &*self.owner);
         let special_use = special_use.or_else(|| self.shared.usual_folders().special_use(name));
         let takeover = Takeover { ledger, owner, id: self.id, name, directory: &directory, special_use };
-        takeover.run(reader, &self.is_spent, odd).inspect_err(|error| {
+        takeover.run(reader, &self.is_spent, odd, begin).inspect_err(|error| {
             self.is_broken.store(self.is_spent.load(Ordering::Relaxed), Ordering::Relaxed);
             if first(&self.told.not_taken) {
                 let error = error.to_string();

@@ -1,7 +1,7 @@
 //! Work on the files of a mailbox that a session waits for: with a deadline until its batch is begun, on few threads.
 //!
-//! The counterpart of the [change queue](super::change_queue) for COPY, MOVE and APPEND, whose files lie on a disk that
-//! may hang.
+//! The counterpart of the [change queue](super::change_queue) for COPY, MOVE, APPEND, CREATE, DELETE and RENAME, whose
+//! files and directories lie on a disk that may hang.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -84,21 +84,47 @@ pub(super) async fn turn(turns: &Arc<Semaphore>) -> OwnedSemaphorePermit {
 
 /// Work on a thread, as its session sees it.
 pub(super) struct FileWork<T> {
-    stage: Mutex<Stage>,
-    durable: Mutex<Option<oneshot::Sender<T>>>,
+    stage: Arc<Mutex<Stage>>,
+    durable: Mutex<Option<Durable<T>>>,
 }
 
+/// Takes the answer of a durable batch.
+type Durable<T> = Box<dyn FnOnce(T) + Send>;
+
+#[derive(Clone, Copy)]
 enum Stage {
     /// It may be withdrawn. True: it has made progress since the session looked.
     Waiting(bool),
     Withdrawn,
     Begun,
+    /// The session has its answer: the work must not be undone.
+    Told,
+    /// The session waits for the end of the work.
+    Undone,
 }
 
 impl<T> FileWork<T> {
     /// Work that nobody withdraws.
     pub fn patient() -> Self {
-        Self { stage: Mutex::new(Stage::Waiting(false)), durable: Mutex::default() }
+        Self { stage: Arc::new(Mutex::new(Stage::Waiting(false))), durable: Mutex::default() }
+    }
+
+    /// This work, for a part of it. The answer is `answer` once the batch of the part is durable.
+    pub fn of_part<P>(&self, answer: T) -> FileWork<P>
+    where
+        T: Send + 'static,
+    {
+        let durable = lock(&self.durable).take();
+        let durable = durable.map(|durable| -> Durable<P> { Box::new(move |_| durable(answer)) });
+        FileWork { stage: Arc::clone(&self.stage), durable: Mutex::new(durable) }
+    }
+
+    /// Like [`step`](Self::step), without progress.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`]: the work was withdrawn.
+    pub fn check(&self) -> Result<(), MailstoreError> {
+        if matches!(*lock(&self.stage), Stage::Withdrawn) { Err(no_answer()) } else { Ok(()) }
     }
 
     /// Notes progress: the deadline begins anew.
@@ -109,7 +135,7 @@ impl<T> FileWork<T> {
         match &mut *lock(&self.stage) {
             Stage::Withdrawn => return Err(no_answer()),
             Stage::Waiting(has_moved) => *has_moved = true,
-            Stage::Begun => {}
+            Stage::Begun | Stage::Told | Stage::Undone => {}
         }
         Ok(())
     }
@@ -130,24 +156,41 @@ impl<T> FileWork<T> {
     /// The batch is durable. The session gets this answer if the rest, which is about names of files, takes too long.
     pub fn is_durable(&self, answer: T) {
         if let Some(durable) = lock(&self.durable).take() {
-            let _ = durable.send(answer);
+            durable(answer);
         }
+    }
+
+    /// True if the session has no answer yet, and waits for the end: what was done may be undone.
+    pub fn undo(&self) -> bool {
+        let mut stage = lock(&self.stage);
+        if matches!(*stage, Stage::Begun) {
+            *stage = Stage::Undone;
+        }
+        !matches!(*stage, Stage::Told)
+    }
+
+    /// True if the session may have the answer of the durable batch.
+    fn tell(&self) -> bool {
+        let mut stage = lock(&self.stage);
+        if matches!(*stage, Stage::Begun) {
+            *stage = Stage::Told;
+        }
+        matches!(*stage, Stage::Told)
     }
 
     /// True if no batch has it, nor will have it.
     pub(super) fn withdraw(&self) -> bool {
         let mut stage = lock(&self.stage);
-        let next = match &*stage {
+        *stage = match *stage {
             Stage::Waiting(true) => Stage::Waiting(false),
-            Stage::Waiting(false) | Stage::Withdrawn => Stage::Withdrawn,
-            Stage::Begun => Stage::Begun,
+            Stage::Waiting(false) => Stage::Withdrawn,
+            other => other,
         };
-        *stage = next;
         matches!(*stage, Stage::Withdrawn)
     }
 
     fn is_begun(&self) -> bool {
-        matches!(*lock(&self.stage), Stage::Begun)
+        matches!(*lock(&self.stage), Stage::Begun | Stage::Told | Stage::Undone)
     }
 }
 
@@ -163,7 +206,8 @@ pub(super) async fn run<G: Send + 'static, T: Send + 'static>(
     let deadline = Instant::now() + PATIENCE;
     let turns = timeout_at(deadline, turns).await.map_err(|_| no_answer())?;
     let (sender, durable) = oneshot::channel();
-    let seen = Arc::new(FileWork { durable: Mutex::new(Some(sender)), ..FileWork::patient() });
+    let tell: Durable<T> = Box::new(move |answer| drop(sender.send(answer)));
+    let seen = Arc::new(FileWork { durable: Mutex::new(Some(tell)), ..FileWork::patient() });
     let shared = Arc::clone(&seen);
     let mut running = spawn_blocking(move || {
         let _turns = turns;
@@ -181,9 +225,12 @@ pub(super) async fn run<G: Send + 'static, T: Send + 'static>(
     // A batch has it, and may be durable.
     tokio::select! {
         biased;
-        done = &mut running => done.map_err(ended)?,
-        Ok(answer) = durable => Ok(answer),
+        done = &mut running => return done.map_err(ended)?,
+        Ok(answer) = durable => if seen.tell() {
+            return Ok(answer);
+        },
     }
+    running.await.map_err(ended)?
 }
 
 #[cfg(test)]
@@ -252,6 +299,40 @@ mod tests {
         advance_until(|| answer.is_finished()).await;
         assert_eq!(answer.await.unwrap(), Ok(7), "its files have no names yet");
         drop(hangs);
+    }
+
+    /// A RENAME whose directories cannot be renamed is undone, unless its session believes it.
+    #[tokio::test(start_paused = true)]
+    async fn work_is_undone_or_answered() {
+        for is_told in [false, true] {
+            let (begun, has_begun) = channel();
+            let before = move |work: &FileWork<u8>| {
+                work.begin().unwrap();
+                work.of_part(7).is_durable("copied");
+                assert!(is_told || work.undo());
+                begun.send(()).unwrap();
+            };
+            let (told, tell) = channel();
+            let after = move |work: &FileWork<u8>| {
+                told.send(work.undo()).unwrap();
+                Err(MailstoreError::Exists)
+            };
+            let (answer, hangs) = hung(before, after);
+            while has_begun.try_recv().is_err() {
+                yield_now().await;
+            }
+            if is_told {
+                advance_until(|| answer.is_finished()).await;
+            } else {
+                advance(3 * PATIENCE).await;
+                yield_now().await;
+                assert!(!answer.is_finished());
+            }
+            drop(hangs);
+            let expected = if is_told { Ok(7) } else { Err(MailstoreError::Exists) };
+            assert_eq!(answer.await.unwrap(), expected);
+            assert_eq!(tell.recv().unwrap(), !is_told);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -58,8 +58,7 @@ impl MaildirAccount {
         for special_use in SpecialUse::ALL {
             let name = usual.name(special_use);
             if known.get(name).is_some_and(awaits_folder) && !folders.names().any(|found| found == name) {
-                work.step()?;
-                folders.create(name, Some(special_use))?;
+                folders.create(name, Some(special_use), &|| work.step())?;
             }
         }
         Ok(())

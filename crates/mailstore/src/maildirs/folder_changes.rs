@@ -19,7 +19,7 @@ use super::mailbox::lock;
 use super::names::folder_of;
 use super::pending::{PendingFolder, finish_folders, folder_is_done, move_folder};
 use super::scan::Oddities;
-use super::takeover::new_validity;
+use super::takeover::{Begin, new_validity};
 use crate::entry::{MailEntry, MailboxFields};
 use crate::error::MailstoreError;
 use crate::name::{LEVELS_MAX, MailboxName, SpecialUse};
@@ -52,11 +52,13 @@ impl<'a> FolderChanges<'a> {
         self.found.keys()
     }
 
-    /// Makes a mailbox, and missing ones above it.
+    /// Makes a mailbox, and missing ones above it. `begin` is called before the first entry of the wanted one: an error
+    /// there leaves empty mailboxes.
     pub fn create(
         &mut self,
         wanted: &MailboxName,
         special_use: Option<SpecialUse>,
+        begin: Begin<'_>,
     ) -> Result<MailboxId, MailstoreError> {
         if self.found.contains_key(wanted) {
             return Err(MailstoreError::Exists);
@@ -79,11 +81,16 @@ impl<'a> FolderChanges<'a> {
         });
         // Before anything is made.
         let folders: Vec<_> = folders.collect::<Result<_, MailstoreError>>()?;
-        let mut made = None;
-        for (name, path, folder) in folders {
-            made = Some(self.make(name, (path, &folder), special_use.filter(|_| name == wanted))?);
+        // On a disk that may hang.
+        for (_, path, folder) in &folders {
+            self.make_directory(path, folder)?;
         }
-        made.ok_or(MailstoreError::Exists)
+        let (wanted_path, mut above) = match folders.split_last() {
+            Some(((_, path, _), above)) => (path.clone(), above.iter()),
+            None => return Err(MailstoreError::Exists),
+        };
+        above.try_for_each(|(name, path, _)| self.make(name, path.clone(), None, &|| Ok(())).map(drop))?;
+        self.make(wanted, wanted_path, special_use, begin)
     }
 
     fn folder(&self, name: &MailboxName) -> Result<FolderName, MailstoreError> {
@@ -103,29 +110,33 @@ impl<'a> FolderChanges<'a> {
         }
     }
 
-    /// The directory first: a crash leaves an empty mailbox.
+    fn make_directory(&self, path: &MailboxPath, folder: &FolderName) -> Result<(), MailstoreError> {
+        let (root, inbox) = (&self.account.shared.root, &self.account.inbox);
+        let made = root.mailbox(inbox).and_then(|_| root.folder(inbox, folder));
+        let synced = made.and_then(|_| root.sync_path(path));
+        synced.map_err(|error| failed(self.account, &error))
+    }
+
+    /// Makes a mailbox of an empty directory. A crash between the two leaves an empty mailbox.
     fn make(
         &mut self,
         name: &MailboxName,
-        (path, folder): (MailboxPath, &FolderName),
+        path: MailboxPath,
         special_use: Option<SpecialUse>,
+        begin: Begin<'_>,
     ) -> Result<MailboxId, MailstoreError> {
         let account = self.account;
-        let root = &account.shared.root;
-        let made = root.mailbox(&account.inbox).and_then(|_| root.folder(&account.inbox, folder));
-        let synced = made.and_then(|_| root.sync_path(&path));
-        synced.map_err(|error| failed(account, &error))?;
         let owner = account.owner.get().ok_or(MailstoreError::NoMailbox)?;
         let id = account.id_of(&mut lock(&account.mailboxes), owner, name.clone(), path);
         let core = Arc::clone(account.mailbox(id)?.core());
         account.shared.moved_paths.take(lock(&core.path).as_str());
-        core.make(core.reader().ok().as_ref(), &mut Oddities::default(), special_use)?;
+        core.make(core.reader().ok().as_ref(), &mut Oddities::default(), special_use, begin)?;
         self.found.insert(name.clone(), id);
         Ok(id)
     }
 
     /// Removes a mailbox with its mail.
-    pub fn delete(&self, core: &MailboxCore) -> Result<(), MailstoreError> {
+    pub fn delete(&self, core: &MailboxCore, work: &FileWork<()>) -> Result<(), MailstoreError> {
         if core.is_inbox() {
             return Err(MailstoreError::Cannot("INBOX cannot be deleted"));
         }
@@ -135,8 +146,10 @@ impl<'a> FolderChanges<'a> {
             let _nothing_is_added = core.adding.blocking_write();
             let _one = lock(&core.changing);
             // The entry says which directory is to be removed. Without it the next opening would show a directory that stays.
-            let _ = core.make(core.reader().ok().as_ref(), &mut Oddities::default(), None);
-            if account.shared.ledger.pin(id).map_err(|error| refusal(&error))? {
+            let _ = core.make(core.reader().ok().as_ref(), &mut Oddities::default(), None, &|| Ok(()));
+            let is_made = account.shared.ledger.pin(id).map_err(|error| refusal(&error))?;
+            work.begin()?;
+            if is_made {
                 lsn =
                     account.shared.ledger.append(&[MailEntry::MailboxGone { id }]).map_err(|error| refusal(&error))?;
             }
@@ -153,13 +166,20 @@ impl<'a> FolderChanges<'a> {
             known.pending.insert(id, PendingFolder::new(lsn, lock(&core.path).clone(), None));
         }
         core.looked.send_modify(|looked| looked.error = Some(MailstoreError::NoMailbox));
+        // The directory follows.
+        work.is_durable(());
         finish_folders(account);
         Ok(())
     }
 
     /// INBOX stays, and its mail moves to a new mailbox.
-    pub fn empty_inbox(&mut self, inbox: &Arc<MailboxCore>, to: &MailboxName) -> Result<(), MailstoreError> {
-        let id = self.create(to, None)?;
+    pub fn empty_inbox(
+        &mut self,
+        inbox: &Arc<MailboxCore>,
+        to: &MailboxName,
+        work: &FileWork<()>,
+    ) -> Result<(), MailstoreError> {
+        let id = self.create(to, None, &|| work.step())?;
         let to = Arc::clone(self.account.mailbox(id)?.core());
         let now = {
             let _one = lock(&inbox.changing);
@@ -167,7 +187,7 @@ impl<'a> FolderChanges<'a> {
             inbox.now().ok_or(MailstoreError::NoMailbox)?
         };
         let uids: Vec<Uid> = now.messages.iter().filter_map(|message| Uid::new(message.uid)).collect();
-        copy((inbox, &to), &uids, true, &FileWork::patient()).map(drop)
+        copy((inbox, &to), &uids, true, &work.of_part(())).map(drop)
     }
 
     /// The mailbox with this name and those below it.
@@ -178,7 +198,7 @@ impl<'a> FolderChanges<'a> {
     }
 
     /// Renames a mailbox and those below it.
-    pub fn rename(&mut self, core: &MailboxCore, to: &MailboxName) -> Result<(), MailstoreError> {
+    pub fn rename(&mut self, core: &MailboxCore, to: &MailboxName, work: &FileWork<()>) -> Result<(), MailstoreError> {
         let from = lock(&core.name).clone();
         if self.found.contains_key(to) {
             return Err(MailstoreError::Exists);
@@ -191,14 +211,17 @@ impl<'a> FolderChanges<'a> {
             return Err(MailstoreError::Exists);
         }
         if let Some(parent) = to.parent().filter(|parent| !self.found.contains_key(parent)) {
-            self.create(&parent, None)?;
+            self.create(&parent, None, &|| work.step())?;
         }
         let mut in_order: Vec<&Arc<MailboxCore>> = moves.iter().map(|step| &step.core).collect();
         in_order.sort_by_key(|core| core.id);
         let _nothing_is_added: Vec<_> = in_order.iter().map(|core| core.adding.blocking_write()).collect();
         let _held: Vec<_> = in_order.iter().map(|core| lock(&core.changing)).collect();
-        in_order.iter().try_for_each(|core| wait_for_delivery(core))?;
-        self.carry_out(&moves)
+        for core in &in_order {
+            wait_for_delivery(core)?;
+            work.step()?;
+        }
+        self.carry_out(&moves, work)
     }
 
     /// A mailbox and those below it, with their new names.
@@ -215,9 +238,10 @@ impl<'a> FolderChanges<'a> {
     }
 
     /// The entry first: from then on the directories follow, if necessary at the next opening.
-    fn carry_out(&self, moves: &[Move]) -> Result<(), MailstoreError> {
+    fn carry_out(&self, moves: &[Move], work: &FileWork<()>) -> Result<(), MailstoreError> {
         let account = self.account;
         let renewed = self.renewed_validities(moves)?;
+        work.begin()?;
         let lsn = self.append(moves.iter().map(|step| (&*step.core, &step.name, &step.to)), &renewed)?;
         for step in moves {
             if let Some(validity) = renewed.get(&step.core.id) {
@@ -236,6 +260,7 @@ impl<'a> FolderChanges<'a> {
             paths.leave(step.from.as_str());
             paths.take(step.to.as_str());
         }
+        work.is_durable(());
         let Err((error, is_undone)) = move_all(account, moves) else {
             match account.shared.root.sync_dir(&account.inbox) {
                 Ok(()) => moves.iter().for_each(|step| folder_is_done(account, step.core.id, lsn)),
@@ -252,7 +277,8 @@ impl<'a> FolderChanges<'a> {
             return Ok(());
         };
         let refused = failed(account, &error);
-        if !is_undone {
+        if !is_undone || !work.undo() {
+            // The next change of names, or list, renames them.
             return Err(refused);
         }
         let lsn = self.append(moves.iter().map(|step| (&*step.core, &step.before, &step.from)), &HashMap::new())?;

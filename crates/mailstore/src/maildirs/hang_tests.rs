@@ -10,6 +10,7 @@ use super::*;
 use crate::error::MailstoreError;
 use crate::flags::MessageFlags;
 use crate::maildirs::account::{LISTINGS_MAX, MaildirAccount};
+use crate::maildirs::file_work::turn;
 use crate::row::MessageSet;
 use crate::store::MailAccount;
 
@@ -152,4 +153,62 @@ fn an_account_that_hangs_holds_up_no_login_of_another() {
         drop((hung, renaming));
         assert!(logins.account("hung").await.is_ok());
     });
+}
+
+#[tokio::test]
+async fn names_of_an_account_that_hangs_are_not_changed_later() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for folder in ["", ".Gone", ".Old"] {
+        Maildir::open_or_create(dir.path().join(INBOX).join(folder)).unwrap();
+    }
+    let world = open(dir.path(), data.path());
+    let account = world.logins.account("me").await.unwrap();
+    let (gone, old) = (world.select_named("Gone").await.id(), world.select_named("Old").await.id());
+    let name = |name: &str| MailboxName::parse(name).unwrap();
+    let names = async || {
+        let mut found = Vec::new();
+        for each in ["Gone", "New", "Old"] {
+            found.extend(account.find(&name(each)).await.unwrap().map(|_| each));
+        }
+        found
+    };
+    let of_account = world.store.account(&MailboxPath::parse(INBOX).unwrap());
+    for number in 0..3 {
+        let held = Arc::clone(&of_account);
+        let core = [None, Some(gone), Some(old)][number];
+        let core = core.map(|id| Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core()));
+        let hung = Hung::on(move |wait| match core {
+            Some(core) => {
+                let _one = lock(&core.changing);
+                wait();
+            }
+            None => {
+                let _one = lock(&held.folders);
+                wait();
+            }
+        });
+        pause();
+        let (account, new) = (Arc::clone(&account), name("New"));
+        let asked = tokio::spawn(async move {
+            match number {
+                0 => account.create(&new, None).await.map(drop),
+                1 => account.delete(gone).await,
+                _ => account.rename(old, &new).await,
+            }
+        });
+        for _ in 0..1000 {
+            advance(Duration::from_secs(1)).await;
+        }
+        assert!(asked.is_finished(), "{number}");
+        resume();
+        assert!(matches!(asked.await.unwrap(), Err(MailstoreError::Unavailable(_))), "{number}");
+        drop(hung);
+        // Its thread ends.
+        drop(turn(&of_account.renaming).await);
+        assert_eq!(names().await, ["Gone", "Old"], "{number}");
+        assert!(!dir.path().join(INBOX).join(".New").exists(), "{number}");
+    }
+    account.delete(gone).await.unwrap();
+    account.rename(old, &name("New")).await.unwrap();
+    assert_eq!(names().await, ["New"]);
 }

@@ -144,7 +144,7 @@ impl MaildirMailbox {
                 return false;
             }
         };
-        let made = self.0.make(reader.as_ref(), &mut odd, None);
+        let made = self.0.make(reader.as_ref(), &mut odd, None, &|| Ok(()));
         self.0.told.tell(&lock(&self.0.path).to_string(), &odd);
         made.is_ok() && self.0.shared.ledger.pin(self.0.id).unwrap_or(false)
     }

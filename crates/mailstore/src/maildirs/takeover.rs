@@ -49,6 +49,9 @@ pub(super) struct Takeover<'a> {
     pub special_use: Option<SpecialUse>,
 }
 
+/// Called before the first entry of a mailbox.
+pub(super) type Begin<'b> = &'b dyn Fn() -> Result<(), MailstoreError>;
+
 /// A message with the UID that it gets.
 pub(super) type Numbered = (u32, MessageFacts, Bytes);
 
@@ -70,7 +73,8 @@ impl Takeover<'_> {
     /// Makes the mailbox durable with all its messages, unless it exists; without a directory it is empty. A kill
     /// before the end leaves nothing visible. Blocks.
     ///
-    /// `is_spent` becomes true once the id is in an entry: after an error then, another attempt needs a new one.
+    /// `is_spent` becomes true once the id is in an entry: after an error then, another attempt needs a new one. `begin` is
+    /// called before that, once the directory was read; its error ends the takeover.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`]: an unknown UID list, a directory that keeps changing, a failing disk.
@@ -79,6 +83,7 @@ impl Takeover<'_> {
         reader: Option<&MaildirReader>,
         is_spent: &AtomicBool,
         odd: &mut Oddities,
+        begin: Begin<'_>,
     ) -> Result<(), MailstoreError> {
         let failed = |error: &dyn std::fmt::Display| MailstoreError::Unavailable(error.to_string());
         if self.is_made().map_err(|error| failed(&error))? {
@@ -106,6 +111,7 @@ impl Takeover<'_> {
         let last_uid = self.next_uid(list.as_ref()) - 1;
         let last_uid = if messages.last().is_some_and(|(uid, ..)| *uid >= last_uid) { 0 } else { last_uid };
         let special_use = self.special_use_now().map_err(|error| failed(&error))?;
+        begin()?;
         is_spent.store(true, Ordering::Relaxed);
         self.append_unique_ids(&unique_ids).map_err(|error| failed(&error))?;
         self.append(entries, &messages, (validity, last_uid), (special_use, Vec::new()))
