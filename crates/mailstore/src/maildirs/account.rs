@@ -225,7 +225,7 @@ impl MaildirAccount {
     }
 
     /// Subscribes or unsubscribes a name. Blocks.
-    pub fn set_subscribed(&self, name: &MailboxName, is_on: bool) -> Result<(), MailstoreError> {
+    pub fn set_subscribed(&self, name: &MailboxName, is_on: bool, work: &FileWork<()>) -> Result<(), MailstoreError> {
         let (owner, ledger) = (self.load()?, &self.shared.ledger);
         if !owner.is_durable() && self.make_inbox().is_none() {
             return Err(MailstoreError::Unavailable("the account cannot be made now".to_owned()));
@@ -235,6 +235,7 @@ impl MaildirAccount {
         if known.len() >= MAILBOXES_MAX && !known.contains_key(&name) {
             return Err(MailstoreError::Limit);
         }
+        work.begin()?;
         let entry = MailEntry::Subscription { account: owner.id, name, is_on };
         ledger.append(&[entry]).map(drop).map_err(|error| refusal(&error))
     }
@@ -419,7 +420,10 @@ impl MailAccount for MaildirAccount {
 
     fn subscribe<'a>(&'a self, name: &'a MailboxName, on: bool) -> Asked<'a, ()> {
         let name = name.clone();
-        Box::pin(self.blocking(move |account| account.set_subscribed(&name, on)))
+        Box::pin(async move {
+            let me = self.me.upgrade().ok_or(MailstoreError::NoMailbox)?;
+            run(turn(&self.listing), move |work| me.set_subscribed(&name, on, work)).await
+        })
     }
 
     fn quota(&self) -> Asked<'_, Option<QuotaUse>> {

@@ -212,3 +212,35 @@ async fn names_of_an_account_that_hangs_are_not_changed_later() {
     account.rename(old, &name("New")).await.unwrap();
     assert_eq!(names().await, ["New"]);
 }
+
+/// The first subscription of an account makes its INBOX.
+#[tokio::test]
+async fn a_subscription_that_was_given_up_is_not_made_later() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let world = open(dir.path(), data.path());
+    let account = world.logins.account("me").await.unwrap();
+    let of_account = world.store.account(&MailboxPath::parse(INBOX).unwrap());
+    let owner = Arc::clone(of_account.load().unwrap());
+    let id = owner.id;
+    let hung = Hung::on(move |wait| {
+        let _making = owner.making.lock().unwrap();
+        wait();
+    });
+    pause();
+    let asking = Arc::clone(&account);
+    let name = MailboxName::parse("x").unwrap();
+    let asked = tokio::spawn(async move { asking.subscribe(&name, true).await });
+    for _ in 0..1000 {
+        advance(Duration::from_secs(1)).await;
+    }
+    assert!(asked.is_finished());
+    resume();
+    assert!(matches!(asked.await.unwrap(), Err(MailstoreError::Unavailable(_))));
+    drop(hung);
+    // Its thread ends.
+    drop(of_account.listing.acquire_many(LISTINGS_MAX as u32).await);
+    let subscribed = || world.store.ledger().names(id).unwrap().1.contains_key(&b"x"[..]);
+    assert!(!subscribed());
+    account.subscribe(&MailboxName::parse("x").unwrap(), true).await.unwrap();
+    assert!(subscribed());
+}
