@@ -366,7 +366,7 @@ impl MailAccount for MaildirAccount {
                     let core = asked.core();
                     core.stored_status().or_else(|| core.before_listing().map(|now| status(&*asked, &now)))
                 };
-                if let Some(known) = spawn_blocking(known).await.map_err(ended)? {
+                if let Some(known) = run(turn(&self.listing), move |_| Ok(known())).await? {
                     return Ok(known);
                 }
             }
@@ -378,7 +378,7 @@ impl MailAccount for MaildirAccount {
     fn select(&self, mailbox: MailboxId, mode: SelectMode) -> Asked<'_, Box<dyn MailboxView>> {
         Box::pin(async move {
             let mailbox = self.mailbox(mailbox)?;
-            if let Some(opening) = mailbox.opening().await
+            if let Some(opening) = mailbox.opening().await?
                 && let Some(view) = OpeningView::select(Arc::clone(&mailbox), mode, opening)
             {
                 return Ok(Box::new(view) as _);

@@ -124,7 +124,7 @@ async fn check(place: &Place, messages: &Messages, contents: &mut HashMap<u32, V
 
 /// Numbers that are shown before messages are read are those of the messages.
 async fn check_numbers(place: &Place) {
-    let Some(mut opening) = place.mailbox().opening().await else { return };
+    let Some(mut opening) = place.mailbox().opening().await.unwrap() else { return };
     let read = opening.messages.wait_for(Option::is_some).await.unwrap().clone().unwrap();
     let unseen = read.messages.iter().position(|message| !message.flags.contains(MessageFlags::SEEN));
     assert!(opening.numbers.are_of(&read));

@@ -82,7 +82,7 @@ async fn the_first_session_does_not_wait_for_a_listing() {
 
 /// A view with numbers alone, and whoever holds its messages up.
 async fn opening_view(mailbox: &Arc<MaildirMailbox>, mode: SelectMode) -> OpeningView<MaildirMailbox> {
-    let opening = mailbox.opening().await.expect("its numbers are shown");
+    let opening = mailbox.opening().await.unwrap().expect("its numbers are shown");
     OpeningView::select(Arc::clone(mailbox), mode, opening).expect("they are enough")
 }
 
@@ -118,7 +118,7 @@ async fn numbers_answer_before_messages_are_read() {
     assert_eq!((view.exists(), view.first_unseen()), (3, Some(1)));
     let changes = view.catch_up(true).await.unwrap();
     assert_eq!((changes.flags.len(), view.first_unseen()), (1, Some(3)));
-    assert!(mailbox.opening().await.is_none(), "they are in memory");
+    assert!(mailbox.opening().await.unwrap().is_none(), "they are in memory");
 }
 
 /// A change of a message's flags, which its file's name does not show yet.
@@ -134,7 +134,7 @@ async fn numbers_without_messages_end_the_session() {
     let mailbox = Arc::new(place.mailbox().clone());
     // Its messages would take the place of its numbers.
     let held = mailbox.core().shared.ledger.lock_uids();
-    let mut opening = mailbox.opening().await.unwrap();
+    let mut opening = mailbox.opening().await.unwrap().unwrap();
     drop(held);
     let mut numbers = MailboxNumbers::clone(&opening.numbers);
     // As where a row of the other table is damaged.
@@ -150,7 +150,7 @@ async fn changed_directories_have_no_numbers() {
         let mut place = listed().await;
         change(&place);
         place.reopen();
-        assert!(place.mailbox().opening().await.is_none());
+        assert!(place.mailbox().opening().await.unwrap().is_none());
     }
 }
 

@@ -244,3 +244,39 @@ async fn a_subscription_that_was_given_up_is_not_made_later() {
     account.subscribe(&MailboxName::parse("x").unwrap(), true).await.unwrap();
     assert!(subscribed());
 }
+
+#[tokio::test]
+async fn a_mailbox_that_hangs_is_not_waited_for_without_an_end() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for folder in ["", ".Hung"] {
+        Maildir::open_or_create(dir.path().join(INBOX).join(folder)).unwrap();
+    }
+    let world = open(dir.path(), data.path());
+    let account = world.logins.account("me").await.unwrap();
+    let id = account.find(&MailboxName::parse("Hung").unwrap()).await.unwrap().unwrap();
+    let core = Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core());
+    let hung = Hung::on(move |wait| {
+        let _one = lock(&core.changing);
+        wait();
+    });
+    pause();
+    let mut asked = JoinSet::new();
+    for mode in [SelectMode::Writable, SelectMode::ReadOnly] {
+        let account = Arc::clone(&account);
+        asked.spawn(async move { account.select(id, mode).await.map(drop) });
+    }
+    let asking = Arc::clone(&account);
+    asked.spawn(async move { asking.status(id).await.map(drop) });
+    for _ in 0..1000 {
+        advance(Duration::from_secs(1)).await;
+    }
+    resume();
+    while let Some(answer) = asked.try_join_next() {
+        let answer = answer.unwrap();
+        assert!(matches!(&answer, Err(MailstoreError::Unavailable(_))), "{answer:?}");
+    }
+    assert!(asked.is_empty());
+    assert_eq!(world.select().await.exists(), 0);
+    drop(hung);
+    assert_eq!(account.select(id, SelectMode::Writable).await.unwrap().exists(), 0);
+}

@@ -16,7 +16,7 @@ use tokio::try_join;
 
 use super::Shared;
 use super::body::{ended, wire_len};
-use super::change_queue::ChangeQueue;
+use super::change_queue::{ChangeQueue, PATIENCE, no_answer};
 use super::core::{MailboxCore, unavailable};
 use super::file::MailFile;
 use super::file_work::FileTurns;
@@ -178,15 +178,19 @@ impl MaildirMailbox {
     }
 
     /// The counters of a mailbox whose messages are being loaded. `None`: wait for a look.
-    pub async fn opening(&self) -> Option<OpeningMailbox<Arc<MailFile>>> {
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`]: its disk has not answered for five minutes.
+    pub async fn opening(&self) -> Result<Option<OpeningMailbox<Arc<MailFile>>>, MailstoreError> {
         if self.0.is_loaded() {
-            return None;
+            return Ok(None);
         }
         let mut looked = self.0.looked.subscribe();
         let wanted = self.want_look();
         let is_done = |looked: &Looked| looked.opening.is_some() || looked.is_ahead || looked.number >= wanted;
-        let looked = looked.wait_for(is_done).await.expect("the sender is in `self`");
-        looked.opening.as_ref().map(|(_, opening)| opening.clone())
+        let looked = timeout(PATIENCE, looked.wait_for(is_done)).await.map_err(|_| no_answer())?;
+        let looked = looked.expect("the sender is in `self`");
+        Ok(looked.opening.as_ref().map(|(_, opening)| opening.clone()))
     }
 
     async fn look_now(&self) -> Result<Arc<Messages>, MailstoreError> {
@@ -205,7 +209,8 @@ impl MaildirMailbox {
                 }
             } else {
                 let is_done = |looked: &Looked| looked.number >= wanted || looked.is_ahead;
-                let looked = looked.wait_for(is_done).await.expect("the sender is in `self`");
+                let looked = timeout(PATIENCE, looked.wait_for(is_done)).await.map_err(|_| no_answer())?;
+                let looked = looked.expect("the sender is in `self`");
                 // Else it is that of an earlier look.
                 looked.error.clone().filter(|_| looked.number >= wanted)
             };
