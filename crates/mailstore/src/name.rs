@@ -142,6 +142,9 @@ impl SpecialUse {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Drafts, Self::Sent, Self::Junk, Self::Trash, Self::Archive];
 
+    /// In a head whose use is unknown: that of its name, if it is free.
+    pub(crate) const BY_NAME: u8 = u8::MAX;
+
     /// The number that the head of a mailbox has for it.
     pub(crate) fn number(special_use: Option<Self>) -> u8 {
         special_use.map_or(0, |special_use| special_use as u8 + 1)

@@ -8,6 +8,7 @@ use posthaste_spool::{Config, FileSpool, Released};
 
 use super::*;
 use crate::entry::{AccountFields, GoneReason, MailboxFields, MessageFacts, StateGroup, WireSize};
+use crate::name::SpecialUse;
 use crate::row::NumberRange;
 use crate::table::MailboxHead;
 
@@ -228,6 +229,28 @@ fn a_damaged_head_is_made_again() {
     ledger.commit().unwrap();
     let head = ledger.mailbox(MAILBOX).unwrap().unwrap().head;
     assert_eq!((head.next_uid, head.exists), (before.head.next_uid + 1, before.head.exists + 1));
+}
+
+/// The head had its use and its directory alone. A wrong use would be there twice, and a wrong directory could be that of
+/// another mailbox, which a DELETE would remove.
+#[test]
+fn a_rebuilt_head_claims_no_use_and_no_directory_of_another() {
+    let machine = Machine::new().unwrap();
+    let (ledger, _) = open(&machine);
+    let account = AccountFields { id: 1, name: Bytes::from_static(b"me/Maildir"), ..Default::default() };
+    let named = |id: u32, name: &'static str, special_use: Option<SpecialUse>| {
+        let (special_use, name) = (SpecialUse::number(special_use), Bytes::from_static(name.as_bytes()));
+        let directory = Bytes::from(format!("me/Maildir/.{id}"));
+        MailEntry::Mailbox(MailboxFields { id, account: 1, uid_validity: id, special_use, name, directory, form: 0 })
+    };
+    let boxes = [named(1, "Sent", None), named(2, "Old Sent", Some(SpecialUse::Sent)), named(3, "a.b/c", None)];
+    ledger.append(&[&[MailEntry::Account(account)][..], &boxes].concat()).unwrap();
+    drop(ledger);
+    [1_u32, 3].iter().for_each(|id| damage_row(&machine, "mailboxes", &id.to_be_bytes()));
+    let (ledger, _) = open(&machine);
+    assert_eq!(ledger.special_uses(1).unwrap(), [(2, Some(SpecialUse::Sent))].into());
+    let directory = |id| ledger.head(id).unwrap().unwrap().directory;
+    assert_eq!((&directory(1)[..], &directory(3)[..]), (&b"me/Maildir/.Sent"[..], &b""[..]));
 }
 
 /// Gives a row of the table another value.

@@ -93,7 +93,7 @@ impl MailLedger {
         )
     }
 
-    /// Special uses of an account's mailboxes, by the mailboxes' ids.
+    /// Special uses of an account's mailboxes, by the mailboxes' ids. Mailboxes with a rebuilt head are missing.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -103,7 +103,8 @@ impl MailLedger {
             let ids = rows.filter_map(|value| NameRow::decode(&value)).map(|row| row.mailbox).filter(|id| *id != 0);
             let mut uses = BTreeMap::new();
             for id in ids {
-                if let Some(head) = head_of(reader, changes, numbers, id)? {
+                let head = head_of(reader, changes, numbers, id)?;
+                if let Some(head) = head.filter(|head| head.special_use != SpecialUse::BY_NAME) {
                     uses.insert(id, SpecialUse::of_number(head.special_use));
                 }
             }

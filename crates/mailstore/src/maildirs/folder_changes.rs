@@ -52,6 +52,11 @@ impl<'a> FolderChanges<'a> {
         self.found.keys()
     }
 
+    /// The special use of an existing mailbox.
+    pub fn special_use_of(&self, id: u32) -> Result<Option<SpecialUse>, MailstoreError> {
+        Ok(self.account.special_uses(&self.found)?.get(&MailboxId(id)).copied())
+    }
+
     /// Makes a mailbox, and missing ones above it. `begin` is called before the first entry of the wanted one: an error
     /// there leaves empty mailboxes.
     pub fn create(

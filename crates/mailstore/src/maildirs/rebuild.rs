@@ -44,7 +44,9 @@ impl FolderChanges<'_> {
         let withheld = WithheldUids::new(ledger, core.id);
         wait_for_delivery(core)?;
         write_names_now(core, &reader);
-        let stored = ledger.mailbox(core.id).map_err(unavailable)?.ok_or(MailstoreError::NoMailbox)?;
+        let mut stored = ledger.mailbox(core.id).map_err(unavailable)?.ok_or(MailstoreError::NoMailbox)?;
+        let special_use = self.special_use_of(core.id)?;
+        stored.head.special_use = SpecialUse::number(special_use);
         let numbering = Numbering::new(core, &reader, &stored, renews)?;
         let (id, rebuilt) = numbering.append(core, &reader, &stored)?;
         withheld.keep();

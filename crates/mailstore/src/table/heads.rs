@@ -74,7 +74,7 @@ fn rebuilt(reader: &TableReader, mailbox: u32, numbers: &StoreNumbers) -> Result
     Ok(head)
 }
 
-/// Account, UIDVALIDITY, special use and directory follow from the name. A mailbox without one was never made.
+/// Account, UIDVALIDITY and directory follow from the name. A mailbox without one was never made.
 fn name_head(reader: &TableReader, mailbox: u32, head: &mut MailboxHead) -> Result<(), MetaError> {
     let mut named = None;
     reader.for_each(TableName::Names, &[], &mut |key, value| {
@@ -93,11 +93,14 @@ fn name_head(reader: &TableReader, mailbox: u32, head: &mut MailboxHead) -> Resu
     };
     let name = std::str::from_utf8(&name).ok().and_then(|name| MailboxName::parse(name).ok());
     let Some(name) = name else { return Ok(()) };
-    head.special_use = SpecialUse::number(SpecialUse::of_name(&name));
+    head.special_use = SpecialUse::BY_NAME;
     head.directory = if name.is_inbox() {
         inbox
-    } else {
+    } else if name.as_str().is_ascii() && !name.as_str().contains(['.', '&', '%']) {
         [&inbox[..], b"/.", name.as_str().replace('/', ".").as_bytes()].concat().into()
+    } else {
+        // It depends on the encoding. A wrong one could be that of another mailbox.
+        Bytes::new()
     };
     Ok(())
 }
