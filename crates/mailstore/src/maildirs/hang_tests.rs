@@ -177,6 +177,7 @@ async fn names_of_an_account_that_hangs_are_not_changed_later() {
         let held = Arc::clone(&of_account);
         let core = [None, Some(gone), Some(old)][number];
         let core = core.map(|id| Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core()));
+        let adding = core.as_ref().map(|core| Arc::clone(&core.adding));
         let hung = Hung::on(move |wait| match core {
             Some(core) => {
                 let _one = lock(&core.changing);
@@ -196,6 +197,10 @@ async fn names_of_an_account_that_hangs_are_not_changed_later() {
                 _ => account.rename(old, &new).await,
             }
         });
+        // Its thread has come to the lock.
+        while adding.as_ref().is_some_and(|adding| adding.try_read().is_ok()) {
+            yield_now().await;
+        }
         for _ in 0..1000 {
             advance(Duration::from_secs(1)).await;
         }

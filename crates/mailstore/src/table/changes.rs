@@ -55,6 +55,9 @@ pub(crate) fn for_each_row(
     for_each_key(table, name, prefix, &mut |key, value| value.into_iter().for_each(|value| each(key, value)))
 }
 
+/// Takes keys and values; `None` for a damaged value.
+pub(crate) type EachKey<'a> = dyn FnMut(&[u8], Option<&[u8]>) + 'a;
+
 /// As [`for_each_row`], with `None` for a damaged value.
 ///
 /// # Errors
@@ -63,7 +66,7 @@ pub(crate) fn for_each_key(
     (reader, changes): (&TableReader, &RowChanges),
     table: TableName,
     prefix: &[u8],
-    each: &mut dyn FnMut(&[u8], Option<&[u8]>),
+    each: &mut EachKey<'_>,
 ) -> Result<(), MetaError> {
     let mut changed = changes.of(table, prefix).peekable();
     reader.for_each(table, prefix, &mut |key, value| {
