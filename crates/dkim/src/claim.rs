@@ -3,10 +3,12 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use crate::canon::{name_of, relaxed_field};
+use crate::canon::{name_of, push_relaxed_field};
+use crate::header_fields::HeaderFields;
+use crate::key::Algorithm;
 use crate::known_keys::KnownKeys;
 use crate::received::{FROM_UNSIGNED, ReceivedSignature, without_signature};
-use crate::simple::simple_field;
+use crate::simple::push_simple_field;
 
 /// The result of a verification (RFC 8601 section 2.7.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +53,12 @@ pub struct Verification {
 }
 
 impl Verification {
+    fn failed(domain: String, selector: String, signature: &[u8], why: &'static str) -> Self {
+        // Six octets are eight letters.
+        let signature_start = STANDARD.encode(&signature[..signature.len().min(6)]);
+        Self { domain, selector, signature_start, result: DkimResult::Fail, why, is_test: false }
+    }
+
     /// True if the signature counts: a message signed with a key under test is treated like an unsigned one (RFC 6376 section 3.6.1).
     pub fn counts(&self) -> bool {
         !self.is_test
@@ -72,7 +80,10 @@ pub struct Claim {
 
 #[derive(Debug)]
 struct Open {
-    signature: ReceivedSignature,
+    algorithm: Algorithm,
+    is_of_subdomain: bool,
+    /// The signature itself.
+    octets: Vec<u8>,
     /// The octets that are signed.
     data: Vec<u8>,
 }
@@ -85,34 +96,32 @@ impl Claim {
         Self { so_far: Verification { domain, selector, signature_start, result, why, is_test: false }, open: None }
     }
 
-    pub(crate) fn failed(signature: &ReceivedSignature, why: &'static str) -> Self {
+    pub(crate) fn failed(signature: ReceivedSignature, why: &'static str) -> Self {
         let ReceivedSignature { domain, selector, signature, .. } = signature;
-        let (domain, selector) = (domain.clone(), selector.clone());
-        // Six octets are eight letters.
-        let signature_start = STANDARD.encode(&signature[..signature.len().min(6)]);
-        let result = DkimResult::Fail;
-        Self { so_far: Verification { domain, selector, signature_start, result, why, is_test: false }, open: None }
+        Self { so_far: Verification::failed(domain, selector, &signature, why), open: None }
     }
 
     /// `at`: the index of the signature in `fields`.
-    pub(crate) fn open(signature: ReceivedSignature, fields: &[Vec<u8>], at: usize) -> Self {
-        let form: fn(&[u8]) -> Vec<u8> = if signature.is_header_relaxed { relaxed_field } else { simple_field };
-        let mut data = Vec::with_capacity(fields.iter().map(Vec::len).sum());
-        let name = |index: usize| if index == at { None } else { Some(name_of(&fields[index])) };
+    pub(crate) fn open(signature: ReceivedSignature, fields: &HeaderFields, at: usize) -> Self {
+        let push: fn(&[u8], &mut Vec<u8>) =
+            if signature.is_header_relaxed { push_relaxed_field } else { push_simple_field };
+        let mut data = Vec::with_capacity(fields.bytes());
         // Names of the fields that were not taken yet.
-        let mut left: Vec<Option<&[u8]>> = (0..fields.len()).map(name).collect();
-        for name in &signature.names {
+        let mut left: Vec<Option<&[u8]>> = fields.iter().map(|field| Some(name_of(field))).collect();
+        left[at] = None;
+        for name in signature.names() {
             // Of each name the last (RFC 6376 section 5.4.2).
             let is_it = |found: &Option<&[u8]>| found.is_some_and(|found| found.eq_ignore_ascii_case(name.as_bytes()));
             if let Some(index) = left.iter().rposition(is_it) {
                 left[index] = None;
-                data.extend_from_slice(&form(&fields[index]));
+                push(fields.at(index), &mut data);
                 data.extend_from_slice(b"\r\n");
             }
         }
-        data.extend_from_slice(&form(&without_signature(&fields[at])));
-        let Claim { so_far, .. } = Claim::failed(&signature, "");
-        Self { so_far, open: Some(Open { signature, data }) }
+        push(&without_signature(fields.at(at)), &mut data);
+        let ReceivedSignature { algorithm, is_of_subdomain, domain, selector, signature: octets, .. } = signature;
+        let so_far = Verification::failed(domain, selector, &octets, "");
+        Self { so_far, open: Some(Open { algorithm, is_of_subdomain, octets, data }) }
     }
 
     /// The signing domain, as far as it is known.
@@ -134,7 +143,7 @@ impl Claim {
     /// Like [`verify`](Self::verify), with keys that were read before.
     pub fn verify_with(self, texts: Option<&[String]>, keys: &KnownKeys) -> Verification {
         let Claim { mut so_far, open } = self;
-        let Some(Open { signature, data }) = open else { return so_far };
+        let Some(Open { algorithm, is_of_subdomain, octets, data }) = open else { return so_far };
         let mut ended = |result, why| {
             so_far.result = result;
             so_far.why = why;
@@ -150,12 +159,12 @@ impl Claim {
         let record = &read.record;
         match &read.key {
             _ if record.public.is_empty() => ended(DkimResult::PermError, "its key is revoked"),
-            _ if record.algorithm != signature.algorithm => ended(DkimResult::PermError, "its key is of another kind"),
-            _ if record.is_strict && signature.is_of_subdomain => {
+            _ if record.algorithm != algorithm => ended(DkimResult::PermError, "its key is of another kind"),
+            _ if record.is_strict && is_of_subdomain => {
                 ended(DkimResult::PermError, "its key is not for hosts below the domain");
             }
             Err(why) => ended(DkimResult::PermError, why),
-            Ok(key) if key.verifies(&data, &signature.signature) => ended(DkimResult::Pass, ""),
+            Ok(key) if key.verifies(&data, &octets) => ended(DkimResult::Pass, ""),
             Ok(_) => ended(DkimResult::Fail, "the header has changed"),
         }
         so_far.is_test = record.is_test;

@@ -13,6 +13,7 @@ mod claim;
 mod der;
 mod draft;
 mod generate;
+mod header_fields;
 mod key;
 mod key_file;
 mod known_keys;

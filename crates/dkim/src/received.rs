@@ -20,8 +20,8 @@ pub(crate) struct ReceivedSignature {
     pub(crate) body_bytes: Option<u64>,
     /// `x=`
     pub(crate) expires: Option<u64>,
-    /// Lower-case names, in the order of `h=`.
-    pub(crate) names: Vec<String>,
+    /// `h=` in lower case.
+    names: String,
     pub(crate) body_hash: Vec<u8>,
     pub(crate) signature: Vec<u8>,
 }
@@ -66,12 +66,11 @@ impl ReceivedSignature {
             return Err("its key is not in DNS");
         }
         let (is_header_relaxed, is_body_relaxed) = forms(tag("c")).ok_or("its canonical form is not known")?;
-        let names: Vec<String> =
-            tag("h").unwrap_or_default().split(':').map(|name| name.trim().to_ascii_lowercase()).collect();
-        if names.len() > NAMES_MAX {
+        let names = tag("h").unwrap_or_default().to_ascii_lowercase();
+        if names_of(&names).nth(NAMES_MAX).is_some() {
             return Err("it names too many fields");
         }
-        if !names.iter().any(|name| name == "from") {
+        if !names_of(&names).any(|name| name == "from") {
             return Err(FROM_UNSIGNED);
         }
         let (signed_at, expires) = (number(tag("t"))?, number(tag("x"))?);
@@ -96,6 +95,15 @@ impl ReceivedSignature {
             signature: octets("b").ok_or("it has no signature")?,
         })
     }
+
+    /// The signed fields, in lower case and in the order of `h=`.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        names_of(&self.names)
+    }
+}
+
+fn names_of(list: &str) -> impl Iterator<Item = &str> {
+    list.split(':').map(str::trim)
 }
 
 fn number(text: Option<&str>) -> Result<Option<u64>, &'static str> {
@@ -154,7 +162,10 @@ mod tests {
         let read = ReceivedSignature::parse(GOOD).unwrap();
         assert_eq!((read.domain.as_str(), read.selector.as_str()), ("example.org", "s_1.a"));
         assert_eq!((read.is_header_relaxed, read.is_body_relaxed, read.is_of_subdomain), (false, false, false));
-        assert_eq!((read.body_bytes, read.expires, read.names.join(" ").as_str()), (Some(7), Some(9), "subject from"));
+        assert_eq!(
+            (read.body_bytes, read.expires, read.names().collect::<Vec<_>>().join(" ").as_str()),
+            (Some(7), Some(9), "subject from")
+        );
         assert_eq!((&read.body_hash[..], &read.signature[..]), (&[1, 2, 3][..], &[4, 5, 6][..]));
         let more = |more: &str| ReceivedSignature::parse(&format!("{GOOD}; {more}")).unwrap();
         assert!(more("c=relaxed").is_header_relaxed && !more("c=relaxed").is_body_relaxed);

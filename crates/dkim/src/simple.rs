@@ -4,18 +4,18 @@ use aws_lc_rs::digest::Digest;
 
 use crate::canon::CountedHash;
 
-/// The simple form of a field, without its last line end. A line end of LF counts as CRLF, as it will be sent.
-pub(crate) fn simple_field(field: &[u8]) -> Vec<u8> {
+/// Appends the simple form of a field, without its last line end. A line end of LF counts as CRLF, as it will be sent.
+pub(crate) fn push_simple_field(field: &[u8], out: &mut Vec<u8>) {
     let field = field.strip_suffix(b"\n").unwrap_or(field);
     let field = field.strip_suffix(b"\r").unwrap_or(field);
-    let mut out = Vec::with_capacity(field.len());
+    let mut last = 0;
     for &octet in field {
-        if octet == b'\n' && out.last() != Some(&b'\r') {
+        if octet == b'\n' && last != b'\r' {
             out.push(b'\r');
         }
         out.push(octet);
+        last = octet;
     }
-    out
 }
 
 /// Hashes the simple form of a body (RFC 6376 section 3.4.3), in pieces of any size.
@@ -102,7 +102,11 @@ mod tests {
 
     #[test]
     fn fields_stay_as_they_are() {
-        assert_eq!(simple_field(b"A: X \r\n\tY\r\n"), b"A: X \r\n\tY");
-        assert_eq!(simple_field(b"A: X\n Y\n"), b"A: X\r\n Y");
+        let mut out = b"before".to_vec();
+        push_simple_field(b"A: X \r\n\tY\r\n", &mut out);
+        assert_eq!(out, b"beforeA: X \r\n\tY");
+        out.clear();
+        push_simple_field(b"A: X\n Y\n", &mut out);
+        assert_eq!(out, b"A: X\r\n Y");
     }
 }

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use crate::canon::{BodyHasher, name_of};
 use crate::claim::Claim;
 use crate::draft::HEADER_BYTES_MAX;
+use crate::header_fields::HeaderFields;
 use crate::received::{ReceivedSignature, domain_of};
 use crate::simple::SimpleBodyHasher;
 
@@ -16,8 +17,7 @@ pub const HEADER_FIELDS_MAX: usize = 1000;
 /// Takes the fields of a header, [`begin_body`](Self::begin_body), then the body in pieces. Keeps the header, up to [`HEADER_BYTES_MAX`] octets, and two hashes at most.
 #[derive(Default)]
 pub struct Verifier {
-    /// Header fields as received.
-    fields: Vec<Vec<u8>>,
+    fields: HeaderFields,
     bytes: usize,
     is_too_large: bool,
     /// Indexes of signature fields, with their parsed content.
@@ -44,11 +44,11 @@ impl Verifier {
         self.bytes += field.len();
         self.is_too_large |= self.bytes > HEADER_BYTES_MAX || self.fields.len() == HEADER_FIELDS_MAX;
         if !self.is_too_large {
-            self.fields.push(field.to_vec());
+            self.fields.push(field);
         } else if let Some(domain) = self.signature_domain(field).filter(|_| self.fields.len() < 2 * HEADER_FIELDS_MAX)
         {
             // It is known that there is one, and whose.
-            self.fields.push(format!("DKIM-Signature: d={domain}").into_bytes());
+            self.fields.push(format!("DKIM-Signature: d={domain}").as_bytes());
         }
     }
 
@@ -71,7 +71,7 @@ impl Verifier {
             let read = if self.is_too_large {
                 Err("the header is too large")
             } else {
-                ReceivedSignature::parse(&value_of(&self.fields[at]))
+                ReceivedSignature::parse(&value_of(self.fields.at(at)))
             };
             Found { at, domain, read }
         };
@@ -84,7 +84,7 @@ impl Verifier {
             }
         }
         if self.signatures.is_empty() || self.is_too_large {
-            self.fields = Vec::new();
+            self.fields = HeaderFields::default();
         }
     }
 
@@ -119,7 +119,7 @@ impl Verifier {
                 () => None,
             };
             match failed {
-                Some(why) => Claim::failed(&signature, why),
+                Some(why) => Claim::failed(signature, why),
                 None => Claim::open(signature, &fields, found.at),
             }
         };

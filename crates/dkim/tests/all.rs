@@ -1,5 +1,6 @@
 //! Signatures, ours and those of others.
 
+mod allocations;
 mod prop;
 mod verifier;
 mod verify;
