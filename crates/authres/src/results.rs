@@ -1,39 +1,40 @@
 //! The field `Authentication-Results` (RFC 8601), built so that text from outside cannot be mistaken for ours.
 
-use std::fmt;
+use std::borrow::Cow;
 
 /// Text that is written verbatim: without CR, LF, NUL, `;`, `(`, `)`, blanks and quotes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlainText(String);
+pub struct PlainText<'a>(Cow<'a, str>);
 
-impl PlainText {
+impl<'a> PlainText<'a> {
     /// A domain in A-labels. `None` if it has other characters than letters, digits, hyphens, underscores and dots, or
     /// is longer than 253.
-    pub fn domain(text: &str) -> Option<Self> {
+    pub fn domain(text: &'a str) -> Option<Self> {
         let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'_' | b'.');
         let is_domain = !text.is_empty() && text.len() <= NAME_BYTES_MAX && text.bytes().all(is_plain);
-        is_domain.then(|| Self(text.to_owned()))
+        is_domain.then_some(Self(Cow::Borrowed(text)))
     }
 
     /// An address; only its domain if the local part is not a plain dot-atom. `None` if the domain is invalid.
-    pub fn address(text: &str) -> Option<Self> {
+    pub fn address(text: &'a str) -> Option<Self> {
         let (local, domain) = text.rsplit_once('@').unwrap_or(("", text));
         let domain = Self::domain(domain)?;
         let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b".!#$%&'*+-/=?^_`{|}~".contains(&octet);
         if !local.is_empty() && local.len() <= LOCAL_BYTES_MAX && local.bytes().all(is_plain) {
-            Some(Self(format!("{local}@{}", domain.0)))
+            Some(Self(Cow::Borrowed(text)))
         } else {
             Some(domain)
         }
     }
 
     /// Base64 text, quoted where it is not a token (RFC 2045 section 5.1).
-    pub fn base64(text: &str) -> Option<Self> {
+    pub fn base64(text: &'a str) -> Option<Self> {
         let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b"+/=".contains(&octet);
         if text.is_empty() || text.len() > LOCAL_BYTES_MAX || !text.bytes().all(is_plain) {
             return None;
         }
-        Some(Self(if text.contains(['/', '=']) { format!("\"{text}\"") } else { text.to_owned() }))
+        let is_token = !text.contains(['/', '=']);
+        Some(Self(if is_token { Cow::Borrowed(text) } else { Cow::Owned(format!("\"{text}\"")) }))
     }
 }
 
@@ -45,14 +46,17 @@ pub const RESULTS_MAX: usize = 10;
 /// The field under construction.
 #[derive(Debug, Clone)]
 pub struct AuthResults {
-    service: PlainText,
-    results: Vec<String>,
+    text: String,
+    results: usize,
 }
 
 impl AuthResults {
     /// A field of this service, whose name is in A-labels. `None` if the name is not a domain.
     pub fn new(service: &str) -> Option<Self> {
-        Some(Self { service: PlainText::domain(service)?, results: Vec::new() })
+        let PlainText(service) = PlainText::domain(service)?;
+        let mut text = String::with_capacity(BYTES_USUAL);
+        text.extend(["Authentication-Results: ", &*service]);
+        Some(Self { text, results: 0 })
     }
 
     /// Adds a result. A property without a value is left out.
@@ -60,35 +64,32 @@ impl AuthResults {
         &mut self,
         method: &'static str,
         result: &'static str,
-        properties: &[(&'static str, Option<PlainText>)],
+        properties: &[(&'static str, Option<PlainText<'_>>)],
     ) {
-        if self.results.len() == RESULTS_MAX {
+        if self.results == RESULTS_MAX {
             return;
         }
-        let mut text = format!("{method}={result}");
+        self.results += 1;
+        self.text.extend([";\r\n\t", method, "=", result]);
         for (name, value) in properties {
             if let Some(PlainText(value)) = value {
-                text += &format!(" {name}={value}");
+                self.text.extend([" ", *name, "=", &**value]);
             }
         }
-        self.results.push(text);
+    }
+
+    /// The complete field with its line ends.
+    pub fn finish(mut self) -> String {
+        if self.results == 0 {
+            self.text.push_str("; none");
+        }
+        self.text.push_str("\r\n");
+        self.text
     }
 }
 
-/// The complete field with its line ends.
-impl fmt::Display for AuthResults {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Authentication-Results: {}", self.service.0)?;
-        if self.results.is_empty() {
-            f.write_str("; none")?;
-        }
-        for result in &self.results {
-            write!(f, ";\r\n\t{result}")?;
-        }
-        f.write_str("\r\n")
-    }
-}
-
+/// A longer field costs another allocation.
+const BYTES_USUAL: usize = 512;
 /// Octets of a name without the final dot (RFC 1035 section 2.3.4).
 pub(crate) const NAME_BYTES_MAX: usize = 253;
 
@@ -101,7 +102,7 @@ mod tests {
     #[test]
     fn results_stand_in_their_order_and_have_a_bound() {
         let mut field = AuthResults::new("mx.example.org").unwrap();
-        assert_eq!(field.to_string(), "Authentication-Results: mx.example.org; none\r\n");
+        assert_eq!(field.clone().finish(), "Authentication-Results: mx.example.org; none\r\n");
         field.add("spf", "pass", &[("smtp.mailfrom", PlainText::address("ann@example.net"))]);
         field.add(
             "dkim",
@@ -110,16 +111,16 @@ mod tests {
         );
         field.add("dmarc", "none", &[("header.from", PlainText::domain("a;b"))]);
         assert_eq!(
-            field.to_string(),
+            field.clone().finish(),
             "Authentication-Results: mx.example.org;\r\n\tspf=pass smtp.mailfrom=ann@example.net;\r\n\tdkim=fail header.d=example.net header.b=\"Ab+/x=\";\r\n\tdmarc=none\r\n"
         );
         (0..20).for_each(|_| field.add("dkim", "none", &[]));
-        assert_eq!(field.to_string().matches(";\r\n").count(), RESULTS_MAX);
+        assert_eq!(field.finish().matches(";\r\n").count(), RESULTS_MAX);
     }
 
     #[test]
     fn a_local_part_stands_there_only_as_a_plain_dot_atom() {
-        let written = |address: &str| PlainText::address(address).map(|text| text.0);
+        let written = |address: &str| PlainText::address(address).map(|text| text.0.into_owned());
         assert_eq!(written("a.b+c@example.net").as_deref(), Some("a.b+c@example.net"));
         for evil in [
             "\"a) dmarc=pass (b\"@evil.example",
@@ -141,7 +142,7 @@ mod tests {
             let mut field = AuthResults::new("mx.example.org").unwrap();
             let values = [PlainText::domain(&text), PlainText::address(&text), PlainText::base64(&text)];
             values.into_iter().for_each(|value| field.add("spf", "fail", &[("smtp.mailfrom", value)]));
-            let field = field.to_string();
+            let field = field.finish();
             prop_assert_eq!(field.matches(|letter| ";\r\n\0()".contains(letter)).count(), 3 * 3 + 2, "{}", field);
             prop_assert!(field.is_ascii() && field.matches("spf=fail").count() == 3);
         }

@@ -95,23 +95,23 @@ impl AuthorPolicy {
     pub async fn look_up<D: Dns>(dns: &D, author: &str) -> Result<Self, NoAnswer> {
         let walk = Walk::start(dns, author).await?;
         let organization = walk.organization();
-        let found = match walk.policy(&organization) {
-            Some((domain, record)) => Some((*record, requested(dns, author, domain, record).await?)),
+        let found = match walk.policy(organization) {
+            Some((domain, record)) => Some((record, requested(dns, author, domain, &record).await?)),
             None => None,
         };
-        Ok(Self { author: author.to_owned(), organization, found })
+        Ok(Self { author: author.to_owned(), organization: organization.to_owned(), found })
     }
 
     /// Evaluates the policy (RFC 9989 section 5). It asks at most 8 questions for each identity of the author's organisation.
-    pub async fn judge<D: Dns>(&self, dns: &D, identities: &[AlignedDomain<'_>]) -> DmarcVerdict {
-        let organization = self.organization.clone();
+    pub async fn judge<D: Dns>(self, dns: &D, identities: &[AlignedDomain<'_>]) -> DmarcVerdict {
         let Some((record, policy)) = self.found else {
+            let Self { organization, .. } = self;
             return DmarcVerdict { result: DmarcResult::None, policy: Policy::None, organization };
         };
         let mut result = DmarcResult::Fail;
         // One that passes decides, so these are first.
-        let (open, passed): (Vec<_>, Vec<_>) = identities.iter().partition(|identity| identity.is_open);
-        for identity in passed.into_iter().chain(open) {
+        let of = |is_open: bool| identities.iter().filter(move |identity| identity.is_open == is_open);
+        for identity in of(false).chain(of(true)) {
             match self.is_aligned(dns, &record, identity).await {
                 Ok(true) if !identity.is_open => {
                     result = DmarcResult::Pass;
@@ -121,7 +121,7 @@ impl AuthorPolicy {
                 Ok(true) | Err(_) => result = DmarcResult::TempError,
             }
         }
-        DmarcVerdict { result, policy, organization }
+        DmarcVerdict { result, policy, organization: self.organization }
     }
 
     async fn is_aligned<D: Dns>(

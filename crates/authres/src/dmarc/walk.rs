@@ -3,22 +3,22 @@ use crate::{Dns, NoAnswer, is_name};
 use super::DmarcRecord;
 
 /// The records from a domain up to the root (RFC 9989 section 4.10), the longest name first.
-pub(super) struct Walk {
-    start: String,
-    found: Vec<(String, DmarcRecord)>,
+pub(super) struct Walk<'a> {
+    start: &'a str,
+    found: Vec<(&'a str, DmarcRecord)>,
 }
 
 /// Labels at which the walk of a longer name continues.
 const LABELS_MAX: usize = 7;
 
-impl Walk {
+impl<'a> Walk<'a> {
     /// Asks at most 8 questions.
-    pub(super) async fn start<D: Dns>(dns: &D, domain: &str) -> Result<Self, NoAnswer> {
-        let mut walk = Walk { start: domain.to_owned(), found: Vec::new() };
+    pub(super) async fn start<D: Dns>(dns: &D, domain: &'a str) -> Result<Self, NoAnswer> {
+        let mut walk = Walk { start: domain, found: Vec::new() };
         let mut name = domain;
         loop {
             if let Some(record) = record_of(dns, name).await? {
-                walk.found.push((name.to_owned(), record));
+                walk.found.push((name, record));
                 if record.is_public_suffix.is_some() {
                     break;
                 }
@@ -33,26 +33,25 @@ impl Walk {
     }
 
     /// The organisational domain (RFC 9989 section 4.10.2).
-    pub(super) fn organization(&self) -> String {
+    pub(super) fn organization(&self) -> &'a str {
         for (domain, record) in &self.found {
             match record.is_public_suffix {
-                Some(false) => return domain.clone(),
+                Some(false) => return domain,
                 Some(true) if *domain != self.start => {
-                    return last_labels(&self.start, domain.split('.').count() + 1).to_owned();
+                    return last_labels(self.start, domain.split('.').count() + 1);
                 }
                 _ => {}
             }
         }
-        self.found.last().map_or_else(|| self.start.clone(), |(domain, _)| domain.clone())
+        self.found.last().map_or(self.start, |(domain, _)| domain)
     }
 
     /// The record that applies: of the author domain, else of the organisational domain, else of the public suffix
     /// above it.
-    pub(super) fn policy(&self, organization: &str) -> Option<(&str, &DmarcRecord)> {
-        let of = |wanted: &str| self.found.iter().find(|(domain, _)| domain == wanted);
+    pub(super) fn policy(&self, organization: &str) -> Option<(&'a str, DmarcRecord)> {
+        let of = |wanted: &str| self.found.iter().find(|(domain, _)| *domain == wanted);
         let suffix = || self.found.iter().find(|(_, record)| record.is_public_suffix == Some(true));
-        let found = of(&self.start).or_else(|| of(organization)).or_else(suffix);
-        found.map(|(domain, record)| (domain.as_str(), record))
+        of(self.start).or_else(|| of(organization)).or_else(suffix).copied()
     }
 }
 

@@ -1,4 +1,5 @@
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::macros::{DomainSpec, Values};
 use super::record::{Mechanism, Policy, Prefixes, is_in, is_policy};
@@ -59,13 +60,12 @@ impl Verdict {
 pub async fn check<D: Dns>(dns: &D, question: &Question<'_>) -> Verdict {
     let (local, domain) = question.identity();
     let ip = question.ip.to_canonical();
-    let sender_domain = domain.clone();
     let mut check =
-        Check { dns, ip, helo: question.helo, local, sender_domain, terms: 0, voids: 0, client_names: None };
+        Check { dns, ip, helo: question.helo, local, sender_domain: &domain, terms: 0, voids: 0, client_names: None };
     let policy = check.policy(&domain).await;
-    let sends_nothing = policy.as_ref().is_ok_and(|text| sends_nothing(text));
+    let sends_nothing = policy.as_ref().is_ok_and(|policy| sends_nothing(policy.text()));
     let result = match policy {
-        Ok(text) => check.evaluate(&domain, text).await.unwrap_or_else(|stop| stop),
+        Ok(policy) => check.evaluate(&domain, policy).await.unwrap_or_else(|stop| stop),
         Err(result) => result,
     };
     Verdict { result, domain, is_of_sender: !question.sender.is_empty(), sends_nothing }
@@ -85,7 +85,7 @@ struct Check<'a, D> {
     ip: IpAddr,
     helo: &'a str,
     local: &'a str,
-    sender_domain: String,
+    sender_domain: &'a str,
     /// Terms that asked DNS.
     terms: u32,
     /// Answers without a record.
@@ -94,10 +94,22 @@ struct Check<'a, D> {
     client_names: Option<Vec<String>>,
 }
 
+/// A policy among the texts of its answer.
+struct Published {
+    texts: Arc<[String]>,
+    index: usize,
+}
+
+impl Published {
+    fn text(&self) -> &str {
+        &self.texts[self.index]
+    }
+}
+
 /// A policy during its evaluation.
 struct Level {
     domain: String,
-    text: String,
+    policy: Published,
     /// Index of the next directive to check.
     next: usize,
     /// The result of the policy that the last directive includes.
@@ -105,8 +117,8 @@ struct Level {
 }
 
 impl Level {
-    fn new(domain: String, text: String) -> Self {
-        Self { domain, text, next: 0, included: None }
+    fn new(domain: String, policy: Published) -> Self {
+        Self { domain, policy, next: 0, included: None }
     }
 }
 
@@ -123,8 +135,8 @@ enum Turn {
 type Step<T> = Result<T, SpfResult>;
 
 impl<D: Dns> Check<'_, D> {
-    /// The text of the domain's policy, if it has exactly one; else a result.
-    async fn policy(&self, domain: &str) -> Step<String> {
+    /// The domain's policy, if it has exactly one; else a result.
+    async fn policy(&self, domain: &str) -> Step<Published> {
         let is_host = domain.contains('.') && is_name(domain) && domain.is_ascii() && !domain.ends_with(']');
         if !is_host {
             return Err(SpfResult::None);
@@ -133,18 +145,15 @@ impl<D: Dns> Check<'_, D> {
             NoAnswer::NoSuchName => SpfResult::None,
             NoAnswer::Temporary => SpfResult::TempError,
         })?;
-        let mut policies = texts.iter().filter(|text| is_policy(text));
-        match (policies.next(), policies.next()) {
-            (None, _) => Err(SpfResult::None),
-            (Some(policy), None) => Ok(policy.clone()),
-            _ => Err(SpfResult::PermError),
-        }
+        let index = texts.iter().position(|text| is_policy(text)).ok_or(SpfResult::None)?;
+        let is_only = !texts[index + 1..].iter().any(|text| is_policy(text));
+        if is_only { Ok(Published { texts, index }) } else { Err(SpfResult::PermError) }
     }
 
     /// Evaluates a policy and all that it includes. Nesting is the sender's choice, so policies that wait for an
     /// `include` are in a list, not on the stack.
-    async fn evaluate(&mut self, domain: &str, text: String) -> Step<SpfResult> {
-        let mut level = Level::new(domain.to_owned(), text);
+    async fn evaluate(&mut self, domain: &str, policy: Published) -> Step<SpfResult> {
+        let mut level = Level::new(domain.to_owned(), policy);
         // At most TERMS_MAX, as each `include` is a term that counts.
         let mut waiting: Vec<Level> = Vec::new();
         loop {
@@ -173,8 +182,8 @@ impl<D: Dns> Check<'_, D> {
 
     /// Continues until the policy has a result or needs another policy.
     async fn advance(&mut self, level: &mut Level) -> Step<Turn> {
-        let Level { domain, text, next, included } = level;
-        let policy = Policy::parse(text).ok_or(SpfResult::PermError)?;
+        let Level { domain, policy, next, included } = level;
+        let policy = Policy::parse(policy.text()).ok_or(SpfResult::PermError)?;
         if included.take() == Some(SpfResult::Pass) {
             return Ok(Turn::Done(policy.directives[*next - 1].0));
         }

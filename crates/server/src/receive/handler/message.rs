@@ -146,7 +146,8 @@ impl Receiver {
         let checks = &self.0.checks;
         let (checked, has_waited) = {
             let mut work = pin!(checks.message(&mut message));
-            match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
+            let first = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+            match first {
                 Poll::Ready(done) => (Some(done), false),
                 Poll::Pending => (client.within(checks.patience, work).await, true),
             }

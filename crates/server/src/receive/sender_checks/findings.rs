@@ -1,4 +1,5 @@
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use posthaste_authres::dmarc::DmarcVerdict;
 use posthaste_authres::spf::{Question, Verdict};
@@ -22,7 +23,7 @@ impl ClaimedSender {
 
 /// The results of all checks of one message.
 pub(crate) struct SenderFindings {
-    pub(super) sender: ClaimedSender,
+    pub(super) sender: Arc<ClaimedSender>,
     /// The domain of From, if it contains one address.
     pub(super) author: Option<String>,
     pub(super) spf: Verdict,
@@ -46,7 +47,12 @@ impl SenderFindings {
 
     /// Results in one line, for the log.
     pub fn summary(&self) -> String {
-        self.results().map(|(method, result)| format!("{method}={result}")).collect::<Vec<_>>().join(" ")
+        let mut text = String::with_capacity(SUMMARY_BYTES_USUAL);
+        for (method, result) in self.results() {
+            let blank = if text.is_empty() { "" } else { " " };
+            text.extend([blank, method, "=", result]);
+        }
+        text
     }
 
     /// The field Authentication-Results of the service, named in A-labels. `None`: its name is not a domain.
@@ -71,7 +77,7 @@ impl SenderFindings {
         }
         let author = self.author.as_deref().and_then(PlainText::domain);
         field.add("dmarc", self.dmarc_name(), &[("header.from", author)]);
-        Some(field.to_string())
+        Some(field.finish())
     }
 
     /// DMARC result for the log. An unreadable author is a permanent error (RFC 7489 section 6.6.1).
@@ -79,3 +85,6 @@ impl SenderFindings {
         self.dmarc.as_ref().map_or("permerror", |dmarc| dmarc.result.name())
     }
 }
+
+/// With one signature.
+const SUMMARY_BYTES_USUAL: usize = 64;

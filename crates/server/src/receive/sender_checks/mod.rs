@@ -27,7 +27,7 @@ pub(crate) use treatment::{Treatment, TreatmentRules};
 /// The checks of one message, from DATA on. Dropping it cancels their queries.
 pub(crate) struct SenderCheck {
     resolver: Arc<Resolver>,
-    sender: ClaimedSender,
+    sender: Arc<ClaimedSender>,
     spf: Spf,
 }
 
@@ -41,8 +41,8 @@ enum Spf {
 
 impl Spf {
     /// Needs a tokio runtime.
-    fn begin(resolver: &Arc<Resolver>, sender: &ClaimedSender) -> Self {
-        let (dns, claimed) = (Questions(Arc::clone(resolver)), sender.clone());
+    fn begin(resolver: &Arc<Resolver>, sender: &Arc<ClaimedSender>) -> Self {
+        let (dns, claimed) = (Questions(Arc::clone(resolver)), Arc::clone(sender));
         let mut check = Box::pin(async move { spf::check(&dns, &claimed.question()).await });
         // Most answers are known, and a task costs more than the check. Whoever runs the task polls again.
         match check.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -63,7 +63,7 @@ impl Spf {
 impl SenderCheck {
     /// Begins to ask for SPF. Needs a tokio runtime.
     pub fn begin(resolver: Arc<Resolver>, ip: IpAddr, helo: &str, path: &ReversePath) -> Self {
-        let sender = ClaimedSender { ip, helo: helo.to_owned(), address: folded_address(path) };
+        let sender = Arc::new(ClaimedSender { ip, helo: helo.to_owned(), address: folded_address(path) });
         let spf = Spf::begin(&resolver, &sender);
         Self { resolver, sender, spf }
     }
@@ -80,14 +80,14 @@ impl SenderCheck {
         let deadline = begun + patience;
         // Whoever sends the message chooses these names, and how slowly they answer: the author's domain must be heard all the same.
         let senders_deadline = begun + patience.mul_f32(SENDERS_SHARE);
-        let sender = self.sender.clone();
+        let sender = Arc::clone(&self.sender);
         let verified = verified(&self.resolver, verifier.finish(now), senders_deadline);
         let spf = self.spf.verdict(senders_deadline);
         let policy = policy_of(Questions(Arc::clone(&self.resolver)), author.as_deref(), deadline);
         let (spf, dkim, policy) = tokio::join!(spf, verified, policy);
         let spf = spf.unwrap_or_else(|| Verdict::unanswered(&sender.question()));
         let dmarc = match author.as_deref().zip(policy) {
-            Some((author, Ok(policy))) => Some(self.judged(author, &policy, &spf, &dkim, deadline).await),
+            Some((author, Ok(policy))) => Some(self.judged(author, policy, &spf, &dkim, deadline).await),
             Some((author, Err(_))) => Some(DmarcVerdict::unanswered(author)),
             None => None,
         };
@@ -116,7 +116,7 @@ impl SenderCheck {
     async fn judged(
         &self,
         author: &str,
-        policy: &AuthorPolicy,
+        policy: AuthorPolicy,
         spf: &Verdict,
         dkim: &[Verification],
         deadline: Instant,
@@ -195,7 +195,8 @@ mod tests {
         let settings = Settings { servers: vec![server.address()], ..Settings::default() };
         let resolver = Arc::new(Resolver::new(&settings).unwrap());
         let ip = "192.0.2.1".parse().unwrap();
-        let sender = ClaimedSender { ip, helo: "mx.a.example".to_owned(), address: "ann@a.example".to_owned() };
+        let (helo, address) = ("mx.a.example".to_owned(), "ann@a.example".to_owned());
+        let sender = Arc::new(ClaimedSender { ip, helo, address });
         let mut first = Spf::begin(&resolver, &sender);
         assert!(matches!(first, Spf::Running(_)));
         let verdict = first.verdict(Instant::now() + Duration::from_secs(60)).await.unwrap();

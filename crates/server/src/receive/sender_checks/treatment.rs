@@ -101,6 +101,8 @@ const NO_AUTHOR: &str = "it has not one From field with addresses of one domain"
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use posthaste_authres::dmarc::DmarcVerdict;
     use posthaste_authres::spf::Verdict;
     use posthaste_dkim::Verification;
@@ -115,6 +117,10 @@ mod tests {
         TreatmentRules::new(&Checks { enforce, trusted_forwarders, ..Checks::default() })
     }
 
+    fn claimed(client: &str) -> Arc<ClaimedSender> {
+        Arc::new(ClaimedSender { ip: client.parse().unwrap(), helo: String::new(), address: String::new() })
+    }
+
     /// Surely forged.
     fn forged() -> SenderFindings {
         let spf = Verdict {
@@ -125,7 +131,7 @@ mod tests {
         };
         let organization = "bank.example".to_owned();
         SenderFindings {
-            sender: ClaimedSender { ip: CLIENT.parse().unwrap(), helo: String::new(), address: String::new() },
+            sender: claimed(CLIENT),
             author: Some("bank.example".to_owned()),
             spf,
             dkim: Vec::new(),
@@ -159,7 +165,7 @@ mod tests {
 
     /// The act with each setting, as the code of a reply or a word, in the order of the settings.
     fn acts(mut findings: SenderFindings, client: &str, is_exempt: bool) -> [String; 4] {
-        findings.sender.ip = client.parse().unwrap();
+        findings.sender = claimed(client);
         [Enforce::None, Enforce::Junk, Enforce::Reject, Enforce::Always].map(|enforce| {
             match rules(enforce).treatment(&findings, is_exempt) {
                 Treatment::Refuse(reply) => reply.to_string().chars().take(10).collect(),
