@@ -47,7 +47,7 @@ fn days_left(file: &Path) -> Option<u64> {
 
 const TOPIC: &str = "certificate";
 /// An order takes some seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 const DAY_SECS: u64 = 86_400;
 
