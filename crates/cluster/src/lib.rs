@@ -20,6 +20,7 @@ mod follower;
 mod guard;
 mod hub;
 mod keeper;
+mod lending;
 mod local;
 mod log;
 mod member;
@@ -52,13 +53,17 @@ pub use driver::{
     BegunTransaction, CallLane, CallThreads, ClusterNode, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease,
     NodeDriver, NodeNews, NodeShard, ShardService,
 };
+pub use lending::{
+    Borrower, Heard, LendingCounts, LendingRules, LendingShards, PACE, TokenAnswer, TokenAsk, TokenGrant, TokenHome,
+    TokenRequest, TokensReturned, VALID, limit_key,
+};
 pub use local::LocalSpool;
 pub use log::{Appended, Cells, LogError, LogPosition, ShardLog};
 pub use opening::ShardOpenError;
 pub use ownership::{
     LogState, OwnReport, OwnershipConfig, OwnershipEffect, OwnershipRules, OwnershipTimes, ShardOwnership, StopReason,
 };
-pub use peers::{ANSWER_BYTES_MAX, PeerAnswerer, Peers, QUESTION_BYTES_MAX, QUESTIONS_MAX};
+pub use peers::{ANSWER_BYTES_MAX, PeerAnswerer, PeerName, Peers, QUESTION_BYTES_MAX, QUESTIONS_MAX};
 pub use reader::{History, Invalid, LogReader, Read, ReaderRules, Skipped};
 pub use record::{Content, LogRecord, LogRecordError, LogRecordHeader, RECORD_BYTES_MAX};
 pub use replicated::{MemberPlace, ReplicatedConfig, ReplicatedSpool};

@@ -1,4 +1,4 @@
-//! Questions between the nodes of a cluster, for commands. Nothing about mail is decided by them.
+//! Questions between the nodes of a cluster: for commands, and about limits. Nothing about mail is decided by them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +10,26 @@ use crate::{LogError, NodeName};
 /// Answers the question of another node. Blocks.
 pub type PeerAnswerer = Arc<dyn Fn(Bytes) -> Bytes + Send + Sync>;
 
+/// A node that is asked.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PeerName {
+    /// By its name, for a command.
+    Node(NodeName),
+    /// The owner of this shard, about [limits](crate::TokenHome).
+    Limits(u16),
+}
+
 /// The way to the other nodes.
 pub trait Peers: Send + Sync {
     /// Asks a node. A question without an answer may have been read. Blocks, for hardly longer than `patience`.
     ///
     /// # Errors
     /// [`LogError::Unreachable`]: the node does not run, has too many questions, or has not answered in time.
-    fn ask(&self, node: &NodeName, question: Bytes, patience: Duration) -> Result<Bytes, LogError>;
+    fn ask(&self, node: &PeerName, question: Bytes, patience: Duration) -> Result<Bytes, LogError>;
 
     /// Answers the questions to a node, [`QUESTIONS_MAX`] at a time, from some moment soon on until the answer is
     /// dropped.
-    fn answer(&self, node: &NodeName, answer: PeerAnswerer) -> Box<dyn Send + Sync>;
+    fn answer(&self, node: &PeerName, answer: PeerAnswerer) -> Box<dyn Send + Sync>;
 }
 
 /// Questions that a node answers at a time. Those beyond are refused at once.

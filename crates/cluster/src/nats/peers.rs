@@ -1,4 +1,4 @@
-//! Questions between nodes: a subject for each node, without a stream. They share connection, account and TLS of the
+//! Questions between nodes: a subject for each node, and one for each owner of a shard, without a stream. They share connection, account and TLS of the
 //! logs.
 
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, spawn_blocking};
 
 use super::NatsEngine;
-use crate::peers::{ANSWER_BYTES_MAX, PeerAnswerer, Peers, QUESTION_BYTES_MAX, QUESTIONS_MAX};
-use crate::{LogError, NodeName};
+use crate::LogError;
+use crate::peers::{ANSWER_BYTES_MAX, PeerAnswerer, PeerName, Peers, QUESTION_BYTES_MAX, QUESTIONS_MAX};
 
 /// The nodes that have the same engine and prefix.
 #[derive(Clone)]
@@ -35,8 +35,12 @@ impl NatsEngine {
 }
 
 impl NatsPeers {
-    fn subject(&self, node: &NodeName) -> String {
-        format!("{}-ask.{node}", self.0.0.config.prefix)
+    fn subject(&self, node: &PeerName) -> String {
+        let prefix = &self.0.0.config.prefix;
+        match node {
+            PeerName::Node(node) => format!("{prefix}-ask.{node}"),
+            PeerName::Limits(shard) => format!("{prefix}-limits.{shard}"),
+        }
     }
 }
 
@@ -55,7 +59,7 @@ async fn publish(client: &Client, question: &Message, first: u8, answer: &[u8]) 
 }
 
 impl Peers for NatsPeers {
-    fn ask(&self, node: &NodeName, question: Bytes, patience: Duration) -> Result<Bytes, LogError> {
+    fn ask(&self, node: &PeerName, question: Bytes, patience: Duration) -> Result<Bytes, LogError> {
         let request = Request::new().payload(question).timeout(Some(patience));
         let failed = |why: &str| Err(LogError::Unreachable(why.to_owned()));
         match self.0.block_on(self.0.0.client.send_request(self.subject(node), request)) {
@@ -67,7 +71,7 @@ impl Peers for NatsPeers {
         }
     }
 
-    fn answer(&self, node: &NodeName, answer: PeerAnswerer) -> Box<dyn Send + Sync> {
+    fn answer(&self, node: &PeerName, answer: PeerAnswerer) -> Box<dyn Send + Sync> {
         let client = self.0.0.client.clone();
         let subject = self.subject(node);
         let working = self.0.0.runtime.spawn(async move {

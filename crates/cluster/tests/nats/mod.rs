@@ -14,7 +14,7 @@ use posthaste_cluster::memory::LogFaults;
 use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsError, NatsLog};
 use posthaste_cluster::{
     BootTime, CallThreads, Cells, ClusterNode, DriverWorld, LogError, LogPosition, NodeDriver, NodeName, NodeNews,
-    NodeShard, OwnerIdentity, OwnershipTimes, Peers, QUESTION_BYTES_MAX, ShardCell, ShardLog,
+    NodeShard, OwnerIdentity, OwnershipTimes, PeerName, Peers, QUESTION_BYTES_MAX, ShardCell, ShardLog,
 };
 use posthaste_nats_server::{NatsServer, SYNCED, UNSYNCED, three};
 use posthaste_spool::{Spool, StreamError};
@@ -144,10 +144,10 @@ fn cells_keep_the_contract() {
 #[test]
 fn nodes_answer_questions_while_they_run() {
     let Some((server, engine)) = engine(SYNCED) else { return };
-    let [one, two] = ["a", "b.example"].map(|name| NodeName::new(name).unwrap());
+    let [one, two] = ["a", "b.example"].map(|name| PeerName::Node(NodeName::new(name).unwrap()));
     let other = NatsEngine::connect(config(&server)).unwrap();
     let patience = Duration::from_secs(10);
-    let ask = |node: &NodeName| engine.peers().ask(node, "who?".into(), patience);
+    let ask = |node: &PeerName| engine.peers().ask(node, "who?".into(), patience);
     let (tell, told) = channel::<()>();
     let told = std::sync::Mutex::new(told);
     // It answers once it is told to. Subscriptions are made in their order.

@@ -13,6 +13,7 @@
 //! and shards (`5x3`).
 
 mod engine;
+mod lending;
 mod member;
 mod node;
 mod promises;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_cluster::{BootTime, CellKey, Cells, LeaseClock, NodeName, Peers, ShardCell};
+use posthaste_cluster::{BootTime, CellKey, Cells, LeaseClock, NodeName, PeerName, Peers, ShardCell};
 
 use super::engine_view::{Call, EngineView, ask_all};
 use super::nodes::{NodeList, is_silent};
@@ -45,7 +45,8 @@ impl OtherNodes for EngineNodes {
         let call = |OtherNode { name: node, is_silent }: &OtherNode| -> Call<Result<Bytes, String>> {
             // A silent one is asked, and not waited for.
             let patience = if *is_silent { patience.min(SILENT_PATIENCE) } else { patience };
-            let (peers, question, node) = (self.peers.clone(), question.clone(), NodeName::new(node));
+            let (peers, question, node) =
+                (self.peers.clone(), question.clone(), NodeName::new(node).map(PeerName::Node));
             Box::new(move || {
                 let node = node.ok_or_else(|| "it is not a node".to_owned())?;
                 peers.ask(&node, question, patience).map_err(|error| error.to_string())
@@ -66,7 +67,7 @@ impl OtherNodes for EngineNodes {
     }
 
     fn answer(&self, answerer: PeerAnswerer) {
-        let me = NodeName::new(&self.me).expect("the configuration was checked");
+        let me = PeerName::Node(NodeName::new(&self.me).expect("the configuration was checked"));
         *self.answers.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.peers.answer(&me, answerer));
     }
 }
@@ -89,14 +90,15 @@ mod tests {
     struct Names;
 
     impl Peers for Names {
-        fn ask(&self, node: &NodeName, question: Bytes, patience: Duration) -> Result<Bytes, LogError> {
+        fn ask(&self, node: &PeerName, question: Bytes, patience: Duration) -> Result<Bytes, LogError> {
+            let PeerName::Node(node) = node else { unreachable!("nodes are asked") };
             if node.as_str() == "c" {
                 return Err(LogError::Unreachable("no".to_owned()));
             }
             Ok([node.as_str().as_bytes(), &question, patience.as_millis().to_string().as_bytes()].concat().into())
         }
 
-        fn answer(&self, _: &NodeName, _: PeerAnswerer) -> Box<dyn Send + Sync> {
+        fn answer(&self, _: &PeerName, _: PeerAnswerer) -> Box<dyn Send + Sync> {
             Box::new(())
         }
     }
