@@ -19,6 +19,7 @@ use crate::session::SessionTimeouts;
 use posthaste_dns::Resolver;
 use posthaste_queue::Schedules;
 use posthaste_shaping::ShapingRules;
+use posthaste_shaping::limits::Lender;
 
 /// Settings of the relay.
 #[derive(Clone)]
@@ -45,6 +46,8 @@ pub struct Config {
     pub recipients_max: usize,
     /// Limits for destinations, tenants and domains; the fields above are their defaults.
     pub shaping: Arc<ShapingRules>,
+    /// Lends the tokens of rates that are shared with other relays. `None`: this relay has them all.
+    pub lender: Option<Arc<dyn Lender>>,
     /// Timeouts of a session.
     pub timeouts: SessionTimeouts,
     /// Client TLS for STARTTLS where it is offered, without verification (RFC 7435). `None`: never.

@@ -104,7 +104,7 @@ impl Shared {
             ahead: CallAhead::default(),
             queue_limits: QueueBounds::new(&config.queue_limits, config.observer.clone()),
             routes: RouteTable::new(config.resolver, &config.routing, config.port, config.tls, config.mta_sts),
-            shaper: Shaper::new(config.shaping, defaults),
+            shaper: Shaper::new(config.shaping, defaults, config.lender),
             alarm: Alarm::new(),
             config: FixedConfig {
                 host_name: config.host_name,

@@ -51,6 +51,7 @@ pub(super) fn idle_with_dns(dir: &Path, server: std::net::SocketAddr) -> Relay {
         notices: Default::default(),
         notifier: Arc::new(Nobody),
         signer: None,
+        lender: None,
         witnesses: None,
         observer: None,
     };

@@ -318,8 +318,10 @@ impl Mail {
     /// Counts a message about to be sent, for its source's warm-up and the limits. If it may not be sent, it is
     /// returned.
     fn counts(&self, under_way: &mut UnderWay) -> bool {
-        let may_leave = self.site.source.take(self.shared.time.now());
-        if may_leave && std::mem::take(&mut under_way.tokens).spend(|| self.shared.alarm.now()) {
+        // A lent token may have died while the body was read: the message has its turn again.
+        let has_tokens = std::mem::take(&mut under_way.tokens).spend(|| self.shared.alarm.now());
+        let may_leave = !has_tokens || self.site.source.take(self.shared.time.now());
+        if has_tokens && may_leave {
             return true;
         }
         under_way.is_ended = true;

@@ -217,6 +217,7 @@ fn config(dns: &Server, port: u16, back: &Arc<Back>, log: &Arc<Log>) -> Config {
         notifier: back.clone(),
         signer: None,
         observer: Some(log.clone()),
+        lender: None,
         witnesses: None,
     }
 }

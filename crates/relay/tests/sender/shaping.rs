@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use posthaste_relay::sender::{OfMail, OutgoingSource, Pool, Routing};
 use posthaste_shaping::ShapingRules;
+use posthaste_shaping::limits::{Lender, Lent};
+use posthaste_units::Rate;
 
 use super::*;
 
@@ -354,4 +356,57 @@ fn a_site_whose_addresses_are_full_spends_no_tokens() {
     sink.release();
     sink.wait_taken(4);
     rig.wait_empty();
+}
+
+/// Lends tokens as the test says.
+#[derive(Default)]
+struct TestLender {
+    tokens: Arc<AtomicU64>,
+    names: Arc<Mutex<Vec<String>>>,
+}
+
+struct TestTokens(Arc<AtomicU64>);
+
+impl Lender for TestLender {
+    fn limit(&self, name: &Arc<str>, rate: Rate) -> Box<dyn Lent> {
+        self.names.lock().unwrap().push(format!("{name}: {rate}"));
+        Box::new(TestTokens(self.tokens.clone()))
+    }
+}
+
+impl Lent for TestTokens {
+    fn available(&self) -> u32 {
+        self.0.load(Ordering::SeqCst) as u32
+    }
+
+    fn take(&self) -> bool {
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok()
+    }
+
+    fn hold(&self, _: bool) {}
+
+    fn want(&self, _: u32) -> u64 {
+        1_000_000
+    }
+}
+
+#[test]
+fn messages_wait_for_tokens_that_are_lent() {
+    let sink = Sink::start();
+    let lender = Arc::new(TestLender::default());
+    let (tokens, names) = (lender.tokens.clone(), lender.names.clone());
+    let rules = rules("[default]\nmessage_rate = '1/day'\n");
+    let rig = rig_with(two_sites(), sink.port(), |config| {
+        config.shaping = rules;
+        config.lender = Some(lender);
+    });
+    rig.send_many(30, "bob@a.example");
+    tokens.store(20, Ordering::SeqCst);
+    sink.wait_taken(20);
+    assert_eq!((sink.mails().len(), tokens.load(Ordering::SeqCst)), (20, 0));
+    tokens.store(11, Ordering::SeqCst);
+    rig.wait_empty();
+    assert_eq!((sink.mails().len(), tokens.load(Ordering::SeqCst)), (30, 1));
+    let names = names.lock().unwrap();
+    assert!(names.iter().all(|name| name.starts_with("site ") && name.ends_with(" from default: 1/day, burst 1")));
 }

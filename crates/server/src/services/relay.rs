@@ -271,6 +271,7 @@ pub(crate) fn relay_config(
         session_messages_max: section.messages_per_connection,
         recipients_max: section.recipients_per_message,
         shaping: files.shaping,
+        lender: None,
         timeouts: SessionTimeouts::default(),
         tls: section.tls.then(opportunistic_tls).transpose().map_err(|error| ServeError::Dns(error.to_string()))?,
         mta_sts: mta_sts(config),

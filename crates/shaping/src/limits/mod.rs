@@ -4,6 +4,7 @@
 //! of one clock, which the caller reads.
 //!
 //! Lock order: a site, the queue, this, the waiters of a limit.
+mod lent;
 mod open;
 mod rate;
 mod site;
@@ -20,6 +21,7 @@ use crate::explain::Defaults;
 use crate::{Label, MailScope, Sections, ShapingRules};
 use state::{State, TIDY_MIN, with};
 
+pub use lent::{Lender, Lent};
 pub use open::{OpenLimit, OpenPermit, end_all};
 pub use rate::{RateLimit, check};
 pub use site::{LimitedSite, NoPermit, SiteLimits};
@@ -44,10 +46,11 @@ pub struct JoinedSections {
 }
 
 impl<W, S> Shaper<W, S> {
-    /// The limits of these rules, without counts.
-    pub fn new(rules: Arc<ShapingRules>, defaults: Defaults) -> Self {
+    /// The limits of these rules, without counts. `lender`: lends the tokens of rates that other senders share.
+    pub fn new(rules: Arc<ShapingRules>, defaults: Defaults, lender: Option<Arc<dyn Lender>>) -> Self {
         let state = State {
             rules: Arc::default(),
+            lender,
             version: 0,
             rates: HashMap::new(),
             open: HashMap::new(),

@@ -6,16 +6,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use posthaste_units::{Bucket, Rate, Refused};
 
+use super::lent::Lent;
+
 /// A rate limit, and its waiters.
 pub struct RateLimit<W> {
     /// The name of the limited mail.
     pub name: Arc<str>,
     /// Where the limit is set.
     pub from: Arc<str>,
-    bucket: Bucket,
+    supply: TokenSupply,
     /// Tokens that [`Tokens`](super::Tokens) have reserved.
     reserved: AtomicU32,
     waiting: Mutex<Waiting<W>>,
+}
+
+enum TokenSupply {
+    Own(Bucket),
+    Lent(Rate, Box<dyn Lent>),
 }
 
 struct Waiting<W> {
@@ -27,24 +34,50 @@ struct Waiting<W> {
 impl<W> RateLimit<W> {
     /// A limit with the tokens of `bucket`.
     pub fn new(name: Arc<str>, from: Arc<str>, bucket: Bucket) -> Self {
+        Self::of(name, from, TokenSupply::Own(bucket))
+    }
+
+    /// A limit that others share, which lend its tokens.
+    pub fn lent(name: Arc<str>, from: Arc<str>, rate: Rate, tokens: Box<dyn Lent>) -> Self {
+        Self::of(name, from, TokenSupply::Lent(rate, tokens))
+    }
+
+    fn of(name: Arc<str>, from: Arc<str>, supply: TokenSupply) -> Self {
         let waiting = Waiting { waiters: VecDeque::new(), is_armed: false };
-        RateLimit { name, from, bucket, reserved: AtomicU32::new(0), waiting: Mutex::new(waiting) }
+        RateLimit { name, from, supply, reserved: AtomicU32::new(0), waiting: Mutex::new(waiting) }
     }
 
     /// The rate of its tokens.
     pub fn rate(&self) -> Rate {
-        self.bucket.rate()
+        match &self.supply {
+            TokenSupply::Own(bucket) => bucket.rate(),
+            TokenSupply::Lent(rate, _) => *rate,
+        }
+    }
+
+    /// True if others lend its tokens.
+    pub(super) fn is_lent(&self) -> bool {
+        matches!(self.supply, TokenSupply::Lent(..))
     }
 
     /// Tokens not reserved.
     pub fn available(&self, now: u64) -> u32 {
-        self.bucket.available(now).saturating_sub(self.reserved())
+        let there = match &self.supply {
+            TokenSupply::Own(bucket) => bucket.available(now),
+            TokenSupply::Lent(_, tokens) => tokens.available(),
+        };
+        there.saturating_sub(self.reserved())
     }
 
     /// Time at which a token is free; `None`: now. Sooner while some are reserved: they may be released.
     pub fn until(&self, now: u64) -> Option<u64> {
         let reserved = self.reserved();
-        match self.bucket.check(reserved.saturating_add(1), now) {
+        let bucket = match &self.supply {
+            TokenSupply::Own(bucket) => bucket,
+            TokenSupply::Lent(_, tokens) if tokens.available() > reserved => return None,
+            TokenSupply::Lent(_, tokens) => return Some(now.saturating_add(tokens.want(reserved.saturating_add(1)))),
+        };
+        match bucket.check(reserved.saturating_add(1), now) {
             Ok(()) => None,
             Err(Refused::Until(until)) if reserved > 0 => Some(until.min(now.saturating_add(MAY_BE_FREE))),
             Err(Refused::Until(until)) => Some(until),
@@ -53,26 +86,41 @@ impl<W> RateLimit<W> {
         }
     }
 
-    /// True if the bucket is full and no token is reserved.
+    /// True if it carries no state: a full bucket, and no token reserved.
     pub fn is_full(&self, now: u64) -> bool {
-        self.bucket.debt(now) == 0 && self.reserved() == 0
+        let is_full = match &self.supply {
+            TokenSupply::Own(bucket) => bucket.debt(now) == 0,
+            TokenSupply::Lent(..) => true,
+        };
+        is_full && self.reserved() == 0
     }
 
-    /// The bucket with another rate: reserved tokens count as taken.
+    /// A bucket with another rate: reserved tokens count as taken.
     pub fn bucket_with(&self, rate: Rate, now: u64) -> Bucket {
-        let bucket = self.bucket.with_rate(rate, now);
+        let TokenSupply::Own(bucket) = &self.supply else { return Bucket::new(rate, 0, now) };
+        let bucket = bucket.with_rate(rate, now);
         let tokens = bucket.available(now).saturating_sub(self.reserved());
         Bucket::new(rate, tokens, now)
     }
 
     pub(super) fn reserve(&self) {
-        self.reserved.fetch_add(1, Ordering::Relaxed);
+        self.add_reserved();
+    }
+
+    fn add_reserved(&self) -> u32 {
+        if let TokenSupply::Lent(_, tokens) = &self.supply {
+            tokens.hold(true);
+        }
+        self.reserved.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Reserves a token if there is one. Safe against concurrent callers.
     pub(super) fn try_reserve(&self, now: u64) -> bool {
-        let reserved = self.reserved.fetch_add(1, Ordering::Relaxed);
-        let is_there = self.bucket.check(reserved.saturating_add(1), now).is_ok();
+        let reserved = self.add_reserved();
+        let is_there = match &self.supply {
+            TokenSupply::Own(bucket) => bucket.check(reserved.saturating_add(1), now).is_ok(),
+            TokenSupply::Lent(_, tokens) => tokens.available() > reserved,
+        };
         if !is_there {
             self.unreserve();
         }
@@ -81,10 +129,16 @@ impl<W> RateLimit<W> {
 
     pub(super) fn unreserve(&self) {
         self.reserved.fetch_sub(1, Ordering::Relaxed);
+        if let TokenSupply::Lent(_, tokens) = &self.supply {
+            tokens.hold(false);
+        }
     }
 
     pub(super) fn take(&self, now: u64) -> bool {
-        self.bucket.take(1, now).is_ok()
+        match &self.supply {
+            TokenSupply::Own(bucket) => bucket.take(1, now).is_ok(),
+            TokenSupply::Lent(_, tokens) => tokens.take(),
+        }
     }
 
     fn reserved(&self) -> u32 {

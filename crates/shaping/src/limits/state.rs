@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use posthaste_units::{Bucket, Rate};
 
+use super::lent::Lender;
 use super::open::OpenLimit;
 use super::rate::RateLimit;
 use crate::{DomainOrSite, Label, MailScope, NamedLimit, ShapingRules, Sourced};
@@ -28,6 +29,8 @@ pub type RatesTogether<W> = Option<Arc<[Arc<RateLimit<W>>]>>;
 
 pub(super) struct State<W, S> {
     pub rules: Arc<ShapingRules>,
+    /// Lends the tokens of the rules' limits.
+    pub lender: Option<Arc<dyn Lender>>,
     /// Counts changes of the rules.
     pub version: u64,
     pub rates: HashMap<Arc<str>, Arc<RateLimit<W>>>,
@@ -90,14 +93,28 @@ impl<W, S> State<W, S> {
 
     /// The limit of a name. A new one counts from the opening, without a token: a restart gives no burst twice.
     pub fn rate(&mut self, name: String, said: Option<Sourced<Rate>>, now: u64) -> Option<Arc<RateLimit<W>>> {
-        let Sourced { value, from } = said?;
+        let lender = self.lender.clone();
+        self.rate_of(name, said?, lender.as_deref(), now)
+    }
+
+    fn rate_of(
+        &mut self,
+        name: String,
+        said: Sourced<Rate>,
+        lender: Option<&dyn Lender>,
+        now: u64,
+    ) -> Option<Arc<RateLimit<W>>> {
+        let Sourced { value, from } = said;
         let known = self.rates.get(&*name);
         if let Some(known) = known.filter(|known| known.rate() == value && known.from == from) {
             return Some(known.clone());
         }
-        let bucket = known.map_or_else(|| Bucket::new(value, 0, 0), |known| known.bucket_with(value, now));
+        let bucket = || known.map_or_else(|| Bucket::new(value, 0, 0), |known| known.bucket_with(value, now));
         let name: Arc<str> = name.into();
-        let limit = Arc::new(RateLimit::new(name.clone(), from, bucket));
+        let limit = Arc::new(match lender {
+            Some(lender) => RateLimit::lent(name.clone(), from, value, lender.limit(&name, value)),
+            None => RateLimit::new(name.clone(), from, bucket()),
+        });
         self.tidy(now);
         self.rates.insert(name, limit.clone());
         Some(limit)
@@ -106,8 +123,10 @@ impl<W, S> State<W, S> {
     /// The message rate and connections of a slow-down.
     pub fn slow(&mut self, scope: &MailScope, name: &str, now: u64) -> Option<(Option<Arc<RateLimit<W>>>, u32)> {
         let slow = self.slowed.get(scope)?.clone();
+        // Other senders may not slow the same mail down.
         let said = slow.message_rate.map(|value| Sourced { value, from: slow.reason });
-        Some((self.rate(format!("slow {name}"), said, now), slow.connections))
+        let rate = said.and_then(|said| self.rate_of(format!("slow {name}"), said, None, now));
+        Some((rate, slow.connections))
     }
 
     pub fn named(&mut self, limits: &[NamedLimit], now: u64) -> Vec<Arc<RateLimit<W>>> {

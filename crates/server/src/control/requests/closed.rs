@@ -143,6 +143,7 @@ fn settings(config: &Config, log: RelayLog) -> Result<RelayConfig, posthaste_dns
         notices: Notices::default(),
         notifier: Arc::new(Nobody),
         signer: None,
+        lender: None,
         witnesses: None,
         observer: Some(Arc::new(log)),
     })
