@@ -11,7 +11,7 @@ use crate::{CHECK_METHODS, CHECK_RESULTS, Counters, QueueStatus, RelayStatus, Se
 pub(crate) struct Metric(pub &'static str, pub &'static str, pub &'static str);
 
 /// All metrics, in their order.
-pub(crate) static METRICS: [Metric; 39] = [
+pub(crate) static METRICS: [Metric; 40] = [
     Metric("posthaste_build_info", "gauge", "1, with the version of the program as a label."),
     Metric("posthaste_ready", "gauge", "1 while mail is taken, as /health/ready says."),
     Metric("posthaste_messages_received_total", "counter", "Messages made durable since the start."),
@@ -40,6 +40,11 @@ pub(crate) static METRICS: [Metric; 39] = [
     Metric("posthaste_relay_unreachable_sites", "gauge", "Sets of mail hosts that cannot be reached now."),
     Metric("posthaste_relay_back_offs_total", "counter", "Times since the start that one became unreachable."),
     Metric("posthaste_relay_tls_avoided_total", "counter", "Times since the start that TLS with a host was given up."),
+    Metric(
+        "posthaste_limit_tokens_total",
+        "counter",
+        "Tokens of limits in a cluster: lent to shards, used, own share.",
+    ),
     Metric("posthaste_relay_tls_sessions_total", "counter", "Sessions with other hosts, by demand on TLS and result."),
     Metric("posthaste_mta_sts_fetches_total", "counter", "Fetches of MTA-STS policies since the start, by result."),
     Metric("posthaste_dns_questions_total", "counter", "Questions to DNS since the start, by type and outcome."),
@@ -102,13 +107,24 @@ pub(crate) fn text(
         out.labelled("posthaste_certificate_end_timestamp_seconds", ends);
         let behind = status.webhooks.iter().map(|of| (("webhook", &*of.name), of.behind_secs as f64));
         out.labelled("posthaste_webhook_behind_seconds", behind);
-        let RelayStatus { connections, idle, unreachable, back_offs, tls_avoided, tls, policy_fetches, dns } =
-            status.relay.clone();
+        let RelayStatus {
+            connections,
+            idle,
+            unreachable,
+            back_offs,
+            tls_avoided,
+            lent_tokens: [lent, used, alone],
+            tls,
+            policy_fetches,
+            dns,
+        } = status.relay.clone();
         let states = [("busy", connections.saturating_sub(idle)), ("idle", idle)];
         out.labelled("posthaste_relay_connections", states.map(|(state, count)| (("state", state), count as f64)));
         out.one("posthaste_relay_unreachable_sites", unreachable as f64);
         out.one("posthaste_relay_back_offs_total", back_offs as f64);
         out.one("posthaste_relay_tls_avoided_total", tls_avoided as f64);
+        let tokens = [("lent", lent), ("used", used), ("own_share", alone)];
+        out.labelled("posthaste_limit_tokens_total", tokens.map(|(state, count)| (("state", state), count as f64)));
         let sessions =
             tls.iter().map(|(policy, result, count)| ([("policy", *policy), ("result", *result)], *count as f64));
         out.with_labels("posthaste_relay_tls_sessions_total", sessions);
@@ -269,6 +285,7 @@ mod tests {
                 unreachable: 1,
                 back_offs: 7,
                 tls_avoided: 3,
+                lent_tokens: [6, 5, 4],
                 tls,
                 policy_fetches: (2, 1),
                 dns,

@@ -279,6 +279,9 @@ pub struct RelayStatus {
     pub back_offs: u64,
     /// Times since the start that TLS with a host was given up for a while, because it failed.
     pub tls_avoided: u64,
+    /// Tokens of limits since the start that shards of a cluster have lent, that were used of them, and of own shares. For metrics only.
+    #[serde(skip)]
+    pub lent_tokens: [u64; 3],
     /// Sessions since the start, and failures for lack of TLS: by demand on TLS and result. For metrics only.
     #[serde(skip)]
     pub tls: Vec<(&'static str, &'static str, u64)>,

@@ -1,4 +1,4 @@
-//! A share of all limits, for one of several senders that count by themselves.
+//! A share of the limits, for one of several senders.
 
 use std::sync::Arc;
 
@@ -7,11 +7,10 @@ use super::rules::Values;
 use super::{ShapingError, ShapingRules, Sourced};
 
 impl ShapingRules {
-    /// The rules for one of `parts` senders that count by themselves. Rates, bursts and connections are divided; the
-    /// source of each value tells that.
+    /// The rules for one of `parts` senders. Connections are divided, and so are rates to which automation slows mail
+    /// down; the source of each value tells that. Other rates are not: their tokens are [lent](crate::limits::Lender).
     ///
-    /// A burst is at least 1, and so are the connections to which automation slows a site: `parts` senders may exceed
-    /// such a limit.
+    /// The connections to which automation slows a site are at least 1: `parts` senders may exceed such a limit.
     ///
     /// # Errors
     /// [`ShapingError::Meaning`] for connections below `parts`.
@@ -20,37 +19,24 @@ impl ShapingRules {
             return Ok(self);
         }
         for section in &mut self.sections {
-            let Values { connections, connection_rate, connections_per_address, message_rate, .. } =
-                &mut section.values;
+            let Values { connections, connections_per_address, .. } = &mut section.values;
             for said in [connections, connections_per_address].into_iter().flatten() {
                 said.value = share_of(said.value, parts, &said.from)?;
-                said.from = shared(&said.from, parts);
-            }
-            for said in [connection_rate, message_rate].into_iter().flatten() {
-                said.value = said.value.share(parts);
                 said.from = shared(&said.from, parts);
             }
             section.total.iter_mut().try_for_each(|said| share_total(said, parts))?;
         }
         self.limits.values_mut().try_for_each(|said| share_total(said, parts))?;
-        for said in self.tenants.values_mut().filter_map(|tenant| tenant.message_rate.as_mut()) {
-            said.value = said.value.share(parts);
-            said.from = shared(&said.from, parts);
-        }
         self.automation.share(parts);
         Ok(self)
     }
 }
 
 fn share_total(said: &mut Sourced<Total>, parts: u32) -> Result<(), ShapingError> {
-    let Total { connections, connection_rate, message_rate } = &mut said.value;
-    if let Some(most) = connections {
+    if let Some(most) = &mut said.value.connections {
         *most = share_of(*most, parts, &said.from)?;
+        said.from = shared(&said.from, parts);
     }
-    for rate in [connection_rate, message_rate].into_iter().flatten() {
-        *rate = rate.share(parts);
-    }
-    said.from = shared(&said.from, parts);
     Ok(())
 }
 

@@ -249,7 +249,7 @@ fn a_threshold_is_reached_within_its_time_only() {
 }
 
 #[test]
-fn a_share_of_all_limits_says_so() {
+fn a_share_of_connections_says_so_and_rates_stay_whole() {
     let text = "[default]\nconnections = 10\nmessage_rate = '100/s, burst 9'\nlimits = ['all']\n\
          [limit.all]\nconnections = 7\nmessage_rate = '9/minute'\n[tenant.a]\nmessage_rate = '1/hour'\n\
          [[default.automation]]\npatterns = ['x']\naction = 'slow'\nmessage_rate = '30/s'\nconnections = 1\nfor = 60\n";
@@ -257,10 +257,11 @@ fn a_share_of_all_limits_says_so() {
     let site = shared.of_site("default", &["mx.example"], &Sections::new());
     let connections = site.connections.unwrap();
     assert_eq!((connections.value, &*connections.from), (3, "a.toml: default, shared by 3 shards"));
-    assert_eq!(site.message_rate.unwrap().value, rate("100/3s, burst 3"));
+    let message_rate = site.message_rate.unwrap();
+    assert_eq!((message_rate.value, &*message_rate.from), (rate("100/s, burst 9"), "a.toml: default"));
     let total = &site.limits[0].limit.value;
-    assert_eq!((total.connections, total.message_rate), (Some(2), Some(rate("3/minute, burst 1"))));
-    assert_eq!(shared.messages_of("a").unwrap().message_rate.unwrap().value, rate("1/3h, burst 1"));
+    assert_eq!((total.connections, total.message_rate), (Some(2), Some(rate("9/minute"))));
+    assert_eq!(shared.messages_of("a").unwrap().message_rate.unwrap().value, rate("1/hour"));
     let rule = &shared.automation().rules()[0];
     assert_eq!((rule.message_rate, rule.connections), (Some(rate("10/s")), Some(1)));
     let refused = rules(text).share(8).unwrap_err().to_string();

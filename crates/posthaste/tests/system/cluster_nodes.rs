@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::http;
 use crate::relay_events::wait_for;
 use crate::relaying::{next_hop, queue, unused_port};
 use crate::support::{Client, Server, command, configure};
@@ -385,6 +386,47 @@ fn suppressions_and_suspensions_hold_on_all_nodes() {
     assert!(suppressed(&two).contains("eve@there.example"));
     nodes.first.stop();
     nodes.second.stop();
+    next.stop();
+}
+
+/// One node has mail, and sends at the rate of both: its tokens are lent by the home of the limit, which may be the other.
+#[test]
+fn a_rate_is_lent_to_the_node_with_mail() {
+    let Some(engine) = NatsServer::start(SYNCED) else { return };
+    let [one, two, there] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let port = unused_port();
+    let start = |dir: &Path, node: &str| {
+        // At home in the first shard, in the second one, or both.
+        let limits = "[default]\nmessage_rate = '20/second, burst 1'\nlimits = ['a', 'b', 'c', 'd']\n";
+        let named = ["a", "b", "c", "d"].map(|name| format!("[limit.{name}]\nmessage_rate = '1000/second'\n"));
+        std::fs::write(dir.join("limits.toml"), format!("{limits}{}", named.concat())).unwrap();
+        let text = config(node, &engine, port)
+            .replace("[relay]\n", &format!("{}[relay]\nshaping = [\"limits.toml\"]\n", http::CONFIG));
+        Server::start(dir, &text)
+    };
+    let (first, second) = (start(one.path(), "n1"), start(two.path(), "n2"));
+    let cells = connected(&engine).cells().unwrap();
+    for shard in [1, 2] {
+        wait_for_shard(&cells, shard, "both are in sync", |cell| cell.owner.is_some() && cell.in_sync.len() == 2);
+    }
+    drop(taking(&second));
+    let next = next_hop(there.path(), &format!("127.0.0.1:{port}"));
+    let begun = Instant::now();
+    deliver(&mut taking(&first), 60);
+    next.wait_for_mail("there.example", "ann", 60);
+    // 59 tokens after the first: half a second of them at once.
+    assert!(begun.elapsed() >= Duration::from_millis(2450), "{:?}", begun.elapsed());
+    let secret = http::token(one.path(), "scraper", "metrics");
+    let (_, metrics) = http::get(http::page_of(&first), "/metrics", Some(&secret));
+    let tokens = |state: &str| {
+        let name = format!("posthaste_limit_tokens_total{{state=\"{state}\"}} ");
+        metrics.lines().find_map(|line| line.strip_prefix(&name)).expect(&metrics).parse::<u64>().unwrap()
+    };
+    // Some may be shares, if a machine is slow.
+    assert!(tokens("lent") >= tokens("used") && tokens("used") + tokens("own_share") >= 300, "{metrics}");
+    assert!(tokens("used") > 150, "{metrics}");
+    first.stop();
+    second.stop();
     next.stop();
 }
 

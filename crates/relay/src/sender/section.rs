@@ -264,7 +264,7 @@ impl Section {
         QueueLimits::new(self.queue_recipients, &self.tenant)
     }
 
-    /// Reads the limits in the files of `shaping`, divided among `shares` relays that count by themselves.
+    /// Reads the limits in the files of `shaping` for one of `shares` relays: see [`ShapingRules::share`].
     ///
     /// # Errors
     /// See [`ShapingError`]; also for limits of an unknown source, and for connections below `shares`.

@@ -389,6 +389,7 @@ fn of_relay(receiver: &Receiver) -> RelayStatus {
         unreachable: stats.iter().map(|stats| stats.unreachable as u64).sum(),
         back_offs,
         tls_avoided,
+        lent_tokens: receiver.meters().of_lending(),
         tls: tls_counts(&relays),
         policy_fetches,
         dns: DnsStatus {

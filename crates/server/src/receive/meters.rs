@@ -26,6 +26,8 @@ pub(crate) struct Meters {
     /// Times that hosts became unreachable, and that TLS with one was given up for a while.
     back_offs: AtomicU64,
     tls_avoided: AtomicU64,
+    /// Tokens of limits in a cluster: lent to this node, used of them, and used of its own share.
+    lent: [AtomicU64; 3],
     /// Signed messages, and unsigned ones because of an unusable key.
     signed: AtomicU64,
     not_signed: AtomicU64,
@@ -50,6 +52,7 @@ impl Default for Meters {
             behind: Mutex::default(),
             back_offs: AtomicU64::new(0),
             tls_avoided: AtomicU64::new(0),
+            lent: Default::default(),
             signed: AtomicU64::new(0),
             not_signed: AtomicU64::new(0),
             checks: Default::default(),
@@ -127,6 +130,19 @@ impl Meters {
     /// Counts of hosts that became unreachable, and of hosts with failed TLS.
     pub fn of_hosts(&self) -> (u64, u64) {
         (self.back_offs.load(Ordering::Relaxed), self.tls_avoided.load(Ordering::Relaxed))
+    }
+
+    /// Tokens of limits that other shards have lent to this node, that were used of them, and of its own share.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
+    pub fn lent(&self, lent: u64, used: u64, alone: u64) {
+        for (counter, more) in self.lent.iter().zip([lent, used, alone]) {
+            counter.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts of tokens: lent, used of them, and used of the node's own share.
+    pub fn of_lending(&self) -> [u64; 3] {
+        self.lent.each_ref().map(|counter| counter.load(Ordering::Relaxed))
     }
 
     /// Records the lag of a stream, in batches.

@@ -13,6 +13,8 @@ mod engine_view;
 #[cfg(feature = "cluster")]
 mod health;
 #[cfg(feature = "cluster")]
+mod lending;
+#[cfg(feature = "cluster")]
 mod log_cutter;
 #[cfg(feature = "cluster")]
 mod node;

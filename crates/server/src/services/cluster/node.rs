@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use posthaste_cluster::nats::{NatsConfig, NatsEngine, NatsError, NatsLogin, NatsPeers, NatsTls};
 use posthaste_cluster::{
     BootTime, CallThreads, Cells, ClusterNode, DriverConfig, DriverWorld, LogError, NodeDriver, NodeName, NodeNews,
-    NodeShard, OwnerIdentity, OwnershipConfig, OwnershipRules, OwnershipTimes, ReaderRules, ReplicatedConfig,
+    NodeShard, OwnerIdentity, OwnershipConfig, OwnershipRules, OwnershipTimes, Peers, ReaderRules, ReplicatedConfig,
     ReplicatedSpool, SenderRules, ShardLog, ShardOpenError, WriterRules,
 };
 use posthaste_config::{Cluster, ClusterShard, Config, Dns};
@@ -25,6 +25,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout_at;
 
 use super::control::{ControlDesk, ControlParts};
+use super::lending::Lending;
 use super::nodes::NodeList;
 use super::others::EngineNodes;
 use super::serving_node::{Roles, ServedShard, ServingNode, event_of};
@@ -119,6 +120,10 @@ impl OpenShards {
         receiver: &Receiver,
     ) -> std::io::Result<ClusterService> {
         let Self { node, log_bytes, cells, control, peers, nodes, shards, home: _ } = self;
+        let peers: Arc<dyn Peers> = Arc::new(peers);
+        let numbers = config.cluster.iter().flat_map(|cluster| &cluster.shards).map(|shard| shard.number);
+        let lending = Lending::new(numbers, peers.clone(), Arc::new(BootTime), receiver.meters().clone());
+        let lending = (config.limit_shares() > 1).then_some(lending);
         let intakes = shards.iter().map(|shard| shard.intake.clone()).collect();
         let (alive, ended) = Ended::new();
         let alarm = Alarm::new(alive);
@@ -131,7 +136,14 @@ impl OpenShards {
             let destinations = if is_home { receiver.destinations().list().to_vec() } else { vec![own] };
             let queue = Arc::new(ShardQueue::new(config.number, intake, slot, destinations));
             queues.push(queue.clone());
-            let parts = ShardParts { queue, spool: spool.clone(), dir, settings: settings.clone(), notifier };
+            let parts = ShardParts {
+                queue,
+                spool: spool.clone(),
+                dir,
+                settings: settings.clone(),
+                notifier,
+                lending: lending.clone(),
+            };
             let relay = Arc::new(ShardRelay::start(parts, alarm.clone())?);
             seen.push(ServedShard { config, log, state: relay.state.clone() });
             members.push(NodeShard::new(spool, is_home, relay.clone()));
@@ -168,7 +180,7 @@ impl OpenShards {
             me: node.clone(),
             nodes: nodes.clone(),
             cells: cells.clone(),
-            peers: Arc::new(peers),
+            peers,
             answers: Mutex::default(),
         };
         receiver.set_cluster(Arc::new(ServingNode {

@@ -13,6 +13,7 @@ use posthaste_relay::sender::{Config as RelayConfig, Delivering, Notifier, Outgo
 use posthaste_spool::{Spool, StreamError};
 
 use super::health::QueueHealth;
+use super::lending::{Lending, ShardLending};
 use crate::lifecycle::Alive;
 use crate::receive::cluster::Begun;
 use crate::receive::handler::WeakReceiver;
@@ -50,6 +51,8 @@ pub(super) struct ShardParts {
     pub dir: PathBuf,
     pub settings: Arc<Mutex<RelaySettings>>,
     pub notifier: Arc<dyn Notifier>,
+    /// Lends and borrows tokens of limits. `None`: there is one shard only.
+    pub lending: Option<Arc<Lending>>,
 }
 
 /// Stops the server when a panic drops it, or when it is [rung](Self::ring). Clones share it.
@@ -132,7 +135,7 @@ impl ShardRelay {
     pub fn start(parts: ShardParts, alarm: Alarm) -> std::io::Result<Self> {
         let state = Arc::new(ShardState::new(parts.queue.clone()));
         let (orders, received) = channel();
-        let worker = Worker { state: state.clone(), parts, role: Role::Standby, is_told: false, alarm };
+        let worker = Worker { state: state.clone(), parts, role: Role::Standby, lent: None, is_told: false, alarm };
         std::thread::Builder::new().name("cluster-relay".to_owned()).spawn(move || worker.run(&received))?;
         Ok(Self { state, orders })
     }
@@ -191,6 +194,8 @@ struct Worker {
     parts: ShardParts,
     state: Arc<ShardState>,
     role: Role,
+    /// Of the owner's relay.
+    lent: Option<ShardLending>,
     /// The failed opening is logged.
     is_told: bool,
     alarm: Alarm,
@@ -251,8 +256,12 @@ impl Worker {
             Role::Owner(lease) => {
                 let lease = lease.clone();
                 let notifier = self.parts.notifier.clone();
+                let of_home = lease.clone();
+                let begin = |lending: &Arc<Lending>| lending.begin(lease.shard(), Arc::new(move || of_home.may_act()));
+                self.lent = self.parts.lending.as_ref().map(begin);
+                let lender = self.lent.as_ref().map(ShardLending::lender);
                 // The owner before may have crashed.
-                let config = RelayConfig { has_crashed: true, notifier, ..config };
+                let config = RelayConfig { has_crashed: true, notifier, lender, ..config };
                 Relay::open_while(spool, config, Arc::new(move || lease.may_act()))
             }
         };
@@ -269,7 +278,10 @@ impl Worker {
                     self.state.queue.standby().set(Some(relay));
                 }
             }
-            Err(error) => self.tell(&error),
+            Err(error) => {
+                self.lent = None;
+                self.tell(&error);
+            }
         }
     }
 
@@ -298,6 +310,7 @@ impl Worker {
                 relay.end_by(deadline);
             }
         }
+        self.lent = None;
     }
 }
 
