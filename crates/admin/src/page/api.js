@@ -97,12 +97,17 @@ export function drain() {
   return ask("POST", "/api/drain/v1", {});
 }
 
-/// Gives each event that happens from now on to `take`, until `until` ends it. Throws if the server ends it.
-export async function followEvents(take, until) {
+/// The stream of what happens from now on, until `until` ends it.
+export async function openEvents(until) {
   const path = "/api/events/v1";
   const answer = await fetch(path, { ...options("GET"), signal: until });
   if (!answer.ok) throw refused(path, answer.status, await answer.json());
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  return answer.body;
+}
+
+/// Gives its events to `take`. Throws if the server ends it.
+export async function readEvents(stream, take) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { done, value } = await reader.read();

@@ -1,7 +1,7 @@
 // Find: where is this mail, why was that one refused, and what comes in now?
 
 import { el, field, foreign, put, select, table } from "./el.js";
-import { control, curl, followEvents, get, operand, option, quoted, signal } from "./api.js";
+import { control, curl, get, openEvents, operand, option, quoted, readEvents, signal } from "./api.js";
 import { commandButton } from "./ask.js";
 import { count, stamp } from "./format.js";
 import { address } from "./route.js";
@@ -140,6 +140,11 @@ export class FindPage {
   async showNewest() {
     const kinds = this.kinds();
     const request = { ask: "find", events: kinds, limit: 100 };
+    this.stop();
+    this.ending = new AbortController();
+    // First: what happens while the list is made comes too.
+    const stream = openEvents(this.ending.signal);
+    await stream.catch(() => null);
     const { lines } = await control(request);
     const events = lines.flatMap((line) => line.events).sort((one, other) => order(other.lsn, one.lsn)).slice(0, ROWS_MAX);
     const body = el("tbody", {}, events.map((event) => this.liveRow(event)));
@@ -149,23 +154,21 @@ export class FindPage {
       commandButton(() => curl("/api/control/v1", request)), commandButton(() => curl("/api/events/v1") + " -N", "follow as command"))),
     empty, el("div", { class: "scroll" }, el("table", { class: "events" }, el("thead", {}, el("tr", {}, ["time", "event", "details"].map((name) => el("th", { scope: "col" }, name)))), body)));
     body.firstElementChild?.setAttribute("tabindex", "0");
-    this.follow(kinds, body, empty);
+    this.follow(stream, kinds, new Set(events.map(whole)), body, empty);
     return null;
   }
 
-  follow(kinds, body, empty) {
-    this.stop();
-    this.ending = new AbortController();
+  follow(stream, kinds, listed, body, empty) {
     const until = this.ending.signal;
     const take = (events) => {
-      const fits = events.filter((event) => kinds.length === 0 || kinds.includes(event.event));
+      const fits = events.filter((event) => (kinds.length === 0 || kinds.includes(event.event)) && !listed.has(whole(event)));
       if (fits.length === 0) return;
       empty.hidden = true;
       body.prepend(...fits.reverse().map((event) => this.liveRow(event)));
       while (body.childElementCount > ROWS_MAX) body.lastElementChild.remove();
     };
     put(this.live, el("span", { class: "good" }, "live"));
-    followEvents(take, until).catch((error) => {
+    stream.then((body) => readEvents(body, take)).catch((error) => {
       if (until.aborted) return;
       put(this.live, foreign("not live: " + error.message));
       // Without an answer, the page waits for the server.
@@ -227,6 +230,9 @@ function dated(words, secs) {
   const since = secs ? "date:@" + (Math.floor(Date.now() / 1000) - Number(secs)) + ".." : "";
   return words && since ? "(" + words + ") " + since : words || since || "*";
 }
+
+/// Equal for equal events: a list sorts their keys.
+const whole = (event) => JSON.stringify(Object.entries(event).sort());
 
 /// Which of two LSNs is greater. They are strings of digits: JavaScript does not tell all their numbers apart.
 const order = (one, other) => one.length - other.length || (one < other ? -1 : Number(one > other));
