@@ -311,7 +311,7 @@ mod tests {
         }
         assert_eq!(text(file.remove("bob", &directory).unwrap_err()), "there is no login bob@example.org");
         let wrong = text(file.add("bob", &format!("{HASH}:uid=5"), &directory).unwrap_err());
-        assert!(wrong.contains("`uid=5` is not known here"), "{wrong}");
+        assert!(wrong.contains("`uid=5` is unknown"), "{wrong}");
         drop(file);
         std::fs::write(&path, "nonsense\n").unwrap();
         let error = LoginsFile::open(&path, &directory, (0, 0)).unwrap_err().to_string();

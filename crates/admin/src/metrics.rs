@@ -113,7 +113,7 @@ pub(crate) fn text(
             unreachable,
             back_offs,
             tls_avoided,
-            lent_tokens: [lent, used, alone],
+            lent_tokens,
             tls,
             policy_fetches,
             dns,
@@ -123,8 +123,7 @@ pub(crate) fn text(
         out.one("posthaste_relay_unreachable_sites", unreachable as f64);
         out.one("posthaste_relay_back_offs_total", back_offs as f64);
         out.one("posthaste_relay_tls_avoided_total", tls_avoided as f64);
-        let tokens = [("lent", lent), ("used", used), ("own_share", alone)];
-        out.labelled("posthaste_limit_tokens_total", tokens.map(|(state, count)| (("state", state), count as f64)));
+        out.lent_tokens(lent_tokens);
         let sessions =
             tls.iter().map(|(policy, result, count)| ([("policy", *policy), ("result", *result)], *count as f64));
         out.with_labels("posthaste_relay_tls_sessions_total", sessions);
@@ -158,6 +157,11 @@ pub(crate) struct Work {
 struct Lines(String);
 
 impl Lines {
+    fn lent_tokens(&mut self, [lent, used, alone]: [u64; 3]) {
+        let tokens = [("lent", lent), ("used", used), ("own_share", alone)];
+        self.labelled("posthaste_limit_tokens_total", tokens.map(|(state, count)| (("state", state), count as f64)));
+    }
+
     fn one(&mut self, name: &'static str, value: f64) {
         self.head(name);
         let _ = writeln!(self.0, "{name} {value}");

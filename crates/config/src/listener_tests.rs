@@ -73,11 +73,11 @@ fn listeners_have_the_tls_that_their_place_suggests() {
 fn tls_without_what_it_needs_is_a_mistake() {
     let listener = |keys: &str| error_of(&format!("[[listener]]\naddress = \"127.0.0.1:1\"\n{keys}\n"));
     assert!(listener("tls = \"on\"").contains("3:7: "));
-    assert!(listener("tls = \"off\"\nkey = \"k\"").contains("4:7: a key alone is for nothing"));
+    assert!(listener("tls = \"off\"\nkey = \"k\"").contains("4:7: a key needs its certificate"));
     assert!(listener("certificate = [\"c\", \"\"]").contains("3:15: a file's name is empty"));
     let counts = listener("certificate = [\"c\", \"d\"]\nkey = \"k\"");
     assert!(counts.contains("4:7: `certificate` names 2, so name as many keys"), "{counts}");
-    assert!(error_of("[tls]\nkey = \"k\"\n").contains("2:7: a key alone is for nothing"));
+    assert!(error_of("[tls]\nkey = \"k\"\n").contains("2:7: a key needs its certificate"));
     assert!(error_of("[tls]\ncertificate = \"\"\n").contains("2:15: "));
     let unix = error_of("[[listener]]\nunix = \"s\"\ntls = \"starttls\"\ncertificate = \"c\"\nkey = \"k\"\n");
     assert!(unix.contains("3:7: only for `address`"), "{unix}");

@@ -108,7 +108,7 @@ mod tests {
         let domain = "[[domain]]\nname = 'example.org'\nusers = ['ann']\n";
         for (accounts, message) in [
             ("'eve@example.org' = { bytes = 1 }", "has no mailbox here"),
-            ("'ann@example.org' = { bytes = 1 }\n'ANN@example.org' = {}", "is there already"),
+            ("'ann@example.org' = { bytes = 1 }\n'ANN@example.org' = {}", "is listed twice"),
             ("'ann@example.org' = { size = 1 }", "size"),
         ] {
             let text = format!("[quota.accounts]\n{accounts}\n{domain}");

@@ -333,9 +333,9 @@ fn a_reload_refuses_a_missing_file_or_one_without_domains() {
         loaded.again(None).map(drop).map_err(|error| error.to_string())
     };
     assert!(again(domain, None).unwrap_err().contains("cannot be read"));
-    assert!(again(domain, Some("")).unwrap_err().contains("no [[domain]] any more"));
-    assert!(again(domain, Some(listener)).unwrap_err().contains("no [[domain]] any more"));
-    assert!(again(listener, Some("")).unwrap_err().contains("no [[listener]] any more"));
+    assert!(again(domain, Some("")).unwrap_err().contains("[[domain]] is gone"));
+    assert!(again(domain, Some(listener)).unwrap_err().contains("[[domain]] is gone"));
+    assert!(again(listener, Some("")).unwrap_err().contains("[[listener]] is gone"));
     again(listener, Some(domain)).unwrap();
     again(&format!("{listener}{domain}"), Some(domain)).unwrap();
     again("", Some("")).unwrap();

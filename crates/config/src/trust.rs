@@ -85,7 +85,7 @@ mod tests {
                     [[listener]]\naddress = '[::]:587'\nrelay = true\nallow = ['12.224.0.0/11']\n";
         Config::parse(Path::new("x"), text).unwrap();
         let error = error_of(&text.replace("'12.224.0.0/11'", "'12.224.0.0/11', '192.0.2.7'"));
-        assert!(error.contains(":13:27: an open relay: with 192.0.2.7/32, all the networks here"), "{error}");
+        assert!(error.contains(":13:27: an open relay: 192.0.2.7/32 and the trusted networks before it"), "{error}");
     }
 
     #[test]

@@ -146,7 +146,7 @@ mod tests {
         check_text(&of("events = [\"bonced\"]"), Some("no event `bonced`"));
         check_text(&of("batch = 0"), Some("between 1 and 10000"));
         check_text(&of("timeout_secs = \"1h\""), Some("10 minutes"));
-        check_text(&of(&of("")), Some("already"));
+        check_text(&of(&of("")), Some("is listed twice"));
         check_text("[[webhook]]\nname = \"../x\"\nurl = \"http://h\"", Some("letters, digits"));
         for url in ["h.example/x", "ftp://h.example", "http:///x", "", "http://h example/"] {
             check_text(&format!("[[webhook]]\nname = \"a\"\nurl = \"{url}\""), Some("is not a URL"));

@@ -1,4 +1,4 @@
-// Requests to the server. On plain loopback a session's key goes with each; over TLS a cookie does, which no script can read.
+// Requests to the server, with the session's key on plain loopback, and over TLS with a cookie that no script can read.
 
 const KEY = "posthaste-session";
 const SESSION = "/api/session/v1";

@@ -7,7 +7,7 @@ import { count } from "./format.js";
 const TIMES = [["", "until somebody ends it"], ["3600", "for 1 hour"], ["14400", "for 4 hours"], ["86400", "for 1 day"], ["604800", "for 7 days"]];
 const FOR = { 3600: "1h", 14400: "4h", 86400: "1d", 604800: "7d" };
 
-/// What can be done with recipients: the request's action, the command, what it does. `typed`: the number is to be typed.
+/// Actions on recipients. `typed`: the number is to be typed.
 export const ACTIONS = {
   retry: { action: "flush", command: "flush", text: "are tried now. Held ones stay held.", done: "tried now", held: false },
   hold: { action: "hold", command: "hold", text: "are not tried, and do not expire, until they are released.", done: "held", timed: true, reason: true },
@@ -67,7 +67,7 @@ export function askDrain(waits, done) {
   go.focus();
 }
 
-/// A command of `posthaste queue` for a selection; `all` selects what waits if nothing else does. It has no option for what is not held: then the request itself does the same.
+/// A command of `posthaste queue` for a selection; `all` if it names nothing. Mail that is not held has no option: then the request.
 export function queueCommand(words, of, all, request) {
   if (of.held === false) return curl("/api/control/v1", request);
   if (of.message !== undefined) return "posthaste queue " + words + " " + operand(of.message + (of.number === undefined ? "" : "." + of.number));

@@ -1,4 +1,4 @@
-// Domains: are the records in DNS, the keys and the certificates as they should be, and what do others make of them?
+// Domains: records in DNS, keys, certificates, and the results that others see.
 
 import { button, el, foreign, put, table } from "./el.js";
 import { control, operand } from "./api.js";

@@ -32,7 +32,7 @@ function spell(letter) {
   return "\\u{" + letter.codePointAt(0).toString(16) + "}";
 }
 
-/// Text that strangers chose, such as names and replies: what cannot be seen is spelled out, and a long text is cut until somebody asks for it.
+/// Text that strangers chose: unseen letters are spelled out, and a long text is cut until a click.
 export function foreign(text) {
   const letters = Array.from(String(text ?? ""));
   const spelled = (some) => some.join("").replace(UNSEEN, spell);

@@ -234,10 +234,10 @@ function dated(words, secs) {
 /// Equal for equal events: a list sorts their keys.
 const whole = (event) => JSON.stringify(Object.entries(event).sort());
 
-/// Which of two LSNs is greater. They are strings of digits: JavaScript does not tell all their numbers apart.
+/// Compares LSNs: strings of digits, as a number of JavaScript is too small.
 const order = (one, other) => one.length - other.length || (one < other ? -1 : Number(one > other));
 
-/// How many messages were found, and how much else, such as refusals before there was a message.
+/// Counts messages, and events without one, such as refusals.
 function summed(lines) {
   const messages = lines.filter((line) => line.events.some((event) => event.message !== undefined)).length;
   const others = lines.length - messages;

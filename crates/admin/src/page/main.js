@@ -97,7 +97,7 @@ function show() {
   follow(one);
 }
 
-/// Looks again as long as somebody looks: a page says after how many milliseconds. Of two that follow a page, the later goes on.
+/// Refreshes a page after the milliseconds that it says, until another one is shown.
 let followers = 0;
 async function follow(one) {
   const follower = ++followers;
@@ -122,7 +122,7 @@ async function follow(one) {
   }
 }
 
-/// Says that the server does not answer, until it does: then the page that is shown goes on.
+/// Says that the server does not answer, until it does.
 async function waitForServer() {
   if (!shown || away.hasChildNodes()) return;
   put(away, "The server does not answer since " + new Date().toLocaleTimeString("en-GB") + ". What is shown is old. This page goes on by itself once the server answers.");
@@ -155,7 +155,7 @@ function visible() {
 
 const LINK = /^#k=(\w+)$/;
 
-/// A link's key is in the part of the address that is sent to nobody; it works once, so it leaves the address bar.
+/// A link's key is in the fragment, which is not sent. It works once, so it leaves the address bar.
 async function open() {
   const link = LINK.exec(location.hash);
   if (!link) return start();

@@ -11,7 +11,7 @@ const STATES = [["", "all"], ["waiting", "not held"], ["held", "held"]];
 const NAMES_MAX = 100;
 const ROWS = 100;
 const INTERVAL_MS = 5000;
-/// The server looks at all that waits: no more than a small part of its time goes into that.
+/// A look at all that waits may take a small part of the server's time.
 const SHARE = 500;
 
 export class QueuePage {

@@ -43,7 +43,7 @@ fn sighup_reloads_and_keeps_sessions() {
     server.wait_for_log("posthaste.toml: cannot be read: No such file");
     std::fs::write(&file, "").unwrap();
     server.signal(Signal::HUP);
-    server.wait_for_log("there is no [[domain]] any more");
+    server.wait_for_log("[[domain]] is gone");
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
     server.signal(Signal::HUP);

@@ -152,11 +152,9 @@ impl OpenShards {
         receiver.remote().set_shards(queues.clone());
         let roles = Arc::<Roles>::default();
         let noted = roles.clone();
-        let (recorder, here) = (receiver.events().cloned(), node.clone());
+        let events = events_of(receiver, node.clone());
         let tell = Box::new(move |news: NodeNews| {
-            if let (Some(recorder), Some(kind)) = (&recorder, event_of(&news, &here)) {
-                recorder.note(&Event::now(kind));
-            }
+            events(&news);
             if noted.note(&news) {
                 alarm.ring();
             }
@@ -196,6 +194,16 @@ impl OpenShards {
         }));
         let (receiver, dns) = (receiver.downgrade(), config.dns.clone());
         Ok(ClusterService { node: running, relays, intakes, settings, receiver, dns, ended })
+    }
+}
+
+/// Writes the news of this node into the event log.
+fn events_of(receiver: &Receiver, here: String) -> impl Fn(&NodeNews) + use<> {
+    let recorder = receiver.events().cloned();
+    move |news| {
+        if let (Some(recorder), Some(kind)) = (&recorder, event_of(news, &here)) {
+            recorder.note(&Event::now(kind));
+        }
     }
 }
 
