@@ -14,12 +14,13 @@ mod signatures;
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use posthaste_accounts::{LoggedIn, LoginSecrets, PasswordClaim};
-use posthaste_intake::{Incoming, STORE_PATIENCE};
+use posthaste_intake::{Incoming, MemoryBudget, STORE_PATIENCE};
 use posthaste_smtp::driver::{self, Handler, IncomingBody, Peer};
 use posthaste_smtp::sasl::Credentials;
 use posthaste_smtp::sasl::scram::{self, ScramKeys, ScramProof};
@@ -32,12 +33,15 @@ use self::message::SmtpBody;
 use self::receiver::AtMail;
 pub(crate) use self::receiver::{Receiver, WeakReceiver};
 use crate::receive::cluster::begin_soon;
+use crate::receive::destinations::Destinations;
 use crate::receive::events;
 use crate::receive::logins::{self, Session};
 use crate::receive::message_log::LogLine;
 use crate::receive::replies::{is_standby, reply_to, share_is_full, too_slow};
+use crate::receive::settings::Settings;
 use crate::receive::shards::ShardQueue;
 use crate::receive::transaction::Transaction;
+use crate::repeats::Repeats;
 
 impl Handler for Receiver {
     type State = Option<Arc<LoginSecrets>>;
@@ -144,6 +148,26 @@ impl Handler for Receiver {
 }
 
 impl Receiver {
+    /// A receiver with all checks.
+    pub fn new(
+        settings: Settings,
+        destinations: Destinations,
+        memory: MemoryBudget,
+        spool: &Path,
+        repeats: Arc<Repeats>,
+    ) -> Self {
+        Self::checking(checks::all(), settings, destinations, memory, spool, repeats)
+    }
+
+    /// Like [`new`](Self::new), with another patience than [`STORE_PATIENCE`].
+    #[cfg(test)]
+    pub fn with_patience(settings: Settings, destinations: Destinations, patience: std::time::Duration) -> Self {
+        let memory = MemoryBudget::new(0);
+        let mut shared = Self::new(settings, destinations, memory, Path::new("spool"), Arc::default()).0;
+        Arc::get_mut(&mut shared).expect("nobody else has it").store_patience = patience;
+        Self(shared)
+    }
+
     /// Keeps a message, and logs and records the outcome.
     async fn take_message<B: Incoming<Error = BodyError>>(
         &self,

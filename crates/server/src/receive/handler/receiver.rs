@@ -17,7 +17,6 @@ use posthaste_message::Summary;
 use posthaste_smtp::{Address, Envelope, MailFrom, RcptTo, Reply, ReversePath};
 use tokio::sync::watch;
 
-use super::checks;
 use crate::config::first_password::FirstPassword;
 use crate::ids::Ids;
 use crate::receive::author::Author;
@@ -74,8 +73,9 @@ pub(super) struct Shared {
 }
 
 impl Receiver {
-    /// A receiver with all checks.
-    pub fn new(
+    /// A receiver with these checks.
+    pub(super) fn checking(
+        checks: CheckList,
         settings: Settings,
         destinations: Destinations,
         memory: MemoryBudget,
@@ -88,7 +88,7 @@ impl Receiver {
             settings,
             replaced: watch::Sender::new(()),
             destinations,
-            checks: checks::all(),
+            checks,
             store_patience: STORE_PATIENCE,
             memory,
             shares: SpoolShares::default(),
@@ -104,15 +104,6 @@ impl Receiver {
             quotas: Quotas::default(),
             cluster: OnceLock::new(),
         }))
-    }
-
-    /// Like [`new`](Self::new), with another patience than [`STORE_PATIENCE`].
-    #[cfg(test)]
-    pub fn with_patience(settings: Settings, destinations: Destinations, patience: std::time::Duration) -> Self {
-        let memory = MemoryBudget::new(0);
-        let mut shared = Self::new(settings, destinations, memory, Path::new("spool"), Arc::default()).0;
-        Arc::get_mut(&mut shared).expect("nobody else has it").store_patience = patience;
-        Self(shared)
     }
 
     /// Checks passwords at this gate.
