@@ -127,11 +127,7 @@ pub(crate) fn text(
         let sessions =
             tls.iter().map(|(policy, result, count)| ([("policy", *policy), ("result", *result)], *count as f64));
         out.with_labels("posthaste_relay_tls_sessions_total", sessions);
-        let fetches = [("ok", policy_fetches.0), ("failed", policy_fetches.1)];
-        out.labelled(
-            "posthaste_mta_sts_fetches_total",
-            fetches.map(|(result, count)| (("result", result), count as f64)),
-        );
+        out.policy_fetches(policy_fetches);
         out.dns(&dns);
     }
     if let Some(queue) = queue {
@@ -157,6 +153,14 @@ pub(crate) struct Work {
 struct Lines(String);
 
 impl Lines {
+    fn policy_fetches(&mut self, counts: (u64, u64)) {
+        let fetches = [("ok", counts.0), ("failed", counts.1)];
+        self.labelled(
+            "posthaste_mta_sts_fetches_total",
+            fetches.map(|(result, count)| (("result", result), count as f64)),
+        );
+    }
+
     fn lent_tokens(&mut self, [lent, used, alone]: [u64; 3]) {
         let tokens = [("lent", lent), ("used", used), ("own_share", alone)];
         self.labelled("posthaste_limit_tokens_total", tokens.map(|(state, count)| (("state", state), count as f64)));
