@@ -267,7 +267,7 @@ nothing to do
         check(|_, it| it.wrong.push("sync_interval must be always".into()), Colour::Red, "sync_interval");
         check(|_, it| it.unanswered.push("no answer".into()), Colour::Red, "no answer");
         check(|it, _| it.shards[0].owner = None, Colour::Red, "no owner");
-        check(|it, _| it.shards[0].in_sync.truncate(1), Colour::Red, "a alone has all");
+        check(|it, _| it.shards[0].in_sync.truncate(1), Colour::Red, "only a has all");
         check(|it, _| it.shards[0].seeding.push("c".into()), Colour::Red, "the state of c differs");
         check(|it, _| it.shards[0].used_bytes = Some(13 << 30), Colour::Red, "81 % full");
         let stop = |it: &mut ClusterStatus, _: &mut ClusterCheck| {

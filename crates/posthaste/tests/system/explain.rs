@@ -111,7 +111,7 @@ fn a_destination_is_explained_as_a_pool_or_a_source_sees_it() {
         values.iter().filter(|value| value["source"] == source && value["key"] == "message_rate").count()
     };
     assert_eq!((of("one"), of("two")), (1, 1), "{of_both:#}");
-    for (args, said) in [(["--pool", "none"], "no pool none"), (["--source", "two"], "not leave from a source two")] {
+    for (args, said) in [(["--pool", "none"], "no pool none"), (["--source", "two"], "not sent from source two")] {
         let output = command(dir, &[&["queue", "explain", "there.example"][..], &args].concat()).output().unwrap();
         assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains(said), "{output:?}");
     }
