@@ -320,9 +320,20 @@ impl MessageWriter for AppendWriter {
 }
 
 impl MailboxCore {
-    /// Loads the mailbox, so that UIDs can be assigned, and returns the facts of a message except its size. Blocks.
+    /// Refuses messages while the directory has yet to follow a RENAME: delivery would make the old one again after it.
+    /// `adding` is locked. Blocks.
+    pub fn check_staying(&self) -> Result<(), MailstoreError> {
+        if self.shared.moved_paths.is_leaving(lock(&self.path).as_str()) {
+            return Err(MailstoreError::Unavailable("an earlier RENAME is not finished".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Loads the mailbox, so that UIDs can be assigned, and returns the facts of a message except its size. `adding` is
+    /// locked. Blocks.
     fn prepare(&self, request: &AppendRequest) -> Result<MessageFacts, MailstoreError> {
         self.shared.ledger.check_open().map_err(|error| of_ledger(&error))?;
+        self.check_staying()?;
         let _one = lock(&self.changing);
         self.load(self.reader().ok().as_ref(), &mut Oddities::default())?;
         let guard = lock(&self.state);

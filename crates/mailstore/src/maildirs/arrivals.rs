@@ -136,10 +136,12 @@ impl Place {
     }
 }
 
-/// Prevents the folder of this path from moving while the guard lives.
+/// Prevents the folder of this path from moving while the guard lives. `None` if it has moved, or its directory has yet
+/// to follow a RENAME.
 fn held(core: &MailboxCore, path: &str, adding: OwnedRwLockReadGuard<()>) -> Option<Arc<dyn Held>> {
-    let is_same = !core.is_deleted.load(Ordering::Relaxed) && lock(&core.path).as_str() == path;
-    is_same.then(|| Arc::new(adding) as Arc<dyn Held>)
+    // Checked first: a retry of the rename locks the path while the disk may hang.
+    let is_staying = !core.is_deleted.load(Ordering::Relaxed) && !core.shared.moved_paths.is_leaving(path);
+    (is_staying && lock(&core.path).as_str() == path).then(|| Arc::new(adding) as Arc<dyn Held>)
 }
 
 /// Closed from now on for a while.

@@ -136,6 +136,7 @@ impl GatheredMail {
     /// Blocks.
     pub fn store(mut self, work: &FileWork<AppendedMessage>) -> Result<AppendedMessage, MailstoreError> {
         let core = Arc::clone(&self.core);
+        core.check_staying()?;
         // One sync for all of them, and before anybody waits for the mailbox.
         if let Some(mount) = self.mount.take() {
             mount.sync().map_err(|error| not_written(&core, &error))?;

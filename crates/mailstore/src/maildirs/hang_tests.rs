@@ -218,6 +218,71 @@ async fn names_of_an_account_that_hangs_are_not_changed_later() {
     assert_eq!(names().await, ["New"]);
 }
 
+/// The session has its OK, and the directory has its old name. Mail that was added then came after the rename, and made
+/// the old directory again.
+#[tokio::test]
+async fn mail_waits_for_the_directory_of_an_answered_rename() {
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (inbox, folder) = (dir.path().join(INBOX), dir.path().join(INBOX).join(".Old"));
+    Maildir::open_or_create(&inbox).unwrap();
+    Maildir::open_or_create(&folder).unwrap();
+    let world = Arc::new(open(dir.path(), data.path()));
+    drop(world.begin(request(MessageFlags::NONE, &[], 5)).await);
+    let account = world.logins.account("me").await.unwrap();
+    let id = world.select_named("Old").await.id();
+    let core = Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core());
+    let accept = async |folder: &str| {
+        let mail = mail(&format!("{INBOX}/{folder}"));
+        world.intake.accept(&world.list, &mail, body("one")).await
+    };
+    let receipt = accept(".Old").await.unwrap();
+    assert_eq!(receipt.entries.len(), 2);
+    // The new name is taken, and whether the mailbox has moved there cannot be found out.
+    fs::write(inbox.join(".New"), "no directory").unwrap();
+    let hung = Arc::<Mutex<Option<Hung>>>::default();
+    let (delivery, hangs, path) = (Arc::clone(&world), Arc::clone(&hung), folder.clone());
+    // RENAME asks for the file last before its batch. Then it needs the path.
+    *lock(&world.when_asked) = Some(Box::new(move || {
+        delivery.deliver_to(&path, &receipt, "one");
+        delivery.release(&[&receipt]);
+        *lock(&hangs) = Some(Hung::on(move |wait| {
+            let _path = lock(&core.path);
+            wait();
+        }));
+    }));
+    pause();
+    let (renaming, new) = (Arc::clone(&account), MailboxName::parse("New").unwrap());
+    let asked = tokio::spawn(async move { renaming.rename(id, &new).await });
+    while !world.store.shared.moved_paths.is_leaving(&format!("{INBOX}/.Old")) {
+        yield_now().await;
+    }
+    while !asked.is_finished() {
+        advance(Duration::from_secs(60)).await;
+    }
+    resume();
+    assert_eq!(asked.await.unwrap(), Ok(()));
+    drop(lock(&hung).take());
+    // Its thread ends, with an error that nobody hears.
+    drop(turn(&world.store.account(&MailboxPath::parse(INBOX).unwrap()).renaming).await);
+    for _ in 0..2 {
+        let refused = accept(".Old").await;
+        assert!(matches!(&refused, Err(IntakeError::NotTaken(why)) if why.code == 451), "{refused:?}");
+    }
+    for count in [1, 2] {
+        let refused = append(Arc::clone(&account), id, count).await;
+        assert!(matches!(&refused, Err(MailstoreError::Unavailable(_))), "{count}: {refused:?}");
+    }
+    assert!(folder.exists());
+    // The next change of names moves it.
+    fs::remove_file(inbox.join(".New")).unwrap();
+    account.create(&MailboxName::parse("x").unwrap(), None).await.unwrap();
+    assert!(inbox.join(".New").exists() && !folder.exists());
+    append(Arc::clone(&account), id, 1).await.unwrap();
+    append(Arc::clone(&account), id, 2).await.unwrap();
+    assert_eq!(account.status(id).await.unwrap().exists, 4);
+    assert!(matches!(accept(".Old").await, Err(IntakeError::NotTaken(_))));
+}
+
 /// The first subscription of an account makes its INBOX.
 #[tokio::test]
 async fn a_subscription_that_was_given_up_is_not_made_later() {
