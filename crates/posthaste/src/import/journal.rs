@@ -2,7 +2,7 @@
 //!
 //! A line of JSON lists the messages about to be added, and is durable before the server may add the first of them. The
 //! next line lists those that were added. After an interrupt the last line may be of the first kind. Then the mailbox itself
-//! shows which of them it has, by their digests.
+//! shows which of them it has, by their digests. An import that stops in a batch lists the added ones, then the rest.
 //!
 //! Each source has its own file for each mailbox, below `imports` in the data directory. It is removed after 90 days
 //! without use.
@@ -226,6 +226,19 @@ impl Journal {
         Ok(())
     }
 
+    /// Records the added messages of the last batch, and the `rest` of it, whose outcome is unknown.
+    ///
+    /// # Errors
+    /// Errors of `write`.
+    pub fn stop(&mut self, added: &[Key], rest: Batch) -> io::Result<()> {
+        let line = Line::Added(added.iter().map(Key::to_string).collect());
+        // One write: a kill between the two would leave the rest out.
+        self.file.write_all((line.to_text()? + &Line::Batch(rest.clone()).to_text()?).as_bytes())?;
+        self.added.extend(added.iter().map(|key| (*key, self.uid_validity)));
+        self.in_doubt = Some(rest);
+        Ok(())
+    }
+
     /// Makes the whole record durable: source files may be removed.
     ///
     /// # Errors
@@ -316,6 +329,24 @@ mod tests {
             journal.end(&[keys[2]]).unwrap();
             drop(journal);
             assert!(open().unwrap().has(&keys[2], 1), "{len}");
+        }
+    }
+
+    #[test]
+    fn a_stopped_batch_is_in_doubt_without_its_added_messages() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Journal::open(dir.path(), dir.path(), "ann", "INBOX");
+        let keys = ["x", "y"].map(|sha256| Key::new(&[b"a"], sha256));
+        let mut journal = open().unwrap();
+        journal.begin(batch(&[(&keys[0], "x"), (&keys[1], "y")])).unwrap();
+        journal.begun().unwrap();
+        let rest = Batch { from: 6, ..batch(&[(&keys[1], "y")]) };
+        journal.stop(&keys[..1], rest.clone()).unwrap();
+        for _ in 0..2 {
+            assert!(journal.has(&keys[0], 1) && !journal.has(&keys[1], 1));
+            assert_eq!(journal.in_doubt, Some(rest.clone()));
+            drop(journal);
+            journal = open().unwrap();
         }
     }
 

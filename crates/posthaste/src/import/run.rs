@@ -1,6 +1,6 @@
 //! The import: messages are added in batches, each recorded before and after.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -169,7 +169,8 @@ impl<'a> Importer<'a> {
     /// Imports everything.
     ///
     /// # Errors
-    /// The import must stop. Messages imported so far are recorded, those of the last batch as in doubt.
+    /// The import must stop. Messages imported so far are recorded. Those of the last batch that the server has not
+    /// answered for are in doubt, and after a lost connection all of it.
     pub fn run(&mut self, source: &'a Source) -> Result<(), AnyError> {
         self.settle_doubt()?;
         match source {
@@ -347,10 +348,25 @@ impl<'a> Importer<'a> {
         let stopped = self.add(&batch, &mut added)?;
         self.counts.added += added.len() as u64;
         match stopped {
-            // The batch stays in doubt: its last messages may be durable though their answer is an error.
-            Some(why) => Err(why.into()),
+            Some(why) => {
+                self.stop(&batch, &added)?;
+                Err(why.into())
+            }
             None => self.added(&added),
         }
+    }
+
+    /// Records a batch that stopped. Messages without an answer stay in doubt: the last ones may be durable though their
+    /// answer is an error. Others are known: the user may move or remove them before the next run.
+    fn stop(&mut self, batch: &[Prepared<'_>], added: &[&Prepared<'_>]) -> Result<(), AnyError> {
+        let Some((mailbox, opened)) = self.open.clone() else { return Ok(()) };
+        let keys: Vec<Key> = added.iter().map(|message| message.key).collect();
+        let known: HashSet<Key> = keys.iter().copied().collect();
+        let rest = batch.iter().filter(|message| !known.contains(&message.key));
+        let messages = rest.map(|message| (message.key.to_string(), message.sha256.clone())).collect();
+        // Above the UIDs of the added ones.
+        let from = opened.uid_next;
+        Ok(self.journal.stop(&keys, Batch { mailbox, uid_validity: opened.uid_validity, from, messages })?)
     }
 
     /// Adds messages, in parts if the server refuses them together. Returns the reason for stopping.

@@ -399,12 +399,20 @@ fn an_import_stops_at_the_quota_and_goes_on_later() {
     for number in 0..100 {
         fs::write(dir.path().join(format!("Maildir/cur/{number}.x.h")), format!("Subject: {number}\n\n")).unwrap();
     }
-    let (server, _) = serve(dir.path(), "[quota]\nmessages = 70\n", "imap");
+    let (server, address) = serve(dir.path(), "[quota]\nmessages = 70\n", "imap");
     let (code, _, error) = output(dir.path(), &["import", "Maildir", "--to", "ann@example.org/In"]);
     assert!(code == Some(2) && error.contains("the account's quota is used up"), "{error}");
     assert!(error.contains("70 messages imported for ann@example.org; repeat the command to continue"), "{error}");
     let record = fs::read_to_string(record(dir.path()).unwrap()).unwrap();
-    assert!(record.lines().last().unwrap().contains("{\"batch\""), "the next run looks for what the last batch added");
+    let last = record.lines().last().unwrap();
+    assert!(last.contains("{\"batch\"") && last.contains("\"from\":71"), "the next run looks for the rest: {last}");
+    // The user makes room. Messages that were imported do not come again.
+    let mut imap = Imap::logged_in(address);
+    imap.ok("CREATE Kept");
+    imap.ok("SELECT In");
+    imap.ok("MOVE 31:70 Kept");
+    imap.ok("STORE 1:30 +FLAGS.SILENT (\\Deleted)");
+    imap.ok("EXPUNGE");
     server.stop();
     let (server, _) = serve(dir.path(), "", "imap");
     assert_eq!(import(dir.path(), "Maildir", "ann@example.org/In", &[]), counts(30, 70, 0, 0));
