@@ -283,8 +283,8 @@ impl<'a> FolderChanges<'a> {
         };
         let refused = failed(account, &error);
         if !is_undone || !work.undo() {
-            // The next change of names, or list, renames them.
-            return Err(refused);
+            // The batch stands. The next change of names, or list, renames them.
+            return Ok(());
         }
         let lsn = self.append(moves.iter().map(|step| (&*step.core, &step.before, &step.from)), &HashMap::new())?;
         {
