@@ -40,7 +40,8 @@ impl FolderChanges<'_> {
         let reader = core.reader().map_err(|error| core.failed(&error))?;
         core.load(Some(&reader), &mut Oddities::default())?;
         let ledger = &core.shared.ledger;
-        // Mail that comes meanwhile has no UID: a look at the new mailbox finds its file.
+        // Mail for INBOX that comes meanwhile has no UID: a look at the new mailbox finds its file. Mail for a folder gets
+        // 451, as during a RENAME.
         let withheld = WithheldUids::new(ledger, core.id);
         wait_for_delivery(core)?;
         write_names_now(core, &reader);
