@@ -9,6 +9,7 @@ use super::MaildirAccount;
 use super::change_queue::refusal;
 use super::file_work::FileWork;
 use super::folder_changes::{FolderChanges, MAILBOXES_MAX};
+use super::mailbox::try_lock;
 use super::names::subscribed_names;
 use crate::entry::MailEntry;
 use crate::error::MailstoreError;
@@ -23,7 +24,7 @@ impl MaildirAccount {
         if self.is_set_up.load(Ordering::Relaxed) {
             return;
         }
-        let Ok(_one) = self.folders.try_lock() else { return };
+        let Some(_one) = try_lock(&self.folders) else { return };
         match self.set_up_now(makes_folders, work) {
             Ok(()) => self.is_set_up.store(true, Ordering::Relaxed),
             Err(error) => {

@@ -13,7 +13,7 @@ use super::MaildirAccount;
 use super::account::KnownMailboxes;
 use super::change_queue::refusal;
 use super::core::MailboxCore;
-use super::mailbox::lock;
+use super::mailbox::{lock, try_lock};
 use crate::entry::{MailEntry, MailboxFields};
 use crate::error::MailstoreError;
 use crate::ledger::MailLedgerError;
@@ -60,7 +60,7 @@ impl MaildirAccount {
             }
         };
         // During a change of names the next list does it.
-        let Ok(_one) = self.folders.try_lock() else { return };
+        let Some(_one) = try_lock(&self.folders) else { return };
         for id in expired {
             if let Err(error) = self.missing_core(id).and_then(|core| self.forget_missing(&core)) {
                 let (mailbox, error) = (self.inbox.as_str(), error.to_string());
