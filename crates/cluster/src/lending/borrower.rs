@@ -107,7 +107,9 @@ impl Borrower {
 
     /// Ends borrowing for a limit. Its tokens die.
     pub fn remove(&mut self, key: u64) {
+        let home = self.home_of(key);
         self.limits.remove(&key);
+        self.homes[home].active.retain(|active| *active != key);
     }
 
     /// Tokens that can be taken.
@@ -294,6 +296,10 @@ impl BorrowedLimit {
         {
             if count > 0 && heard.is_some_and(|heard| heard.home == home) {
                 returned.push(TokensReturned { key, granted_at, count });
+                // A message is on its way: the home may lend them again at once.
+                if self.held > 0 {
+                    self.next_ask = 0;
+                }
             }
         }
     }

@@ -68,7 +68,11 @@ impl TokenHome {
         if heard.is_some() {
             request.returned.iter().for_each(|returned| self.take_back(returned, now));
         }
-        let grants = request.asks.iter().map(|ask| self.grant(part, ask, now)).collect();
+        // Tokens of a shard that may not hear would be lost.
+        let hears = self.hearing.contains_key(&part);
+        let nothing = |ask: &TokenAsk| TokenGrant { key: ask.key, count: 0, wait_ms: 0 };
+        let asks = request.asks.iter();
+        let grants = asks.map(|ask| if hears { self.grant(part, ask, now) } else { nothing(ask) }).collect();
         self.tidy(now);
         Some(TokenAnswer { heard: Heard { home: self.id, at: now }, grants })
     }

@@ -40,11 +40,12 @@ fn home_of(key: u64, shards: &[u16]) -> usize {
     usize::try_from(key % shards.len() as u64).expect("there are fewer than 32,768 shards")
 }
 
-/// The burst of one shard that counts by itself. All together have the whole burst, so some may have none.
+/// The burst of one shard that counts by itself. All together have the whole burst, so some may have none. The home has
+/// the first token: what it lends is never less, whoever hears it.
 fn burst_of(rate: Rate, key: u64, part: usize, shards: &[u16], rules: LendingRules) -> u32 {
     let parts = u32::try_from(shards.len()).expect("there are fewer than 32,768 shards");
-    let turn = (key / u64::from(parts)).wrapping_add(part as u64) % u64::from(parts);
-    let share = rate.burst() / parts + u32::from(turn < u64::from(rate.burst() % parts));
+    let turn = (part + shards.len() - home_of(key, shards)) % shards.len();
+    let share = rate.burst() / parts + u32::from(turn < (rate.burst() % parts) as usize);
     if rules.whole_burst { share } else { share.max(1) }
 }
 
@@ -115,6 +116,8 @@ mod tests {
             let rate = Rate::new(1, 1, burst).unwrap();
             let shares = (0..3).map(|part| burst_of(rate, key, part, &shards, LendingRules::ALL));
             assert_eq!(shares.sum::<u32>(), burst, "key {key}");
+            let of_home = burst_of(rate, key, home_of(key, &shards), &shards, LendingRules::ALL);
+            assert!(of_home > 0, "key {key}");
         }
     }
 

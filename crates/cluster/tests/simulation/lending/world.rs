@@ -37,6 +37,8 @@ pub enum Demand {
     Wasted,
     /// A message now and then.
     Some,
+    /// One message after another: each reserves a token, and uses it some time later.
+    Slow,
 }
 
 pub struct Limit {
@@ -55,6 +57,8 @@ struct Owner {
     /// For each home: the time of the next request, and the request without an answer.
     next: Vec<u64>,
     asked: BTreeMap<usize, u64>,
+    /// For each limit: the time at which the message that holds a token uses it.
+    slow: BTreeMap<u64, u64>,
 }
 
 /// A shard, and the cell of its owner.
@@ -109,6 +113,30 @@ pub struct World {
     pub limits: Vec<Limit>,
     /// By shard and limit.
     pub demand: Vec<Vec<Demand>>,
+}
+
+impl Owner {
+    /// A message holds a token for that time, and then uses it, if it is there.
+    fn use_slowly(&mut self, key: u64, now: u64, time: u64) -> bool {
+        match self.slow.get(&key) {
+            Some(due) if *due > now => false,
+            Some(_) => {
+                self.slow.remove(&key);
+                let is_used = self.borrower.take(key, now);
+                self.borrower.hold(key, false);
+                is_used
+            }
+            None if self.borrower.available(key, now) > 0 => {
+                self.borrower.hold(key, true);
+                self.slow.insert(key, now + time);
+                false
+            }
+            None => {
+                self.borrower.want(key, 1, now);
+                false
+            }
+        }
+    }
 }
 
 impl World {
@@ -170,6 +198,7 @@ impl World {
             renews_at: self.now + RENEW,
             next: vec![0; numbers.len()],
             asked: BTreeMap::new(),
+            slow: BTreeMap::new(),
         };
         self.owners.insert((node, shard), owner);
     }
@@ -178,6 +207,12 @@ impl World {
     pub fn hand_over(&mut self, shard: usize, to: usize) {
         self.owners.remove(&(self.shards[shard].owner, shard));
         self.begin(to, shard);
+    }
+
+    /// A shard has no owner from now on.
+    pub fn orphan(&mut self, shard: usize) {
+        self.owners.retain(|(_, of), _| *of != shard);
+        self.shards[shard].written_at = u64::MAX;
     }
 
     pub fn kill(&mut self, node: usize) {
@@ -274,6 +309,12 @@ impl World {
                     self.random.one_in(60)
                 }
                 Demand::Some => self.random.one_in(100),
+                Demand::Slow => {
+                    if owner.use_slowly(limit.key, now, 300 * MS + self.random.below(900) * MS) {
+                        limit.used.push((now, shard));
+                    }
+                    false
+                }
             };
             if !wants {
                 continue;
@@ -365,7 +406,7 @@ impl World {
     /// A silent owner is followed by another node, which the engine answers.
     fn take_over(&mut self) {
         for shard in 0..self.shards.len() {
-            if self.now - self.shards[shard].written_at < SILENT {
+            if self.now.saturating_sub(self.shards[shard].written_at) < SILENT {
                 continue;
             }
             let is_well = |node: &usize| !self.engine[*node].is_cut && self.frozen_until[*node] <= self.now;
