@@ -319,9 +319,11 @@ impl Mail {
     /// returned.
     fn counts(&self, under_way: &mut UnderWay) -> bool {
         // A lent token may have died while the body was read: the message has its turn again.
-        let has_tokens = std::mem::take(&mut under_way.tokens).spend(|| self.shared.alarm.now());
+        let has_tokens = under_way.tokens.are_there();
         let may_leave = !has_tokens || self.site.source.take(self.shared.time.now());
-        if has_tokens && may_leave {
+        let tokens = &mut under_way.tokens;
+        // What the source refuses costs no tokens.
+        if has_tokens && may_leave && std::mem::take(tokens).spend(|| self.shared.alarm.now()) {
             return true;
         }
         under_way.is_ended = true;

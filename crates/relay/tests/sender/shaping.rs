@@ -360,8 +360,8 @@ fn a_site_whose_addresses_are_full_spends_no_tokens() {
 
 /// Lends tokens as the test says.
 #[derive(Default)]
-struct TestLender {
-    tokens: Arc<AtomicU64>,
+pub struct TestLender {
+    pub tokens: Arc<AtomicU64>,
     names: Arc<Mutex<Vec<String>>>,
 }
 
@@ -408,5 +408,6 @@ fn messages_wait_for_tokens_that_are_lent() {
     rig.wait_empty();
     assert_eq!((sink.mails().len(), tokens.load(Ordering::SeqCst)), (30, 1));
     let names = names.lock().unwrap();
+    assert_eq!(names.len(), 1, "{names:?}");
     assert!(names.iter().all(|name| name.starts_with("site ") && name.ends_with(" from default: 1/day, burst 1")));
 }

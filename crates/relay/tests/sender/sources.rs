@@ -2,9 +2,11 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use posthaste_relay::sender::{Config, OutgoingSource, Pool, Routing, WarmUp};
 
+use super::shaping::{TestLender, rules};
 use super::sink::Sink;
 use super::{rig_with, schedules, wait, zone};
 
@@ -194,6 +196,30 @@ fn what_a_warm_up_does_not_allow_goes_to_the_others_of_the_pool() {
     rig.relay.set_routing(&only(new));
     rig.wait_empty();
     assert!(!rig.log().iter().any(|line| line.contains("deferred")), "{:?}", rig.log());
+}
+
+#[test]
+fn what_a_warm_up_refuses_costs_no_tokens() {
+    let sink = Sink::start();
+    // Nothing at first.
+    let warm_up = Some(WarmUp { since: 0, per_day: vec![24; 100_000] });
+    let new = OutgoingSource { warm_up, ..source("new", 14) };
+    let pools = vec![pool(&[], &[("new", 1_000), ("one", 1)])];
+    let routing = Routing { sources: vec![new, source("one", 11)], pools, ..Routing::default() };
+    let lender = Arc::new(TestLender::default());
+    let tokens = lender.tokens.clone();
+    tokens.store(1000, Ordering::SeqCst);
+    let rig = rig_with(zone(), sink.port(), |config| {
+        config.routing = routing;
+        config.shaping = rules("[default]\nmessage_rate = '1/day'\n");
+        config.lender = Some(lender);
+    });
+    for _ in 0..20 {
+        rig.send("ann@here.example", &["bob@a.example"], "x\r\n");
+    }
+    sink.wait_taken(20);
+    rig.wait_empty();
+    assert_eq!(tokens.load(Ordering::SeqCst), 980);
 }
 
 #[test]

@@ -134,6 +134,14 @@ impl<W> RateLimit<W> {
         }
     }
 
+    /// True if a reserved token has not died.
+    pub(super) fn is_there(&self) -> bool {
+        match &self.supply {
+            TokenSupply::Own(_) => true,
+            TokenSupply::Lent(_, tokens) => tokens.available() > 0,
+        }
+    }
+
     pub(super) fn take(&self, now: u64) -> bool {
         match &self.supply {
             TokenSupply::Own(bucket) => bucket.take(1, now).is_ok(),

@@ -37,14 +37,21 @@ impl<W> LimitTokens<W> {
         Some(tokens)
     }
 
+    /// False if a lent token has died.
+    pub fn are_there(&self) -> bool {
+        self.0.iter().all(|limit| limit.is_there())
+    }
+
     /// Spends the tokens: the message counts from now on. `false`: it must not be sent, as a lent token has died. Only
     /// a reservation takes tokens from a bucket. `clock`: reads the time of all buckets.
     pub fn spend(self, clock: impl Fn() -> u64) -> bool {
-        self.0.iter().all(|limit| {
-            // Another thread may have read the clock later and still been first. A second read is later than that.
-            let reads = if limit.is_lent() { 1 } else { CLOCK_READS };
-            (0..reads).any(|_| limit.take(clock()))
-        })
+        // A dead token must not cost those of other limits.
+        self.are_there()
+            && self.0.iter().all(|limit| {
+                // Another thread may have read the clock later and still been first. A second read is later than that.
+                let reads = if limit.is_lent() { 1 } else { CLOCK_READS };
+                (0..reads).any(|_| limit.take(clock()))
+            })
     }
 }
 
@@ -60,9 +67,11 @@ const CLOCK_READS: usize = 1000;
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use posthaste_units::{Bucket, Rate};
 
+    use super::super::lent::Lent;
     use super::*;
 
     fn limit(rate: Rate) -> Arc<RateLimit<()>> {
@@ -84,6 +93,45 @@ mod tests {
         assert_eq!((limit.available(0), limit.until(0)), (1, None));
         assert!(LimitTokens::reserve(vec![limit.clone()]).spend(|| 0));
         assert_eq!(limit.until(0), Some(86_400_000_000_000));
+    }
+
+    /// As many tokens as the number says.
+    struct TestTokens(Arc<AtomicU32>);
+
+    impl Lent for TestTokens {
+        fn available(&self) -> u32 {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn take(&self) -> bool {
+            self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1)).is_ok()
+        }
+
+        fn hold(&self, _: bool) {}
+
+        fn want(&self, _: u32) -> u64 {
+            1_000_000
+        }
+    }
+
+    #[test]
+    fn a_dead_token_costs_none_of_other_limits() {
+        let counts = [1, 1].map(|count| Arc::new(AtomicU32::new(count)));
+        let rate = Rate::new(1, 1, 1).unwrap();
+        let lent = |count: &Arc<AtomicU32>| {
+            let tokens = Box::new(TestTokens(count.clone()));
+            Arc::new(RateLimit::<()>::lent("a limit".into(), "here".into(), rate, tokens))
+        };
+        let own = limit(rate);
+        let limits = [own.clone(), lent(&counts[0]), lent(&counts[1])];
+        let tokens = LimitTokens::try_reserve(&limits, 0).unwrap();
+        assert!(tokens.are_there());
+        counts[1].store(0, Ordering::Relaxed);
+        assert!(!tokens.are_there() && !tokens.spend(|| 0));
+        assert_eq!((own.available(0), counts[0].load(Ordering::Relaxed)), (1, 1));
+        counts[1].store(1, Ordering::Relaxed);
+        assert!(LimitTokens::try_reserve(&limits, 0).unwrap().spend(|| 0));
+        assert_eq!((own.available(0), counts[0].load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]
