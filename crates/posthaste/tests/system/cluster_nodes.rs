@@ -417,14 +417,24 @@ fn a_rate_is_lent_to_the_node_with_mail() {
     // 59 tokens after the first: half a second of them at once.
     assert!(begun.elapsed() >= Duration::from_millis(2450), "{:?}", begun.elapsed());
     let secret = http::token(one.path(), "scraper", "metrics");
-    let (_, metrics) = http::get(http::page_of(&first), "/metrics", Some(&secret));
-    let tokens = |state: &str| {
-        let name = format!("posthaste_limit_tokens_total{{state=\"{state}\"}} ");
-        metrics.lines().find_map(|line| line.strip_prefix(&name)).expect(&metrics).parse::<u64>().unwrap()
+    let counts = || {
+        let (_, metrics) = http::get(http::page_of(&first), "/metrics", Some(&secret));
+        ["lent", "used", "own_share"].map(|state| {
+            let name = format!("posthaste_limit_tokens_total{{state=\"{state}\"}} ");
+            metrics.lines().find_map(|line| line.strip_prefix(&name)).expect(&metrics).parse::<u64>().unwrap()
+        })
     };
-    // Some may be shares, if a machine is slow.
-    assert!(tokens("lent") >= tokens("used") && tokens("used") + tokens("own_share") >= 300, "{metrics}");
-    assert!(tokens("used") > 150, "{metrics}");
+    // Counted after the next request to the home.
+    let deadline = Instant::now() + TAKEN_OVER;
+    while counts()[1..].iter().sum::<u64>() < 300 {
+        assert!(Instant::now() < deadline, "{:?}", counts());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Read once more: the three are not read at the same time.
+    let [lent, used, own_share] = counts();
+    // A loaded machine may answer so late that most are shares. But `c` and `d` are at home at the node's own shard,
+    // which is asked without the engine.
+    assert!(lent >= used && used > 0, "{lent} {used} {own_share}");
     first.stop();
     second.stop();
     next.stop();

@@ -267,6 +267,7 @@ const GATHER: Duration = Duration::from_millis(20);
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
 
     use posthaste_cluster::{LogError, NodeName};
 
@@ -408,14 +409,23 @@ mod tests {
         let lending = Lending::new([1, 2].into_iter(), Arc::new(engine), clock, meters);
         let shards = [1, 2].map(|shard| lending.begin(shard, Arc::new(|| true)));
         let limit = shards[0].lender().limit(&"site a".into(), "1000/second".parse().unwrap());
-        while !limit.take() {
-            limit.want(1);
-            std::thread::yield_now();
-        }
+        wait("a token", || {
+            let is_taken = limit.take();
+            if !is_taken {
+                limit.want(1);
+            }
+            is_taken
+        });
         let borrowed = shards[0].borrowed.clone();
         drop((shards, limit));
-        while Arc::strong_count(&borrowed) > 1 {
-            std::thread::yield_now();
+        wait("the end of the threads", || Arc::strong_count(&borrowed) == 1);
+    }
+
+    fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "no {what}");
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
