@@ -114,7 +114,8 @@ impl Borrower {
 
     /// Tokens that can be taken.
     pub fn available(&mut self, key: u64, now: u64) -> u32 {
-        let (alone, own) = (self.alone_since(self.home_of(key), now), self.own());
+        let alone = self.alone_since(self.home_of(key), now);
+        let own = self.own();
         let Some(limit) = self.limits.get_mut(&key) else { return 0 };
         match alone {
             Some(since) => limit.share(key, since, &own).map_or(0, |share| share.available(now)),
@@ -124,7 +125,8 @@ impl Borrower {
 
     /// Takes a token, if there is one.
     pub fn take(&mut self, key: u64, now: u64) -> bool {
-        let (alone, own) = (self.alone_since(self.home_of(key), now), self.own());
+        let alone = self.alone_since(self.home_of(key), now);
+        let own = self.own();
         let Some(limit) = self.limits.get_mut(&key) else { return false };
         let is_taken = match alone {
             Some(since) => limit.share(key, since, &own).is_some_and(|share| share.take(1, now).is_ok()),
@@ -148,7 +150,8 @@ impl Borrower {
 
     /// Notes that so many tokens are needed, and fewer are there. Returns the time to look again.
     pub fn want(&mut self, key: u64, count: u32, now: u64) -> u64 {
-        let (alone, own) = (self.alone_since(self.home_of(key), now), self.own());
+        let alone = self.alone_since(self.home_of(key), now);
+        let own = self.own();
         let Some(limit) = self.limits.get_mut(&key) else { return now + ALONE };
         limit.missed = limit.missed.max(count);
         let until = match alone.map(|since| limit.share(key, since, &own)) {
@@ -262,7 +265,8 @@ struct OwnPart {
 impl OwnPart {
     fn bucket(&self, key: u64, rate: Rate, since: u64) -> Option<Bucket> {
         let parts = u32::try_from(self.shards.len()).expect("there are fewer than 32,768 shards");
-        let (burst, slow) = (burst_of(rate, key, self.part, &self.shards, self.rules), rate.share(parts));
+        let burst = burst_of(rate, key, self.part, &self.shards, self.rules);
+        let slow = rate.share(parts);
         let rate = Rate::new(slow.count(), slow.seconds(), burst).ok()?;
         Some(Bucket::new(rate, if self.rules.empty_share { 0 } else { burst }, since))
     }
@@ -309,7 +313,8 @@ impl BorrowedLimit {
         if now < self.next_ask {
             return None;
         }
-        let (used, missed) = (std::mem::take(&mut self.used), std::mem::take(&mut self.missed));
+        let used = std::mem::take(&mut self.used);
+        let missed = std::mem::take(&mut self.missed);
         // A claim that was not met does not shrink: others would get more.
         let short = missed.max(used.saturating_mul(2)).max(self.target);
         let needed = if missed > 0 { short } else { used + used / 4 };

@@ -112,7 +112,8 @@ impl TokenRequest {
         }
         let shard = fields.u16()?;
         let heard = if fields.u8()? == 1 { Some(Heard::take(&mut fields)?) } else { None };
-        let (mut returned, mut asks) = (Vec::new(), Vec::new());
+        let mut returned = Vec::new();
+        let mut asks = Vec::new();
         for _ in 0..fields.u32()? {
             returned.push(TokensReturned { key: fields.u64()?, granted_at: fields.u64()?, count: fields.u32()? });
         }
@@ -196,7 +197,8 @@ mod tests {
     fn the_largest_request_fits_in_a_question() {
         let ask = TokenAsk { key: 0, rate: Rate::new(1, 1, 1).unwrap(), count: 1 };
         let returned = TokensReturned { key: 0, granted_at: 0, count: 1 };
-        let (returned, asks) = (vec![returned; ASKS_MAX], vec![ask; ASKS_MAX]);
+        let returned = vec![returned; ASKS_MAX];
+        let asks = vec![ask; ASKS_MAX];
         let request = TokenRequest { shard: 1, heard: Some(Heard { home: 0, at: 0 }), returned, asks };
         assert!(request.encode().len() <= QUESTION_BYTES_MAX);
     }

@@ -202,7 +202,8 @@ mod tests {
         assert_eq!(told(&both, &["192.0.2.10"]), one("mx.example.org  192.0.2.10", Verdict::Ok));
         let none = "mx.example.org has no address in DNS yet: add A or AAAA records with 192.0.2.10, 2001:db8::10";
         assert_eq!(told(&both, &[]), one(none, Verdict::Note));
-        let other = "mx.example.org has 192.0.2.9 in DNS, which is not an address of this machine (192.0.2.10, 2001:db8::10)";
+        let other =
+            "mx.example.org has 192.0.2.9 in DNS, which is not an address of this machine (192.0.2.10, 2001:db8::10)";
         assert_eq!(told(&both, &["192.0.2.9", "2001:db8::10"]), one(other, Verdict::Note));
         // Without a way out by that family nothing is known of it.
         assert_eq!(told(&["2001:db8::10"], &both), one("mx.example.org  192.0.2.10, 2001:db8::10", Verdict::Ok));
