@@ -1,4 +1,4 @@
-//! Wrong passwords counted by account, whatever their origin.
+//! Wrong passwords counted by account, from any client.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,8 +10,8 @@ use tokio::time::Instant;
 /// Wrong passwords of each name, whether the login exists or not: a difference would reveal which names exist.
 #[derive(Debug, Default)]
 pub(crate) struct AccountGuesses {
-    /// By a digest of the name; the digest's key is known to this process only. The key type bounds the map, so
-    /// invented names displace no count. Of 65,536 names two share a slot.
+    /// By a 16-bit digest of the name, with a key known to this process only. The key type bounds the map, so invented
+    /// names evict no count. Names may share a slot.
     slots: Mutex<HashMap<u16, GuessedAccount>>,
     hasher: RandomState,
 }
@@ -32,7 +32,7 @@ impl AccountGuesses {
         self.of(name).1
     }
 
-    /// Counted wrong passwords of the name, with true if they make the account slow.
+    /// Number of wrong passwords that count against the name, and true if they make the account slow.
     pub fn of(&self, name: &str) -> (u32, bool) {
         let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         let counting = slots.get(&self.slot(name)).filter(|of| of.since.elapsed() < ACCOUNT_GUESSES_FOR);
@@ -74,7 +74,7 @@ impl AccountGuesses {
 pub(crate) const ACCOUNT_FAILURES_MAX: u32 = 100;
 /// Time for which wrong passwords of an account count, and for which it stays slow after the last one.
 pub(crate) const ACCOUNT_GUESSES_FOR: Duration = Duration::from_secs(3600);
-/// Wait of an attempt at a slow account from an unknown network.
+/// Delay of each attempt at a slow account from an unknown network.
 pub(crate) const ACCOUNT_WAIT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

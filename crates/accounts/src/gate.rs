@@ -52,7 +52,7 @@ pub struct LoginGate {
 /// An admitted attempt.
 struct Entered<'a> {
     attempt: Attempt<'a>,
-    /// The network that it is counted for.
+    /// The client's network, for counting.
     from: Option<IpAddr>,
     is_known: bool,
     begun: Instant,
@@ -69,7 +69,7 @@ struct Lane {
 #[derive(Debug)]
 struct Checks {
     running: Arc<Semaphore>,
-    /// Places of passwords that are being checked, or wait for a check.
+    /// Permits for passwords that are checked or wait for a check.
     places: Semaphore,
 }
 
@@ -100,20 +100,20 @@ impl Default for LoginGate {
 /// A name with a password to check.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordClaim {
-    /// Name of the password's owner.
+    /// Name of the login.
     pub user: String,
-    /// The password itself.
+    /// The password in clear text.
     pub password: String,
-    /// Identity to act for (SASL authorization identity); `None` for its own.
+    /// Identity to act for (SASL authorization identity); `None`: the login itself.
     pub acts_for: Option<String>,
 }
 
 /// A successful login.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedIn {
-    /// The name, in its one form.
+    /// Normalised name of the login.
     pub name: String,
-    /// The secrets that it was checked against, to detect a later change of password.
+    /// The secrets used in the check, to detect a later change of password.
     pub secrets: Arc<LoginSecrets>,
 }
 
@@ -140,7 +140,7 @@ impl LoginGate {
     /// Writes the file of known networks, if they have changed. Blocks.
     ///
     /// # Errors
-    /// It cannot be written. The next call tries again.
+    /// The file cannot be written. The next call tries again.
     pub fn save(&self) -> io::Result<()> {
         self.known.save()
     }
@@ -252,7 +252,7 @@ impl LoginGate {
         self.checks_made.load(Ordering::Relaxed)
     }
 
-    /// `account`: the login's name, if it exists.
+    /// `account`: name of the login, if it exists.
     async fn is_right(
         &self,
         purpose: LoginUse,
@@ -277,7 +277,7 @@ impl LoginGate {
         Ok(is_right)
     }
 
-    /// All logins, by name.
+    /// Status of all logins, by name.
     pub fn logins(&self, logins: &Logins) -> Vec<LoginStatus> {
         let mut all: Vec<_> = logins
             .all()

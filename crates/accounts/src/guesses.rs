@@ -18,7 +18,7 @@ pub(crate) struct Guesses {
     hasher: RandomState,
 }
 
-/// Unit of counting.
+/// The network that a guess is counted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Network {
     /// An IPv4 address, or an IPv6 /64.

@@ -28,7 +28,7 @@ pub(crate) struct KnownNetworks {
 
 #[derive(Debug, Default)]
 struct KnownTable {
-    /// Times since 1970.
+    /// Last login of each network, as a time since 1970.
     last_logins: HashMap<IpAddr, Duration>,
     is_saved: bool,
 }
@@ -45,7 +45,7 @@ impl KnownNetworks {
     /// as a power cut may leave some. Blocks.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn open(file: PathBuf) -> io::Result<Self> {
         Self::open_at(wall_clock(), file)
     }
@@ -73,7 +73,7 @@ impl KnownNetworks {
     /// Writes the file if anything has changed, without a sync: at worst a network has to log in again. Blocks.
     ///
     /// # Errors
-    /// It cannot be written. The next call tries again.
+    /// The file cannot be written. The next call tries again.
     pub fn save(&self) -> io::Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
         let file = file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,7 +126,7 @@ impl KnownNetworks {
     }
 }
 
-/// Time since 1970.
+/// Current time since 1970.
 fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
@@ -135,7 +135,7 @@ fn wall_clock() -> Duration {
 const PREFIX_NETWORKS_MAX: usize = 16;
 /// Time for which a network stays known after its last login.
 pub(crate) const KNOWN_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
-/// A line takes up to 60 octets.
+/// Bound of the file: a line takes up to 60 octets.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::logins::{Logins, LoginsError};
 pub struct LoginsFile {
     path: PathBuf,
     text: String,
-    /// Owner, group and mode.
+    /// User and group of the file.
     owner: (u32, u32),
     mode: Mode,
     /// Lock on the file's directory.
@@ -41,10 +41,10 @@ pub enum ChangeLoginsError {
     /// The file is malformed, before or after the change.
     #[error(transparent)]
     Wrong(#[from] LoginsError),
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("{}: {error}", file.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
         /// The system's reason.
         error: io::Error,
@@ -93,7 +93,7 @@ impl LoginsFile {
         Logins::parse(&self.text, directory).map(drop).map_err(wrong)
     }
 
-    /// Its logins, in order.
+    /// Logins of the file, in order.
     pub fn entries(&self, directory: &Directory) -> Vec<LoginEntry> {
         let entry = |line: &str| {
             let (name, rest) = line.split_once(':')?;

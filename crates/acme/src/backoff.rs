@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::AcmeError;
 use crate::files::{Kept, read_json, write_json};
 
-/// A name's history beside its certificate. Times are in seconds since 1970.
+/// Retry state of a name, stored next to its certificate. Times are in seconds since 1970.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Wait {
@@ -20,17 +20,18 @@ pub(crate) struct Wait {
     pub why: Option<String>,
     /// Renewal time that the authority suggests (RFC 9773).
     pub renew_at: Option<u64>,
-    /// Time of the next question for it.
+    /// Time of the next renewal query to the authority.
     pub ask_at: u64,
 }
 
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
-/// The authority's suggestion counts up to this fraction of the lifetime, so that it cannot let a certificate expire.
+/// Latest renewal time that the authority may suggest, as a fraction of the lifetime, so that it cannot let a
+/// certificate expire.
 const LATEST: (u64, u64) = (9, 10);
 
 impl Wait {
-    /// Counts a failure: an hour, doubled up to a day.
+    /// Counts a failure. The next attempt waits an hour, doubled with each failure up to a day.
     pub fn failed(&mut self, now: u64, why: String) {
         let wait = (HOUR << self.failures.min(5)).min(DAY);
         (self.failures, self.next, self.why) = (self.failures.saturating_add(1), now + wait, Some(why));
@@ -59,7 +60,7 @@ impl Waits {
         Self { file, of: of.unwrap_or_default() }
     }
 
-    /// Blocks.
+    /// Writes the file. Blocks.
     ///
     /// # Errors
     /// [`AcmeError::File`].

@@ -1,4 +1,4 @@
-//! Challenges that the listeners show.
+//! Pending challenges that the listeners answer.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -14,7 +14,7 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 use crate::error::AcmeError;
 
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A chain of certificates has some KiB.
+/// Maximum bytes of an answer: a certificate chain has some KiB.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
 /// A client of one authority. Clones share connections.

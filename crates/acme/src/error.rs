@@ -43,7 +43,7 @@ pub enum AcmeError {
 }
 
 impl AcmeError {
-    /// True if only DNS was asked, so a retry soon costs nothing.
+    /// True if only DNS was queried, so a retry soon is cheap.
     pub(crate) fn is_of_dns(&self) -> bool {
         matches!(self, Self::NoAddress(_) | Self::NoAnswer(_) | Self::Elsewhere(_))
     }

@@ -21,7 +21,7 @@ pub fn certificate_file(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.pem"))
 }
 
-/// The file of the key that a name's next certificate has, if keys change.
+/// File of the key for a name's next certificate, if keys change.
 pub fn next_key_file(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.next-key"))
 }
@@ -50,11 +50,11 @@ pub(crate) fn present_key(dir: &Path, name: &str) -> Option<KeyPair> {
     KeyPair::from_pem(&std::fs::read_to_string(certificate_file(dir, name)).ok()?).ok()
 }
 
-/// A certificate that was obtained.
+/// A stored certificate with its key.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     pub key: Arc<CertifiedKey>,
-    /// In seconds since 1970.
+    /// Start of validity, in seconds since 1970.
     pub not_before: u64,
     pub not_after: u64,
 }
@@ -66,7 +66,7 @@ impl Kept {
         certificate_has_name(&key, name).then_some(Self { key, not_before, not_after })
     }
 
-    /// Reads the file of a name. Blocks. An unusable file counts as missing.
+    /// Reads a name's file. Blocks. An unusable file counts as missing.
     ///
     /// # Errors
     /// [`AcmeError::File`]: others can read its key.
@@ -94,7 +94,7 @@ pub(crate) fn write(file: &Path, content: &[u8]) -> Result<(), AcmeError> {
     replace_file(file, Mode::RUSR | Mode::WUSR, content).map_err(|error| failed(file, &std::io::Error::from(error)))
 }
 
-/// Reads a file of [`write_json`]. Blocks. `None` if it is missing or damaged.
+/// Reads a file written by [`write_json`]. Blocks. `None` if it is missing or damaged.
 pub(crate) fn read_json<T: DeserializeOwned>(file: &Path) -> Option<T> {
     serde_json::from_str(posthaste_fsops::checked(&std::fs::read(file).ok()?)?).ok()
 }
@@ -123,7 +123,7 @@ impl AccountFile {
         read_json::<Self>(&Self::path(dir)).filter(|account| account.directory == directory)
     }
 
-    /// Blocks.
+    /// Writes the account's file. Blocks.
     pub fn write(&self, dir: &Path) -> Result<(), AcmeError> {
         write_json(&Self::path(dir), self)
     }

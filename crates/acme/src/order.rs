@@ -19,7 +19,7 @@ use crate::files::Kept;
 use crate::program::write_record;
 use crate::settings::Way;
 
-/// Timeout of the authority for validation, and for signing.
+/// Maximum wait for the authority to validate, and to sign.
 const PATIENCE: RetryPolicy = RetryPolicy::new().timeout(Duration::from_secs(180));
 
 /// A certificate and its key.
@@ -58,8 +58,8 @@ impl Wanted<'_> {
         obtained(self.name, &self.key, &chain)
     }
 
-    /// Places an order without a replacement if the authority refuses it: some believe that the certificate was already
-    /// replaced.
+    /// Places the order; repeats it without a replacement if the authority refuses: some believe that the certificate
+    /// was already replaced.
     async fn order(&self, account: &Account, identifiers: &[Identifier]) -> Result<Order, AcmeError> {
         if let Some(id) = self.replaces.and_then(identifier)
             && let Ok(order) = account.new_order(&NewOrder::new(identifiers).replaces(id)).await
@@ -115,7 +115,7 @@ impl Wanted<'_> {
 }
 
 impl Way {
-    /// The challenge's name in the registry of IANA.
+    /// Challenge type, as registered at IANA.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Tls => "tls-alpn-01",
@@ -125,7 +125,7 @@ impl Way {
     }
 }
 
-/// The authority's words about challenges that failed.
+/// The authority's error texts about failed challenges.
 async fn refusal(order: &mut Order) -> String {
     let mut said = Vec::new();
     let mut authorizations = order.authorizations();
@@ -137,7 +137,7 @@ async fn refusal(order: &mut Order) -> String {
     if said.is_empty() { "the order is invalid".to_owned() } else { said.join("; ") }
 }
 
-/// The number of a certificate for the authority (RFC 9773 section 4.1).
+/// Identifier of a certificate in renewal queries (RFC 9773 section 4.1).
 pub(crate) fn identifier(kept: &Kept) -> Option<CertificateIdentifier<'static>> {
     let own = kept.key.cert.first()?;
     let (authority, serial) = (x509::authority_key_id(own)?, x509::serial(own)?);

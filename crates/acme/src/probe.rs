@@ -1,5 +1,5 @@
 //! Fetches a test challenge as the authority would. A failed order counts against the account for a week; a failed test
-//! costs nothing.
+//! does not.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -108,7 +108,7 @@ async fn by_http(at: SocketAddr, name: &str, token: &str, expected: &str) -> io:
     }
 }
 
-/// Accepts this certificate only.
+/// Certificate verifier that accepts this certificate only.
 #[derive(Debug)]
 struct Exactly {
     expected: Arc<CertifiedKey>,

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 
-/// The answer to a question.
+/// Future of a DNS answer.
 pub type LookupAnswer<'a, T> = Pin<Box<dyn Future<Output = Result<T, LookupError>> + Send + 'a>>;
 
-/// Why a question has no good answer, in words.
+/// Why a query has no usable answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LookupError {
     /// DNS has answered: there is no such record, or none that fits.
@@ -53,14 +53,14 @@ impl Default for Ports {
     }
 }
 
-/// The certificates that are wanted, and their authority.
+/// The wanted certificates, and their authority.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcmeSettings {
     /// Names that want a certificate, the most important first.
     pub names: Vec<String>,
     /// The URL of the authority's directory.
     pub directory: String,
-    /// PEM file of the authorities that the directory's own certificate is verified by.
+    /// PEM file of the authorities that may sign the directory's own certificate.
     pub ca_file: PathBuf,
     /// An e-mail address for the authority.
     pub contact: Option<String>,
@@ -79,7 +79,7 @@ pub struct AcmeSettings {
 }
 
 impl AcmeSettings {
-    /// True if it has not an address of its own that others can reach.
+    /// True if other hosts reach this host only at addresses that it does not have itself.
     pub(crate) fn is_behind_nat(&self) -> bool {
         !self.addresses.is_empty()
     }

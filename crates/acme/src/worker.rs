@@ -1,4 +1,4 @@
-//! The work: names in their order, each when it is due.
+//! Obtains certificates: names in order, each when it is due.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, UdpSocket};
@@ -22,7 +22,7 @@ use crate::order::{Obtained, Wanted, identifier};
 use crate::probe;
 use crate::settings::{AcmeSettings, LookupError, NameLookup, Way};
 
-/// Interval between looks at all names. A name whose record has appeared gets its certificate then.
+/// Interval between checks of all names. A name whose DNS record has appeared gets its certificate then.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
 /// Timeout of all steps for one name.
 const NAME_PATIENCE: Duration = Duration::from_secs(1200);
@@ -65,7 +65,7 @@ pub struct NameOutcome {
 }
 
 struct Ask {
-    /// Also names that are not due.
+    /// True: tries names that are not due, too.
     all: bool,
     answer: oneshot::Sender<Vec<NameOutcome>>,
 }
@@ -78,7 +78,7 @@ pub struct AcmeHandle {
 }
 
 impl AcmeHandle {
-    /// Tries at once each name without a certificate or with a due one, whatever failed before; with `all` each name.
+    /// Tries at once each name whose certificate is missing or due, whatever failed before; with `all` each name.
     /// `None` if the worker has ended or too many requests wait.
     pub async fn renew(&self, all: bool) -> Option<Vec<NameOutcome>> {
         let (answer, answered) = oneshot::channel();
@@ -161,7 +161,7 @@ impl Worker {
         }
     }
 
-    /// Tries each name. Connections to the authority are closed at the end.
+    /// Tries each name, then closes connections to the authority.
     async fn look(&mut self, at_once: bool, all: bool) -> Vec<NameOutcome> {
         let mut outcomes = Vec::new();
         for name in self.settings.names.clone() {
@@ -437,7 +437,7 @@ fn is_of_this_host(address: IpAddr) -> bool {
     !address.is_loopback() && !address.is_unspecified() && UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// In seconds since 1970.
+/// Current time, in seconds since 1970.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -26,7 +26,7 @@ const HEADERS: [(&str, &str); 7] = [
     ("cache-control", "no-store"),
 ];
 
-/// An answer with all headers that every answer has.
+/// An answer with the headers that all answers have.
 pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(AnswerBody::from(body.into()));
     *answer.status_mut() = status;
@@ -41,7 +41,7 @@ pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: impl 
 /// The type of an answer in JSON.
 pub(crate) const JSON: &str = "application/json";
 
-/// JSON.
+/// An answer with a value as JSON.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Answer {
     let text = serde_json::to_vec(value).expect("an answer has a JSON form");
     answer(status, JSON, text)
@@ -57,12 +57,12 @@ pub(crate) fn no_scope(scope: Scope) -> Answer {
     refused(StatusCode::FORBIDDEN, &format!("the token has no scope {scope}"))
 }
 
-/// A temporary refusal.
+/// A temporary refusal, with Retry-After in seconds.
 pub(crate) fn later(status: StatusCode, why: &str, secs: u16) -> Answer {
     with_retry(refused(status, why), Some(secs))
 }
 
-/// Adds Retry-After, in seconds.
+/// Adds Retry-After, if any, in seconds.
 pub(crate) fn with_retry(mut answer: Answer, secs: Option<u16>) -> Answer {
     if let Some(secs) = secs {
         answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(secs));
@@ -83,7 +83,7 @@ pub(crate) fn lasting(content_type: &'static str, body: Bytes) -> Answer {
     answer
 }
 
-/// Refuses a method that the path does not have.
+/// Refuses a method that the path does not allow.
 pub(crate) fn other_method(allowed: &'static str) -> Answer {
     let mut answer = refused(StatusCode::METHOD_NOT_ALLOWED, &format!("this path accepts only: {allowed}"));
     answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
@@ -122,7 +122,7 @@ pub(crate) fn unread(error: BodyReadError) -> Answer {
     refused(status, &error.to_string())
 }
 
-/// The answer to a request with another body.
+/// Refusal of a body that is not declared as JSON.
 pub(crate) const JSON_ONLY: &str = "Content-Type: application/json is needed";
 /// Time after which a client may try again.
 pub(crate) const RETRY_SECS: u16 = 5;

@@ -1,4 +1,4 @@
-//! The connection that a request came by.
+//! The connection of a request.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::client::{ClientAddress, is_unlisted_proxy};
 use crate::inject_from::InjectNetworks;
 use crate::token::Token;
 
-/// The connection of a request.
+/// The connection of a request, and the listener that accepted it.
 pub(crate) struct Arrival {
     pub peer: Peer,
     pub proxies: Arc<Vec<IpNet>>,
@@ -26,18 +26,18 @@ impl Arrival {
         ClientAddress::of(&self.peer, headers, &self.proxies)
     }
 
-    /// True if a proxy that is not in `proxies` sent this.
+    /// True if a proxy that is not in `proxies` sent the request.
     pub fn is_of_unlisted_proxy(&self, headers: &HeaderMap) -> bool {
         is_unlisted_proxy(&self.peer, headers, &self.proxies)
     }
 
-    /// The client's address where it gives rights; `None` if nobody knows it.
+    /// The client's address, where it gives rights; `None` if it is not certain.
     pub fn known_client(&self, headers: &HeaderMap) -> Option<IpAddr> {
         self.client(headers).0.filter(|_| !self.is_of_unlisted_proxy(headers))
     }
 
-    /// The token of a client that may inject without one, by its network. A proxy that names no client, or is not one
-    /// of ours, has none.
+    /// The token of a client that may inject without one, by its network. `None` for a proxy that names no client or is
+    /// not in `proxies`.
     pub fn of_network(&self, headers: &HeaderMap) -> Option<Arc<Token>> {
         let client = self.known_client(headers)?;
         let is_proxy = self.proxies.iter().any(|network| network.contains(&client.to_canonical()));

@@ -1,4 +1,4 @@
-//! The control socket's requests over HTTP: each with its scope.
+//! The control socket's requests over HTTP, each with its scope.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,11 +17,11 @@ use crate::shared::Shared;
 use crate::token::Token;
 use crate::view::{AskRefusal, ServerView};
 
-/// Octets of a request, as at the socket.
+/// Maximum octets of a request, as at the socket.
 const ASK_BYTES_MAX: u64 = 64 << 10;
 /// Maximum octets of an answer's lines. The rest is left out, and `more` is set.
 const LINES_BYTES_MAX: usize = 8 << 20;
-/// Recipients in a list, unless the request has fewer.
+/// Recipients in a list, unless the request asks for fewer.
 const LIST_MAX: u64 = 1000;
 const TURN_PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 

@@ -64,7 +64,7 @@ impl<V> Shared<V> {
     /// Counts a request of a token.
     ///
     /// # Errors
-    /// The answer to one too many.
+    /// The refusal of a request beyond the rate.
     pub fn take_request(&self, token: Arc<Token>) -> Result<Arc<Token>, Box<Answer>> {
         match self.rates.take(token.hash()) {
             Ok(()) => Ok(token),
@@ -104,5 +104,5 @@ pub(crate) fn whose(token: &Token) -> Value {
 }
 
 const NOT_VALID: &str = "this token is not valid: `posthaste token list` on the server shows the valid ones";
-/// As long as wrong passwords count.
+/// Retry-After in seconds: as long as wrong passwords count.
 const GUESS_RETRY_SECS: u16 = 600;

@@ -31,7 +31,7 @@ impl AnswerBody {
         Self::Live(pieces)
     }
 
-    /// All octets of a complete body. Pieces still to come are left out.
+    /// All octets of a complete body. Pieces not yet received are left out.
     pub fn into_octets(self) -> Bytes {
         match self {
             Self::Octets(octets) => octets.unwrap_or_default(),
@@ -64,14 +64,14 @@ impl Body for AnswerBody {
     }
 }
 
-/// Memory for bodies of requests that are read or worked on.
+/// Memory for the bodies of requests in progress.
 #[derive(Debug)]
 pub(crate) struct BodyRoom {
     free: Arc<Semaphore>,
     kib_max: u32,
 }
 
-/// Memory that a request's body takes, given back on drop.
+/// Memory reserved for a request's body, released on drop.
 #[derive(Debug, Default)]
 pub struct BodyShare(Option<OwnedSemaphorePermit>);
 
@@ -104,23 +104,23 @@ impl BodyRoom {
 #[derive(Debug)]
 pub(crate) struct ReadBody {
     pub octets: Vec<u8>,
-    /// Kept until the request is answered.
+    /// Held until the request is answered.
     pub share: BodyShare,
 }
 
 /// Why a request's body was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyReadError {
-    /// It is longer than the limit.
+    /// The body is longer than the limit.
     #[error("the body is larger than {0} bytes")]
     TooLarge(u64),
-    /// It did not arrive in time.
+    /// The body did not arrive in time.
     #[error("the body did not arrive in time")]
     TimedOut,
     /// The client disconnected or sent a malformed chunk.
     #[error("the body is incomplete or malformed")]
     Broken,
-    /// Its compressed or unpacked size is over the limit.
+    /// Its compressed or decompressed size is over the limit.
     #[error("the body is larger than 128 MiB, or than 100 times its compressed size")]
     TooLargeUnpacked,
     /// Content-Encoding does not match the octets, or decoding needs too much memory.
@@ -170,15 +170,15 @@ where
     }
 }
 
-/// The body, its parsed text, and the parser's copy.
+/// Copies of a body in memory: the octets, the parsed text, and the parser's copy.
 const COPIES: usize = 3;
 /// Minimum step in which memory is reserved.
 const STEP_KIB: u32 = 32;
-/// More than concurrent requests can need.
+/// Bound of the semaphore: more than concurrent requests can need.
 const KIB_MAX: u32 = 1 << 24;
-/// Wait for memory for a body.
+/// Maximum wait for memory for a body.
 const ROOM_PATIENCE: Duration = Duration::from_secs(10);
-/// Wait for the next piece of a body.
+/// Maximum wait for the next piece of a body.
 const PIECE_PATIENCE: Duration = Duration::from_secs(30);
 /// Timeout for the whole body.
 const BODY_PATIENCE: Duration = Duration::from_secs(300);

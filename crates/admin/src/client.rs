@@ -9,12 +9,13 @@ use posthaste_net::{IpNet, Peer};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientAddress(pub Option<IpAddr>);
 
-/// Maximum proxies in a chain. For a longer chain the last of these addresses counts.
+/// Maximum proxies in a chain. In a longer chain the last of these addresses counts.
 const HOPS_MAX: usize = 16;
 
 impl ClientAddress {
-    /// Walks from the connection outwards as long as each address is one of `proxies`: the last is the client. A proxy that names nobody, or names
-    /// different clients in `Forwarded` (RFC 7239) and `X-Forwarded-For`, counts itself.
+    /// Follows the chain from the connection outwards while each address is one of `proxies`: the first other one is
+    /// the client. A proxy that names nobody, or names different clients in `Forwarded` (RFC 7239) and
+    /// `X-Forwarded-For`, counts as the client.
     pub(crate) fn of(peer: &Peer, headers: &HeaderMap, proxies: &[IpNet]) -> Self {
         let is_proxy = |ip: &IpAddr| proxies.iter().any(|network| network.contains(ip));
         let Some(mut client) = peer.ip() else { return Self(None) };
@@ -45,7 +46,7 @@ pub(crate) fn is_unlisted_proxy(peer: &Peer, headers: &HeaderMap, proxies: &[IpN
     !is_listed && headers.keys().any(|name| is_of_proxies(name.as_str()))
 }
 
-/// The elements of a list over all fields of a name; `None` for each that is not an address.
+/// Elements of a list over all fields of a name; `None` for each that is not an address.
 fn listed(headers: &HeaderMap, name: &str, address: fn(&str) -> Option<IpAddr>) -> Vec<Option<IpAddr>> {
     let fields = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("?"));
     fields.flat_map(|field| field.split(',')).map(|element| address(element.trim())).collect()

@@ -1,4 +1,4 @@
-//! A connection of `posthaste-net` as hyper wants it: its octets, and a timer.
+//! Adapts a connection of `posthaste-net` to hyper: octets, and a timer.
 
 use std::future::Future;
 use std::io;
@@ -13,11 +13,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::heads::{HeadRefusal, Heads};
 
-/// The octets of a connection. A write fails if the client reads nothing for [`WRITE_PATIENCE`], so that idle readers
+/// Octets of a connection. A write fails if the client reads nothing for [`WRITE_PATIENCE`], so that idle readers
 /// cannot hold connections and descriptors forever.
 pub(crate) struct Octets {
     stream: Stream,
-    /// Runs while a write waits for the client.
+    /// Timer that runs while a write waits for the client.
     stalled: Option<Pin<Box<tokio::time::Sleep>>>,
     heads: Heads,
 }
@@ -27,12 +27,12 @@ impl Octets {
         Self { stream, stalled: None, heads: Heads::default() }
     }
 
-    /// True if the first head was refused: nothing was answered yet.
+    /// The refusal of the first head, while nothing was answered.
     pub fn refused_at_once(&self) -> Option<HeadRefusal> {
         self.heads.refusal().filter(|_| !self.heads.had_any())
     }
 
-    /// The connection itself.
+    /// Returns the underlying connection.
     pub fn into_stream(self) -> Stream {
         self.stream
     }
@@ -49,13 +49,14 @@ impl Octets {
     }
 }
 
-/// Octets of one read.
+/// Maximum octets of one read.
 const READ_BYTES: usize = 16 << 10;
 /// Timeout of a write during which the client takes no octet.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Read for Octets {
-    /// Whole heads that are good, and bodies. By a copy: hyper's buffer may be uninitialised, and this crate has no unsafe code.
+    /// Returns complete, checked heads, and bodies. They are copied: hyper's buffer may be uninitialised, and this
+    /// crate has no unsafe code.
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, mut to: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         loop {
             let ready = self.heads.ready();

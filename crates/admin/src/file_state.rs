@@ -21,15 +21,15 @@ impl Stamp {
     }
 }
 
-/// A file as it was read, still open.
+/// A file that was read, still open.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     file: File,
     state: OpenState,
 }
 
-/// State by which a change of an open file is detected. Another file renamed over it counts as a change, too: it takes
-/// the open file's last link.
+/// State that shows changes of an open file. A file renamed over it counts as a change, too: it takes the open file's
+/// last link.
 #[derive(Debug, PartialEq, Eq)]
 struct OpenState {
     mode: u16,
@@ -52,7 +52,7 @@ impl OpenFile {
 }
 
 impl OpenState {
-    /// Does not block: the system has this of an open file in memory, and a file system of another host is not asked.
+    /// Does not block: the kernel has the metadata of an open file in memory, and a remote file system is not asked.
     fn of(file: &File) -> Option<Self> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let found = statx(file, "", flags, StatxFlags::BASIC_STATS).ok()?;

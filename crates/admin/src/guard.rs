@@ -1,7 +1,8 @@
 //! The credential of a request, and the checks against other web sites.
 //!
-//! A browser sends requests that its user knows nothing of: to a name that an attacker's DNS points here, or from a page of another site. It sends
-//! `Authorization: Bearer` only when a page of ours has the token, so such requests need no check of their names.
+//! A browser sends requests that its user does not know of: to a name that an attacker's DNS points here, or from a
+//! page of another site. It sends `Authorization: Bearer` only when our own page has the token, so such requests need
+//! no check of their names.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,7 +24,7 @@ pub(crate) enum Credential {
     Cookie(String),
 }
 
-/// Why a request is refused before routing.
+/// Why a request is refused before routing; see [`status`](Self::status).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum GuardRefusal {
     #[error("the request needs one Host")]
@@ -56,17 +57,18 @@ impl GuardRefusal {
     }
 }
 
-/// The names by which browsers may know the server.
+/// Host names under which browsers may reach the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostNames(HashSet<String>);
 
 impl HostNames {
-    /// These names, without ports, and `localhost`.
+    /// Accepts these names, given without ports, and `localhost`.
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         Self(names.into_iter().map(|name| name.to_ascii_lowercase()).chain(["localhost".to_owned()]).collect())
     }
 
-    /// `is_loopback`: only this machine can connect to the listener, so an address of its own is not a name that an attacker has chosen.
+    /// True if a browser may use this `Host`. `is_loopback`: only this machine can reach the listener, so loopback
+    /// addresses are accepted, too: an attacker cannot choose them.
     fn allow(&self, host: &str, is_loopback: bool) -> bool {
         let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
         let is_own_address = || literal.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
@@ -124,7 +126,7 @@ fn check_page(parts: &Parts) -> Result<(), GuardRefusal> {
     if is_ours { Ok(()) } else { Err(GuardRefusal::NotOurPage) }
 }
 
-/// Checks a request that its client's network alone authorises: a browser there could send it for any site. `Host` was
+/// Checks a request that only its client's network authorises: any site could make a browser there send it. `Host` was
 /// already checked.
 pub(crate) fn check_program(headers: &HeaderMap) -> Result<(), GuardRefusal> {
     let is_of_browser = |name: &str| name == ORIGIN.as_str() || name.starts_with("sec-fetch-");
@@ -138,7 +140,7 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     content_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
 }
 
-/// A host from a request, in lower case. An empty port counts as none (RFC 3986 section 3.2.3).
+/// Host and port of a request, in lower case. An empty port counts as none (RFC 3986 section 3.2.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HostAndPort {
     name: String,
@@ -160,8 +162,8 @@ impl HostAndPort {
     }
 }
 
-/// The host of a request; `None` where HTTP/1.0 names none. Host in the target and in the field must agree (RFC 9112
-/// section 3.2.2).
+/// The host of a request; `None` if HTTP/1.0 names none. The host of the target and the field `Host` must agree (RFC
+/// 9112 section 3.2.2).
 fn host(parts: &Parts) -> Result<Option<HostAndPort>, GuardRefusal> {
     let mut fields = parts.headers.get_all(HOST).iter();
     let (field, more) = (fields.next(), fields.next());
@@ -183,7 +185,7 @@ pub(crate) fn host_name(parts: &Parts) -> String {
     named.map_or_else(String::new, |name| name.strip_suffix('.').unwrap_or(&name).to_owned())
 }
 
-/// Compares an origin with the host (RFC 6454): equal for a page of ours.
+/// True if an origin equals the host (RFC 6454), as for our own page.
 fn is_same(origin: &str, host: &HostAndPort) -> bool {
     let (rest, usual) = match (origin.strip_prefix("http://"), origin.strip_prefix("https://")) {
         (Some(rest), _) => (rest, 80),
@@ -225,7 +227,7 @@ fn credential(headers: &HeaderMap) -> Result<Credential, GuardRefusal> {
     Ok(Credential::Token(password.to_owned()))
 }
 
-/// Values of our cookie. Cookies of other programs on the host may contain any octets.
+/// Values of the session cookie. Cookies of other programs on the host may contain any octets.
 fn sessions_in(field: &[u8]) -> impl Iterator<Item = &[u8]> {
     field.split(|&octet| octet == b';').filter_map(|pair| pair.trim_ascii().strip_prefix(SESSION))
 }

@@ -1,36 +1,36 @@
 //! Heads of requests: each is read completely and checked before hyper sees an octet of it.
 //!
-//! A server in front of this one may read the end of a request elsewhere than we do, and then what follows is no
-//! request of its client's. So a head that can be read in two ways is refused, and nothing after it is read.
+//! A server in front may see another end of a request than this one: then the rest is taken for a request that its
+//! client never sent. So a head that can be read in two ways is refused, and nothing after it is read.
 
 use bytes::{Buf, BytesMut};
 use hyper::{StatusCode, Uri};
 
-/// Octets of a head, all in all.
+/// Maximum octets of a head.
 pub(crate) const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Fields of a head.
+/// Maximum fields of a head.
 pub(crate) const FIELDS_MAX: usize = 64;
 
 /// Why a head is refused. The connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeadRefusal {
-    /// It has too many octets or fields.
+    /// The head has too many octets or fields.
     #[error("the head of the request is larger than {HEAD_BYTES_MAX} bytes, or has more than {FIELDS_MAX} fields")]
     TooLarge,
-    /// A line of it ends in LF alone.
+    /// A line ends in LF alone.
     #[error("each line of a request's head must end in CRLF")]
     BareNewline,
-    /// It is not a head.
+    /// The octets are not a head.
     #[error("not a request of HTTP/1")]
     Malformed,
-    /// `Content-Length` and `Transfer-Encoding` do not name one end.
+    /// `Content-Length` and `Transfer-Encoding` contradict each other.
     #[error("the length of the request's body is ambiguous")]
     TwoEnds,
 }
 
 impl HeadRefusal {
-    /// The status of the answer.
+    /// HTTP status of the answer.
     pub fn status(self) -> StatusCode {
         match self {
             Self::TooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -44,16 +44,16 @@ impl HeadRefusal {
 enum BodyEnd {
     /// After this many octets.
     After(u64),
-    /// Chunked. The request is the last one on its connection, so the end is not searched.
+    /// Chunked. The request is the last one on its connection, so its end is not searched.
     Chunked,
 }
 
 /// Takes octets of a connection, and returns complete heads and their bodies.
 #[derive(Debug, Default)]
 pub struct Heads {
-    /// Octets of a head that is not whole.
+    /// Octets of an incomplete head.
     pending: BytesMut,
-    /// Octets already searched without finding the end of a head.
+    /// Octets of `pending` searched without finding the end of a head.
     scanned: usize,
     /// Octets ready to be returned.
     ready: BytesMut,
@@ -63,10 +63,10 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// Adds read octets.
+    /// Adds octets that were read.
     ///
     /// # Errors
-    /// A head is refused, of which nothing is given out. Nothing more is taken.
+    /// A head is refused: it is not returned, and no more octets are accepted.
     pub fn push(&mut self, octets: &[u8]) -> Result<(), HeadRefusal> {
         if let Some(refusal) = self.refusal {
             return Err(refusal);
@@ -75,7 +75,7 @@ impl Heads {
         self.sort().inspect_err(|refusal| self.refusal = Some(*refusal))
     }
 
-    /// Returns how many newly read octets belong to a body. They need no check and no [`push`](Self::push).
+    /// Number of newly read octets that belong to a body. They need no check and no [`push`](Self::push).
     pub fn pass(&mut self, octets: &[u8]) -> usize {
         let Some(BodyEnd::After(left)) = &mut self.body else { return 0 };
         if !self.pending.is_empty() || !self.ready.is_empty() {
@@ -89,17 +89,17 @@ impl Heads {
         part
     }
 
-    /// Octets for hyper.
+    /// Checked octets, for hyper to take.
     pub fn ready(&mut self) -> &mut BytesMut {
         &mut self.ready
     }
 
-    /// True once a head was returned.
+    /// True once a head has been returned.
     pub fn had_any(&self) -> bool {
         self.had_any
     }
 
-    /// The reason for which a head was refused, if one was.
+    /// Why a head was refused, if one was.
     pub fn refusal(&self) -> Option<HeadRefusal> {
         self.refusal
     }

@@ -11,15 +11,15 @@ use serde::Serialize;
 pub struct Counters {
     /// Messages made durable.
     pub received: u64,
-    /// Recipients that got their message: mailboxes, programs, other hosts.
+    /// Recipients that got their message: in a mailbox, a program or another host.
     pub delivered: u64,
     /// Senders, recipients and messages that were refused.
     pub refused: u64,
-    /// Attempts that failed for now.
+    /// Attempts that failed temporarily.
     pub deferred: u64,
-    /// Messages that were signed.
+    /// Messages signed with DKIM.
     pub signed: u64,
-    /// Messages that could not be signed, as a key of their domain could not be used.
+    /// Messages left unsigned because a key of their domain was not usable.
     pub not_signed: u64,
     /// Results of the checks of strangers' mail.
     pub checks: CheckCounts,
@@ -29,9 +29,9 @@ pub struct Counters {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CheckCounts(pub [[u64; CHECK_RESULTS.len()]; CHECK_METHODS.len()]);
 
-/// Checks of strangers' mail.
+/// Methods by which strangers' mail is checked.
 pub const CHECK_METHODS: [&str; 3] = ["spf", "dkim", "dmarc"];
-/// Their results, in the words of RFC 8601.
+/// Results of a check, in the words of RFC 8601.
 pub const CHECK_RESULTS: [&str; 7] = ["pass", "fail", "softfail", "neutral", "none", "temperror", "permerror"];
 
 /// Rates, a value for each step of a span, the newest last.
@@ -46,11 +46,11 @@ pub(crate) struct Rates {
 /// Rates of each span.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct AllRates {
-    /// By seconds.
+    /// Rates of the last minute, by seconds.
     pub minute: Rates,
-    /// By minutes.
+    /// Rates of the last hour, by minutes.
     pub hour: Rates,
-    /// By quarters of an hour.
+    /// Rates of the last day, by quarters of an hour.
     pub day: Rates,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct AllRates {
 #[derive(Debug)]
 pub(crate) struct History(Mutex<[Series; 3]>);
 
-/// Samples with at least a step between them.
+/// Samples at least one step apart.
 #[derive(Debug)]
 struct Series {
     step: Duration,
@@ -80,7 +80,7 @@ impl Default for History {
 }
 
 impl History {
-    /// Adds the counters of one look. Called once a second.
+    /// Adds a sample of the counters. Called once a second.
     pub fn add(&self, at: Instant, counters: Counters) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter_mut().for_each(|series| series.add(at, counters));

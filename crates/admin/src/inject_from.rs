@@ -7,11 +7,11 @@ use posthaste_net::{ByNetwork, IpNet};
 
 use crate::Token;
 
-/// Clients that bring mail without a token.
+/// Networks whose clients inject mail without a token.
 #[derive(Debug, Default)]
 pub struct InjectNetworks {
     allowed: Vec<IpNet>,
-    /// The token that a client counts as.
+    /// The token that stands for a client.
     tokens: Option<ByNetwork<Arc<Token>>>,
 }
 

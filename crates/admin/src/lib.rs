@@ -1,6 +1,7 @@
 //! The HTTP side of a mail server: tokens, checks of requests, the API and the page.
 //!
-//! For any server that has something to show: it implements [`ServerView`]. Nothing here decides about mail, and nothing here knows how mail is kept.
+//! For any server that has something to show: it implements [`ServerView`]. This crate decides nothing about mail, and
+//! does not know how mail is stored.
 //!
 //! A request passes `guard.rs` (the credential, checks against other sites), `routes.rs` (`authenticate` checks the
 //! token, then its scopes and its route), and `ask.rs` (the call of [`ServerView`]). The tokens are in `token_file.rs`.

@@ -1,7 +1,6 @@
-//! Live events for open pages: server-sent events, read by `fetch`. Readers with the same view share one reading of the
-//! event log and its octets.
+//! Live events for open pages: server-sent events, read by `fetch`.
 //!
-//! One reading of the event log serves all that see the same of it, and they share its octets.
+//! Readers with the same view share one reading of the event log and its octets.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Sessions of browsers: begun by a link or a token, ended by a logout.
+//! Browser sessions: begun by a link or a token, ended by a logout.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ enum Login {
     Token(String),
 }
 
-/// Lifetime of a session opened by a token; a link has its own.
+/// Lifetime in seconds of a session opened by a token; a link has its own.
 const SESSION_SECS: u64 = 12 * 3600;
 const LOGIN_BYTES_MAX: u64 = 4 << 10;
 const COOKIE: &str = "__Host-posthaste";

@@ -1,4 +1,4 @@
-//! Looks at the server's state, which all pages share.
+//! Cached state of the server, shared by all pages.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::view::{Attention, Urgency};
 
-/// A look at the server that all pages share.
+/// A cached reading of the server's state, shared by all pages.
 #[derive(Debug)]
 pub(crate) struct Cached<T> {
     last: Mutex<Option<Look<T>>>,
@@ -67,10 +67,10 @@ impl<T: Send + Sync + 'static> Cached<T> {
     }
 }
 
-/// A query of the queue with some thousand destinations takes longer.
+/// Reads that take longer count as long: a queue with some thousand destinations does.
 const LONG_LOOK: Duration = Duration::from_millis(2);
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
-/// Pages ask each second.
+/// Maximum age of a cached result: pages ask each second.
 const LOOK_AGE: Duration = Duration::from_millis(900);
 const LOOK_SHARE: u32 = 100;
 /// Maximum age of a result that took long to read, such as from a slow disk.

@@ -142,7 +142,7 @@ pub(crate) fn text(
     out.0
 }
 
-/// The work of a server since its start.
+/// Work of a server since its start.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub counters: Counters,
@@ -261,7 +261,7 @@ impl Lines {
     }
 }
 
-/// The value of a label.
+/// A quoted label value.
 fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,7 +1,7 @@
 //! The OpenAPI 3.1 document. It is written by hand, as the types of answers are in crates without HTTP. Tests compare
 //! it with the routes and requests.
 
-/// The document.
+/// The OpenAPI document, as JSON.
 pub(crate) const DOCUMENT: &str = include_str!("openapi.json");
 
 #[cfg(test)]

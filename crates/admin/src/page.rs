@@ -18,7 +18,7 @@ pub(crate) struct PageFile {
 #[derive(Debug)]
 pub(crate) struct Page {
     pub index: Bytes,
-    /// By name below `/assets/`.
+    /// Files by their name below `/assets/`.
     files: BTreeMap<String, PageFile>,
 }
 
@@ -26,7 +26,7 @@ const CSS: &str = "text/css; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
-/// Each file comes after those that it names.
+/// Files, each after the files that it refers to.
 const FILES: [(&str, &str, &[u8]); 15] = [
     ("page.css", CSS, include_bytes!("page/page.css")),
     ("icon.svg", SVG, include_bytes!("page/icon.svg")),
@@ -66,7 +66,7 @@ impl Page {
     }
 }
 
-/// The text of a file with the hashed names of others in it.
+/// Text of a file with references to other files replaced by their hashed names.
 fn named(octets: &[u8], names: &[(&str, String)]) -> String {
     let text = std::str::from_utf8(octets).expect("the page is UTF-8").to_owned();
     names.iter().fold(text, |text, (name, hashed)| {

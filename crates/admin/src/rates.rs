@@ -21,7 +21,7 @@ impl TokenRates {
         Self { begun: Instant::now(), rate: RwLock::new(rate), buckets: Mutex::default() }
     }
 
-    /// For requests from now on.
+    /// Sets the rate for later requests.
     pub fn set(&self, rate: Rate) {
         *self.rate.write().unwrap_or_else(PoisonError::into_inner) = rate;
     }
@@ -52,7 +52,7 @@ impl TokenRates {
     }
 }
 
-/// The maximum number of tokens in the file.
+/// Maximum number of buckets: as many as tokens in the file.
 const BUCKETS_MAX: usize = 10_000;
 
 #[cfg(test)]

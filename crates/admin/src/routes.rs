@@ -28,17 +28,17 @@ use crate::view::{InjectCall, Readiness, ServerView};
 /// The right that a route needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
-    /// Everybody, under any name of the server.
+    /// No token needed; allowed under any host name.
     Health,
-    /// Everybody, from a page of ours.
+    /// No token needed, but the request must come from our own page.
     Open,
-    /// Everybody with a token.
+    /// Any valid token.
     AnyToken,
     /// Any token with this scope.
     Scope(Scope),
 }
 
-/// The action.
+/// The action of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Live,
@@ -68,7 +68,7 @@ struct Route {
 }
 
 impl Route {
-    /// The methods of its path.
+    /// HTTP methods that the path allows.
     fn allowed(&self) -> &'static str {
         match self.action {
             Action::Login | Action::Logout => "POST, DELETE",
@@ -123,7 +123,7 @@ const ROUTES: [Route; 17] = [
     Route { method: Method::POST, path: INJECT_PATH, access: Access::Scope(Scope::Inject), action: Action::Inject },
 ];
 
-/// Route of injected mail. Idempotency keys belong to this path.
+/// Path for injected mail. Idempotency keys belong to this path.
 pub const INJECT_PATH: &str = "/api/inject/v1";
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const KEY_BYTES_MAX: usize = 255;
@@ -259,7 +259,7 @@ async fn token_of<V: ServerView>(
 /// The token of a client that is authorised by its network.
 ///
 /// # Errors
-/// The answer to a request that a browser may have sent, or to one too many.
+/// The answer to a request that a browser may have sent, or that is beyond the rate.
 fn of_program<V: ServerView>(
     shared: &Shared<V>,
     token: Arc<Token>,
@@ -305,7 +305,7 @@ async fn system<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     answer::json(StatusCode::OK, &system)
 }
 
-/// The last lines of the log, the newest last.
+/// Answers with the last lines of the log, the newest last.
 async fn log<V: ServerView>(shared: &Arc<Shared<V>>) -> Answer {
     answer::json(StatusCode::OK, &json!({ "lines": shared.view.log_lines() }))
 }
@@ -376,7 +376,7 @@ fn no_look() -> Answer {
     answer::later(StatusCode::SERVICE_UNAVAILABLE, "the server does not say how it is: see its log", RETRY_SECS)
 }
 
-/// Largest body of a request with mail, on the wire.
+/// Maximum octets of an injection request's body, as received.
 const BODY_BYTES_MAX: u64 = 64 << 20;
 #[cfg(test)]
 mod tests {

@@ -6,27 +6,27 @@ use std::str::FromStr;
 /// A right of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// Mail in by HTTP.
+    /// Inject mail by HTTP.
     Inject,
-    /// The queue: counts, addresses, replies. No subject, no body.
+    /// Read the queue: counts, addresses, replies. No subject, no body.
     QueueRead,
-    /// Changes of the queue: retry, hold, suspend, return, delete.
+    /// Change the queue: retry, hold, suspend, bounce, delete.
     QueueWrite,
     /// Divert mail of the queue to another host.
     Route,
-    /// The suppression list.
+    /// Read and change the suppression list.
     Suppression,
-    /// The event log.
+    /// Read the event log.
     EventsRead,
-    /// Contents of messages.
+    /// Read messages.
     MailRead,
-    /// Logins, and clients that guess passwords.
+    /// Read logins, and clients that guess passwords.
     Accounts,
-    /// The server's state: rates, streams, disks, configuration, log.
+    /// Read the server's state: rates, streams, disks, configuration, log.
     ServerRead,
     /// Drain the server and stop it.
     ServerDrain,
-    /// The metrics for Prometheus.
+    /// Read the metrics for Prometheus.
     Metrics,
 }
 
@@ -51,12 +51,12 @@ const SCOPES: [(Scope, &str); 11] = [
 pub struct UnknownScope(pub String);
 
 impl Scope {
-    /// Its name, as in `--scope` and in API answers.
+    /// Name of the scope, as in `--scope` and in API answers.
     pub fn name(self) -> &'static str {
         SCOPES.iter().find(|(scope, _)| *scope == self).map_or("", |(_, name)| name)
     }
 
-    /// True if a tenant's token may have it: all that it shows can be separated by tenant.
+    /// True if a tenant's token may have the scope: its data can be separated by tenant.
     pub fn is_of_tenants(self) -> bool {
         match self {
             Self::Inject

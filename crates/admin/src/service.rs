@@ -42,12 +42,12 @@ impl<V> Clone for AdminApi<V> {
     }
 }
 
-/// Settings that all listeners share.
+/// Settings shared by all HTTP listeners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
-    /// Host names that browsers may use.
+    /// Host names under which browsers may reach the server.
     pub names: HostNames,
-    /// Requests of each token.
+    /// Maximum request rate of each token.
     pub token_rate: Rate,
 }
 
@@ -78,7 +78,7 @@ impl<V: ServerView> AdminApi<V> {
         &self.0.view
     }
 
-    /// Links that open the page.
+    /// Unused links to the page.
     pub fn links(&self) -> &Arc<PageLinks> {
         &self.0.links
     }
@@ -114,13 +114,13 @@ pub struct HttpListener {
     pub certificate: Option<CurrentCertificate>,
     /// Sends Strict-Transport-Security (RFC 6797): the listener has port 443 and a certificate of an authority.
     pub is_strict: Arc<AtomicBool>,
-    /// Only this machine can connect.
+    /// True if only this machine can connect.
     pub is_loopback: bool,
-    /// True if it serves everybody without TLS: it answers only without secrets.
+    /// True if every host may connect without TLS: answers contain no secrets.
     pub is_public: bool,
     /// Proxies that name their clients in `Forwarded` or `X-Forwarded-For`.
     pub proxies: Arc<RwLock<Arc<Vec<IpNet>>>>,
-    /// Clients that bring mail without a token.
+    /// Networks whose clients inject mail without a token.
     pub inject_from: Arc<RwLock<Arc<InjectNetworks>>>,
 }
 
@@ -206,7 +206,7 @@ const BUSY: &str =
     "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n";
 const A_YEAR: &str = "max-age=31536000";
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// Wait for a whole head, and for the next request of a connection.
+/// Timeout for a complete head, and for the next request of a connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 /// Time for a client to read its last answer.
 const LINGER: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Browser sessions: they replace a token or a link, so that neither stays in the browser.
 //!
-//! A session stands for a token, and ends with it; or for a link that `posthaste page` has printed. Hashes of their secrets are in the file `sessions`
-//! of the data directory, so that a restart of the server logs nobody out.
+//! A session stands for a token and ends with it, or for a link printed by `posthaste page`. Hashes of session secrets
+//! are in the file `sessions` of the data directory, so that a restart of the server logs nobody out.
 
 use std::collections::HashMap;
 use std::fs::OpenOptions;
@@ -38,20 +38,20 @@ pub(crate) enum Grant {
     OfLink(Arc<Token>),
 }
 
-/// Name of a user of a link in the log and in events.
+/// User name of a link's session in the log and in events.
 const LINK_NAME: &str = "page-link";
 const FILE: &str = "sessions";
-/// Beyond it, the token with the most sessions loses its oldest.
+/// Maximum sessions. Beyond it, the token with the most sessions loses its oldest.
 const SESSIONS_MAX: usize = 1000;
-/// Limit for each token, and for all links together. Beyond it the owner's oldest session is dropped.
+/// Maximum sessions of one token, and of all links together. Beyond it the oldest one is dropped.
 const OWN_SESSIONS_MAX: usize = 50;
-/// Octets of a line at most: two hashes, a number, the names of scopes.
+/// Maximum octets of a line: two hashes, a number, names of scopes.
 const LINE_BYTES: u64 = 512;
-/// Timeout of the disk. After it sessions are kept in memory only.
+/// Timeout for the disk. After it, sessions are kept in memory only.
 const DISK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Session {
-    /// The owner whose share of the table it uses: its token. All links share one, as only the operator makes them.
+    /// The token whose share of the table it uses. All links share one, as only the operator makes them.
     fn owner(&self) -> Option<TokenHash> {
         match &self.grant {
             Grant::OfToken(of) => Some(*of),
@@ -92,7 +92,7 @@ impl Session {
 struct Known {
     /// Oldest first, at most [`SESSIONS_MAX`].
     sessions: Vec<Session>,
-    /// The file's sessions are among them. Until then it is not written.
+    /// True once the file's sessions are in the table. Until then the file is not written.
     is_read: bool,
 }
 
@@ -127,9 +127,9 @@ impl Known {
 pub(crate) struct Sessions {
     dir: PathBuf,
     known: Arc<Mutex<Known>>,
-    /// An abandoned read: the disk did not answer.
+    /// A read that timed out: the disk did not answer.
     reading: AsyncMutex<Option<JoinHandle<()>>>,
-    /// An abandoned write: the disk did not answer.
+    /// A write that timed out: the disk did not answer.
     writing: AsyncMutex<Option<JoinHandle<()>>>,
 }
 
@@ -268,18 +268,18 @@ fn write(dir: &Path, text: &str) -> io::Result<()> {
 #[derive(Debug, Default)]
 pub struct PageLinks(Mutex<HashMap<TokenHash, Link>>);
 
-/// An unused link.
+/// An unused link's rights and expiry.
 #[derive(Debug, Clone)]
 pub(crate) struct Link {
     until: Instant,
     pub scopes: Vec<Scope>,
-    /// Lifetime of the session.
+    /// Lifetime of the session, in seconds.
     pub session_secs: u64,
 }
 
-/// Lifetime of a link.
+/// Lifetime of a link, in seconds.
 pub const LINK_SECS: u64 = 600;
-/// Beyond this number the oldest link is dropped.
+/// Maximum unused links. Beyond it the oldest one is dropped.
 const LINKS_MAX: usize = 100;
 
 impl PageLinks {
@@ -308,7 +308,7 @@ impl PageLinks {
         lock(&self.0).get(&hash(presented)).map(|link| link.scopes.clone())
     }
 
-    /// Uses a link up.
+    /// Consumes a link.
     pub(crate) fn take(&self, presented: &str) -> Option<Link> {
         self.take_at(Instant::now(), presented)
     }

@@ -30,7 +30,7 @@ pub(crate) struct Shared<V> {
     pub page: Page,
     pub room: BodyRoom,
     pub rates: TokenRates,
-    /// Turns of requests to the queue.
+    /// Permits for concurrent requests to the queue.
     pub asks: Arc<Semaphore>,
     pub streams: LiveStreams,
     /// True once a request has started a drain.
@@ -54,14 +54,14 @@ impl<V: ServerView> Shared<V> {
         Arc::clone(&self.names.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A token for the first password; `None` if the text is not that password.
+    /// The token of the first password; `None` if the text is not that password.
     pub async fn of_password(self: &Arc<Self>, presented: &str) -> Option<Arc<Token>> {
         let (shared, presented) = (Arc::clone(self), presented.to_owned());
         let look = move || shared.view.is_first_password(&presented).then(|| Token::of_password(hash(&presented)));
         spawn_blocking(look).await.ok().flatten().map(Arc::new)
     }
 
-    /// `None` if the server gives none.
+    /// Cached status of the server; `None` if it cannot be read in time.
     pub async fn status(self: &Arc<Self>) -> Option<Arc<ServerStatus>> {
         let shared = Arc::clone(self);
         let look = move || {
@@ -72,13 +72,14 @@ impl<V: ServerView> Shared<V> {
         self.status.get(look).await
     }
 
-    /// The queue, or a tenant's part of it; of all nodes of a cluster. There are no more of them than tenants of tokens. `None`: the server does not say.
+    /// Cached status of the queue, or of a tenant's part of it; in a cluster, of all nodes. `None` if it cannot be read
+    /// in time.
     pub async fn queue(self: &Arc<Self>, tenant: Option<&str>) -> Option<Arc<QueueStatus>> {
         self.look_at_queue(tenant.unwrap_or_default(), tenant, V::whole_queue).await
     }
 
-    /// The queue of this server for a scrape. It never waits for work that grows with the queue. If the last look took
-    /// long, its result is returned, and the next look starts in the background.
+    /// This server's queue for a scrape. Never waits for work that grows with the queue: if the last read took long,
+    /// its result is returned, and the next read starts in the background.
     pub async fn queue_for_scrape(self: &Arc<Self>) -> Option<Arc<QueueStatus>> {
         // A server that is no node has one look for pages and scrapes.
         let name = if self.view.is_node() { THIS_NODE } else { "" };
@@ -129,7 +130,7 @@ impl<V: ServerView> Shared<V> {
     }
 }
 
-/// Key of this node's part of the queue, which is no tenant's name.
+/// Cache key of this node's part of the queue; no tenant has such a name.
 const THIS_NODE: &str = "\0";
 
 /// The wall clock, in seconds since 1970.
@@ -137,5 +138,5 @@ pub(crate) fn unix_secs() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Concurrent requests: some scan the whole queue.
+/// Maximum concurrent requests: some scan the whole queue.
 pub(crate) const ASKS_MAX: usize = 4;

@@ -1,4 +1,4 @@
-//! Streams of live events that are open, and the readings of the event log that they share.
+//! Open streams of live events, and the readings of the event log that they share.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,14 +12,14 @@ use tokio::time::sleep;
 use crate::token::TokenHash;
 use crate::view::FollowEvents;
 
-/// Streams that are open, by token.
+/// Number of open streams by token.
 #[derive(Debug, Default)]
 pub(crate) struct LiveStreams {
     pub open: Arc<Mutex<HashMap<TokenHash, usize>>>,
     pub readings: Readings,
 }
 
-/// Active readings of the log, by tenant; `None` is the whole log.
+/// Active readings of the log by tenant; `None`: the whole log.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Readings(Arc<Mutex<HashMap<Option<String>, broadcast::Sender<Bytes>>>>);
 
@@ -31,10 +31,10 @@ pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 const LOOK_EVENTS_MAX: usize = 500;
 /// Maximum bytes of one read, except for the rest of its last event.
 const LOOK_BYTES_MAX: usize = 128 << 10;
-/// Maximum queued pieces: a slower client is dropped. Clients share the pieces.
+/// Maximum queued pieces: a slower client is disconnected. Clients share the pieces.
 pub(crate) const PIECES_MAX: usize = 8;
 
-/// A stream that is counted until this is dropped.
+/// A counted stream, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     streams: Arc<Mutex<HashMap<TokenHash, usize>>>,
@@ -42,7 +42,7 @@ pub(crate) struct Place {
 }
 
 impl LiveStreams {
-    /// Reserves a reader. `None` if the total or this token has too many.
+    /// Counts a stream. `None` if the server or this token has too many.
     pub fn place(&self, of: &TokenHash) -> Option<Place> {
         let mut streams = lock(&self.open);
         let all: usize = streams.values().sum();
@@ -84,7 +84,7 @@ impl Readings {
         first
     }
 
-    /// Reads repeatedly until nobody listens.
+    /// Reads the log repeatedly until nobody listens.
     async fn read(self, tenant: Option<String>, mut events: Box<dyn FollowEvents>, pieces: broadcast::Sender<Bytes>) {
         loop {
             sleep(LOOK_INTERVAL).await;

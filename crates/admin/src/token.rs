@@ -1,4 +1,4 @@
-//! Tokens: secrets of programs and people, used in place of a password.
+//! Tokens: secrets that programs and people use in place of a password.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,24 +18,24 @@ const PREFIX: &str = "pht_";
 /// Prefix of the secrets of sessions.
 pub(crate) const SESSION_PREFIX: &str = "phs_";
 const LINK_PREFIX: &str = "phl_";
-/// 160 bits.
+/// Octets of randomness: 160 bits.
 const RANDOM_BYTES: usize = 20;
 
 impl Secret {
-    /// A new random secret.
+    /// Makes a random secret.
     ///
     /// # Panics
-    /// When the system has no random numbers.
+    /// If the system has no random numbers.
     pub fn random() -> Self {
         Self::with_prefix(PREFIX)
     }
 
-    /// A new secret of a session.
+    /// Makes a random secret of a session.
     pub(crate) fn of_session() -> Self {
         Self::with_prefix(SESSION_PREFIX)
     }
 
-    /// A new secret of a link.
+    /// Makes a random secret of a link.
     pub(crate) fn of_link() -> Self {
         Self::with_prefix(LINK_PREFIX)
     }
@@ -46,12 +46,12 @@ impl Secret {
         Self(format!("{prefix}{}", hex(&bytes)))
     }
 
-    /// The text, to be shown once.
+    /// The secret as text, to be shown once.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// The hash. Only this is stored.
+    /// Hash of the secret: the only form that is stored.
     pub fn hash(&self) -> TokenHash {
         hash(&self.0)
     }
@@ -94,27 +94,27 @@ pub struct Token {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// The name.
+    /// The name is invalid.
     #[error("`{0}` is not a name for a token: 1 to 64 letters, digits, and `.`, `_`, `-`, `@`")]
     Name(String),
-    /// The log and events call mail by it that no token brought.
+    /// The name is reserved for mail that came without a token, in the log and in events.
     #[error(
         "`{0}` is reserved: choose a name that is not `{PASSWORD_NAME}` and does not begin with `{NETWORK_PREFIX}`"
     )]
     Reserved(String),
-    /// It has no scope.
+    /// A token needs at least one scope.
     #[error("a token needs a scope, such as --scope inject")]
     NoScope,
-    /// Its bounds.
+    /// The bounds do not fit the scopes.
     #[error(transparent)]
     Bounds(#[from] TokenBoundsError),
 }
 
-/// Prefix of the names of clients that are authorised by their network.
+/// Prefix of the names of clients authorised by their network.
 const NETWORK_PREFIX: &str = "network-";
 /// Name of the token that stands for the first password.
 const PASSWORD_NAME: &str = "first-password";
-/// Octets of a name.
+/// Maximum octets of a name.
 const NAME_BYTES_MAX: usize = 64;
 
 impl Token {
@@ -145,34 +145,35 @@ impl Token {
         Ok(Self { name: name.to_owned(), hash, scopes, until, bounds: TokenBounds::default() })
     }
 
-    /// Puts bounds on the token.
+    /// Restricts the token to these bounds.
     ///
     /// # Errors
-    /// [`TokenError::Bounds`]: one of its scopes does not go with them.
+    /// [`TokenError::Bounds`]: one of its scopes is not possible with these bounds.
     pub fn within(self, bounds: TokenBounds) -> Result<Self, TokenError> {
         bounds.check(self.scopes.iter().copied())?;
         Ok(Self { bounds, ..self })
     }
 
-    /// The token of the first password, which opens the page before there is a configuration: with all scopes.
+    /// The token that stands for the first password, which opens the page while there is no configuration: with all
+    /// scopes.
     pub(crate) fn of_password(hash: TokenHash) -> Self {
         let (name, scopes) = (PASSWORD_NAME.to_owned(), Scope::all().collect());
         Self { name, hash, scopes, until: None, bounds: TokenBounds::default() }
     }
 
-    /// The token of clients that inject by their network alone. It has no secret.
+    /// The token that stands for clients which inject by their network alone. It has no secret.
     pub(crate) fn of_network(network: &str, tenant: Option<String>) -> Self {
         let name = format!("{NETWORK_PREFIX}{network}");
         let bounds = TokenBounds { tenant, ..TokenBounds::default() };
         Self { hash: hash(&name), name, scopes: [Scope::Inject].into(), until: None, bounds }
     }
 
-    /// Its name, for the log and for `list`.
+    /// Name for the log and for `list`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its rights.
+    /// Scopes of the token.
     pub fn scopes(&self) -> &BTreeSet<Scope> {
         &self.scopes
     }
@@ -187,12 +188,12 @@ impl Token {
         &self.bounds
     }
 
-    /// The tenant that it is bound to: no other tenant's mail exists for it.
+    /// The only tenant whose mail is visible to it, if it is bound to one.
     pub fn tenant(&self) -> Option<&str> {
         self.bounds.tenant.as_deref()
     }
 
-    /// The hash of its secret.
+    /// Hash of the token's secret.
     pub fn hash(&self) -> &TokenHash {
         &self.hash
     }

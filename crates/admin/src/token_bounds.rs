@@ -7,40 +7,40 @@ use posthaste_units::is_name;
 
 use crate::scope::Scope;
 
-/// Restrictions of a token besides scopes and expiry. Empty: none.
+/// Restrictions of a token besides scopes and expiry. By default there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenBounds {
-    /// Only this tenant's mail exists for it.
+    /// The only tenant whose mail is visible to the token.
     pub tenant: Option<String>,
-    /// Allowed sender domains, in lower case; a leading dot means the domains below.
+    /// Allowed sender domains, in lower case; a leading dot means all subdomains.
     pub sender_domains: Vec<String>,
     /// Networks whose clients may use it.
     pub networks: Vec<IpNet>,
 }
 
-/// Bounds that no token can have.
+/// Why bounds are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenBoundsError {
-    /// The name of a tenant.
+    /// The tenant's name is invalid.
     #[error("`{0}` is not a name of a tenant: 1 to 100 visible characters of ASCII, without commas")]
     Tenant(String),
-    /// A domain.
+    /// A domain is invalid.
     #[error("`{0}` is not a domain of senders, such as example.org, or .example.org for those below it")]
     Domain(String),
-    /// A network.
+    /// A network is invalid.
     #[error("{0}")]
     Network(String),
-    /// A scope that is not limited to one tenant.
+    /// The scope concerns the whole server, so a tenant's token cannot have it.
     #[error("a token of a tenant cannot have the scope {0}, which is about the whole server")]
     WholeServer(Scope),
 }
 
-/// Most entries of a list in the file.
+/// Maximum entries of a list in the file.
 const LIST_MAX: usize = 100;
 
 impl TokenBounds {
-    /// Reads bounds as people write them.
+    /// Parses bounds from the command line.
     ///
     /// # Errors
     /// See [`TokenBoundsError`].
@@ -85,7 +85,7 @@ impl TokenBounds {
             || client.is_some_and(|client| self.networks.iter().any(|network| network.contains(&client)))
     }
 
-    /// As three words of the file's line.
+    /// Bounds as three words of a token's line.
     pub(crate) fn to_words(&self) -> String {
         let list = |texts: Vec<String>| if texts.is_empty() { NONE.to_owned() } else { texts.join(",") };
         let networks = self.networks.iter().map(ToString::to_string).collect();

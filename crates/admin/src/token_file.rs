@@ -19,11 +19,11 @@ use crate::token::{self, Token, TokenHash};
 
 /// The name of the file in the data directory.
 pub const TOKEN_FILE: &str = "tokens";
-/// Octets of the file: about 10,000 tokens.
+/// Maximum octets of the file: about 10,000 tokens.
 const FILE_BYTES_MAX: u64 = 2 << 20;
 const HEADING: &str =
     "# name, SHA-256 of the secret, scopes, end, tenant, sender domains, networks; made by `posthaste token`\n";
-/// The last line: without it the file was cut off.
+/// The last line: without it the file was truncated.
 const END: &str = "# the end";
 
 /// The file of tokens.
@@ -36,33 +36,33 @@ pub struct TokenFile {
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {kind}", path.display())]
 pub struct TokenFileError {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// The defect.
+    /// The problem with the file.
     pub kind: TokenFileErrorKind,
 }
 
-/// A defect of the token file, or a failed change.
+/// A problem with the token file, or a failed change.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenFileErrorKind {
     /// The file cannot be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A directory, a pipe or a device.
+    /// Not a regular file, but a directory, a pipe or a device.
     #[error("this is not a regular file")]
     NoFile,
     /// Other users could read or change it.
     #[error("other users can open it; run chmod 600")]
     Exposed,
-    /// A line.
+    /// A line is malformed.
     #[error(
         "line {number}: {why}; remove this line or the file, then make the lost tokens again: `posthaste token add NAME --scope SCOPES`"
     )]
     Line {
-        /// From 1.
+        /// Line number, from 1.
         number: usize,
-        /// The defect.
+        /// The mistake in the line.
         why: String,
     },
     /// The end line is missing: the file was truncated.
@@ -70,12 +70,12 @@ pub enum TokenFileErrorKind {
         "its last line is not `{END}`: it was cut off; restore the file, or append this line and make the missing tokens again: `posthaste token add NAME --scope SCOPES`"
     )]
     CutOff,
-    /// It is larger than it can be.
+    /// The file is larger than the maximum.
     #[error(
         "it is larger than {FILE_BYTES_MAX} bytes; remove it, then make its tokens again: `posthaste token add NAME --scope SCOPES`"
     )]
     TooLarge,
-    /// There is a token of that name.
+    /// There already is a token of that name.
     #[error("the token `{0}` already exists")]
     Known(String),
     /// No token has that name.
@@ -84,7 +84,7 @@ pub enum TokenFileErrorKind {
 }
 
 impl TokenFile {
-    /// The file of a data directory.
+    /// The token file of a data directory.
     pub fn in_directory(data: &Path) -> Self {
         Self { dir: data.to_owned() }
     }
@@ -105,7 +105,7 @@ impl TokenFile {
     /// All tokens in the order of their creation; empty without a file. Blocks.
     ///
     /// # Errors
-    /// The file cannot be read, others can, or a line of it is wrong.
+    /// The file cannot be read, other users can read it, or a line is malformed.
     pub fn read(&self) -> Result<Vec<Token>, TokenFileError> {
         self.read_whole().map(|(tokens, ..)| tokens).map_err(|kind| self.error(kind))
     }
@@ -135,7 +135,7 @@ impl TokenFile {
     /// Adds a token. Durable once this returns. Blocks.
     ///
     /// # Errors
-    /// As [`read`](Self::read); there is one of that name, or the file cannot be written.
+    /// As [`read`](Self::read); a token of that name exists, or the file cannot be written.
     pub fn add(&self, token: Token) -> Result<(), TokenFileError> {
         self.change(|tokens| {
             if tokens.iter().any(|known| known.name() == token.name()) {
@@ -149,7 +149,7 @@ impl TokenFile {
     /// Removes a token. A running server refuses it from then on. Blocks.
     ///
     /// # Errors
-    /// As [`read`](Self::read); there is none of that name, or the file cannot be written.
+    /// As [`read`](Self::read); there is no token of that name, or the file cannot be written.
     pub fn remove(&self, name: &str) -> Result<(), TokenFileError> {
         self.change(|tokens| {
             let at = tokens.iter().position(|known| known.name() == name);
@@ -221,11 +221,11 @@ struct ReadTokens {
 #[derive(Debug, Default)]
 struct Looks {
     read: Option<Arc<ReadTokens>>,
-    /// Value of `asked` when the last read started. It covers all requests up to this number.
+    /// Value of `asked` when the read started: it serves all requests up to this number.
     covers: u64,
     #[cfg(test)]
     begun: usize,
-    /// An abandoned read: the disk did not answer.
+    /// A read that timed out: the disk did not answer.
     left: Option<JoinHandle<Look>>,
 }
 

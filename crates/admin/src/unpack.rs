@@ -1,4 +1,4 @@
-//! Compressed bodies: unpacked piece by piece, within the same bounds as others.
+//! Compressed bodies, decompressed piece by piece within the same bounds as others.
 
 use std::io::{self, Cursor, Read};
 
@@ -13,9 +13,9 @@ use crate::body::{BodyReadError, BodyRoom, ReadBody};
 /// A coding of a body (RFC 9110 section 8.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ContentCoding {
-    /// RFC 1952.
+    /// gzip (RFC 1952).
     Gzip,
-    /// RFC 8878.
+    /// Zstandard (RFC 8878).
     Zstd,
 }
 
@@ -38,7 +38,7 @@ impl ContentCoding {
     }
 }
 
-/// A decoder of one gzip member or zstd frame: millions of empty ones would keep a thread busy and yield nothing.
+/// A decoder for one gzip member or zstd frame: millions of empty ones would keep a thread busy and yield nothing.
 enum Decoder {
     Gzip(GzDecoder<Cursor<Vec<u8>>>),
     Zstd(Box<StreamingDecoder<Cursor<Vec<u8>>, FrameDecoder>>),
@@ -74,10 +74,11 @@ impl Read for Decoder {
     }
 }
 
-/// Unpacks a body.
+/// Decompresses a body.
 ///
 /// # Errors
-/// It is larger than [`UNPACKED_BYTES_MAX`] or [`RATIO_MAX`] times its packed size; it is not one member or frame of this coding; there is no room for it.
+/// The body is larger than [`UNPACKED_BYTES_MAX`] or [`RATIO_MAX`] times its packed size; it is not exactly one member
+/// or frame; or there is no memory for it.
 pub(crate) async fn unpack(
     coding: ContentCoding,
     packed: ReadBody,
@@ -108,7 +109,8 @@ pub(crate) async fn unpack(
     }
 }
 
-/// Octets that the decoder keeps for a frame (RFC 8878 section 3.1.1.1): it yields nothing before it has as many. A frame that is cut off has none.
+/// Window of a zstd frame in octets (RFC 8878 section 3.1.1.1): the decoder outputs nothing before it has stored as
+/// many. 0 if the frame is cut off.
 fn window_of(frame: &[u8]) -> u64 {
     let Some((descriptor, rest)) = frame.get(4..).and_then(<[u8]>::split_first) else { return 0 };
     let is_single_segment = descriptor & 0x20 != 0;
@@ -127,11 +129,11 @@ fn window_of(frame: &[u8]) -> u64 {
 
 /// Maximum window of a decoder (RFC 8878 section 3.1.1.1.2). Larger ones are refused.
 const WINDOW_BYTES_MAX: u64 = 8 << 20;
-/// Octets of a body that is unpacked.
+/// Maximum octets of a decompressed body.
 const UNPACKED_BYTES_MAX: usize = 128 << 20;
 /// Largest unpacked size, as a multiple of the packed size.
 const RATIO_MAX: usize = 100;
-/// Octets unpacked at a time.
+/// Octets decompressed at a time.
 const STEP_BYTES: usize = 1 << 20;
 
 #[cfg(test)]

@@ -13,54 +13,55 @@ use crate::{ClientAddress, Counters, Token, TokenHash};
 
 /// The interface of a server to this crate.
 pub trait ServerView: Send + Sync + 'static {
-    /// True if it accepts mail. Called for each health check; does not block.
+    /// True if the server accepts mail. Called for each health check; does not block.
     fn readiness(&self) -> Readiness;
 
     /// Counters since the start. Called each second; does not block.
     fn counters(&self) -> Counters;
 
-    /// Histograms of its work. Does not block.
+    /// Histograms of the server's work. Does not block.
     fn distributions(&self) -> Vec<Distribution>;
 
-    /// Its state. May block.
+    /// The server's state. May block.
     fn status(&self) -> ServerStatus;
 
-    /// Its queue of mail for other hosts, or a tenant's part of it. May block.
+    /// The queue of mail for other hosts, or a tenant's part of it. May block.
     fn queue(&self, tenant: Option<&str>) -> QueueStatus;
 
-    /// True of a node of a cluster: [`whole_queue`](Self::whole_queue) is of all nodes.
+    /// True for a node of a cluster: then [`whole_queue`](Self::whole_queue) covers all nodes.
     fn is_node(&self) -> bool {
         false
     }
 
-    /// Like [`queue`](Self::queue), of all nodes of a cluster. For people: metrics of nodes are added up elsewhere. May block.
+    /// Like [`queue`](Self::queue), for all nodes of a cluster. For people only: metrics of nodes are added up
+    /// elsewhere. May block.
     fn whole_queue(&self, tenant: Option<&str>) -> QueueStatus {
         self.queue(tenant)
     }
 
-    /// Answers a request of the control socket for a token, with lines for `answer` until that says no. For the token of a tenant, `request` selects that tenant's mail already,
-    /// and what else there is must not be shown. May block.
+    /// Answers a request of the control socket for a token: passes lines to `answer` until it returns false. For a
+    /// tenant's token, `request` already selects the tenant's mail; nothing else may be shown. May block.
     ///
     /// # Errors
     /// See [`AskRefusal`].
     fn ask(&self, request: &Request, token: &Token, answer: &dyn Fn(Value) -> bool) -> Result<Value, AskRefusal>;
 
-    /// Its version, listeners and configuration. May block.
+    /// Version, listeners and configuration. May block.
     fn system(&self) -> Value;
 
     /// Starts a drain, after which the server ends; the token's name is logged. Does not block.
     fn drain(&self, token: &Token);
 
-    /// The last lines of its log, the newest last. Does not block.
+    /// Last lines of the log, the newest last. Does not block.
     fn log_lines(&self) -> Vec<String>;
 
-    /// Follows its event log from now on, or a tenant's part of it. `None` without an event log. May block.
+    /// Follows the event log from now on, or a tenant's part of it. `None` without an event log. May block.
     fn follow(&self, tenant: Option<&str>) -> Option<Box<dyn FollowEvents>>;
 
     /// Injects the mail of a request. A recipient with a success reply is durable.
     fn inject(&self, call: InjectCall<'_>) -> impl Future<Output = InjectReply> + Send;
 
-    /// A file for everybody, under this host name (in lower case, without a port) and path. Does not block.
+    /// A public file under this host name (in lower case, without a port) and path. Does not block.
     fn public_file(&self, host: &str, path: &str) -> Option<PublicFile>;
 
     /// True if this is the first password, which opens the page while the configuration has no listeners. Called for
@@ -75,12 +76,12 @@ pub trait ServerView: Send + Sync + 'static {
     fn wrong_token(&self, client: ClientAddress, presented: &str) -> impl Future<Output = Guess> + Send;
 }
 
-/// A file without secrets, for programs of others.
+/// A public file without secrets, such as for mail clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicFile {
-    /// Its media type.
+    /// Media type of the file.
     pub content_type: &'static str,
-    /// Its octets.
+    /// Content of the file.
     pub text: String,
 }
 
@@ -89,16 +90,16 @@ pub struct PublicFile {
 pub struct Distribution {
     /// Name of the metric.
     pub name: &'static str,
-    /// Name and value of its label.
+    /// Name and value of the label.
     pub label: Option<(&'static str, String)>,
-    /// Its counts.
+    /// Recorded counts.
     pub read: HistogramRead,
     /// Divisor from recorded values to the unit shown.
     pub parts: f64,
 }
 
 impl Distribution {
-    /// A histogram of values in their own unit.
+    /// A histogram whose values are in the unit shown.
     pub fn new(name: &'static str, read: HistogramRead) -> Self {
         Self { name, label: None, read, parts: 1.0 }
     }
@@ -108,7 +109,7 @@ impl Distribution {
         Self { parts: 1e6, ..self }
     }
 
-    /// Adds a label to one of several histograms with its name.
+    /// Adds a label, to distinguish histograms of the same name.
     pub fn labelled(self, label: &'static str, value: &str) -> Self {
         Self { label: Some((label, value.to_owned())), ..self }
     }
@@ -116,7 +117,7 @@ impl Distribution {
 
 /// Reads an event log as it grows.
 pub trait FollowEvents: Send {
-    /// JSON lines since the last call: at most `most`, and none after they have reached `bytes`. May block.
+    /// JSON lines since the last call: at most `most`, and none once they have reached `bytes`. May block.
     fn read(&mut self, most: usize, bytes: usize) -> Vec<String>;
 }
 
@@ -125,42 +126,42 @@ pub trait FollowEvents: Send {
 pub enum AskRefusal {
     /// The number of selected recipients differs from the number that was shown. Nothing was done.
     Changed {
-        /// The number that was shown.
+        /// The number that was shown to the client.
         expected: u64,
-        /// The number now.
+        /// The present number.
         now: u64,
     },
     /// No such message, or none that this token may see.
     Unknown(String),
-    /// The reason.
+    /// Refused, with the reason.
     Refused(String),
 }
 
-/// A request that brings mail.
+/// An injection request.
 #[derive(Debug)]
 pub struct InjectCall<'a> {
     /// The token of the request.
     pub token: &'a Token,
     /// The client's address.
     pub client: ClientAddress,
-    /// Its `Idempotency-Key`.
+    /// Value of `Idempotency-Key`.
     pub key: Option<&'a str>,
-    /// Its body.
+    /// Octets of the body, decompressed.
     pub body: Vec<u8>,
-    /// Memory share of the body: kept until the work is done.
+    /// Memory share of the body, held until the request is done.
     pub share: BodyShare,
 }
 
-/// The answer to a request that brings mail.
+/// The answer to an injection request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InjectReply {
-    /// The status of HTTP.
+    /// HTTP status.
     pub status: u16,
-    /// JSON.
+    /// Body as JSON.
     pub body: String,
     /// Seconds until another attempt may help.
     pub retry_secs: Option<u16>,
-    /// True if this answer was given before, and nothing was received now.
+    /// True if an earlier answer was repeated, and nothing was received now.
     pub is_replayed: bool,
 }
 
@@ -180,30 +181,30 @@ impl InjectReply {
 /// Time after which a full spool or a quota may have room again, in seconds.
 const INJECT_RETRY_SECS: u16 = 10;
 
-/// The answer to a wrong token.
+/// The result of a token check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guess {
-    /// It is wrong.
+    /// The token is wrong.
     Wrong,
-    /// Not checked: too many wrong guesses before.
+    /// Not checked: too many wrong guesses from this client.
     TooMany,
     /// Not checked: too many checks are running.
     Busy,
 }
 
-/// The answer of the health check.
+/// The result of the health check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
-    /// It is.
+    /// Accepts mail.
     Ready,
     /// Not ready, with the reason in one word: `poisoned`, `full`, `standby`.
     NotReady(&'static str),
 }
 
-/// The state of the server.
+/// The server's state.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct ServerStatus {
-    /// The name in its greeting.
+    /// Host name in the greeting.
     pub host_name: String,
     /// Version of the program.
     pub version: String,
@@ -217,24 +218,24 @@ pub struct ServerStatus {
     pub spool_fill: f64,
     /// File systems that the server writes to.
     pub disks: Vec<DiskRoom>,
-    /// Consumers of the spool.
+    /// State of each consumer of the spool.
     pub streams: Vec<StreamStatus>,
     /// Messages that wait for a mailbox on this machine, counted once for each mailbox.
     pub waiting_here: u64,
     /// Recipients in the queue for other hosts.
     pub queued: u64,
-    /// Certificates of listeners.
+    /// Certificates of listeners, with their expiry.
     pub certificates: Vec<CertificateEnd>,
     /// HTTP servers that receive events.
     pub webhooks: Vec<WebhookStatus>,
-    /// Sessions with other hosts.
+    /// State of sessions with other hosts.
     pub relay: RelayStatus,
 }
 
-/// A certificate.
+/// Expiry of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CertificateEnd {
-    /// Its file.
+    /// Path of the certificate's file.
     pub file: String,
     /// Expiry, in seconds since 1970.
     pub ends: u64,
@@ -243,26 +244,26 @@ pub struct CertificateEnd {
 /// An HTTP server that receives events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct WebhookStatus {
-    /// Its name.
+    /// Name of the webhook.
     pub name: String,
     /// Age of the oldest event that it has not received, in seconds.
     pub behind_secs: u64,
-    /// Why it receives no events, if so.
+    /// Why it receives no events, if it receives none.
     pub trouble: Option<String>,
 }
 
-/// Questions to DNS.
+/// Counters of DNS queries.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DnsStatus {
-    /// Since the start, by type and outcome: words from a fixed list.
+    /// Queries since the start, by type and outcome: words from a fixed list.
     pub questions: Vec<(&'static str, &'static str, u64)>,
-    /// Look-ups since the start that the cache knew.
+    /// Look-ups since the start answered from the cache.
     pub hits: u64,
-    /// Look-ups since the start that missed the cache.
+    /// Look-ups since the start that were not in the cache.
     pub misses: u64,
-    /// Questions that are asked now.
+    /// Queries in flight.
     pub asked: u64,
-    /// Questions that wait for a slot.
+    /// Queries that wait for a slot.
     pub waiting: u64,
 }
 
@@ -271,15 +272,16 @@ pub struct DnsStatus {
 pub struct RelayStatus {
     /// Connections open now.
     pub connections: u64,
-    /// Connections among them that wait for messages.
+    /// Open connections that wait for messages.
     pub idle: u64,
     /// Sites that cannot be reached now: their mail waits.
     pub unreachable: u64,
     /// Times since the start that a site became unreachable.
     pub back_offs: u64,
-    /// Times since the start that TLS with a host was given up for a while, because it failed.
+    /// Times since the start that TLS with a host was avoided for a while after a failure.
     pub tls_avoided: u64,
-    /// Tokens of limits since the start that shards of a cluster have lent, that were used of them, and of own shares. For metrics only.
+    /// Since the start: tokens of limits lent by other shards of the cluster, lent tokens that were used, and own
+    /// tokens that were used. For metrics only.
     #[serde(skip)]
     pub lent_tokens: [u64; 3],
     /// Sessions since the start, and failures for lack of TLS: by demand on TLS and result. For metrics only.
@@ -288,7 +290,7 @@ pub struct RelayStatus {
     /// MTA-STS policies fetched since the start, and failed fetches. For metrics only.
     #[serde(skip)]
     pub policy_fetches: (u64, u64),
-    /// For metrics only.
+    /// DNS counters. For metrics only.
     #[serde(skip)]
     pub dns: DnsStatus,
 }
@@ -298,18 +300,18 @@ pub struct RelayStatus {
 pub struct DiskRoom {
     /// The use of the disk, such as `spool`.
     pub holds: String,
-    /// Free bytes for the server.
+    /// Bytes that the server may still write.
     pub free_bytes: u64,
-    /// Bytes of the file system.
+    /// Size of the file system in bytes.
     pub total_bytes: u64,
 }
 
 /// A consumer of the spool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StreamStatus {
-    /// Its name.
+    /// Name of the stream.
     pub name: String,
-    /// Batches that it has not passed.
+    /// Batches that it has not yet processed.
     pub behind: u64,
     /// Why it is stuck, if it is.
     pub trouble: Option<String>,
@@ -318,7 +320,7 @@ pub struct StreamStatus {
 /// A problem that needs an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Attention {
-    /// Severity.
+    /// Severity, the worst first.
     pub urgency: Urgency,
     /// Identity of the problem, stable while it lasts.
     pub about: String,
@@ -326,7 +328,7 @@ pub struct Attention {
     pub what: String,
     /// The remedy, as a command or a hint.
     pub help: String,
-    /// Place on the page that shows it, if any.
+    /// Selection on the page that shows it, if any.
     pub link: Option<PageSelection>,
     /// When it was first seen, in seconds since 1970. The API fills it in.
     pub since: Option<u64>,
@@ -342,19 +344,19 @@ pub struct PageSelection {
 }
 
 impl Attention {
-    /// Seen now for the first time.
+    /// A problem seen now for the first time.
     pub fn new(urgency: Urgency, about: &str, what: impl Into<String>, help: impl Into<String>) -> Self {
         Self { urgency, about: about.to_owned(), what: what.into(), help: help.into(), link: None, since: None }
     }
 
-    /// Shown on the page Queue, with this selection.
+    /// Links the problem to a selection on the page Queue.
     pub fn in_queue<const N: usize>(self, query: [(&'static str, &str); N]) -> Self {
         let query = query.into_iter().map(|(key, value)| (key, value.to_owned())).collect();
         Self { link: Some(PageSelection { page: "queue", query }), ..self }
     }
 }
 
-/// Severity. The worst comes first.
+/// Severity of a problem. The worst comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Urgency {
@@ -362,20 +364,20 @@ pub enum Urgency {
     Broken,
     /// Some mail waits for an operator, or something is about to fail.
     Warning,
-    /// An operator has done it, and may have forgotten.
+    /// A state that an operator has set, and may have forgotten.
     Note,
 }
 
 /// Mail that waits for other hosts.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct QueueStatus {
-    /// Recipients.
+    /// Number of waiting recipients.
     pub recipients: u64,
-    /// Arrival of the oldest one, in seconds since 1970.
+    /// Arrival of the oldest message, in seconds since 1970.
     pub oldest: Option<i64>,
-    /// The destinations with the most of them.
+    /// Destinations with the most recipients.
     pub destinations: Vec<DestinationCount>,
-    /// Number of further destinations.
+    /// Number of destinations not listed.
     pub others: u64,
     /// Recipients of each configured tenant. For metrics only.
     #[serde(skip)]
@@ -387,9 +389,9 @@ pub struct QueueStatus {
 /// Mail that waits for one destination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DestinationCount {
-    /// The domain.
+    /// Domain of the destination.
     pub domain: String,
-    /// Recipients.
+    /// Number of waiting recipients.
     pub recipients: u64,
     /// Of these, recipients with failed attempts.
     pub deferred: u64,
@@ -397,6 +399,6 @@ pub struct DestinationCount {
     pub held: u64,
     /// Of these, suspended recipients.
     pub suspended: u64,
-    /// When the oldest was received, in seconds since 1970.
+    /// When the oldest message was received, in seconds since 1970.
     pub oldest: i64,
 }

@@ -115,7 +115,7 @@ impl Checks {
 
 /// The common deadline of all checks at the end of a message.
 pub const CHECKS_SECS: u64 = 60;
-/// The rest is for the treatment of a message whose checks DNS has not answered.
+/// Maximum of `timeout_secs`. The rest is for the treatment of a message whose checks DNS has not answered.
 const TIMEOUT_SECS_MAX: u64 = CHECKS_SECS - 10;
 
 const TOO_MANY: &str = "the networks up to this one are more than a /8 of the internet's IPv4 addresses or a /16 of its IPv6 addresses, and their clients are not checked; list only the hosts that forward mail to you";

@@ -172,7 +172,7 @@ impl Config {
     /// The user that the server switches to after binding its listeners, if configured.
     ///
     /// # Errors
-    /// The key that is wrong, and how.
+    /// The wrong key, and the mistake.
     pub fn identity(&self) -> Result<Option<UserIdentity>, (&'static str, String)> {
         match (&self.user, &self.group) {
             (None, None) => Ok(None),

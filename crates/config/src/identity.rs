@@ -23,7 +23,7 @@ impl UserIdentity {
     /// A user by name or number, with its own group or another.
     ///
     /// # Errors
-    /// The key that is wrong, `user` or `group`, and how.
+    /// The wrong key, `user` or `group`, and the mistake.
     pub fn of(user: &str, group_key: Option<&str>) -> Result<Self, (&'static str, String)> {
         let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         let groups = std::fs::read_to_string("/etc/group").unwrap_or_default();

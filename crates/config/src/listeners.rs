@@ -35,7 +35,7 @@ pub enum ListenerProtocol {
 }
 
 impl ListenerProtocol {
-    /// The protocol for incoming mail; `None` for the others.
+    /// The mail protocol, SMTP or LMTP; `None` for the others.
     pub fn of_mail(self) -> Option<Protocol> {
         match self {
             Self::Smtp => Some(Protocol::Smtp),
@@ -49,7 +49,7 @@ impl ListenerProtocol {
         matches!(self, Self::Imap | Self::Pop3)
     }
 
-    /// Its name in messages.
+    /// Name of the protocol in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Smtp => "SMTP",
@@ -221,7 +221,7 @@ impl Listener {
     /// Access to a UNIX socket.
     ///
     /// # Errors
-    /// The key that is wrong, and how.
+    /// The wrong key, and the mistake.
     pub fn unix_access(&self) -> Result<UnixAccess, (&'static str, String)> {
         let mut access = UnixAccess::default();
         if let Some(mode) = &self.socket.mode {
@@ -244,12 +244,12 @@ impl Listener {
         self.protocol.is_of_readers()
     }
 
-    /// True if it serves everybody without TLS: it answers without secrets, such as ACME challenges.
+    /// True if any host may connect without TLS. Such a listener answers without secrets only, such as ACME challenges.
     pub fn is_public(&self) -> bool {
         self.is_http() && self.tls_mode() == ListenerTls::Off && self.has_port(80) && !self.is_near()
     }
 
-    /// True if it is at this port of an address.
+    /// True if it listens on this port of an IP address.
     pub fn has_port(&self, port: u16) -> bool {
         let of_address = self.socket.address.as_deref().and_then(|address| address.rsplit_once(':'));
         of_address.is_some_and(|(_, own)| own.parse() == Ok(port))
@@ -383,7 +383,7 @@ impl Reload for Listener {
 }
 
 impl Network {
-    /// Each network separately, all with the same limits and policies.
+    /// One entry for each of the networks, with the same limits and policies.
     pub fn each(&self) -> impl Iterator<Item = (IpNet, &Self)> {
         self.cidr.0.iter().map(move |network| (*network, self))
     }

@@ -67,7 +67,7 @@ impl OwnerRules {
         }
     }
 
-    /// All that differ, with a domain that asks for each.
+    /// All ownerships in use, each with one domain that uses it.
     fn all(&self) -> impl Iterator<Item = (&str, Ownership)> {
         let mut found = BTreeMap::new();
         for rules in self.domains.values() {

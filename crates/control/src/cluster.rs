@@ -7,33 +7,33 @@ use serde::{Deserialize, Serialize};
 /// A node and the shards that it is a member of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// The name of the node that answers.
+    /// Name of the answering node.
     pub node: String,
     /// The kind of the engine, such as `nats`.
     pub engine: String,
-    /// True while the node gives its shards away and takes none.
+    /// True while the node hands over its shards and takes no new ones.
     pub is_draining: bool,
-    /// Its shards, by number.
+    /// Shards of this node, by number.
     pub shards: Vec<ShardStatus>,
     /// All nodes of the cluster, by name, except those that the engine did not report in time.
     #[serde(default)]
     pub nodes: Vec<NodeStatus>,
-    /// Why the node that answers does not hear of suppressions and suspensions of the cluster now.
+    /// Why the answering node does not receive the cluster's suppressions and suspensions; empty if it does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<String>,
 }
 
-/// A node, according to its cell, which it writes each second.
+/// Status of a node, read from its cell in the engine, which it rewrites each second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// Its name.
+    /// Node name from the configuration.
     pub node: String,
-    /// Its condition.
+    /// Running, silent, removed or new.
     pub state: NodeState,
     /// The release that it ran at its last write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Seconds since its last write, by its clock and that of the answering node.
+    /// Seconds since its last write: the answering node's clock minus the time in the cell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub silent_secs: Option<u64>,
 }
@@ -55,16 +55,16 @@ pub enum NodeState {
 /// A shard as seen by one of its members. Values of the engine are fresh.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardStatus {
-    /// Its number.
+    /// Shard number from the configuration.
     pub shard: u16,
     /// The node that receives its new mail.
     pub home: String,
     /// The role of the answering node.
     pub role: ShardRole,
-    /// The owner by the shard's cell; `None` if it is free or the engine does not answer.
+    /// Owner named in the shard's cell; `None` if it is free or the engine does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The number of its last ownership; 0 if it never had an owner or the engine does not answer.
+    /// Number of the latest ownership; 0 if the shard never had an owner or the engine does not answer.
     pub epoch: u64,
     /// Members that may take over, by name.
     pub in_sync: Vec<String>,
@@ -75,19 +75,19 @@ pub struct ShardStatus {
     /// The last position of the log, if the engine answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<u64>,
-    /// Bytes of the log, if the engine answers.
+    /// Size of the log in bytes, if the engine answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
-    /// Their limit.
+    /// Size limit of the log in bytes, if the engine answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
-    /// Recipients that wait for other hosts, if this node has its queue open.
+    /// Recipients queued for other hosts, if this node has the queue open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued: Option<u64>,
-    /// Why this node could not open its queue, the last time that it tried.
+    /// Why this node's last attempt to open the queue failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_error: Option<String>,
-    /// Why it is stuck, or which question the engine does not answer.
+    /// Why the shard is stuck, or which query the engine has not answered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<String>,
 }
@@ -107,73 +107,73 @@ pub enum ShardRole {
 /// A member's last report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberStatus {
-    /// The node.
+    /// Name of the member.
     pub node: String,
-    /// Position up to which the log is on its disk.
+    /// The log is durable on its disk up to this position.
     pub applied: u64,
 }
 
-/// A closer look at the cluster, or a command about the shards of the asked node.
+/// A check of the cluster, or a command about the asked node's shards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum ClusterOrder {
-    /// After the state, a second line has a [`ClusterCheck`].
+    /// Adds a second line to the answer: a [`ClusterCheck`].
     Check,
-    /// Gives all shards away and takes none until the next start. The answer comes when none is left.
+    /// Hands over all shards and takes none until the next start. The answer comes when none is left.
     Drain,
-    /// Gives away one shard that this node owns.
+    /// Hands over one shard of this node.
     Move {
-        /// Its number.
+        /// Number of the shard.
         shard: u16,
-        /// A member in sync; default: the most advanced one.
+        /// Name of a member in sync; default: the most advanced one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to: Option<String>,
     },
-    /// Removes a dead node: nothing waits for it, and it cannot start. It takes some seconds.
+    /// Removes a dead node: the cluster no longer waits for it, and it cannot start. Takes some seconds.
     Remove {
-        /// Its name.
+        /// Name of the node to remove.
         node: String,
     },
     /// Re-admits a removed node.
     Add {
-        /// Its name.
+        /// Name of the node to re-admit.
         node: String,
     },
     /// Makes this node take over a shard without an owner, even if it may not be in sync. Without a revision it only
-    /// checks, for half a minute, and answers with a line, a [`ShardOpening`].
+    /// checks, for half a minute, and answers with one line: a [`ShardOpening`].
     Open {
-        /// Its number.
+        /// Number of the shard.
         shard: u16,
-        /// The revision that the look has found: nobody has written since.
+        /// Revision from the check. It must still be current: then nobody has written to the cell since.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         revision: Option<u64>,
     },
 }
 
-/// Plan of an opening by hand.
+/// Result of the check before a shard is opened by hand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardOpening {
     /// The revision of the shard's cell.
     pub revision: u64,
-    /// Risks of loss or repetition, a sentence each.
+    /// Risks of lost or repeated mail, a sentence each.
     pub risks: Vec<String>,
 }
 
-/// The engine's settings, and the nodes' cells. It takes some seconds.
+/// Check of the engine's settings and the nodes' cells. Takes some seconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterCheck {
     /// Settings of the engine that can lose acknowledged mail, a sentence each.
     pub wrong: Vec<String>,
-    /// Why the engine did not answer in part; empty if it did.
+    /// Reasons for which parts of the check got no answer; empty if all did.
     pub unanswered: Vec<String>,
-    /// Nodes of the configuration's list.
+    /// Nodes listed in the configuration.
     pub nodes: Vec<CheckedNode>,
 }
 
-/// A node, according to its cell, which it writes each second.
+/// A node as its cell describes it. The node rewrites the cell each second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckedNode {
-    /// Its name.
+    /// Node name from the configuration.
     pub node: String,
     /// Release at its last write; `None` if it has never written.
     pub version: Option<String>,
@@ -181,16 +181,16 @@ pub struct CheckedNode {
     pub clock_ms: Option<i64>,
 }
 
-/// Nodes of a cluster that have answered a request about all of them.
+/// Which nodes have answered a request to all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAnswers {
-    /// Nodes on the list.
+    /// Number of nodes on the list.
     pub nodes: usize,
-    /// Nodes that have answered.
+    /// Number of nodes that have answered.
     pub answered: usize,
-    /// The others. One that was to change something may have done so.
+    /// Nodes without an answer. They may still have applied a change.
     pub unanswered: Vec<UnansweredNode>,
-    /// Nodes whose answer was cut off.
+    /// Names of nodes whose answer was cut off.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partial: Vec<String>,
 }
@@ -198,9 +198,9 @@ pub struct NodeAnswers {
 /// A node that has not answered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnansweredNode {
-    /// Its name.
+    /// Name of the node.
     pub node: String,
-    /// The reason.
+    /// Why there is no answer.
     pub why: String,
 }
 

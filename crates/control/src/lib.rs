@@ -1,7 +1,7 @@
 //! Requests to a running server and its answers, as they cross the control socket.
 //!
-//! For every client: the command line, HTTP, an operator's program. A request is one line of JSON, the answer lines
-//! of JSON; the last has `done` or `error`.
+//! For any client: the command line, HTTP, an operator's own program. A request is one line of JSON, its answer one or
+//! several; the last line has `done` or `error`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -4,41 +4,41 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// One line.
+/// One line of the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum LoginsLine {
-    /// A login.
+    /// Status of a login.
     Login(LoginLine),
-    /// A client that has guessed wrong.
+    /// A client with counted wrong guesses.
     Client(ClientLine),
     /// The password that opens every account while there is no configuration.
     First {
-        /// Its file.
+        /// Path of the file that has the password.
         first_password: String,
     },
 }
 
-/// The server's data about a login.
+/// Status of a login.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoginLine {
-    /// Its name.
+    /// Login name, such as `ann@example.org`.
     pub login: String,
-    /// The tenant of its mail.
+    /// Tenant that is charged for its mail, if any.
     pub tenant: Option<String>,
-    /// True if it has keys of SCRAM-SHA-256.
+    /// True if SCRAM-SHA-256 keys are stored for it.
     pub scram: bool,
-    /// Its last success since the server's start, in seconds since 1970.
+    /// Time of the last successful login since the server's start, in seconds since 1970.
     pub last_use: Option<u64>,
-    /// The purpose of that.
+    /// Purpose of the last successful login.
     pub last_to: Option<LoginPurpose>,
-    /// The client's network, if it has one.
+    /// Network of the client at the last successful login; `None` without an IP address.
     pub last_from: Option<IpAddr>,
-    /// True while its password costs no check.
+    /// True while its password is cached, so that a login needs no Argon2 check.
     pub remembered: bool,
-    /// Wrong passwords for it that count.
+    /// Number of wrong passwords that count against this login.
     pub wrong: u32,
-    /// True while strangers wait before each attempt.
+    /// True while unknown networks must wait before each attempt.
     pub slow: bool,
 }
 
@@ -55,12 +55,12 @@ pub enum LoginPurpose {
 /// A client, or a /48 of IPv6.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientLine {
-    /// Its address or network.
+    /// An IP address, or a network such as `2001:db8::/48`.
     pub client: String,
-    /// Its wrong passwords and tokens that count.
+    /// Number of its wrong passwords and tokens that count.
     pub wrong: u32,
-    /// True if its attempts are turned away without a check.
+    /// True if its attempts are refused without a check.
     pub turned_away: bool,
-    /// Seconds until they expire.
+    /// Seconds until its wrong guesses no longer count.
     pub secs: u64,
 }

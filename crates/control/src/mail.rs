@@ -1,12 +1,12 @@
 //! A session about the mail of one account, which begins with [`Request::Account`](crate::Request::Account).
 //!
-//! The server answers the request with a [`MailAnswer`]. Then each command is a line of JSON. Its answer is a number of
-//! lines, and a [`MailAnswer`] as the last. Octets of a message are sent between lines: each [`MailPiece::Data`] is a
-//! line that gives their number. They are in the form of IMAP, with CRLF line ends.
+//! The server answers the request with a [`MailAnswer`]. Then each command is a line of JSON, and its answer is some
+//! lines that end with a [`MailAnswer`]. Message octets follow a line with [`MailPiece::Data`], which gives their
+//! number. They are in the form of IMAP, with CRLF line ends.
 
 use serde::{Deserialize, Serialize};
 
-/// The most octets in a piece of a message.
+/// Maximum octets in one piece of a message.
 pub const PIECE_BYTES_MAX: u32 = 64 << 10;
 
 /// A command.
@@ -17,53 +17,53 @@ pub enum MailCommand {
     Mailboxes,
     /// Creates a mailbox, and missing ones above it.
     Create {
-        /// Its name.
+        /// Name of the new mailbox.
         mailbox: String,
     },
     /// Renames a mailbox and those below it.
     Rename {
-        /// Its name.
+        /// Present name.
         mailbox: String,
         /// The new name.
         to: String,
     },
     /// Removes a mailbox with its mail.
     Delete {
-        /// Its name.
+        /// Name of the mailbox to remove.
         mailbox: String,
-        /// If the number of messages differs, nothing is done.
+        /// Expected number of messages: with any other number nothing is removed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expect: Option<u32>,
     },
     /// Removes all messages of a mailbox, as EXPUNGE does.
     Empty {
-        /// Its name.
+        /// Name of the mailbox to empty.
         mailbox: String,
     },
     /// Rebuilds the data about a mailbox from its files.
     Rebuild {
-        /// Its name.
+        /// Name of the mailbox to rebuild.
         mailbox: String,
-        /// True: messages get new UIDs in any case.
+        /// True: gives messages new UIDs in any case.
         #[serde(default)]
         renew: bool,
     },
-    /// Selects a mailbox for the commands that follow. The answer has its numbers.
+    /// Selects a mailbox for the commands that follow. The answer has its UIDVALIDITY, next UID and number of messages.
     Open {
-        /// Its name.
+        /// Name of the mailbox to select.
         mailbox: String,
         /// True for a session that adds mail. It creates and subscribes to a missing mailbox, and is the only one
         /// that adds to the account.
         #[serde(default)]
         make: bool,
     },
-    /// The directory of the selected mailbox below the mail directory, a string on a line. No line if it has none.
+    /// The selected mailbox's directory, relative to the mail directory: a string on a line. No line if it has none.
     Folder,
     /// The messages of the selected mailbox in the order of their UIDs: a [`MailRow`] each.
     Rows {
-        /// From this UID on.
+        /// Lowest UID to list.
         from: u32,
-        /// Adds digests, which requires reading all messages.
+        /// Adds SHA-256 digests, which requires reading all messages.
         #[serde(default)]
         digests: bool,
     },
@@ -86,11 +86,11 @@ pub struct AddedMail {
     /// INTERNALDATE, in seconds since 1970; not set: now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date: Option<u64>,
-    /// Its octets.
+    /// Size of the message in octets.
     pub bytes: u64,
 }
 
-/// Part of a message that follows [`MailCommand::Add`], or is the answer to [`MailCommand::Read`].
+/// A piece of a message: after [`MailCommand::Add`], or in the answer to [`MailCommand::Read`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MailPiece {
@@ -101,9 +101,9 @@ pub enum MailPiece {
     File(String),
     /// Ends a message; the next one follows, and both are added together.
     Next(AddedMail),
-    /// The message is whole, and the last.
+    /// Ends the last message.
     End,
-    /// Adds none of the messages: one could not be read completely.
+    /// Cancels the whole addition: one of the messages could not be read completely.
     Drop,
 }
 
@@ -127,9 +127,10 @@ pub struct MailRow {
 pub enum MailAnswer {
     /// The command succeeded.
     Done(MailDone),
-    /// Refused, and may be repeated: the session continues. For [`MailCommand::Add`] this concerns these messages only.
+    /// Refused. The session continues, and the command may be repeated. For [`MailCommand::Add`] only these messages
+    /// are affected.
     Refused(String),
-    /// No further command of this kind can succeed now, as without room.
+    /// Failed in a way that further commands of this kind would, too, such as a full disk.
     Error(String),
 }
 
@@ -143,10 +144,10 @@ pub struct MailDone {
     /// The next UID of the mailbox that was selected or rebuilt.
     #[serde(skip_serializing_if = "is_zero")]
     pub uid_next: u32,
-    /// Messages of the mailbox that was selected, deleted, emptied or rebuilt.
+    /// Number of messages in the mailbox that was selected, deleted, emptied or rebuilt.
     #[serde(skip_serializing_if = "is_zero")]
     pub messages: u32,
-    /// The UID of the added message; of several the first one, and the others follow it.
+    /// UID of the first added message; the others follow in sequence.
     #[serde(skip_serializing_if = "is_zero")]
     pub uid: u32,
     /// True if the mailbox was created. After a rebuild: true if it has a new UIDVALIDITY.

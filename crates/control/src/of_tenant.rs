@@ -12,11 +12,11 @@ pub enum NotOfTenant {
 }
 
 impl Request {
-    /// Restricts the request to the mail of one tenant. It does not restrict the event log, suspensions and contents:
-    /// there the answer must leave out the mail of others.
+    /// Restricts the request to the mail of one tenant. Requests for events, suspensions and message contents pass
+    /// unchanged: their answers must leave out the mail of other tenants.
     ///
     /// # Errors
-    /// [`NotOfTenant`]: no part of it is allowed to a tenant.
+    /// [`NotOfTenant`]: a tenant may not make this request.
     pub fn of_tenant(mut self, tenant: &str) -> Result<Self, NotOfTenant> {
         let bind = |named: &mut Option<String>| match named {
             Some(other) if other != tenant => Err(NotOfTenant::Other),

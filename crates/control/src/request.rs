@@ -1,4 +1,4 @@
-//! Requests.
+//! Requests of a client.
 
 use posthaste_notify::suppression::{Suppressed, SuppressionFilter};
 use posthaste_spool::Lsn;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::ClusterOrder;
 use crate::which::{By, Doing, Named, Which};
 
-/// Messages in one [`Request::Subjects`] at most.
+/// Maximum messages in one [`Request::Subjects`].
 pub const SUBJECTS_MAX: usize = 100;
 
 /// A message in a mailbox.
@@ -28,10 +28,10 @@ pub struct MessagePlace {
     /// Number of the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Lsn>,
-    /// Its mailbox here, as in the event log; empty if it is in the queue.
+    /// Local mailbox, named as in the event log; empty if the message is in the queue.
     #[serde(default)]
     pub mailbox: String,
-    /// Instead of its number, its file name in the mailbox, as returned by [`Request::Search`].
+    /// File name in the mailbox, in place of the number, as returned by [`Request::Search`].
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
 }
@@ -57,16 +57,16 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         after: Option<String>,
     },
-    /// Counts of waiting recipients, one name on each line.
+    /// Counts waiting recipients by a kind of name, one name on each line.
     Summary {
         /// Recipients to count.
         #[serde(default, deserialize_with = "object")]
         of: Which,
-        /// The kind of name that they are counted by.
+        /// The kind of name to group by.
         #[serde(default)]
         by: By,
-        /// Number of names: the busiest, each with the limit that binds and the last reply. Not set: all names,
-        /// without these.
+        /// Number of names: those with the most recipients, each with the limit in effect and the last reply. Not set:
+        /// all names, without limits and replies.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         top: Option<u32>,
     },
@@ -74,11 +74,11 @@ pub enum Request {
     Cat {
         /// Number of the message.
         message: Lsn,
-        /// Requests the header only.
+        /// Leaves out the body.
         #[serde(default)]
         header: bool,
     },
-    /// A message as a person reads it, in the last line: header, text, source of HTML, names of attachments, source.
+    /// A message in readable form, in the last line: header, text, source of HTML, names of attachments, source.
     Mail {
         /// The message.
         #[serde(deserialize_with = "object")]
@@ -92,14 +92,14 @@ pub enum Request {
         /// Index of the file in the message, from 0.
         number: u32,
     },
-    /// Subject, sender and recipients of messages in mailboxes here, one line for each found message.
+    /// Subject, sender and recipients of messages in local mailboxes, one line for each message found.
     Subjects {
         /// Messages, at most [`SUBJECTS_MAX`].
         #[serde(deserialize_with = "objects")]
         of: Vec<DeliveredMail>,
     },
-    /// Words in subjects, addresses and texts of mail in mailboxes here, found with the search index: a line for each message, the newest first. Answered also where nothing is
-    /// relayed.
+    /// Searches subjects, addresses and texts of mail in local mailboxes, with the search index: a line for each
+    /// message, the newest first. Also answered without a relay.
     Search {
         /// Query in the language of `posthaste find`.
         query: String,
@@ -116,13 +116,13 @@ pub enum Request {
     /// Finds messages in the event log: a line for each with its events, the newest first. Also answered without a
     /// relay.
     Find {
-        /// A message's number, its id, its Message-ID, or an address.
+        /// A message's number, id or Message-ID, or an address.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         what: Option<String>,
-        /// Instead of it: the name of a login.
+        /// Name of a login, in place of `what`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         user: Option<String>,
-        /// Without both, the newest lines: only these events; empty: all.
+        /// Without `what` and `user`, the newest events are listed: of these kinds only; empty: all.
         #[serde(default)]
         events: Vec<String>,
         /// Maximum age in seconds; not set: any.
@@ -132,21 +132,22 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         limit: Option<u32>,
     },
-    /// Messages for another queue, each in several lines, and a first and a last line about all.
+    /// Exports messages for another queue: several lines for each, between a first and a last line about all.
     Export {
         /// Recipients to export.
         #[serde(deserialize_with = "object")]
         of: Which,
-        /// Exported recipients are held here from now on.
+        /// Holds the exported recipients in this queue from now on.
         #[serde(default)]
         hold: bool,
         /// Exports only this node's copy of a shard, whoever owns the shard. Nothing can be held then.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         shard: Option<u16>,
     },
-    /// Takes messages of another queue: the answer to [`Export`](Self::Export) follows the request. A line about each message is the answer.
+    /// Imports messages of another queue: the answer to [`Export`](Self::Export) follows the request. Answers with a
+    /// line about each message.
     Import {
-        /// Messages held by an operator there are tried here.
+        /// Releases messages that an operator holds in the exporting queue.
         #[serde(default)]
         release: bool,
     },
@@ -159,7 +160,8 @@ pub enum Request {
         /// The action.
         action: Doing,
     },
-    /// Applies an action to recipients. The answer counts the `changed` ones, and those in flight, which `follow`.
+    /// Applies an action to recipients. The answer has the number of `changed` recipients, and of those in flight,
+    /// which `follow`.
     Act {
         /// Recipients to act on.
         #[serde(deserialize_with = "object")]
@@ -172,7 +174,7 @@ pub enum Request {
         /// The reason: for the log, and for notices about deleted mail.
         #[serde(default)]
         reason: String,
-        /// The number from [`Count`](Self::Count): if the present one differs by more than a tenth, nothing is done.
+        /// The number from [`Count`](Self::Count). If the present number differs by more than a tenth, nothing is done.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expect: Option<u64>,
     },
@@ -186,35 +188,35 @@ pub enum Request {
         /// The reason, for the log.
         #[serde(default)]
         reason: String,
-        /// Number of recipients that the client was shown. If it differs by more than a tenth now, nothing is done.
-        /// Not with a site.
+        /// Number of recipients that was shown to the client. If the present number differs by more than a tenth,
+        /// nothing is done. Not allowed with a site.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expect: Option<u64>,
     },
     /// Ends a suspension.
     Resume {
-        /// The scope of a suspension.
+        /// The scope to resume.
         #[serde(deserialize_with = "object")]
         scope: Named,
     },
-    /// Suspensions, one on each line.
+    /// Lists suspensions, one on each line.
     Suspensions {},
-    /// Dialogues of sessions that begin from now on, a line each, until the client disconnects.
+    /// Shows the dialogues of sessions that start after this request, a line each, until the client disconnects.
     Trace {
-        /// Sessions of clients.
+        /// Includes sessions of clients.
         inbound: bool,
-        /// Sessions with other hosts.
+        /// Includes sessions with other hosts.
         outbound: bool,
-        /// Sessions with this address or network.
+        /// Only sessions with this address or network.
         #[serde(default)]
         peer: Option<String>,
-        /// Sessions that name this recipient.
+        /// Only sessions that name this recipient.
         #[serde(default)]
         recipient: Option<String>,
     },
     /// Diverts mail to another next hop.
     Divert {
-        /// Scope to divert; no site.
+        /// The scope to divert; a site is not allowed.
         #[serde(deserialize_with = "object")]
         scope: Named,
         /// Next hop: a host or an address in brackets, followed by a colon and the port if it is not 25.
@@ -224,7 +226,7 @@ pub enum Request {
         /// The reason, for the log.
         #[serde(default)]
         reason: String,
-        /// Number of recipients that the client was shown, as for [`Suspend`](Self::Suspend).
+        /// Number of recipients that was shown to the client, as for [`Suspend`](Self::Suspend).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expect: Option<u64>,
     },
@@ -234,9 +236,9 @@ pub enum Request {
         #[serde(deserialize_with = "object")]
         scope: Named,
     },
-    /// Diversions, one on each line.
+    /// Lists diversions, one on each line.
     Diversions {},
-    /// Limits of a destination, with those that mail waits for; one line.
+    /// Lists the limits of a destination, marking those that mail waits for; one line.
     Explain {
         /// The domain.
         domain: String,
@@ -250,64 +252,65 @@ pub enum Request {
         #[serde(default)]
         source: String,
     },
-    /// Entries of the suppression list, one on each line.
+    /// Lists entries of the suppression list, one on each line.
     Suppressions {
         /// Entries to list.
         #[serde(default, deserialize_with = "object")]
         of: SuppressionFilter,
     },
-    /// Cancels the delivery of mail accepted so far for a mailbox and those below it. Answered also where nothing is
-    /// relayed.
+    /// Cancels pending deliveries to a mailbox and those below it. Also answered without a relay.
     #[serde(rename = "forget-mailbox")]
     ForgetMailbox {
         /// Path of the Maildir, or of a directory above it, below the mail directory.
         mailbox: String,
     },
     /// Reads the configuration and its files again, like SIGHUP. The last line lists keys that need a `restart`, and
-    /// unusable values for which the old one is `kept`. Answered also where nothing is relayed.
+    /// unusable values for which the old one is `kept`. Also answered without a relay.
     Reload {},
-    /// Begins a session about the mail of an account: [`MailCommand`](crate::MailCommand)s follow. Answered also where nothing is relayed.
+    /// Begins a session about the mail of an account: [`MailCommand`](crate::MailCommand)s follow. Also answered
+    /// without a relay.
     Account {
         /// The login, or the path of its Maildir below the mail directory.
         account: String,
     },
-    /// A one-time link that opens the page in a browser: `link`, in the last line. Answered also where nothing is
-    /// relayed.
+    /// Creates a one-time link that opens the page in a browser: `link`, in the last line. Also answered without a
+    /// relay.
     Page {
         /// Lifetime of the browser's session, in seconds.
         secs: u64,
-        /// The rights, by names of scopes; empty: all but `mail:read`, which is included while the first password
+        /// Rights of the session, by scope name; empty: all but `mail:read`, which is included while the first password
         /// counts.
         #[serde(default)]
         scopes: Vec<String>,
     },
-    /// Tries at once to get certificates from the authority: a line for each name, with `new`, `error` and `ends`. Answered also where nothing is relayed.
+    /// Requests due certificates from the authority at once: a line for each name, with `new`, `error` and `ends`. Also
+    /// answered without a relay.
     Acme {
-        /// Also names that are not due.
+        /// Includes names that are not due.
         all: bool,
     },
-    /// Configured domains with their DKIM keys, one on each line. The last line has certificates, and results of checks
-    /// and of TLS. Answered also where nothing is relayed.
+    /// Lists configured domains with their DKIM keys, one on each line. The last line has certificates, and results of
+    /// checks and of TLS. Also answered without a relay.
     Domains {},
-    /// The DNS records that a configured domain needs, each with its published state, one on each line. The domain's
-    /// own servers are asked at most once a minute, in the background: the last line says if a query is running.
-    /// Answered also where nothing is relayed.
+    /// Lists the DNS records that a configured domain needs, each with its published state, one on each line. The
+    /// domain's own servers are asked at most once a minute, in the background: the last line says if a query is
+    /// running. Also answered without a relay.
     Records {
         /// The domain.
         domain: String,
     },
-    /// Logins, and clients with wrong guesses, one on each line. Answered also where nothing is relayed.
+    /// Lists logins, and clients with wrong guesses, one on each line. Also answered without a relay.
     Logins {},
     /// Clears wrong passwords, so that no client is blocked or slowed for them.
     #[serde(rename = "forget-guesses")]
     ForgetGuesses {
-        /// Addresses of clients and names of logins.
+        /// Client addresses and login names.
         of: Vec<String>,
     },
-    /// The state of this node of a cluster, a [`ClusterStatus`](crate::ClusterStatus) in one line; or a command about its shards. Answered
-    /// also where nothing is relayed.
+    /// Returns this node's view of the cluster, a [`ClusterStatus`](crate::ClusterStatus) in one line; or runs a
+    /// command about its shards. Also answered without a relay.
     Cluster {
-        /// Not set: only the state is returned.
+        /// The check or command; not set: only the state is returned.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         order: Option<ClusterOrder>,
     },

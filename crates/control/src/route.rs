@@ -1,4 +1,4 @@
-//! The configured route of mail to another host: the question of `posthaste route`, and the answer.
+//! The configured route of mail to another host: the query of `posthaste route`, and the answer.
 
 use std::net::IpAddr;
 
@@ -9,30 +9,30 @@ use serde::Serialize;
 /// The sender of the mail. With neither `client` nor `login`: a program on this machine.
 #[derive(Debug, Clone, Default)]
 pub struct MailSender {
-    /// The sender's address. `None`: any.
+    /// Sender address; `None`: any.
     pub from: Option<ReversePath>,
-    /// The address that it connects from.
+    /// Address of the client.
     pub client: Option<IpAddr>,
-    /// The login that it uses.
+    /// Name of the login.
     pub login: Option<String>,
 }
 
 /// Finds routes for the mail of one sender.
 pub trait RouteFinder {
-    /// The route of mail that is sent to an address at another host. Blocks: DNS records are looked up.
+    /// Route of a message that the sender submits for an address at another host. Blocks on DNS.
     ///
     /// # Errors
     /// The mail is not accepted.
     fn sent(&self, path: &ForwardPath) -> Result<OutboundRoute, NotSent>;
 
-    /// The route of mail that an alias of ours leads to an address at another host. Blocks, as [`sent`](Self::sent).
+    /// Route of mail that a local alias forwards to an address at another host. Blocks on DNS.
     fn forwarded(&self, address: &str) -> Option<OutboundRoute>;
 }
 
 /// The route of mail to one address.
 #[derive(Debug, Clone, Serialize)]
 pub struct OutboundRoute {
-    /// The recipient.
+    /// Recipient address.
     pub recipient: String,
     /// The client or login that submits it.
     pub taken_from: String,
@@ -42,9 +42,9 @@ pub struct OutboundRoute {
     /// The campaign; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub campaign: String,
-    /// The next hop is asked for the recipient before it is accepted.
+    /// True if the next hop is asked about the recipient before the mail is accepted.
     pub asks_ahead: bool,
-    /// Its next hop.
+    /// Next hops for the recipient.
     #[serde(flatten)]
     pub hops: RoutePreview,
 }
@@ -52,8 +52,8 @@ pub struct OutboundRoute {
 /// Every login that was asked for is refused.
 #[derive(Debug, Clone)]
 pub struct NotSent {
-    /// The client or login that may not.
+    /// The client or login that is refused.
     pub sender: String,
-    /// The reply to them.
+    /// The reply to the refused sender.
     pub reply: Reply,
 }

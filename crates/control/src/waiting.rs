@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::By;
 
-/// A recipient that waits, at another host or at a transport.
+/// A recipient that waits for another host or a transport.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitingLine {
     /// The message's number and the recipient's number in it: `4711.0`. For a transport only the message's.
@@ -18,32 +18,32 @@ pub struct WaitingLine {
     pub sender: String,
     /// The rewritten sender, if it differs.
     pub leaves_from: Option<String>,
-    /// Its address.
+    /// Recipient address.
     pub recipient: String,
-    /// Its domain.
+    /// Recipient domain.
     pub domain: Option<String>,
     /// Tenant of the mail.
     pub tenant: Option<String>,
-    /// The mailing.
+    /// Campaign of the mail.
     pub campaign: Option<String>,
-    /// The pool of sources.
+    /// Pool of sources that sends it.
     pub pool: Option<String>,
     /// The program, file or LMTP server that it waits for; not set: another host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
-    /// Bytes of its message.
+    /// Size of the message in bytes.
     pub bytes: u64,
     /// Time of reception, in seconds since 1970.
     pub received: i64,
     /// Time of expiry, in seconds since 1970.
     pub expires: Option<i64>,
-    /// Attempts so far.
+    /// Number of attempts so far.
     pub attempts: u32,
-    /// The status codes of the last one.
+    /// Status codes of the last attempt.
     pub status: Option<String>,
-    /// The kind of its wait.
+    /// Scheduled, due, in flight, suspended or held.
     pub state: WaitState,
-    /// Its end, in seconds since 1970.
+    /// End of the wait, in seconds since 1970.
     pub until: Option<i64>,
     /// Who holds it, if it is held.
     pub held_by: Option<HeldBy>,
@@ -52,7 +52,7 @@ pub struct WaitingLine {
     pub held_reason: Option<String>,
     /// The result of the last attempt.
     pub why: Option<String>,
-    /// The class of that reply.
+    /// Class of the last attempt's reply.
     pub class: Option<String>,
     /// Why the result of the last attempt is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ impl fmt::Display for HeldBy {
 }
 
 impl HeldBy {
-    /// Why the engine holds it; operators give their own reasons.
+    /// Why the engine holds it. `None` for an operator, who gives a reason as text.
     pub fn reason(self) -> Option<&'static str> {
         match self {
             Self::Operator => None,
@@ -129,7 +129,7 @@ impl HeldBy {
     }
 }
 
-/// Counts of waiting recipients for one name. The key of the name is its kind.
+/// Counts of waiting recipients for one name. The JSON key of the name is its kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountLine {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -140,15 +140,15 @@ pub struct CountLine {
     campaign: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     site: Option<String>,
-    /// All of them.
+    /// Number of waiting recipients.
     pub recipients: u64,
     /// Reception time of the oldest, in seconds since 1970.
     pub oldest: i64,
     /// Recipients with a failed attempt.
     pub deferred: u64,
-    /// Held ones.
+    /// Held recipients.
     pub held: u64,
-    /// Recipients that are suspended.
+    /// Suspended recipients.
     pub suspended: u64,
     /// Recipients with an attempt in flight.
     pub under_way: u64,
@@ -163,7 +163,7 @@ pub struct CountLine {
 }
 
 impl CountLine {
-    /// No recipients of that name.
+    /// Counts of this name, all zero.
     pub fn of(by: By, name: &str) -> Self {
         let mut line = Self::default();
         let name = Some(name.to_owned());
@@ -176,7 +176,7 @@ impl CountLine {
         line
     }
 
-    /// The name.
+    /// The counted name.
     pub fn name(&self) -> &str {
         let names = [&self.domain, &self.tenant, &self.campaign, &self.site];
         names.into_iter().flatten().next().map_or("", String::as_str)
@@ -186,18 +186,18 @@ impl CountLine {
 /// The last line of a summary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SummaryEnd {
-    /// Names that were counted.
+    /// Number of counted names.
     pub done: u64,
-    /// Recipients of all of them.
+    /// Recipients of all names.
     #[serde(default)]
     pub recipients: u64,
-    /// When the oldest of them was received, in seconds since 1970.
+    /// Reception time of the oldest recipient, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest: Option<i64>,
     /// Settled recipients whose senders must still be notified. They take room, too. 0 for a tenant.
     #[serde(default)]
     pub notices: u64,
-    /// The room of the queue, and then of each tenant with a limit.
+    /// Room of the queue, then of each tenant with a limit.
     #[serde(default)]
     pub room: Vec<RoomLine>,
 }
@@ -207,13 +207,13 @@ pub struct SummaryEnd {
 pub struct RoomLine {
     /// The tenant; empty for the queue.
     pub tenant: String,
-    /// Recipients that wait.
+    /// Number of waiting recipients.
     pub recipients: u64,
-    /// Recipients that may wait.
+    /// Maximum number of waiting recipients.
     pub max: u64,
-    /// Recipients that were refused since the start.
+    /// Recipients refused since the start for lack of room.
     pub refused: u64,
-    /// More are refused now.
+    /// True if further recipients are refused now.
     pub full: bool,
 }
 

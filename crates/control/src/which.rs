@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Which {
-    /// The number of their message.
+    /// Number of the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<Lsn>,
-    /// Their number within it.
+    /// Number of the recipient within its message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<u16>,
-    /// From this sender; empty for notifications.
+    /// Sender address; empty for notifications.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender: Option<String>,
     /// Recipient address.
@@ -28,25 +28,25 @@ pub struct Which {
     /// Campaign of the mail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub campaign: Option<String>,
-    /// Only held recipients, or only others.
+    /// `true`: only held recipients; `false`: only others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<bool>,
 }
 
-/// Scope of a suspension: a tenant or campaign, a domain or site, or one of the former at one of the latter.
+/// Scope of an action: a tenant or campaign, a domain or site, or one of each.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Named {
     /// Mail of a tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// A mailing.
+    /// Mail of a campaign.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub campaign: Option<String>,
     /// Mail to a domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// Mail to a set of mail hosts, as the log names it.
+    /// Mail to a set of mail hosts, named as in the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub site: Option<String>,
 }
@@ -57,11 +57,11 @@ pub struct Named {
 pub enum Doing {
     /// Hold: no attempts, no expiry.
     Hold,
-    /// Held ones are retried.
+    /// End a hold.
     Release,
     /// Try now.
     Flush,
-    /// Try now, with the attempts reset.
+    /// Try now, and reset the number of attempts.
     Requeue,
     /// Remove without a notice.
     Delete,
@@ -73,19 +73,19 @@ pub enum Doing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
-    /// Their domain.
+    /// Group by recipient domain.
     #[default]
     Domain,
     /// Group by tenant.
     Tenant,
-    /// The mailing.
+    /// Group by campaign.
     Campaign,
-    /// The set of mail hosts; empty if it is not known yet.
+    /// Group by set of mail hosts; the name is empty if the set is not known yet.
     Site,
 }
 
 impl By {
-    /// The key of the name in an answer.
+    /// JSON key of the name in an answer.
     pub fn key(self) -> &'static str {
         match self {
             Self::Domain => "domain",

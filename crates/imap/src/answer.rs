@@ -27,7 +27,7 @@ impl<'o> Answer<'o> {
         self.out.len()
     }
 
-    /// Repeats earlier octets of the answer; false if there is no room.
+    /// Repeats an earlier range of the answer; false if there is no room.
     pub fn repeat(&mut self, range: Range<usize>) -> bool {
         let has_room = self.out.len().saturating_add(range.len()) <= self.full;
         if has_room {

@@ -8,12 +8,12 @@ const SECS_PER_DAY: i64 = 86_400;
 /// INTERNALDATE has 32 bits (decision 6): values outside are clamped.
 const LAST_SECOND: i64 = u32::MAX as i64;
 
-/// A day, counted from 1970-01-01.
+/// Days since 1970-01-01.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Day(pub i64);
 
 impl Day {
-    /// The day in UTC of a moment in seconds since 1970.
+    /// The UTC day of a time in seconds since 1970.
     pub fn of_unix(secs: i64) -> Self {
         Self(secs.div_euclid(SECS_PER_DAY))
     }

@@ -21,7 +21,7 @@ struct Skipping {
     tag: Option<String>,
     /// Remaining octets of a literal.
     literal: u64,
-    /// Octets that were dropped.
+    /// Octets dropped so far.
     dropped: u64,
     /// Octets after which a command counts as endless.
     most: u64,
@@ -49,9 +49,9 @@ pub(crate) enum Frame {
     Command(Bytes),
     /// The line of an APPEND up to its message's literal; `octets` follow at once if the client does not wait.
     Append { line: Bytes, octets: u64, waits: bool },
-    /// A command over the limit was passed over.
+    /// A command over the limit was skipped.
     TooBig { tag: Option<String> },
-    /// A command over the limit has no end yet.
+    /// A command over the limit has not ended within [`DROPPED_BYTES_MAX`].
     Endless,
 }
 
@@ -111,7 +111,8 @@ impl Framer {
         }
     }
 
-    /// Drops the message of a refused APPEND and the rest of its command. With more than `most` octets the client is cut off.
+    /// Drops the message of a refused APPEND and the rest of its command. A client that sends more than `most` octets
+    /// is disconnected.
     pub fn drop_message(&mut self, octets: u64, most: u64) {
         let most = DROPPED_BYTES_MAX.saturating_add(most);
         self.skipping = Some(Skipping { tag: None, literal: octets, dropped: 0, most });
@@ -165,7 +166,7 @@ impl Framer {
     }
 }
 
-/// Tags that are longer are not repeated.
+/// Maximum length of a tag that replies repeat.
 const TAG_BYTES_MAX: usize = 256;
 
 fn tag_of(command: &[u8]) -> Option<String> {

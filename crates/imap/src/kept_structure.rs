@@ -16,7 +16,7 @@ pub(crate) struct KeptStructure {
     pub len: u32,
 }
 
-/// The first octet of the encoding. A new form of it, or of BODYSTRUCTURE, needs another number.
+/// First octet of the encoding. A change of the encoding, or of BODYSTRUCTURE, needs another number.
 const VERSION: u8 = 1;
 
 impl KeptStructure {

@@ -72,7 +72,7 @@ impl<'a> Cursor<'a> {
         self.text(is_atom_char, "A word is missing")
     }
 
-    /// A word in upper case, to be compared.
+    /// A word in upper case, for comparison.
     pub fn keyword(&mut self) -> Result<String> {
         self.atom().map(str::to_ascii_uppercase)
     }
@@ -130,8 +130,8 @@ impl<'a> Cursor<'a> {
         if self.take(b'"') { self.quoted() } else { self.literal() }
     }
 
-    /// After the first quote. Octets above ASCII are accepted: clients write UTF-8 in passwords and searches (RFC 9051
-    /// allows it).
+    /// Rest of a quoted string, after the first quote. Octets above ASCII are accepted: clients write UTF-8 in
+    /// passwords and searches (RFC 9051 allows it).
     fn quoted(&mut self) -> Result<Vec<u8>> {
         let mut content = Vec::new();
         loop {
@@ -185,11 +185,11 @@ impl<'a> Cursor<'a> {
 /// The announcement of a literal at the end of a line: `{5}`, or the non-synchronizing `{5+}` (RFC 7888).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Literal {
-    /// Position of the brace.
+    /// Position of the opening brace in the line.
     pub start: usize,
-    /// Octets; a number beyond `u64` becomes its maximum.
+    /// Length in octets; a number beyond `u64` becomes its maximum.
     pub len: u64,
-    /// The client waits for a continuation.
+    /// True if the client waits for a continuation.
     pub is_synchronizing: bool,
 }
 
@@ -220,7 +220,7 @@ pub(crate) fn is_astring_char(octet: u8) -> bool {
     is_atom_char(octet) || octet == b']'
 }
 
-/// A word that may be the name of a field, as a client gave it.
+/// True if the text can be a field name as it is, without quotes.
 pub(crate) fn is_plain(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|&octet| is_astring_char(octet))
 }

@@ -74,7 +74,7 @@ impl PartTree {
         self.place(numbers).map(|at| &self.0[at])
     }
 
-    /// The message enclosed in a part.
+    /// The message enclosed in this part.
     pub fn enclosed(&self, numbers: &[u32]) -> Option<&PartNode> {
         let at = self.place(numbers).filter(|at| self.0[*at].kind == Kind::Message)?;
         self.children(at).next().map(|child| &self.0[child])

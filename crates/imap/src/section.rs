@@ -45,7 +45,7 @@ pub(crate) enum Depth {
     Length,
     /// The header section of the message.
     Header,
-    /// All parts.
+    /// All parts of the message.
     Parts,
 }
 
@@ -58,7 +58,7 @@ impl BodySection {
         }
     }
 
-    /// Like [`depth`](Self::depth), if the positions of parts are known. Selected fields have to be read.
+    /// Like [`depth`](Self::depth), when the positions of parts are known. Selected header fields must still be read.
     pub(crate) fn depth_with_parts(&self) -> Depth {
         match &self.text {
             _ if self.part.is_empty() => self.depth(),
@@ -86,7 +86,7 @@ pub(crate) struct KnownParts<'p> {
     pub tree: &'p PartTree,
     /// The message or its first octets: parts cut off there extend to the end. `None`: the tree has all parts.
     pub read: Option<&'p [u8]>,
-    /// Octets of the message.
+    /// Length of the message in octets.
     pub len: u64,
 }
 
@@ -138,7 +138,7 @@ pub(crate) enum PartOctets {
     Unknown,
 }
 
-/// The named fields, or all others, unchanged, and the empty line.
+/// The named fields, or all except these, unchanged, followed by the empty line.
 fn fields(header: &[u8], names: &FieldNames, wanted: bool) -> Octets {
     let mut made = Vec::new();
     for field in Header::new(header).fields() {

@@ -25,7 +25,7 @@ pub struct SequenceSet(pub Vec<(SeqNo, SeqNo)>);
 pub struct NumberSet(Vec<RangeInclusive<u32>>);
 
 impl SequenceSet {
-    /// The numbers of the set if `*` stands for `largest`; 0: no message, and a range with `*` is empty.
+    /// Numbers of the set, with `largest` for `*`. With 0 there is no message, and a range with `*` is empty.
     pub fn resolve(&self, largest: u32) -> NumberSet {
         let number = |end: SeqNo| match end {
             SeqNo::Number(number) => number,
@@ -73,10 +73,10 @@ impl NumberSet {
         Self(joined)
     }
 
-    /// Adds a number above all that are in it.
+    /// Adds a number larger than all in the set.
     ///
     /// # Panics
-    /// When it is not above them.
+    /// If the number is not larger.
     pub fn push(&mut self, number: u32) {
         match self.0.last_mut() {
             Some(last) if last.end().checked_add(1) == Some(number) => *last = *last.start()..=number,
@@ -96,22 +96,22 @@ impl NumberSet {
         ranges.collect::<Vec<_>>().join(",")
     }
 
-    /// The ranges in their order.
+    /// The ranges in ascending order.
     pub fn ranges(&self) -> &[RangeInclusive<u32>] {
         &self.0
     }
 
-    /// Number of numbers in it.
+    /// Count of numbers in the set.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|range| u64::from(range.end() - range.start()) + 1).sum()
     }
 
-    /// True if it contains no number.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// True if `number` is in it.
+    /// True if `number` is in the set.
     pub fn contains(&self, number: u32) -> bool {
         let at = self.0.partition_point(|range| *range.end() < number);
         self.0.get(at).is_some_and(|range| range.contains(&number))
@@ -147,7 +147,7 @@ impl NumberSet {
     }
 }
 
-/// `sequence-set`; its numbers are bounded by the command's length.
+/// Parses a `sequence-set`; the command's length bounds its numbers.
 pub(crate) fn sequence_set(cursor: &mut Cursor<'_>) -> Result<SequenceSet, ImapCommandError> {
     if cursor.take(b'$') {
         return Ok(SequenceSet(vec![(SeqNo::Saved, SeqNo::Saved)]));

@@ -1,4 +1,4 @@
-//! The words of answers (RFC 3501 section 9).
+//! Tokens of answers (RFC 3501 section 9).
 
 /// Longer strings are sent as literals, so that a single value does not make a line long.
 const QUOTED_BYTES_MAX: usize = 1000;
@@ -25,7 +25,7 @@ fn quoted(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
-/// Writes a number. An answer can have a hundred thousand, and `format!` would take longer than the search.
+/// Writes a number. An answer can have a hundred thousand numbers, where `format!` would take longer than the search.
 pub(crate) fn number(out: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20];
     let mut at = digits.len();

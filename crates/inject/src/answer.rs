@@ -5,26 +5,26 @@ use std::sync::Arc;
 use posthaste_smtp::{ForwardPath, Reply};
 use serde::Serialize;
 
-/// The reason why a request failed as a whole. The last counts.
+/// Remedy for a request that failed as a whole. Later variants take precedence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Remedy {
-    /// A different request.
+    /// A different request is needed.
     #[default]
     None,
-    /// A smaller message.
+    /// Send a smaller message.
     Smaller,
-    /// Fewer requests.
+    /// Send fewer requests.
     Slower,
-    /// A later attempt.
+    /// Try again later.
     Later,
 }
 
 /// Why a recipient does not get its message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The code of the reply (RFC 5321 section 4.2).
+    /// Reply code (RFC 5321 section 4.2).
     pub(crate) code: u16,
-    /// The reply.
+    /// Text of the reply.
     pub(crate) line: Arc<str>,
 }
 
@@ -53,10 +53,10 @@ impl Refusal {
     }
 }
 
-/// Characters of a reply.
+/// Maximum characters of a stored reply.
 const LINE_CHARS_MAX: usize = 300;
 
-/// A recipient quota is spent.
+/// Status code in the reply to a sender whose recipient quota is spent.
 const OVER_QUOTA: &str = "4.7.1 ";
 
 /// KumoMTA's answer: the number of accepted recipients, and the reasons of the others.

@@ -44,7 +44,7 @@ struct AttachmentBody {
 /// Renders a text for one recipient.
 type Render<'a> = &'a dyn Fn(&Piece) -> Result<String, String>;
 
-/// Fields that are ours, or that the parts decide.
+/// Header fields that a request may not set: the server or the parts decide them.
 const NOT_GIVEN: [&str; 9] = [
     "Received",
     "Return-Path",
@@ -56,20 +56,20 @@ const NOT_GIVEN: [&str; 9] = [
     "Content-Type",
     "Content-Transfer-Encoding",
 ];
-/// Fields of addresses.
+/// Header fields that contain addresses.
 const ADDRESSES: [&str; 6] = ["From", "Sender", "Reply-To", "To", "Cc", "Disposition-Notification-To"];
 const FIELDS_MAX: usize = 100;
 const ATTACHMENTS_MAX: usize = 100;
 
-/// Parts of a message that are checked, and templates that are compiled.
+/// A message's parts, checked, with compiled templates.
 #[derive(Debug)]
 pub(crate) struct Built {
-    /// In output order.
+    /// Header fields, in output order.
     fields: Vec<(String, Piece)>,
     mailboxes: Vec<(&'static str, Piece, Option<Piece>)>,
     text: Option<Piece>,
     html: Option<Piece>,
-    /// Attachments that the HTML displays, and others.
+    /// Attachments that the HTML displays.
     inline: Vec<Part>,
     attached: Vec<Part>,
 }

@@ -1,4 +1,4 @@
-//! JSON of a request, and mistakes in the words of the API.
+//! JSON of a request, with errors in the terms of the API.
 
 use std::fmt::Write as _;
 

@@ -62,7 +62,7 @@ pub struct InjectMessage {
 #[error("{0}")]
 pub struct InvalidRequest(String);
 
-/// Recipients of a request.
+/// Maximum recipients of a request.
 pub const RECIPIENTS_MAX: usize = 10_000;
 /// Maximum recipients of one message.
 const BATCH_RECIPIENTS_MAX: usize = 1000;
@@ -78,9 +78,9 @@ const QUICK_BYTES_MAX: usize = 64 << 10;
 const QUICK_VALUES_MAX: usize = 500;
 /// Memory of an object with one member.
 const OBJECT_BYTES: usize = 640;
-/// Lists and objects within each other.
+/// Maximum depth of nested lists and objects.
 const DEPTH_MAX: usize = 32;
-/// Characters of a line in an error.
+/// Maximum characters of a line that an error shows.
 const LINE_CHARS_SHOWN: usize = 60;
 
 #[derive(Deserialize)]
@@ -102,7 +102,7 @@ struct RequestBody {
     schedule: Option<Object<ScheduleBody>>,
 }
 
-/// KumoMTA's trace fields. Names of unwritten fields are accepted.
+/// KumoMTA's trace options. Underscored ones are accepted without effect.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TraceBody {
@@ -125,7 +125,7 @@ struct RecipientBody {
     substitutions: Map<String, Value>,
 }
 
-/// Handlebars is refused by its name.
+/// Template dialects. Handlebars is refused by its name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 enum Dialect {
     #[default]
@@ -231,7 +231,7 @@ impl InjectRequest {
         Ok(Self { sender, recipients, content, templates, substitutions, names_client, schedule })
     }
 
-    /// True if `Received` names the client.
+    /// True if the Received field names the client.
     pub fn names_client(&self) -> bool {
         self.names_client
     }
@@ -246,7 +246,7 @@ impl InjectRequest {
         self.templates.has_any()
     }
 
-    /// The number of its messages.
+    /// Number of messages of the request.
     pub fn messages(&self) -> usize {
         match self.content {
             Content::Whole(_) => self.recipients.len().div_ceil(BATCH_RECIPIENTS_MAX),
@@ -267,7 +267,7 @@ impl InjectRequest {
         made.map_err(|why| InvalidRequest(format!("{why}, for recipients[{index}]")))
     }
 
-    /// The number of distinct recipients. Their indexes are the same each time that the request is parsed.
+    /// Number of distinct recipients. Parsing the same request again gives them the same indexes.
     pub fn recipients(&self) -> u32 {
         self.recipients.len() as u32
     }
@@ -363,7 +363,7 @@ impl Lookup for Variables {
     }
 }
 
-/// Maximum memory of the values of a JSON text, without their texts. Few octets can contain many values:
+/// Upper bound of the memory of a JSON text's values, without their strings. Few octets can contain many values:
 /// `[{"":0},{"":0}]`.
 fn values_bytes(json: &[u8]) -> usize {
     let mut bytes = 0_usize;

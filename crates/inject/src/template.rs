@@ -26,7 +26,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// Begins the names of templates for it.
+    /// Prefix of template names for this use.
     fn prefix(self) -> &'static str {
         match self {
             Place::Header => HEADER,
@@ -44,16 +44,16 @@ const HTML: &str = "html:";
 pub(crate) enum Piece {
     /// A text without template marks.
     Fixed(String),
-    /// Made for each recipient, by the template of this name.
+    /// Name of the template that makes the text for each recipient.
     Template(String),
 }
 
 /// The templates of one request.
 #[derive(Debug)]
 pub(crate) struct Templates {
-    /// Made with the first template: it has tables of its own, and most requests need none.
+    /// Created with the first template: it has tables of its own, and most requests need none.
     environment: Option<Environment<'static>>,
-    /// Octets that filters may still make in the present render.
+    /// Octets that filters may still produce in the present render.
     budget: Arc<AtomicUsize>,
     /// Maximum steps of one template.
     steps: u64,
@@ -66,18 +66,18 @@ pub type MayGoOn<'a> = &'a dyn Fn() -> bool;
 pub(crate) const OUTPUT_BYTES_MAX: usize = 10 << 20;
 /// Maximum steps of one template.
 const STEPS_MAX: u64 = 1_000_000;
-/// Steps of a request, over all recipients.
+/// Maximum steps of a request, over all recipients.
 const REQUEST_STEPS_MAX: u64 = 20_000_000;
-/// Steps that each recipient has at least.
+/// Minimum steps for each recipient.
 const STEPS_MIN: u64 = 10_000;
 /// Each multiple of this many octets of variables divides the steps of a template: by two, three, four. A step such as
 /// `x == y` may read all variables.
 const STEP_BYTES: usize = 16 << 10;
 /// Maximum octets of a filter's result: a step may read it, too.
 const FILTERED_BYTES_MAX: usize = 512 << 10;
-/// Octets of a line of a template.
+/// Maximum octets of a line of a template.
 const LINE_BYTES_MAX: usize = 65_534;
-/// Octets of a name or a text in a tag.
+/// Maximum octets of a name or string in a tag.
 const TOKEN_BYTES_MAX: usize = 1000;
 
 /// True for a text without template syntax.
@@ -87,7 +87,7 @@ pub(crate) fn is_fixed(text: &str) -> bool {
 }
 
 impl Templates {
-    /// For a request of `recipients`, with at most `variables_bytes` of variables each.
+    /// Templates for a request of `recipients`, with at most `variables_bytes` of variables each.
     pub fn new(recipients: usize, variables_bytes: usize) -> Self {
         let steps = (REQUEST_STEPS_MAX / recipients.max(1) as u64).min(STEPS_MAX);
         let steps = steps / (1 + variables_bytes / STEP_BYTES) as u64;
@@ -312,7 +312,7 @@ fn check_lengths(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// `Err`: the construct that no template may have.
+/// `Err` names the forbidden construct.
 fn check_statement(statement: &Stmt<'_>) -> Result<(), String> {
     let all = |body: &[Stmt<'_>]| body.iter().try_for_each(check_statement);
     match statement {
@@ -340,7 +340,7 @@ fn check_statement(statement: &Stmt<'_>) -> Result<(), String> {
     }
 }
 
-/// A name, or several.
+/// Checks the target of an assignment: a name, or several.
 fn check_target(target: &Expr<'_>) -> Result<(), String> {
     match target {
         Expr::Var(_) => Ok(()),

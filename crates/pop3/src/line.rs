@@ -1,4 +1,4 @@
-//! Lines under a limit, before anything is parsed.
+//! Splits the input into lines under a limit, before anything is parsed.
 
 use bytes::{Bytes, BytesMut};
 
@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 pub(crate) struct LineFramer {
     /// Octets of the buffer searched without a line end.
     searched: usize,
-    /// Octets that were dropped of a line over the limit.
+    /// Octets dropped so far of a line over the limit.
     dropped: Option<u64>,
 }
 
@@ -18,9 +18,9 @@ pub(crate) enum LineFrame {
     Incomplete,
     /// A line without its end.
     Line(Bytes),
-    /// A line over the limit was passed over.
+    /// A line over the limit was skipped.
     TooLong,
-    /// A line is longer than the limit.
+    /// A line exceeds [`DROPPED_BYTES_MAX`], so the client is disconnected.
     Endless,
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Stuffer {
 }
 
 impl Stuffer {
-    /// `lines`: of the body, for TOP.
+    /// `lines`: number of body lines to send, for TOP; `None`: all.
     pub fn new(lines: Option<u64>) -> Self {
         Self { lines_left: lines, in_header: true, last: *b"\r\n", line_octets: 0, is_done: false }
     }

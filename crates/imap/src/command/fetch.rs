@@ -62,7 +62,7 @@ pub struct BodySection {
 /// A text within a part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BodySectionText {
-    /// All: header and text of the message, or the body of a part.
+    /// HEADER and TEXT of the message, or the whole body of a part.
     All,
     /// HEADER
     Header,
@@ -98,12 +98,12 @@ impl FieldNames {
         Self { written, names: names.iter().map(|name| name.to_ascii_lowercase()).collect() }
     }
 
-    /// True if all names, in lower case, are in the list.
+    /// True if `is_such` holds for each name, in lower case.
     pub(crate) fn all(&self, is_such: impl Fn(&[u8]) -> bool) -> bool {
         self.names.iter().all(|name| is_such(name))
     }
 
-    /// True if a field of this name is among them, in any case.
+    /// True if the list has this field name, in any case.
     pub fn contains(&self, name: &[u8]) -> bool {
         self.names.contains(&name.to_ascii_lowercase())
     }
@@ -244,7 +244,7 @@ pub(crate) fn merge_items(items: Vec<FetchItem>) -> Vec<FetchItem> {
 }
 
 impl FetchItem {
-    /// True if this item has the same answer as `other`.
+    /// True if the answer to this item serves `other`, too.
     fn answers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Section { section, partial, .. }, Self::Section { section: other, partial: part, .. }) => {
@@ -273,7 +273,7 @@ pub(crate) fn part_numbers(part: &[u32]) -> String {
 }
 
 impl BodySection {
-    /// Writes it as the answer repeats it, with its brackets.
+    /// Writes the section with its brackets, as in the answer.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.push(b'[');
         out.extend_from_slice(part_numbers(&self.part).as_bytes());

@@ -6,13 +6,13 @@ use crate::lex::Cursor;
 /// LIST in any of its forms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListCommand {
-    /// Options before the reference.
+    /// Selection options, before the reference.
     pub selection: ListSelection,
-    /// The beginning of the patterns.
+    /// Prefix of the patterns.
     pub reference: Vec<u8>,
-    /// At least one.
+    /// Patterns, at least one.
     pub patterns: Vec<Vec<u8>>,
-    /// True with options or several patterns (RFC 5258): then an empty pattern is an ordinary one.
+    /// True with options or several patterns (RFC 5258): then an empty pattern has no special meaning.
     pub is_extended: bool,
     /// Requested data besides the attributes of each name.
     pub returns: ListReturn,
@@ -23,7 +23,7 @@ pub struct ListCommand {
 pub struct ListSelection {
     /// Only subscribed names, with or without a mailbox.
     pub subscribed: bool,
-    /// Also names that are not subscribed, but have subscribed ones below them.
+    /// Includes unsubscribed names above subscribed ones.
     pub recursive: bool,
     /// Names with a special use only.
     pub special_use: bool,

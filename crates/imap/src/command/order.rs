@@ -9,14 +9,14 @@ use crate::lex::Cursor;
 pub struct SortCommand {
     /// At least one; later ones decide among equal messages.
     pub order: Vec<SortCriterion>,
-    /// Selects the messages.
+    /// Condition for the messages to sort.
     pub key: SearchKey,
 }
 
 /// One criterion of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SortCriterion {
-    /// The largest first.
+    /// Sort in descending order.
     pub reverse: bool,
     /// The compared value.
     pub by: SortBy,
@@ -44,7 +44,7 @@ pub enum SortBy {
 pub struct ThreadCommand {
     /// The threading algorithm.
     pub algorithm: ThreadAlgorithm,
-    /// Selects the messages.
+    /// Condition for the messages to thread.
     pub key: SearchKey,
 }
 

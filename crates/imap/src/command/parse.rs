@@ -344,7 +344,7 @@ pub struct Appending {
 /// Flags and date in front of an APPEND's message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageOptions {
-    /// Flags of the message.
+    /// Flags to set.
     pub flags: Vec<MailFlag>,
     /// INTERNALDATE in seconds since 1970.
     pub date: Option<i64>,

@@ -23,7 +23,7 @@ pub struct SearchReturn {
     pub max: bool,
     pub all: bool,
     pub count: bool,
-    /// RFC 5182 section 2.1.
+    /// SAVE (RFC 5182 section 2.1).
     pub save: bool,
 }
 
@@ -34,7 +34,7 @@ impl SearchReturn {
     }
 }
 
-/// A condition for messages. Keys that are short for others are written out: NEW is RECENT and not seen.
+/// A condition for messages. Abbreviated keys are expanded: NEW becomes RECENT and not seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant says what its fields are")]
 pub enum SearchKey {
@@ -72,11 +72,11 @@ pub enum SearchKey {
     Smaller(u64),
     /// MODSEQ is not lower (RFC 7162 section 3.1.5).
     ModSeq(u64),
-    /// A field of that name contains the text; with an empty text: the field exists.
+    /// A field of this name contains the text; with an empty text, the field exists.
     Header { name: Vec<u8>, text: Vec<u8> },
-    /// The body has the text.
+    /// The body contains the text.
     Body(Vec<u8>),
-    /// Header or body have the text.
+    /// Header or body contain the text.
     Text(Vec<u8>),
 }
 

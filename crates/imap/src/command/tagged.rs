@@ -1,4 +1,4 @@
-//! The commands, as values.
+//! Commands as values.
 
 use super::error::ImapCommandError;
 use super::fetch::FetchItem;
@@ -8,23 +8,23 @@ use super::order::{SortCommand, ThreadCommand};
 use super::search::SearchCommand;
 use crate::set::SequenceSet;
 
-/// A command and the tag that its answer has.
+/// A command with its tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaggedCommand {
-    /// The tag.
+    /// Tag of the command, repeated in the reply.
     pub tag: String,
-    /// The command, if it could be understood.
+    /// The parsed command, or the error for the reply.
     pub command: Result<ImapCommand, ImapCommandError>,
 }
 
-/// A client's saved state of a mailbox that it selects again (RFC 7162 section 3.2.5.1).
+/// A client's saved state of the mailbox that it selects (RFC 7162 section 3.2.5.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resync {
-    /// UIDVALIDITY then.
+    /// UIDVALIDITY of the saved state.
     pub uid_validity: u32,
-    /// The highest MODSEQ then.
+    /// Highest MODSEQ of the saved state.
     pub modseq: u64,
-    /// The UIDs known to it; `None`: all.
+    /// UIDs that the client knows; `None`: all.
     pub known: Option<SequenceSet>,
 }
 
@@ -125,7 +125,7 @@ pub enum ImapCommand {
         set: SequenceSet,
         items: Vec<FetchItem>,
         changed_since: Option<u64>,
-        /// Report vanished UIDs, too (RFC 7162 section 3.2.6).
+        /// True to report vanished UIDs, too (RFC 7162 section 3.2.6).
         vanished: bool,
     },
     /// With `unchanged_since`, messages with a higher MODSEQ are not changed (RFC 7162 section 3.1.3).

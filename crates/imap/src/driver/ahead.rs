@@ -1,4 +1,4 @@
-//! Prefetched answers about the next messages: for single messages the thread switch would cost more than the work.
+//! Prefetches answers about the next messages: for single messages the thread switch would cost more than the work.
 
 use std::collections::VecDeque;
 
@@ -10,9 +10,9 @@ const AHEAD_MAX: usize = 128;
 /// Answers about messages, such as their bodies, requested in advance. Messages come in the order of their UIDs.
 pub(super) struct Ahead<T> {
     found: VecDeque<(u32, Result<T, MailstoreError>)>,
-    /// Messages that the last step asked for.
+    /// Messages requested by the last step.
     count: usize,
-    /// True if an answer of the last step was not needed.
+    /// True if an answer of the last step was not used.
     has_passed: bool,
 }
 
@@ -23,8 +23,8 @@ impl<T> Default for Ahead<T> {
 }
 
 impl<T> Ahead<T> {
-    /// Messages to request with this one; empty if its answer is present. `next`: the rows after it. The number grows
-    /// each time that all of the last step were needed.
+    /// Messages to request together with this one; empty if its answer is present. `next`: the rows after it. The
+    /// number grows while all answers of the last step were used.
     pub fn missing(&mut self, uid: u32, next: &VecDeque<MessageRow>) -> Vec<Uid> {
         while let Some((found, _)) = self.found.front() {
             if *found == uid {
@@ -38,7 +38,7 @@ impl<T> Ahead<T> {
         [first].into_iter().chain(next.iter().map(|row| row.uid)).take(self.count).collect()
     }
 
-    /// Takes the answers about the first of these messages.
+    /// Stores the answers about these messages.
     pub fn put(&mut self, uids: &[Uid], answers: Result<Vec<Result<T, MailstoreError>>, MailstoreError>) {
         let answers = answers.unwrap_or_else(|error| vec![Err(error)]);
         self.found.extend(uids.iter().map(|uid| uid.get()).zip(answers));

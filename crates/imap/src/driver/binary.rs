@@ -12,7 +12,7 @@ use crate::session::{DecodedLength, MailRefusal};
 pub(super) struct DecodedReader<'a> {
     body: &'a dyn MailBody,
     left: Range<u64>,
-    /// `None` at the end.
+    /// Decoder of the part; `None` once it has ended.
     decoder: Option<TransferDecoder>,
     piece: Vec<u8>,
 }

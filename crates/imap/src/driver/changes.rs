@@ -1,4 +1,4 @@
-//! Changes that a session asks for, in the words of the store.
+//! Changes requested by a session, translated into calls of the store.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -135,14 +135,14 @@ pub(super) async fn manage(account: &dyn MailAccount, change: MailboxChange) -> 
     .map_err(refused)
 }
 
-/// A set of ascending UIDs.
+/// Converts ascending UIDs to a set.
 fn uid_set(uids: &[Uid]) -> NumberSet {
     let mut set = NumberSet::default();
     uids.iter().for_each(|uid| set.push(uid.get()));
     set
 }
 
-/// Numbers of messages in the view.
+/// Converts UIDs to message numbers in the view.
 async fn numbers(view: &dyn MailboxView, uids: &[Uid]) -> Answer<NumberSet> {
     let uids = uids.iter().map(|uid| NumberRange { first: uid.get(), last: uid.get() }).collect();
     let mut rows = view.rows(&MessageSet::Uids(uids), RowOptions::default());

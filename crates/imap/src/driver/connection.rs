@@ -17,7 +17,7 @@ pub(super) struct Line {
     pub machine: ImapMachine,
     pub stream: SessionStream,
     pub input: BytesMut,
-    /// Set by COMPRESS.
+    /// State of COMPRESS, once it is active.
     deflated: Option<Box<Deflated>>,
     pub timeouts: ImapTimeouts,
     /// Deadline for the login.
@@ -32,10 +32,11 @@ pub(super) struct Line {
 /// Larger output buffers are freed while waiting for the client.
 const OUTPUT_BYTES_KEPT: usize = 1 << 10;
 
-/// Octets of a message that are copied to be written with others. The machine asks for a flush when its output is long.
+/// Messages up to this many octets are copied, to be written together with others. The machine asks for a flush when
+/// its output is long.
 const PUT_BYTES_MAX: usize = 16 << 10;
 
-/// Octets of a message that are packed before they are written.
+/// Octets of a message compressed at a time.
 const PACKED_AT_ONCE: usize = 16 << 10;
 
 /// A client that does not take a write within this time is slow: nothing is prefetched for it.
@@ -58,14 +59,14 @@ impl Line {
         }
     }
 
-    /// Does the handshake within the time for a login.
+    /// Does the TLS handshake, within the time limit for a login.
     pub async fn start_tls(&mut self, certificate: &Certificate) -> Result<(), SessionEnd> {
         let facts = self.stream.start_tls(certificate, self.login_deadline).await?;
         self.machine.bind_channel(facts.exporter);
         Ok(())
     }
 
-    /// Compresses both directions from now on. The output was written.
+    /// Compresses both directions from now on. All output must have been written.
     pub fn compress(&mut self) {
         self.deflated = Some(Box::new(Deflated::new()));
     }
@@ -115,7 +116,7 @@ impl Line {
         self.stream.flush().await
     }
 
-    /// Writes the output, then reads more or, in IDLE, hears of changes.
+    /// Writes the output, then reads more. In IDLE it also returns when `changed` does.
     pub async fn fill(&mut self, changed: impl Future<Output = ()>) -> Result<(), SessionEnd> {
         self.flush().await?;
         let out = self.machine.output_mut();

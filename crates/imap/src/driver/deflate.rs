@@ -16,13 +16,13 @@ pub(super) struct Deflated {
     inflate: Decompress,
     /// Compressed input that is not decompressed yet.
     pub packed: BytesMut,
-    /// The last step had no room for all that its octets unpack to.
+    /// True if the last step stopped because its output buffer was full.
     is_full: bool,
     /// The client's stream has ended with its final block.
     has_ended: bool,
     /// `None` if nothing was compressed since the last complete flush. Then a new compressor can continue.
     deflate: Option<Compress>,
-    /// Octets were packed that the client cannot unpack before a flush.
+    /// True if output was compressed that the client cannot decompress before a flush.
     is_dirty: bool,
 }
 
@@ -75,7 +75,7 @@ impl Deflated {
         }
     }
 
-    /// Packs octets of the session and appends them to `out`.
+    /// Compresses octets of the session and appends them to `out`.
     pub fn pack(&mut self, octets: &[u8], out: &mut Vec<u8>) {
         self.is_dirty |= !octets.is_empty();
         self.run(octets, FlushCompress::None, out);
@@ -88,13 +88,13 @@ impl Deflated {
         }
     }
 
-    /// Flushes in the middle of an answer, and frees the memory.
+    /// Flushes in the middle of an answer, and frees the compressor's memory.
     pub fn break_off(&mut self, out: &mut Vec<u8>) {
         self.flush(out);
         self.rest();
     }
 
-    /// Frees memory while the session waits. Later octets refer to no earlier ones.
+    /// Frees memory while the session waits. Later output does not refer to earlier output.
     pub fn rest(&mut self) {
         self.deflate = self.deflate.take().filter(|_| self.is_dirty);
     }

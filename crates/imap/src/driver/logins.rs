@@ -1,9 +1,9 @@
-//! Sessions by login, which may be limited.
+//! Counts sessions by login, for a limit.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The number of open sessions of each login. Clones share it: those of several listeners count together.
+/// Number of open sessions of each login. Clones share it, so that listeners count together.
 #[derive(Debug, Clone, Default)]
 pub struct LoginSessions(Arc<Mutex<HashMap<String, usize>>>);
 

@@ -1,4 +1,4 @@
-//! Answers of the store, in the words of a session.
+//! Converts answers of the store into the session's types.
 
 use std::time::UNIX_EPOCH;
 

@@ -34,9 +34,9 @@ pub(super) struct Messages<'v, 's> {
     keys: Ahead<Option<Bytes>>,
     bodies: Ahead<Arc<dyn MailBody>>,
     clock: SearchClock<'s>,
-    /// Rows since other tasks had their turn.
+    /// Rows since the last yield to other tasks.
     rows_in_turn: u32,
-    /// True if more than the last row was asked for.
+    /// True if more than a row was requested for the message.
     has_read: bool,
 }
 
@@ -58,7 +58,7 @@ impl<'v, 's> Messages<'v, 's> {
         }
     }
 
-    /// Answers until the first event that is about something else, and returns that.
+    /// Answers events until the first that is about something else, and returns it.
     pub async fn answer<A: Authenticator>(
         &mut self,
         line: &mut Line,
@@ -192,7 +192,7 @@ impl<'v, 's> Messages<'v, 's> {
         line.machine.keys(kept.as_deref());
     }
 
-    /// Cached data of a message. That of the next messages is requested together.
+    /// Cached data of a message. Requests the data of the next messages together with it.
     async fn kept(
         view: &dyn MailboxView,
         kind: KeptKind,

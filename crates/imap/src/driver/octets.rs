@@ -52,7 +52,7 @@ fn aside<T>(octets: usize, work: impl FnOnce() -> T) -> T {
     if octets > OCTETS_ASIDE && has_others { block_in_place(work) } else { work() }
 }
 
-/// Less is parsed in under a millisecond.
+/// Work on fewer octets takes less than a millisecond.
 const OCTETS_ASIDE: usize = 64 << 10;
 
 /// Sends octets of a message, 64 KiB at a time. Their number was announced, so the connection ends if they are missing.

@@ -24,11 +24,11 @@ use crate::session::{ImapCredentials, ImapEvent, ImapMachine, LoginRefusal, Mail
 struct Mine {
     login: Option<Login>,
     view: Option<Box<dyn MailboxView>>,
-    /// Takes the message of an APPEND.
+    /// Receives the message of an APPEND.
     writer: Option<Box<dyn MessageWriter>>,
 }
 
-/// Time that a FETCH waits for a durable `\Seen`, so that its response has the flag (decision 31).
+/// Maximum wait of a FETCH for a durable `\Seen`, so that its response has the flag (decision 31).
 const SEEN_PATIENCE: Duration = Duration::from_millis(200);
 
 pub(super) async fn serve<A: Authenticator>(service: &ImapService<A>, connection: Connection) {
@@ -110,11 +110,11 @@ async fn converse<A: Authenticator>(entrance: &Entrance<'_, A>, line: &mut Line)
     }
 }
 
-/// The way in of one session.
+/// The parameters of one session's start.
 struct Entrance<'a, A> {
     service: &'a ImapService<A>,
     peer: &'a Peer,
-    /// 0: any number.
+    /// Maximum sessions of a login; 0: any number.
     connections_per_login: usize,
 }
 

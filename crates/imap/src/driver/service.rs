@@ -1,4 +1,4 @@
-//! The service, its settings, and the questions that it asks.
+//! The service, its settings, and the traits that it calls.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ pub trait Authenticator: Send + Sync + 'static {
     /// The login whose mailboxes the client gets, in the form of [`Mailstore::account`].
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why the login is refused.
     fn login(
         &self,
         peer: &Peer,
@@ -34,7 +34,7 @@ pub trait Authenticator: Send + Sync + 'static {
     /// of real ones: a client sees the rounds, and must not learn which names exist. `None` if no login has keys.
     ///
     /// # Errors
-    /// Why there are none.
+    /// Why there are no keys.
     fn scram_keys(
         &self,
         peer: &Peer,
@@ -47,7 +47,7 @@ pub trait Authenticator: Send + Sync + 'static {
     /// Like [`login`](Self::login), for a client that proves its password by SCRAM-SHA-256.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why the login is refused.
     fn scram_login(&self, peer: &Peer, proof: &ScramProof) -> impl Future<Output = Result<Grant, LoginRefusal>> + Send {
         let _ = (peer, proof);
         async { Err(LoginRefusal::Wrong) }
@@ -81,7 +81,7 @@ pub struct CurrentImapConfig(Arc<RwLock<ImapSettings>>);
 pub(super) struct ImapSettings {
     pub(super) config: Arc<ImapConfig>,
     pub(super) timeouts: ImapTimeouts,
-    /// 0: any number.
+    /// Maximum sessions of a login; 0: any number.
     pub(super) connections_per_login: usize,
 }
 
@@ -92,7 +92,7 @@ impl CurrentImapConfig {
         Self(Arc::new(RwLock::new(ImapSettings { config, timeouts, connections_per_login: 0 })))
     }
 
-    /// Replaces it for later sessions.
+    /// Replaces the configuration of later sessions.
     pub fn set(&self, config: ImapConfig) {
         self.change(|settings| settings.config = Self::of_driver(config));
     }
@@ -102,7 +102,7 @@ impl CurrentImapConfig {
         self.change(|settings| settings.timeouts = timeouts);
     }
 
-    /// Limits the sessions of one login; 0 for any number. Open ones stay.
+    /// Limits the sessions of one login; 0: no limit. Open sessions continue.
     pub fn set_connections_per_login(&self, most: usize) {
         self.change(|settings| settings.connections_per_login = most);
     }
@@ -115,7 +115,7 @@ impl CurrentImapConfig {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The driver compresses.
+    /// Enables COMPRESS, which this driver supports.
     fn of_driver(config: ImapConfig) -> Arc<ImapConfig> {
         Arc::new(ImapConfig { compress: true, ..config })
     }
@@ -179,7 +179,7 @@ impl<A: Authenticator> ImapService<A> {
         self
     }
 
-    /// With a certificate, which may be replaced later. The configuration decides if STARTTLS is offered; with
+    /// Uses a certificate, which may be replaced later. The configuration decides if STARTTLS is offered; with
     /// `implicit`, sessions are encrypted from their first octet on.
     #[must_use]
     pub fn with_tls(mut self, certificate: CurrentCertificate, implicit: bool) -> Self {

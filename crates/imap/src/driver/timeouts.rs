@@ -13,7 +13,7 @@ pub struct ImapTimeouts {
     pub search: Duration,
     /// Timeout of one SORT or THREAD, which read the headers of all messages. Default 60 s.
     pub order: Duration,
-    /// Interval of progress responses during these. Default 10 s.
+    /// Interval of progress responses during SORT and THREAD. Default 10 s.
     pub progress: Duration,
     /// Interval between two signs of life in IDLE. Default 2 min.
     pub still_here: Duration,

@@ -18,7 +18,7 @@ pub enum LoginRefusal {
     Blocked,
 }
 
-/// Why a mailbox or a message cannot be had, or not be changed.
+/// Why a mailbox or a message cannot be read or changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MailRefusal {
     /// The message or its mailbox no longer exists.
@@ -52,44 +52,44 @@ pub enum MailRefusal {
 /// Use of an account's quota.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MailQuota {
-    /// Octets of all messages, and their limit; `None`: unlimited.
+    /// Octets of all messages, and the limit; `None`: unlimited.
     pub bytes: (u64, Option<u64>),
-    /// Messages, and their limit.
+    /// Number of messages, and the limit; `None`: unlimited.
     pub messages: (u64, Option<u64>),
 }
 
 /// The decoded length of a part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DecodedLength {
-    /// Octets.
+    /// Length in octets.
     pub octets: u64,
-    /// There is a NUL among them.
+    /// True if the decoded octets contain NUL.
     pub has_nul: bool,
 }
 
 /// A name in a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListedName {
-    /// The name, decoded.
+    /// Decoded name.
     pub name: String,
-    /// True for a mailbox, false for a name above others.
+    /// True for a mailbox, false for a name that only has children.
     pub is_mailbox: bool,
     /// `\Drafts` and the like.
     pub special_use: Option<&'static str>,
-    /// There are names below it.
+    /// True if there are names below it.
     pub has_children: bool,
     /// True if it is subscribed.
     pub subscribed: bool,
-    /// There are subscribed names below it.
+    /// True if there are subscribed names below it.
     pub subscribed_below: bool,
-    /// If it was asked for and can be had.
+    /// Counts of the mailbox, if requested and available.
     pub counts: Option<MailboxCounts>,
 }
 
-/// Numbers of a mailbox.
+/// Counts of a mailbox, for STATUS.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MailboxCounts {
-    /// Messages.
+    /// Number of messages.
     pub messages: u32,
     /// Messages no session has seen.
     pub recent: u32,
@@ -101,7 +101,7 @@ pub struct MailboxCounts {
     pub unseen: u32,
     /// Messages with \Deleted.
     pub deleted: u32,
-    /// Octets, if known.
+    /// Octets of all messages, if known.
     pub size: Option<u64>,
     /// The highest MODSEQ.
     pub highest_modseq: u64,
@@ -125,11 +125,11 @@ impl MailboxCounts {
 /// A selected mailbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SelectedMailbox {
-    /// Messages in the view.
+    /// Number of messages in the view.
     pub exists: u32,
     /// Messages that are `\Recent` for this client.
     pub recent: u32,
-    /// The number of the first message without \Seen.
+    /// Message number of the first message without \Seen.
     pub first_unseen: Option<u32>,
     /// UIDVALIDITY.
     pub uid_validity: u32,
@@ -139,9 +139,9 @@ pub struct SelectedMailbox {
     pub last_uid: u32,
     /// Names of keywords, each with its bit in [`ViewRow::flags`].
     pub keywords: Vec<(u64, String)>,
-    /// The highest MODSEQ that the client may use: all changes up to it were told.
+    /// Highest MODSEQ that the client may use: all changes up to it were reported.
     pub highest_modseq: u64,
-    /// The mailbox cannot be changed.
+    /// True if the mailbox cannot be changed.
     pub read_only: bool,
 }
 
@@ -164,10 +164,10 @@ pub struct ViewRow {
     pub internal_date: i64,
 }
 
-/// A message with other flags.
+/// A message whose flags have changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChangedRow {
-    /// The message now.
+    /// The message's present row.
     pub row: ViewRow,
     /// The flags last reported to the client.
     pub before: u64,
@@ -178,16 +178,16 @@ pub struct ChangedRow {
 pub struct StoredMail {
     /// Messages left unchanged because of UNCHANGEDSINCE: numbers or UIDs, like the request.
     pub modified: NumberSet,
-    /// Some messages of the set are gone.
+    /// True if some messages of the set no longer exist.
     pub gone: bool,
 }
 
 /// UIDs of copied or moved messages, for COPYUID (RFC 4315 section 3).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CopiedMail {
-    /// UIDVALIDITY of that mailbox.
+    /// UIDVALIDITY of the target mailbox.
     pub uid_validity: u32,
-    /// UIDs of the messages.
+    /// UIDs of the original messages.
     pub from: NumberSet,
     /// UIDs of the copies, in the same order.
     pub to: NumberSet,
@@ -198,7 +198,7 @@ pub struct CopiedMail {
 pub struct AppendedMail {
     /// UIDVALIDITY of the mailbox.
     pub uid_validity: u32,
-    /// Their UIDs, in the order of the messages.
+    /// UIDs of the messages, in the order of the command.
     pub uids: NumberSet,
 }
 
@@ -207,17 +207,17 @@ pub struct AppendedMail {
 pub struct MailChanges {
     /// Expunged messages, the highest number first.
     pub expunged: Vec<ExpungedRow>,
-    /// The number of messages, if there are new ones.
+    /// New number of messages, if there are new ones.
     pub exists: Option<u32>,
     /// The number of \Recent messages, if it has changed.
     pub recent: Option<u32>,
-    /// Messages with other flags, by their numbers after `expunged`.
+    /// Messages with changed flags, by their numbers after `expunged`.
     pub flags: Vec<ChangedRow>,
-    /// All keywords, if there are new ones.
+    /// All keywords, if some are new.
     pub keywords: Option<Vec<(u64, String)>>,
-    /// The highest UID in the view now.
+    /// Highest UID in the view after the changes.
     pub last_uid: u32,
-    /// The highest MODSEQ that the client may use now.
+    /// Highest MODSEQ that the client may use after the changes.
     pub highest_modseq: u64,
 }
 

@@ -16,7 +16,7 @@ const PIECE_BYTES_MAX: usize = 64 << 10;
 const MESSAGES_MAX: u32 = 10_000;
 
 impl ImapMachine {
-    /// Everything that can be wrong is answered before the client sends a message that it waits with (decision 52).
+    /// Begins an APPEND. Every error is answered before the client sends a message for which it waits (decision 52).
     pub(super) fn append(&mut self, line: &[u8], octets: u64, waits: bool) -> Option<ImapEvent> {
         let Some((tag, appending)) = parse_append(line) else { unreachable!("an APPEND was found") };
         self.has_changed = false;
@@ -72,7 +72,7 @@ impl ImapMachine {
     /// drops all messages.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn append_begun(&mut self, answer: Result<(), MailRefusal>) {
         let State::Appending(appending) = &mut self.state else { panic!("an append in {:?}", self.state) };
         assert_eq!(appending.step, AppendStep::Asked, "begun twice");
@@ -112,7 +112,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Write`]. An error drops all messages.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn written(&mut self, answer: Result<(), MailRefusal>) {
         let State::Appending(appending) = &mut self.state else { panic!("written in {:?}", self.state) };
         assert_eq!(
@@ -156,7 +156,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Finish`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn appended(&mut self, answer: Result<AppendedMail, MailRefusal>) {
         let State::Appending(appending) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("appended in {:?}", self.state)

@@ -46,7 +46,7 @@ impl ImapMachine {
         text
     }
 
-    /// No password crosses the network in the clear (decision 49).
+    /// True if logins are allowed here: a password must not cross the network in the clear (decision 49).
     fn may_log_in(&self) -> bool {
         self.tls || self.trusted
     }
@@ -102,7 +102,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::StartTls`]: the handshake is done.
     ///
     /// # Panics
-    /// When it was not asked for.
+    /// If that event is not pending.
     pub fn tls_started(&mut self) {
         assert!(matches!(self.state, State::Tls), "TLS in {:?}", self.state);
         self.tls = true;
@@ -229,7 +229,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Login`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn logged_in(&mut self, verdict: Result<(), LoginRefusal>) {
         let State::Login { tag } = std::mem::replace(&mut self.state, State::Command) else {
             panic!("a login in {:?}", self.state)
@@ -243,7 +243,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::ScramKeys`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn scram_begun(&mut self, begun: Result<ScramServer, LoginRefusal>) {
         let State::ScramKeys { tag } = std::mem::replace(&mut self.state, State::Command) else {
             panic!("an exchange begins in {:?}", self.state)
@@ -260,7 +260,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::ScramProof`]. The client logs in with its next line.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn scram_checked(&mut self, verdict: Result<(), LoginRefusal>) {
         let State::ScramProof { tag, proof } = std::mem::replace(&mut self.state, State::Command) else {
             panic!("a proof in {:?}", self.state)

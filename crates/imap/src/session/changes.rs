@@ -15,7 +15,7 @@ impl ImapMachine {
         self.finish_seen(Reply { tag, text }, may_expunge, NumberSet::default())
     }
 
-    /// The command has read messages.
+    /// Ends a command that has read messages.
     pub(super) fn finish_seen(&mut self, reply: Reply, may_expunge: bool, seen: NumberSet) -> Option<ImapEvent> {
         self.state = State::Finishing { reply, may_expunge, seen };
         None
@@ -43,7 +43,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Changes`]. If the mailbox is [gone](MailRefusal::Gone), the session ends (decision 14).
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn changes(&mut self, changes: Result<MailChanges, MailRefusal>) {
         let State::Changes(after) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("changes in {:?}", self.state)
@@ -80,7 +80,7 @@ impl ImapMachine {
         }
     }
 
-    /// `own`: a STORE that is being answered.
+    /// Reports changes. `own`: the STORE that is being answered.
     fn tell_changes(&mut self, changes: MailChanges, own: Option<&Storing>) {
         let Some(mut mailbox) = self.mailbox.take() else { return };
         self.tell_expunged(&changes.expunged);
@@ -115,7 +115,7 @@ impl ImapMachine {
         self.mailbox = Some(mailbox);
     }
 
-    /// `(flag flag …)` of a message.
+    /// Writes the flags of a message: `(flag flag …)`.
     pub(super) fn write_flags(&mut self, mailbox: &SelectedMailbox, row: &ViewRow) {
         self.out.push(b'(');
         let keywords = mailbox.keywords.iter().map(|(bit, name)| (*bit, name.as_str()));

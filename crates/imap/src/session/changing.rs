@@ -37,7 +37,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Store`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn stored(&mut self, answer: Result<StoredMail, MailRefusal>) {
         let State::Changing(Change::Store(storing)) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("stored in {:?}", self.state)
@@ -58,7 +58,7 @@ impl ImapMachine {
         self.state = State::Storing { storing, text };
     }
 
-    /// Takes a stored change into the view. If flags are reported, message numbers stay unchanged until then.
+    /// Applies a stored change to the view. If flags are reported, message numbers stay unchanged until then.
     pub(super) fn step_stored(&mut self) -> Option<ImapEvent> {
         let State::Storing { storing, text } = std::mem::replace(&mut self.state, State::Command) else {
             unreachable!("flags were stored")
@@ -94,7 +94,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::MarkSeen`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn marked_seen(&mut self) {
         let State::Changing(Change::Seen { reply, may_expunge }) = std::mem::replace(&mut self.state, State::Command)
         else {
@@ -140,7 +140,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Expunge`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn expunged(&mut self, answer: Result<(), MailRefusal>) {
         let State::Changing(change) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("expunged in {:?}", self.state)
@@ -183,7 +183,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Copy`]. `None`: the messages are gone. [`MailRefusal::Gone`]: no such mailbox.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn copied(&mut self, answer: Result<Option<CopiedMail>, MailRefusal>) {
         let State::Changing(Change::Copy { tag, moves }) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("copied in {:?}", self.state)

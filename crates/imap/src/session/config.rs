@@ -17,12 +17,12 @@ pub struct ImapConfig {
     pub names: NameForm,
     /// The answer to ID, keys and values (RFC 2971). Never empty: Microsoft's cloud gives up without an answer.
     pub id: Vec<(String, String)>,
-    /// All bounds.
+    /// Bounds of a session.
     pub limits: ImapLimits,
 }
 
 impl ImapConfig {
-    /// Everything at its default.
+    /// Default settings with this host name.
     pub fn new(host_name: impl Into<String>) -> Self {
         let id = vec![("name".into(), "Posthaste".into())];
         let names = NameForm::default();

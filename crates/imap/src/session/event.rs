@@ -1,4 +1,4 @@
-//! Requests of the machine, and their parts.
+//! Requests of the machine to its driver, and their parts.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use posthaste_text::{Needle, SearchedField};
 use crate::command::{FlagChange, MailFlag};
 use crate::set::NumberSet;
 
-/// A request of the machine.
+/// A request of the machine to its driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant says what its fields are")]
 pub enum ImapEvent {
@@ -40,9 +40,9 @@ pub enum ImapEvent {
     Status(String),
     /// *Asks* to replace the view by that of a mailbox. Answer with [`ImapMachine::selected`](super::ImapMachine::selected).
     Select { mailbox: String, read_only: bool },
-    /// The view can be dropped.
+    /// The view is no longer needed.
     Unselect,
-    /// The messages that [`ImapEvent::NextRow`] will ask for, in the order of their numbers.
+    /// The messages for the following [`ImapEvent::NextRow`], in the order of their numbers.
     Rows { set: MessageChoice, sizes: bool },
     /// *Asks* for the next message. Answer with [`ImapMachine::row`](super::ImapMachine::row).
     NextRow,
@@ -70,10 +70,11 @@ pub enum ImapEvent {
     SendDecoded { range: Range<u64>, encoding: Encoding, octets: Range<u64> },
     /// *Asks* for the UIDs that vanished since a MODSEQ. Answer with [`ImapMachine::vanished`](super::ImapMachine::vanished).
     Vanished { since: u64 },
-    /// *Asks* for changes of the view, with those of other programs if it `looks`. Answer with
+    /// *Asks* for changes of the view; `looks`: including changes made by other programs. Answer with
     /// [`ImapMachine::changes`](super::ImapMachine::changes).
     Changes { may_expunge: bool, looks: bool },
-    /// *Asks* for a durable change of flags. Answer with [`ImapMachine::stored`](super::ImapMachine::stored), by UIDs or by numbers.
+    /// *Asks* for a durable change of flags, by UIDs or by numbers. Answer with
+    /// [`ImapMachine::stored`](super::ImapMachine::stored).
     Store { uid: bool, set: MessageChoice, update: FlagsUpdate, unchanged_since: Option<u64> },
     /// *Asks* to set \Seen on these UIDs, which were read. It need not be durable when answered with
     /// [`ImapMachine::marked_seen`](super::ImapMachine::marked_seen).
@@ -101,16 +102,16 @@ pub enum ImapEvent {
 /// A text to search in messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextKey {
-    /// The field to search.
+    /// Part of the message to search.
     pub field: SearchedField,
-    /// The text.
+    /// Text to find.
     pub needle: Needle,
 }
 
-/// An index's answer for a [`TextKey`]: the same as reading the messages would give.
+/// An index's answer for a [`TextKey`], equal to the result of reading the messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TextAnswer {
-    /// UIDs of messages for which the index knows the answer. The others are read.
+    /// UIDs of messages for which the index knows the answer. The others must be read.
     pub known: NumberSet,
     /// UIDs of matching messages.
     pub found: NumberSet,
@@ -119,7 +120,7 @@ pub struct TextAnswer {
 /// Flags to set, add or remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagsUpdate {
-    /// The change.
+    /// Set, add or remove.
     pub change: FlagChange,
     /// System flags, as in [`ViewRow::flags`](super::ViewRow::flags).
     pub flags: u64,
@@ -136,7 +137,7 @@ pub struct MessageOffer {
     pub keywords: Vec<String>,
     /// INTERNALDATE in seconds since 1970; `None`: now.
     pub date: Option<i64>,
-    /// Octets as sent by the client, without the CRs to be added at bare LFs.
+    /// Octets as announced by the client, before CRs are added at bare LFs.
     pub octets: u64,
 }
 

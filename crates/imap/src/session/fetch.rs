@@ -63,7 +63,7 @@ impl ImapMachine {
         self.state = State::Vanishing(Box::new(Vanishing { since, among, then, asked: false }));
     }
 
-    /// Tells of messages, and then replies.
+    /// Reports data about messages, then sends the reply.
     pub(super) fn tell_items(
         &mut self,
         tag: String,
@@ -76,7 +76,7 @@ impl ImapMachine {
         self.state = State::Fetching(Box::new(Fetching { reply, ..Fetching::new(tag, uid, choice, items) }));
     }
 
-    /// The messages of a set. A message number beyond the last is BAD (decision 56).
+    /// The messages of a set; replies BAD to a message number beyond the last (decision 56).
     pub(super) fn choice(&mut self, tag: &str, uid: bool, set: &SequenceSet) -> Option<MessageChoice> {
         let mailbox = self.mailbox.as_ref().expect("a mailbox is selected");
         // Messages that are gone meanwhile are none of the view.
@@ -136,10 +136,10 @@ impl ImapMachine {
         }
     }
 
-    /// Answers [`ImapEvent::Decode`]. `None`: it cannot be decoded.
+    /// Answers [`ImapEvent::Decode`]. `None`: the part cannot be decoded.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn decoded(&mut self, answer: Result<Option<DecodedLength>, MailRefusal>) {
         let State::Fetching(fetching) = &mut self.state else { panic!("decoded in {:?}", self.state) };
         let item = fetching.decoding.take().expect("a length was asked for");
@@ -181,10 +181,10 @@ impl ImapMachine {
         }
     }
 
-    /// Answers [`ImapEvent::Structure`]; `None`: it is not cached.
+    /// Answers [`ImapEvent::Structure`]; `None`: no structure is cached.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn structure(&mut self, kept: Option<&[u8]>) {
         let State::Fetching(mut fetching) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("a structure without a FETCH")
@@ -193,7 +193,8 @@ impl ImapMachine {
         self.begin_row(fetching);
     }
 
-    /// The UID and structure of the last read message, if worth caching: for [`structure`](Self::structure) later.
+    /// UID and structure of the last read message, if worth caching, to be returned to [`structure`](Self::structure)
+    /// later.
     pub fn made_structure(&mut self) -> Option<(u32, Vec<u8>)> {
         let State::Fetching(fetching) = &mut self.state else { return None };
         Some((fetching.row.uid, fetching.made.take()?))
@@ -259,7 +260,7 @@ impl ImapMachine {
         self.answer(fetching, &Known::Nothing);
     }
 
-    /// Writes the answer about a row, or lays it out in pieces if octets of the message are among it.
+    /// Writes the answer about a row, or splits it into pieces if it includes octets of the message.
     fn answer(&mut self, mut fetching: Box<Fetching>, known: &Known<'_>) {
         let mut text = std::mem::take(&mut self.out);
         let mut pieces = VecDeque::new();
@@ -326,7 +327,7 @@ impl ImapMachine {
     }
 }
 
-/// The reply to a command that could not read all messages. A vanished message is no failure (decision 11).
+/// Text of the reply to a command that could not read all messages. A vanished message is no failure (decision 11).
 pub(super) fn unread(why: MailRefusal) -> Option<&'static str> {
     match why {
         MailRefusal::Gone => None,

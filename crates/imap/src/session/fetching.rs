@@ -38,7 +38,7 @@ pub(super) struct Fetching {
     pub(super) pieces: VecDeque<Piece>,
     /// The part of the row's message whose decoded length is pending.
     pub(super) decoding: Option<DecodedItem>,
-    /// The rows to ask for first.
+    /// Rows to request first.
     pub(super) choice: Option<(MessageChoice, bool)>,
     /// Messages with a higher MODSEQ only.
     pub(super) changed_since: Option<u64>,
@@ -56,7 +56,7 @@ pub(super) enum FetchStep {
     Header,
     Read,
     Answer,
-    /// A question is out.
+    /// Waits for the driver's answer.
     Asked,
 }
 
@@ -83,7 +83,7 @@ impl FetchItem {
         }
     }
 
-    /// True if it sets \Seen (RFC 3501 section 6.4.5).
+    /// True if the command sets \Seen (RFC 3501 section 6.4.5).
     pub(super) fn reads(&self) -> bool {
         matches!(
             self,
@@ -91,7 +91,7 @@ impl FetchItem {
         )
     }
 
-    /// True if octets of the message are sent, or fields that the owner may not have cached.
+    /// True if the answer includes octets of the message, or fields that the driver may not have cached.
     fn sends(&self) -> bool {
         match self {
             Self::Section {
@@ -113,12 +113,12 @@ impl Fetching {
         self.step == FetchStep::NextRow && self.choice.is_none()
     }
 
-    /// True if a known structure saves reading of the message.
+    /// True if a cached structure would save reading the message.
     pub(super) fn asks_structure(&self) -> bool {
         self.depth > self.depth_with_parts
     }
 
-    /// The structure of a completely read message, or else its parts as far as it was read.
+    /// Structure of a completely read message, or else the parts within the octets read.
     pub(super) fn structure_of(
         &self,
         message: Option<(&Message<'_>, &[u8])>,
@@ -129,7 +129,7 @@ impl Fetching {
         (whole, parts)
     }
 
-    /// Notes a failed item; the reply reports it.
+    /// Records a failed item; the reply reports it.
     pub(super) fn fail(&mut self, why: MailRefusal) {
         self.failure = self.failure.max(Some(why));
     }
@@ -159,7 +159,7 @@ impl Fetching {
     }
 }
 
-/// A command that reports vanished messages, then others.
+/// Vanished messages to report first, then the rest of the command.
 #[derive(Debug)]
 pub(super) struct Vanishing {
     pub since: u64,

@@ -77,7 +77,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::List`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn list_opened(&mut self, answer: Result<(), MailRefusal>) {
         assert!(matches!(self.state, State::Listing(_)), "a list in {:?}", self.state);
         if let Err(why) = answer {
@@ -94,7 +94,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::NextName`]; `None` at the end.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn listed(&mut self, answer: Result<Option<ListedName>, MailRefusal>) {
         let State::Listing(mut listing) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("a name in {:?}", self.state)

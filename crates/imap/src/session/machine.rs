@@ -1,4 +1,4 @@
-//! A session: its lines, and the commands that they are.
+//! A session: reads commands and dispatches them.
 
 use std::sync::Arc;
 
@@ -30,20 +30,20 @@ pub struct ImapMachine {
     /// The exporter of a TLS 1.3 connection, for channel binding.
     pub(super) exporter: Option<TlsExporter>,
     pub(super) logged_in: bool,
-    /// Octets are DEFLATE.
+    /// True once COMPRESS is active.
     pub(super) compressed: bool,
     pub(super) mailbox: Option<SelectedMailbox>,
-    /// MODSEQ is reported with flags (RFC 7162 section 3.1).
+    /// True if MODSEQ is reported with flags (RFC 7162 section 3.1).
     pub(super) condstore: bool,
-    /// VANISHED replaces EXPUNGE (RFC 7162 section 3.2).
+    /// True if VANISHED replaces EXPUNGE (RFC 7162 section 3.2).
     pub(super) qresync: bool,
-    /// The client has enabled IMAP4rev2 (RFC 9051).
+    /// True once the client has enabled IMAP4rev2 (RFC 9051).
     pub(super) rev2: bool,
     /// UIDs that a search in the selected mailbox has saved (RFC 5182).
     pub(super) saved: NumberSet,
-    /// The command removes messages: its reply has the MODSEQ after that (RFC 7162 section 3.2.7).
+    /// True if the command removes messages: its reply then has the MODSEQ after the removal (RFC 7162 section 3.2.7).
     pub(super) expunges: bool,
-    /// The command has changed messages: its own change is applied without checking for those of others.
+    /// True if the command has changed messages: its own change is applied without checking for changes by others.
     pub(super) has_changed: bool,
     pub(super) errors: u32,
     pub(super) commands: u64,
@@ -101,7 +101,7 @@ impl ImapMachine {
     /// Writes the greeting.
     ///
     /// # Panics
-    /// When it has been written.
+    /// If the greeting was already written.
     pub fn greet(&mut self) {
         assert!(matches!(self.state, State::Greeting), "greeted in {:?}", self.state);
         let text = format!("* OK [CAPABILITY {}] {} ready", self.capabilities(), self.config.host_name);

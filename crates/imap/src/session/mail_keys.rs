@@ -6,11 +6,11 @@ use posthaste_message::mime::{DecodedAddress, Header, base_subject, in_reply_to,
 use posthaste_text::MailText;
 use unicode_normalization::UnicodeNormalization;
 
-/// Compared octets of a value. Longer ones are equal to others with the same beginning.
+/// Maximum octets of a value that are compared. Longer values with the same beginning count as equal.
 const TEXT_BYTES_MAX: usize = 200;
 /// Maximum octets read of a field.
 const FIELD_BYTES_MAX: usize = 4000;
-/// Maximum ids read of one message: the last ones, which belong to the nearest messages.
+/// Maximum ids read of one message: the last ones, which name the nearest messages.
 const REFERENCES_MAX: usize = 100;
 /// Maximum octets read of a `References` field, from its end.
 const REFERENCES_BYTES_MAX: usize = 32 << 10;
@@ -18,7 +18,7 @@ const REFERENCES_BYTES_MAX: usize = 32 << 10;
 const SEARCHED_BYTES_MAX: usize = 500;
 /// Maximum octets of a message's cached values. Larger ones are not cached.
 const KEPT_BYTES_MAX: usize = 8 << 10;
-/// The first octet of the encoding. Another number means that other rules made it.
+/// First octet of the encoding. Another number means that the values follow other rules.
 const VERSION: u8 = 1;
 
 /// Fields whose text is cached for SEARCH.
@@ -64,14 +64,14 @@ pub(super) struct MailKeys<'k> {
     compared: [Cow<'k, str>; 6],
     /// `Message-ID`; empty if there is none.
     pub id: Cow<'k, str>,
-    /// Ids that it refers to, oldest first.
+    /// Ids of referenced messages, oldest first.
     pub references: Vec<Cow<'k, str>>,
     /// Texts in the order of [`SEARCHED`].
     searched: [SearchedText<'k>; 4],
 }
 
 impl<'k> MailKeys<'k> {
-    /// Without texts for SEARCH.
+    /// Makes the keys from a header, without texts for SEARCH.
     pub fn of_fields(header: &Header<'_>) -> Self {
         let base = base_subject(&subject(header));
         let compared = [
@@ -128,12 +128,12 @@ impl<'k> MailKeys<'k> {
         }
     }
 
-    /// True if the text of a field of this name may be among them.
+    /// True if texts of this field are cached.
     pub fn may_have(name: &str) -> bool {
         SEARCHED.iter().any(|kept| name.eq_ignore_ascii_case(kept))
     }
 
-    /// The octets to cache; `None` if they are too many.
+    /// Octets to cache; `None` if there are too many.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let has_date = if self.sent.is_some() { HAS_DATE } else { 0 };
         let mut out = vec![VERSION, has_date | if self.is_reply { IS_REPLY } else { 0 }];

@@ -65,7 +65,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Manage`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn managed(&mut self, answer: Result<(), MailRefusal>) {
         let State::Changing(Change::Mailboxes { tag, name }) = std::mem::replace(&mut self.state, State::Command)
         else {

@@ -32,11 +32,11 @@ pub(super) enum Test {
     Text(usize),
 }
 
-/// The texts of a search, and the answers known without reading messages.
+/// Texts of a search, with the answers known before messages are read.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     pub keys: Vec<TextKey>,
-    /// The index's answers by key; empty before the index is asked.
+    /// The index's answers by key; empty until the index is asked.
     answers: Vec<Option<TextAnswer>>,
 }
 
@@ -46,7 +46,7 @@ impl Texts {
         Test::Text(self.keys.len() - 1)
     }
 
-    /// True if an index can be asked, and was not.
+    /// True if an index can be asked and has not been.
     pub fn are_open(&self) -> bool {
         self.answers.len() < self.keys.len()
     }
@@ -102,14 +102,14 @@ impl When {
 /// The known part of a message.
 pub(super) enum Mail<'m> {
     Row,
-    /// Cached values of its header.
+    /// Cached header values.
     Keys(&'m MailKeys<'m>),
     Header(Header<'m>, &'m MailText),
     Message(Header<'m>, &'m MailText),
 }
 
 impl Test {
-    /// `saved`: UIDs that a search has saved.
+    /// `saved`: UIDs saved by an earlier search.
     pub fn new(key: &SearchKey, mailbox: &SelectedMailbox, saved: &NumberSet, texts: &mut Texts) -> Self {
         match key {
             SearchKey::All => Self::Is(true),
@@ -141,7 +141,7 @@ impl Test {
         }
     }
 
-    /// Bounds on the matching messages, if a key implies some.
+    /// Numbers or UIDs that all matches must have, if a key implies such a bound.
     pub fn choice(&self) -> Option<MessageChoice> {
         match self {
             Self::Numbers(set) => Some(MessageChoice::Numbers(set.clone())),
@@ -177,7 +177,7 @@ impl Test {
         })
     }
 
-    /// True if [cached](MailKeys) values may be sufficient instead of the header.
+    /// True if [cached](MailKeys) values may suffice in place of the header.
     pub fn may_need_keys(&self, texts: &Texts) -> bool {
         self.any(&|test| match test {
             Self::Text(at) => matches!(&texts.keys[*at].field, SearchedField::Header(name) if MailKeys::may_have(name)),

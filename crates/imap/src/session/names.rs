@@ -1,9 +1,9 @@
-//! Names of mailboxes as clients write them. The store has `/` between levels; another server's clients may be used to `.`, or to
-//! `INBOX.` in front of all names.
+//! Mailbox names as clients write them. The store uses `/` between levels; clients that come from another server may
+//! expect `.`, or `INBOX.` in front of all names.
 
 use std::borrow::Cow;
 
-/// The form of mailbox names in a session. Without a change of the form no client meets another name.
+/// Form of mailbox names in a session. While it stays the same, names do not change for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NameForm {
     /// `Work/2026`.
@@ -16,11 +16,11 @@ pub enum NameForm {
 }
 
 const INBOX: &str = "INBOX";
-/// In front of all names but INBOX.
+/// Prefix of all names except INBOX.
 const PREFIX: &str = "INBOX.";
 
 impl NameForm {
-    /// Stands between levels.
+    /// Separator between levels.
     pub(super) fn separator(self) -> &'static str {
         if self == Self::Slash { "/" } else { "." }
     }
@@ -30,7 +30,7 @@ impl NameForm {
         if self == Self::DotBelowInbox { PREFIX } else { "" }
     }
 
-    /// The name in the store of a client's name. `None`: no mailbox can have it.
+    /// Converts a client's name to the store's. `None`: no mailbox can have the name.
     pub(super) fn stored(self, name: String) -> Option<String> {
         match self {
             Self::Slash => Some(name),
@@ -45,7 +45,7 @@ impl NameForm {
         }
     }
 
-    /// The name that a client gets of a name in the store.
+    /// Converts a name in the store to the client's form.
     pub(super) fn shown(self, name: &str) -> Cow<'_, str> {
         match self {
             Self::Slash => Cow::Borrowed(name),
@@ -54,8 +54,8 @@ impl NameForm {
         }
     }
 
-    /// Patterns of LIST that match names in the store as this one matches the names that clients get. Some may match INBOX
-    /// though this one does not: see [`matches_inbox`](Self::matches_inbox).
+    /// LIST patterns for the store that match the same mailboxes as this one does for the client. Some may match INBOX
+    /// although this one does not: see [`matches_inbox`](Self::matches_inbox).
     pub(super) fn stored_patterns(self, pattern: String) -> Vec<String> {
         match self {
             Self::Slash => vec![pattern],
@@ -71,14 +71,14 @@ impl NameForm {
         }
     }
 
-    /// True if a pattern of LIST matches INBOX, where the patterns of the store cannot tell.
+    /// True if a LIST pattern matches INBOX, which the patterns for the store cannot express.
     pub(super) fn matches_inbox(self, pattern: &str) -> bool {
         let pattern: Vec<char> = pattern.chars().collect();
         self != Self::DotBelowInbox || reached(&pattern, INBOX).contains(&pattern.len())
     }
 }
 
-/// A dot in a level and the separator change places, so that each name has one other form.
+/// Exchanges dots within levels and the separator, so that the conversion is reversible.
 fn swapped(name: &str) -> String {
     let swap = |next| match next {
         '.' => '/',
@@ -88,7 +88,7 @@ fn swapped(name: &str) -> String {
     name.chars().map(swap).collect()
 }
 
-/// Positions of a pattern that this text, in any case, leads to.
+/// Positions in a pattern after matching this text, in any case.
 fn reached(pattern: &[char], text: &str) -> Vec<usize> {
     let with_wildcards = |positions: Vec<usize>| {
         let mut all = vec![false; pattern.len() + 1];

@@ -8,7 +8,7 @@ use super::mail_keys::{Compared, MailKeys};
 use super::threads::{ThreadMail, Threads};
 use crate::command::{SortBy, SortCriterion, ThreadAlgorithm};
 
-/// The use of a search's results.
+/// The use of a search's results: SORT or THREAD.
 #[derive(Debug)]
 pub(super) enum Order {
     Sort {
@@ -35,7 +35,7 @@ pub(super) enum Value {
     Text(Box<str>),
 }
 
-/// Memory of a message besides its texts.
+/// Memory of a message besides its texts, in bytes.
 const MAIL_BYTES: usize = 96;
 
 impl Order {
@@ -54,7 +54,7 @@ impl Order {
         }
     }
 
-    /// True if it needs more of a message than its row.
+    /// True if messages are ordered by more than their rows.
     pub fn needs_keys(&self) -> bool {
         match self {
             Self::Sort { criteria, .. } => {
@@ -68,7 +68,7 @@ impl Order {
         matches!(self, Self::Sort { criteria, .. } if criteria.iter().any(|criterion| criterion.by == SortBy::Size))
     }
 
-    /// Memory of the results.
+    /// Memory of the results, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Sort { bytes, .. } | Self::Thread { bytes, .. } => *bytes,
@@ -76,7 +76,7 @@ impl Order {
         }
     }
 
-    /// A message of this number or UID was found.
+    /// Adds a message, by number or UID, that the search has found.
     pub fn add(&mut self, number: u32, row: &ViewRow, keys: &MailKeys<'_>) {
         match self {
             Self::Sort { criteria, mail, bytes } => {
@@ -95,7 +95,7 @@ impl Order {
         }
     }
 
-    /// All are found: puts them in order.
+    /// Sorts the results after the last one was added.
     pub fn finish(&mut self) {
         *self = match self {
             Self::Sort { criteria, mail, .. } => {

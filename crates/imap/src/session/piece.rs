@@ -1,4 +1,4 @@
-//! Pieces of the answer to FETCH. Those of BINARY (RFC 3516) are decoded while their octets are read.
+//! Pieces of the answer to FETCH. BINARY (RFC 3516) is decoded while its octets are read.
 
 use std::ops::Range;
 
@@ -55,7 +55,7 @@ impl DecodedItem {
         ImapEvent::Decode { range: self.range.clone(), encoding: self.encoding }
     }
 
-    /// The answer, and octets that follow it. `None` if the part cannot be decoded.
+    /// Writes the answer and returns the octets that follow it. `None` if the part cannot be decoded.
     pub fn answer(self, length: Option<DecodedLength>, out: &mut Vec<u8>) -> Option<Piece> {
         let Self { name, range, encoding, wanted } = self;
         let mut write = |text: String| out.extend_from_slice(format!("{name} {text}").as_bytes());

@@ -25,7 +25,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Quota`]. `None`: unlimited.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn quota(&mut self, answer: Result<Option<MailQuota>, MailRefusal>) {
         let State::Quota { tag, mailbox } = std::mem::replace(&mut self.state, State::Command) else {
             panic!("a quota in {:?}", self.state)

@@ -10,12 +10,12 @@ use crate::write;
 pub(super) struct NoName;
 
 impl ImapMachine {
-    /// The name of a mailbox, as the store spells it.
+    /// Decodes a mailbox name into the store's form.
     pub(super) fn name(&self, octets: &[u8]) -> Result<String, NoName> {
         self.config.names.stored(self.clients_name(octets)?).ok_or(NoName)
     }
 
-    /// The name of a mailbox, as the client spells it: UTF-8, and in IMAP4rev1 modified UTF-7.
+    /// Decodes a mailbox name, in the client's form: UTF-8, and in IMAP4rev1 modified UTF-7.
     pub(super) fn clients_name(&self, octets: &[u8]) -> Result<String, NoName> {
         if self.rev2 {
             std::str::from_utf8(octets).map(str::to_owned).map_err(|_| NoName)

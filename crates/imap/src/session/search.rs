@@ -112,20 +112,20 @@ impl ImapMachine {
         }
     }
 
-    /// Answers [`ImapEvent::FindText`], for each key in order; `None`, or a missing answer: the index cannot tell.
+    /// Answers [`ImapEvent::FindText`], in the order of the keys. With `None` or a missing answer, messages are read.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn text_found(&mut self, answers: Vec<Option<TextAnswer>>) {
         let State::Searching(searching) = &mut self.state else { panic!("texts in {:?}", self.state) };
         searching.texts.answer(answers);
         searching.decide(&Mail::Row, SearchStep::Keys);
     }
 
-    /// Answers [`ImapEvent::Keys`]; `None`: it is not cached.
+    /// Answers [`ImapEvent::Keys`]; `None`: no keys are cached.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn keys(&mut self, kept: Option<&[u8]>) {
         let State::Searching(searching) = &mut self.state else { panic!("values of a header in {:?}", self.state) };
         match kept.and_then(MailKeys::decode) {
@@ -134,7 +134,7 @@ impl ImapMachine {
         }
     }
 
-    /// The UID of the last row's message, and its header values, if worth caching: for [`keys`](Self::keys) later.
+    /// UID and header values of the last row's message, if worth caching, to be returned to [`keys`](Self::keys) later.
     pub fn made_keys(&mut self) -> Option<(u32, Vec<u8>)> {
         let State::Searching(searching) = &mut self.state else { return None };
         Some((searching.row.uid, searching.made.take()?))
@@ -201,12 +201,13 @@ impl ImapMachine {
         self.finish_with(searching.tag, text.into(), searching.uid);
     }
 
-    /// True while messages are searched; the driver limits the time.
+    /// True while messages are searched; the driver limits the search time.
     pub fn is_searching(&self) -> bool {
         matches!(self.state, State::Searching(_))
     }
 
-    /// Octets collected by a SORT or THREAD; `None` outside of these. The driver bounds the sum over all sessions.
+    /// Octets collected by a SORT or THREAD; `None` outside of these commands. The driver bounds their sum over all
+    /// sessions.
     pub fn order_bytes(&self) -> Option<usize> {
         match &self.state {
             State::Searching(searching) => searching.order.as_ref().map(Order::bytes),
@@ -224,7 +225,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::NextRow`]; `None` at the end.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn row(&mut self, row: Result<Option<ViewRow>, MailRefusal>) {
         match &self.state {
             State::Fetching(_) => self.fetched_row(row),
@@ -233,7 +234,7 @@ impl ImapMachine {
         }
     }
 
-    /// True if [`step`](Self::step) would request a row now: the last one is finished, and the output is short.
+    /// True if [`step`](Self::step) would request a row now: the previous one is finished, and the output is short.
     pub fn wants_row(&self) -> bool {
         let is_next = match &self.state {
             State::Fetching(fetching) => fetching.wants_row(),
@@ -246,7 +247,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Header`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn header(&mut self, answer: Result<&[u8], MailRefusal>) {
         match &self.state {
             State::Fetching(_) => self.fetched_header(answer),
@@ -258,7 +259,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Open`] with the message's length.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn opened(&mut self, answer: Result<u64, MailRefusal>) {
         match &self.state {
             State::Fetching(_) => self.fetched_len(answer),
@@ -270,7 +271,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Read`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn message(&mut self, answer: Result<&[u8], MailRefusal>) {
         match &self.state {
             State::Fetching(_) => self.fetched_message(answer),

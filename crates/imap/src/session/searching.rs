@@ -9,7 +9,7 @@ use super::{MailRefusal, MessageChoice, ViewRow};
 use crate::command::SearchReturn;
 use crate::set::NumberSet;
 
-/// A SEARCH that is being carried out.
+/// A SEARCH, SORT or THREAD that is being carried out.
 #[derive(Debug)]
 pub(super) struct Searching {
     pub(super) tag: String,
@@ -17,11 +17,11 @@ pub(super) struct Searching {
     pub(super) returns: Option<SearchReturn>,
     pub(super) test: Test,
     pub(super) texts: Texts,
-    /// Messages that were read because of a text.
+    /// Number of messages read to search their text.
     pub(super) read: u32,
     pub(super) step: SearchStep,
     pub(super) row: ViewRow,
-    /// Empty with `order`.
+    /// Matching numbers or UIDs; empty with `order`.
     pub(super) found: NumberSet,
     /// UIDs of the results, for SAVE.
     pub(super) saved: NumberSet,
@@ -40,9 +40,9 @@ pub(super) struct Searching {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SearchStep {
     NextRow,
-    /// An index may have the open answers, so that the row's message need not be read.
+    /// Asks an index first: then the row's message need not be read.
     Find,
-    /// The cached header values may be sufficient.
+    /// Asks for cached header values, which may suffice.
     Keys,
     Header,
     Open,
@@ -54,15 +54,15 @@ pub(super) enum SearchStep {
     },
     /// Numbers or threads sent so far, in their order.
     TellOrder(usize),
-    /// A question is out.
+    /// Waits for the driver's answer.
     Asked,
 }
 
-/// Messages that are read before an index is asked: to ask costs more than to read some.
+/// Messages that are read before the index is asked: asking costs more than reading a few.
 const READ_FIRST: u32 = 8;
 
 impl Searching {
-    /// With MIN or MAX only, saves just those (RFC 5182 section 2.4).
+    /// UIDs to save. With MIN or MAX only, just these results (RFC 5182 section 2.4).
     pub(super) fn saved_uids(&self) -> NumberSet {
         let Some(SearchReturn { min, max, all, count, .. }) = self.returns else { return NumberSet::default() };
         if all || count || !(min || max) {
@@ -77,7 +77,7 @@ impl Searching {
         if self.texts.keys.is_empty() { MailText::default() } else { read() }
     }
 
-    /// Counts the row if it is decided, else continues with `next`, or with the following question.
+    /// Counts the row if the search is decided; otherwise continues with `next`, or with the query after it.
     pub(super) fn decide(&mut self, mail: &Mail<'_>, next: SearchStep) {
         self.step = match self.test.of(&self.row, mail, &self.texts) {
             Some(true) => self.found(mail),
@@ -113,7 +113,7 @@ impl Searching {
         SearchStep::NextRow
     }
 
-    /// A message that cannot be read is not found.
+    /// Skips a message that cannot be read: it does not match.
     pub(super) fn pass(&mut self, why: MailRefusal) {
         self.failure = self.failure.max(Some(why));
         self.step = SearchStep::NextRow;

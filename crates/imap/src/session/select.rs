@@ -34,7 +34,7 @@ impl ImapMachine {
         Some(ImapEvent::Select { mailbox: selecting.name.clone(), read_only: selecting.read_only })
     }
 
-    /// RFC 7162 section 3.2.11, RFC 9051 section 7.1.
+    /// True if CLOSED is reported (RFC 7162 section 3.2.11, RFC 9051 section 7.1).
     fn tells_closed(&self) -> bool {
         self.condstore || self.rev2
     }
@@ -42,7 +42,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Select`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn selected(&mut self, answer: Result<SelectedMailbox, MailRefusal>) {
         let State::Selecting(selecting) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("selected in {:?}", self.state)
@@ -114,7 +114,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Status`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn status(&mut self, answer: Result<MailboxCounts, MailRefusal>) {
         let State::Status { tag, name, items } = std::mem::replace(&mut self.state, State::Command) else {
             panic!("a status in {:?}", self.state)

@@ -22,7 +22,7 @@ pub(super) enum Known<'a> {
 pub(super) struct Source<'s> {
     pub row: &'s ViewRow,
     pub header: Option<&'s [u8]>,
-    /// BODYSTRUCTURE, if it is known.
+    /// BODYSTRUCTURE, if known.
     pub structure: Option<&'s [u8]>,
     pub message: Option<&'s Message<'s>>,
     pub parts: Option<KnownParts<'s>>,
@@ -30,7 +30,7 @@ pub(super) struct Source<'s> {
 }
 
 impl Source<'_> {
-    /// Writes an item, except octets of the message, which follow.
+    /// Writes an item. Octets of the message are returned as a piece instead.
     pub fn item(&self, item: &FetchItem, out: &mut Vec<u8>) -> Option<Piece> {
         let number = |out: &mut Vec<u8>, name: &[u8], number: u64| {
             out.extend_from_slice(name);
@@ -64,8 +64,8 @@ impl Source<'_> {
         None
     }
 
-    /// BODY, or BODYSTRUCTURE if it is `extended`. An unreadable message gets that of an empty one: the grammar has no
-    /// NIL for it.
+    /// Writes BODY, or BODYSTRUCTURE if `extended`. An unreadable message gets the structure of an empty one: the
+    /// grammar has no NIL for it.
     fn structure(&self, out: &mut Vec<u8>, extended: bool) {
         out.extend_from_slice(if extended { &b"BODYSTRUCTURE "[..] } else { b"BODY " });
         if let Some(known) = self.structure.filter(|_| extended) {
@@ -104,7 +104,7 @@ impl Source<'_> {
         }
     }
 
-    /// The grammar has no NIL for a missing part.
+    /// Writes BINARY.SIZE. A missing part has size 0: the grammar has no NIL for it.
     fn binary_size(&self, out: &mut Vec<u8>, part: &[u32]) -> Option<Piece> {
         let name = item_name("BINARY.SIZE", part, None);
         let (size, piece) = match self.part_octets(part) {
@@ -134,7 +134,7 @@ impl Source<'_> {
         self.literal(out, "", octets.map(|octets| octets.cut(partial)))
     }
 
-    /// A missing part is NIL (decisions 30 and 32).
+    /// Writes octets as a literal. A missing part is NIL (decisions 30 and 32).
     fn literal(&self, out: &mut Vec<u8>, name: &str, octets: Option<Octets>) -> Option<Piece> {
         out.extend_from_slice(name.as_bytes());
         let Some(octets) = octets else {

@@ -1,4 +1,4 @@
-//! The states of a session: each is named for its question, or for the command that it carries out.
+//! States of a session, each named for the answer that it waits for or the command in progress.
 
 use posthaste_scram::{ScramProof, ScramServer};
 
@@ -58,7 +58,7 @@ pub(super) enum State {
     Appending(Box<Appending>),
     /// Waits for the answer to a change.
     Changing(Change),
-    /// Flags are stored, but not in the view yet.
+    /// Flags are stored, but the view does not show them yet.
     Storing {
         storing: Box<Storing>,
         text: String,
@@ -66,7 +66,7 @@ pub(super) enum State {
     /// The mailbox must be closed first.
     Closing {
         tag: String,
-        /// The response code, once the view was asked for it.
+        /// The response code, once the view was requested.
         code: Option<String>,
     },
     /// The command is done, except for reporting changes of the view.
@@ -100,7 +100,7 @@ pub(super) enum AfterChanges {
 }
 
 impl AfterChanges {
-    /// The STORE whose changes are to be reported.
+    /// The STORE whose changes will be reported.
     pub fn storing(&self) -> Option<&Storing> {
         match self {
             Self::Stored { storing, .. } => Some(storing),
@@ -129,7 +129,7 @@ pub(super) enum Asked {
     ScramEnd,
 }
 
-/// A change that was asked for.
+/// A change requested from the driver.
 #[derive(Debug)]
 pub(super) enum Change {
     Store(Box<Storing>),
@@ -189,7 +189,7 @@ impl Storing {
             }
     }
 
-    /// True if a change is reported like those of other sessions. The command's own change has its own answer, or none.
+    /// True if a change is reported like one of another session. The command's own change has its own answer, or none.
     pub fn passes(&self, changed: &ChangedRow, mailbox: &SelectedMailbox) -> bool {
         !self.has(&changed.row) || self.silent && !self.expects(changed, mailbox)
     }
@@ -212,7 +212,7 @@ pub(super) struct Listing {
     pub(super) tells_subscribed: bool,
     pub(super) special_use_only: bool,
     pub(super) status: Vec<StatusItem>,
-    /// No pattern matches INBOX, whatever the patterns of the store say.
+    /// True if no pattern matches INBOX, whatever the patterns for the store match.
     pub(super) leaves_out_inbox: bool,
     pub(super) asked: bool,
 }
@@ -225,7 +225,7 @@ pub(super) struct Selecting {
     pub(super) had_mailbox: bool,
     pub(super) resync: Option<Resync>,
     pub(super) name: String,
-    /// True if the machine must still ask for the mailbox.
+    /// True if the machine has not yet asked for the mailbox.
     pub(super) asks: bool,
 }
 

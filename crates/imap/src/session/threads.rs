@@ -1,4 +1,4 @@
-//! THREAD (RFC 5256 section 3): the tree of messages and their answers.
+//! THREAD (RFC 5256 section 3): the tree of messages and their replies.
 //!
 //! Message ids are hashed with a secret key, so that nobody can cause collisions. Time and memory grow with messages
 //! and their references, however these are linked.
@@ -12,11 +12,11 @@ pub(super) struct ThreadMail {
     pub number: u32,
     /// Date of sending, in seconds since 1970.
     pub date: i64,
-    /// Hash of its id; 0 if it has none.
+    /// Hash of the message id; 0 if there is none.
     pub id: u64,
-    /// Hashes of the ids that it refers to, oldest first.
+    /// Hashes of referenced message ids, oldest first.
     pub references: Box<[u64]>,
-    /// Hash of its base subject; 0 if that is empty.
+    /// Hash of the base subject; 0 if it is empty.
     pub subject: u64,
     /// The subject is that of a reply or a forward.
     pub is_reply: bool,
@@ -32,7 +32,7 @@ pub(super) struct Threads {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// The message's number; `None` if it only groups others.
+    /// Message number; `None` for a node that only groups others.
     number: Option<u32>,
     /// Date and number of the message, or else of the oldest one below it.
     order: (i64, u32),
@@ -44,7 +44,7 @@ struct Node {
 const NONE: usize = usize::MAX;
 
 impl Threads {
-    /// ORDEREDSUBJECT: all messages with a base subject answer the first one.
+    /// ORDEREDSUBJECT: the first message with a base subject is the parent of all others.
     pub fn by_subject(mail: &[ThreadMail]) -> Self {
         let mut threads = Self::of(mail);
         let mut order: Vec<usize> = (0..mail.len()).collect();
@@ -163,16 +163,17 @@ impl Threads {
     }
 }
 
-/// Ids, and the known part of their order. Each message has a container, and so has each id that is only referenced.
+/// Message ids, and the known part of their order. Each message has a container, and so has each id that is only
+/// referenced.
 #[derive(Default)]
 struct Forest {
     by_id: HashMap<u64, usize>,
     parent: Vec<usize>,
-    /// Index of the message, or `NONE`.
+    /// Index of the container's message, or `NONE`.
     message: Vec<usize>,
-    /// Union-find over linked containers: a circle is found without a walk up a thread of any depth.
+    /// Union-find over linked containers: finds cycles without following a thread upwards, however deep it is.
     union: Vec<usize>,
-    /// The uppermost container, for each representative in `union`.
+    /// The topmost container, for each representative in `union`.
     top: Vec<usize>,
 }
 

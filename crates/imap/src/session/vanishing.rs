@@ -17,7 +17,7 @@ impl ImapMachine {
     /// Answers [`ImapEvent::Vanished`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If that event is not pending.
     pub fn vanished(&mut self, answer: Result<NumberSet, MailRefusal>) {
         let State::Vanishing(vanishing) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("vanished in {:?}", self.state)

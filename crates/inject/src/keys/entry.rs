@@ -1,4 +1,4 @@
-//! The recipients of a keyed request that a batch settles: entry of the stream, and record of the snapshot.
+//! Settled recipients of a request with an idempotency key: entry of the stream, and record of the snapshot.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use posthaste_spool::{Fields, put_text};
 
 use crate::answer::Refusal;
 
-/// Identifies a key of one token at one path. Keys of different tokens never collide.
+/// Identifies an idempotency key by token, path and text. Keys of different tokens never collide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KeyId {
     /// The first octets of the token's hash; keys are counted by it.
@@ -41,24 +41,24 @@ fn first<const N: usize>(hash: &[u8]) -> [u8; N] {
     hash[..N].try_into().expect("SHA-256 has 32 octets")
 }
 
-/// Recipients of a request by their index, as ranges in order that do not touch.
+/// Recipient indexes of a request, as sorted ranges that do not touch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Indexes(Vec<Range<u32>>);
 
 impl Indexes {
-    /// All recipients of a request.
+    /// Indexes of all `total` recipients.
     pub(super) fn all_of(total: u32) -> Self {
         let mut all = Self::default();
         all.add_range(0..total);
         all
     }
 
-    /// Adds one.
+    /// Adds one index.
     pub fn add(&mut self, index: u32) {
         self.add_range(index..index + 1);
     }
 
-    /// Adds others.
+    /// Adds all indexes of another set.
     pub fn add_all(&mut self, others: &Self) {
         others.0.iter().for_each(|range| self.add_range(range.clone()));
     }
@@ -75,13 +75,13 @@ impl Indexes {
         self.0.splice(from..to, [whole]);
     }
 
-    /// True if it is among them.
+    /// True if the set contains this index.
     pub fn has(&self, index: u32) -> bool {
         let at = self.0.partition_point(|range| range.end <= index);
         self.0.get(at).is_some_and(|range| range.contains(&index))
     }
 
-    /// True if there are none.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -91,7 +91,7 @@ impl Indexes {
         self.0.len()
     }
 
-    /// True if they are all of `total`.
+    /// True if the set has all of `total` recipients.
     pub fn are_all_of(&self, total: u32) -> bool {
         *self == Self::all_of(total)
     }
@@ -105,10 +105,10 @@ impl FromIterator<u32> for Indexes {
     }
 }
 
-/// Recipients that a batch settles: they are in it, or have failed for good.
+/// Recipients settled by a batch: accepted in it, or failed for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
-    /// The key.
+    /// The request's idempotency key.
     pub id: KeyId,
     /// Digest of the request's body.
     pub digest: BodyDigest,
@@ -117,7 +117,7 @@ pub struct Settled {
     pub begun: u32,
     /// Time of settling, in seconds since 1970.
     pub at: u32,
-    /// Recipients of the request.
+    /// Number of recipients in the request.
     pub total: u32,
     /// Indexes of settled recipients.
     pub indexes: Indexes,
@@ -199,8 +199,8 @@ impl Settled {
     }
 }
 
-/// The number of a refusal, added to `refusals` if it is new. Once all numbers are in use, further kinds get the
-/// last.
+/// Number of a refusal, added to `refusals` if it is new. Once all numbers are in use, further refusals get the last
+/// one.
 fn number_of<'a>(refusals: &mut Vec<&'a Refusal>, refusal: &'a Refusal) -> u16 {
     // The last ones are the likeliest, and recipients are many.
     let known = refusals.iter().rev().take(NEAR).position(|known| *known == refusal);

@@ -1,4 +1,4 @@
-//! The stream of keys: passes entries of batches to the table, and writes snapshots of it.
+//! The stream of idempotency keys: applies entries of batches to the table, and writes snapshots of it.
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,9 +15,9 @@ use super::table::{FoundKey, KeyClock, KeyRefusal, KeyTable};
 
 /// The name of the stream.
 pub const KEY_STREAM: &str = "inject";
-/// In the errors of an opening.
+/// Name of the table in errors of an opening.
 const KEYS: &str = "the keys of requests";
-/// Keys of all tokens, of about 100 bytes each.
+/// Maximum keys of all tokens, of about 100 bytes each.
 const KEYS_MAX: usize = 1_000_000;
 
 /// Idempotency keys, durable together with their mail.
@@ -34,29 +34,29 @@ struct Shared {
     clock: KeyClock,
     progress: Mutex<Progress>,
     changed: Condvar,
-    /// Numbers the names of snapshots.
+    /// Counter for the names of snapshots.
     snapshots: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// The last batch in the table.
+    /// Last batch that the table has.
     seen: Lsn,
-    /// The last batch in a snapshot.
+    /// Last batch that a snapshot has.
     written: Lsn,
-    /// The spool is short of room.
+    /// The spool is short of room and waits for a snapshot.
     is_wanted: bool,
     is_over: bool,
 }
 
-/// The findings of an opening.
+/// Damage found by [`KeyLog::open`].
 #[derive(Debug, Default)]
 pub struct KeyReport {
     /// Snapshots that are missing or damaged.
     pub unreadable: Vec<Damage>,
     /// Unreadable batches, and those of another version.
     pub damaged: Vec<Lsn>,
-    /// Keys of batches up to here may be lost.
+    /// Keys of batches up to this one may be lost.
     pub uncertain: Option<Lsn>,
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// The table while entries are applied.
+/// The table while [`KeyLog::open`] applies entries.
 struct Restoring<'a> {
     table: &'a KeyTable,
     report: &'a mut KeyReport,
@@ -94,7 +94,7 @@ impl StreamState for Restoring<'_> {
 }
 
 impl KeyLog {
-    /// Reads the keys of the last day. Blocks.
+    /// Loads the keys of the last day. Blocks.
     ///
     /// # Errors
     /// See [`StreamOpenError`].
@@ -121,7 +121,7 @@ impl KeyLog {
         Ok((Self { shared, attached, thread: Mutex::new(Some(thread)) }, report))
     }
 
-    /// Begins a request with a key.
+    /// Begins a request with an idempotency key.
     ///
     /// # Errors
     /// See [`KeyRefusal`].
@@ -134,12 +134,12 @@ impl KeyLog {
         self.shared.clock.at(Instant::now())
     }
 
-    /// An entry for the batch that settles this.
+    /// Makes the entry for the batch that settles these recipients.
     pub fn entry(&self, settled: &Settled) -> Entry {
         self.shared.stream.entry(settled.encode())
     }
 
-    /// Writes no more snapshots, and takes no more entries: they wait in the spool for the next opening. Blocks while a
+    /// Stops writing snapshots and taking entries, which then wait in the spool for the next opening. Blocks while a
     /// snapshot is written.
     pub fn end(&self) {
         self.shared.lock().is_over = true;
@@ -275,7 +275,7 @@ fn unix_secs() -> u32 {
 
 /// A time at which nothing has expired.
 const BEFORE: u32 = 0;
-/// More than any request can settle.
+/// Maximum octets of an entry: more than any request can settle.
 const ENTRY_BYTES_MAX: u32 = 64 << 20;
 /// Interval between snapshots.
 const EVERY: Duration = Duration::from_secs(10);

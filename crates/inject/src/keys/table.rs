@@ -1,4 +1,4 @@
-//! Keys in memory: outcomes, running requests, and each token's limit.
+//! Idempotency keys in memory: outcomes, running requests, and each token's limit.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::entry::{BodyDigest, Indexes, KeyId, Settled};
 use crate::answer::Refusal;
 
-/// The keys of a server.
+/// The idempotency keys of a server.
 #[derive(Debug)]
 pub(super) struct KeyTable {
     state: Mutex<State>,
@@ -27,7 +27,7 @@ struct State {
 
 #[derive(Debug, Default)]
 struct OfToken {
-    /// Weight of its keys.
+    /// Weight of the token's keys.
     weight: usize,
     /// Keys in the order of their last outcome, each with its time. Entries of keys with a later outcome are stale.
     order: VecDeque<(u32, [u8; 16])>,
@@ -47,13 +47,13 @@ struct Known {
 /// The outcome of a request so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyOutcome {
-    /// Recipients that are settled.
+    /// Indexes of settled recipients.
     pub settled: Indexes,
-    /// Recipients that have failed.
+    /// Recipients that have failed, by index.
     pub failed: BTreeMap<u32, Refusal>,
 }
 
-/// A key, as a request with it finds it.
+/// State of an idempotency key when a request uses it.
 #[derive(Debug)]
 pub enum FoundKey {
     /// All recipients are settled.
@@ -62,13 +62,13 @@ pub enum FoundKey {
     Open(RunningKey),
 }
 
-/// Why a request with a key is refused unread.
+/// Why a request with an idempotency key is refused unread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyRefusal {
-    /// Another request with it is still running.
+    /// Another request with the key is still running.
     #[error("a request with this Idempotency-Key is running")]
     Running,
-    /// It was used before with another body.
+    /// The key was used before with another body.
     #[error("this Idempotency-Key was used before with a different body")]
     OtherBody,
     /// The token has reached its limit, and no key is old enough to be dropped.
@@ -76,7 +76,7 @@ pub enum KeyRefusal {
     TooMany,
 }
 
-/// A key at work: no other request may use it until this is dropped.
+/// The idempotency key of a running request: no other request may use it until this is dropped.
 #[derive(Debug)]
 pub struct RunningKey {
     table: Arc<KeyTable>,
@@ -87,12 +87,12 @@ pub struct RunningKey {
 }
 
 impl RunningKey {
-    /// The outcome of earlier requests with it.
+    /// Outcome of earlier requests with the key.
     pub fn before(&self) -> &KeyOutcome {
         &self.before
     }
 
-    /// An entry for a batch.
+    /// Makes the entry for the batch that settles these recipients.
     pub fn settles(&self, total: u32, indexes: Indexes, failed: BTreeMap<u32, Refusal>, now: u32) -> Settled {
         let Self { id, digest, begun, .. } = *self;
         Settled { id, digest, begun, at: now, total, indexes, failed }
@@ -115,7 +115,7 @@ impl Known {
         KeyOutcome { settled, failed: self.failed.clone() }
     }
 
-    /// Memory in keys of about 100 bytes.
+    /// Memory in units of one key, about 100 bytes.
     fn weight(&self) -> usize {
         let ranges = self.open.as_ref().map_or(0, |open| open.ranges());
         1 + ranges / 8 + self.failed.len() / 2
@@ -205,13 +205,13 @@ impl KeyTable {
         state.shards[shard_of(id)].insert(id, known);
     }
 
-    /// Keys of all tokens.
+    /// Number of keys of all tokens.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.lock().shards.iter().map(HashMap::len).sum()
     }
 
-    /// A part of the keys, as equivalent entries. `None` after the last part.
+    /// Keys of one shard, as equivalent entries. `None` after the last shard.
     pub fn part(&self, number: usize) -> Option<Vec<Settled>> {
         let state = self.lock();
         let shard = state.shards.get(number)?;
@@ -331,7 +331,7 @@ fn shard_of(id: KeyId) -> usize {
 }
 
 const SHARDS: usize = 64;
-/// A client that repeats a request does so within this.
+/// Lifetime of a key: a client repeats a request within it.
 const KEPT_MAX_SECS: u32 = 24 * 3600;
 /// Minimum lifetime of a key.
 const KEPT_MIN_SECS: u32 = 3600;

@@ -15,7 +15,7 @@ pub trait Pop3Authenticator: Send + Sync + 'static {
     /// The login whose INBOX the client gets, in the form of [`Mailstore::account`].
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why the login is refused.
     fn login(
         &self,
         peer: &Peer,
@@ -31,7 +31,7 @@ pub trait Pop3Authenticator: Send + Sync + 'static {
     /// of real ones: a client sees the rounds, and must not learn which names exist. `None` if no login has keys.
     ///
     /// # Errors
-    /// Why there are none.
+    /// Why there are no keys.
     fn scram_keys(
         &self,
         peer: &Peer,
@@ -44,7 +44,7 @@ pub trait Pop3Authenticator: Send + Sync + 'static {
     /// Like [`login`](Self::login), for a client that proves its password by SCRAM-SHA-256.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why the login is refused.
     fn scram_login(
         &self,
         peer: &Peer,
@@ -108,7 +108,7 @@ impl<A: Pop3Authenticator> Pop3Service<A> {
         self
     }
 
-    /// With a certificate, which may be replaced later. The configuration decides if STLS is offered; with `implicit`,
+    /// Uses a certificate, which may be replaced later. The configuration decides if STLS is offered; with `implicit`,
     /// sessions are encrypted from their first octet on.
     #[must_use]
     pub fn with_tls(mut self, certificate: CurrentCertificate, implicit: bool) -> Self {

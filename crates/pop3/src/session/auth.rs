@@ -52,7 +52,7 @@ impl Pop3Machine {
         self.exporter = exporter;
     }
 
-    /// No password crosses the network in the clear.
+    /// True if logins are allowed here: a password must not cross the network in the clear.
     fn may_log_in(&self) -> bool {
         self.tls || self.trusted
     }
@@ -76,7 +76,7 @@ impl Pop3Machine {
     /// Answers [`Pop3Event::StartTls`]: the handshake is done.
     ///
     /// # Panics
-    /// When it was not asked for.
+    /// If [`Pop3Event::StartTls`] is not pending.
     pub fn tls_started(&mut self) {
         assert!(matches!(self.state, State::Tls), "TLS in {:?}", self.state);
         self.tls = true;
@@ -199,7 +199,7 @@ impl Pop3Machine {
     /// Answers [`Pop3Event::ScramKeys`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If [`Pop3Event::ScramKeys`] is not pending.
     pub fn scram_begun(&mut self, begun: Result<ScramServer, Pop3LoginRefusal>) {
         assert!(matches!(self.state, State::ScramKeys), "an exchange begins in {:?}", self.state);
         self.state = State::Command;
@@ -222,7 +222,7 @@ impl Pop3Machine {
     /// Answers [`Pop3Event::ScramProof`] with the number of messages. The client logs in with its next line.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If [`Pop3Event::ScramProof`] is not pending.
     pub fn scram_checked(&mut self, verdict: Result<u32, Pop3LoginRefusal>) {
         let State::ScramProof(proof) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("a proof in {:?}", self.state)
@@ -264,7 +264,7 @@ impl Pop3Machine {
     /// Answers [`Pop3Event::Login`] with the number of messages, limited to [`MESSAGES_MAX`].
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If [`Pop3Event::Login`] is not pending.
     pub fn logged_in(&mut self, verdict: Result<u32, Pop3LoginRefusal>) {
         assert!(matches!(self.state, State::Login), "a login in {:?}", self.state);
         self.state = State::Command;

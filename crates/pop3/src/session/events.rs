@@ -11,12 +11,12 @@ pub struct Pop3Config {
     pub stls: bool,
     /// Logins need TLS even from this machine.
     pub needs_tls: bool,
-    /// All bounds.
+    /// Bounds of a session.
     pub limits: Pop3Limits,
 }
 
 impl Pop3Config {
-    /// Everything at its default.
+    /// Default settings with this host name.
     pub fn new(host_name: impl Into<String>) -> Self {
         Self { host_name: host_name.into(), stls: false, needs_tls: false, limits: Pop3Limits::default() }
     }
@@ -103,7 +103,7 @@ pub enum Pop3LoginRefusal {
     Blocked,
 }
 
-/// Why a message cannot be had, or not be removed.
+/// Why a message cannot be read or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pop3Refusal {
     /// Another session has removed it.
@@ -117,7 +117,7 @@ pub enum Pop3Refusal {
 /// A message of the list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pop3Row {
-    /// Its number.
+    /// Message number in this session.
     pub message: u32,
     /// Size in octets, if requested and known.
     pub size: Option<u64>,

@@ -18,7 +18,7 @@ pub(super) enum RowsFor {
     ListOne,
     /// One line.
     UidlOne,
-    /// The sum of the octets so far.
+    /// STAT: sum of the octets so far.
     Stat(u64),
 }
 

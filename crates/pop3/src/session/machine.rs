@@ -30,7 +30,7 @@ pub struct Pop3Machine {
     pub(super) exporter: Option<TlsExporter>,
     /// The name of USER, until the next command.
     pub(super) user: Option<Vec<u8>>,
-    /// From the login on.
+    /// Set by the login.
     pub(super) maildrop: Option<Maildrop>,
     errors: u32,
     commands: u64,
@@ -164,7 +164,7 @@ impl Pop3Machine {
         self.state = State::Closed;
     }
 
-    /// Says that the login has been removed or has another password, and closes.
+    /// Tells the client that its login was removed or has another password, and closes.
     pub fn revoke(&mut self) {
         self.line("-ERR [AUTH] Your login has changed, connect and log in again");
         self.state = State::Closed;
@@ -300,7 +300,7 @@ impl Pop3Machine {
     /// Answers [`Pop3Event::Update`]. An error is about the messages to remove: without `\Seen`, a client may read a message twice.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If [`Pop3Event::Update`] is not pending.
     pub fn updated(&mut self, removed: Result<(), Pop3Refusal>) {
         assert!(matches!(self.state, State::Updating), "updated in {:?}", self.state);
         let count = self.deleted().map_or(0, MarkedMessages::len);

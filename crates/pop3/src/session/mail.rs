@@ -78,7 +78,7 @@ impl Pop3Machine {
     /// Answers [`Pop3Event::NextRow`]; `None` at the end.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If [`Pop3Event::NextRow`] is not pending.
     pub fn row(&mut self, row: Result<Option<&Pop3Row>, Pop3Refusal>) {
         let State::Listing(mut listing) = std::mem::replace(&mut self.state, State::Command) else {
             panic!("a row in {:?}", self.state)
@@ -144,7 +144,7 @@ impl Pop3Machine {
     /// Answers [`Pop3Event::Open`] with the message's octets.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If [`Pop3Event::Open`] is not pending.
     pub fn opened(&mut self, len: Result<u64, Pop3Refusal>) {
         let State::Opening { message, lines } = std::mem::replace(&mut self.state, State::Command) else {
             panic!("a message in {:?}", self.state)
@@ -164,7 +164,7 @@ impl Pop3Machine {
     /// the connection is closed.
     ///
     /// # Panics
-    /// When it was not asked.
+    /// If [`Pop3Event::Read`] is not pending.
     pub fn octets(&mut self, octets: Result<&[u8], Pop3Refusal>) {
         let State::Sending(mut sending) = std::mem::replace(&mut self.state, State::Closed) else {
             panic!("octets in {:?}", self.state)

@@ -9,7 +9,7 @@ use crate::session::threads::Threads;
 use crate::set::NumberSet;
 use crate::write;
 
-/// Numbers in one piece of an answer.
+/// Maximum numbers in one piece of an answer.
 const NUMBERS_MAX: usize = 1000;
 
 impl ImapMachine {
@@ -146,7 +146,7 @@ impl ImapMachine {
     }
 }
 
-/// A blank and a number.
+/// Writes a space and a number.
 fn write_number(out: &mut Vec<u8>, number: u32) {
     out.push(b' ');
     write::number(out, number.into());
