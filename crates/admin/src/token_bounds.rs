@@ -92,7 +92,7 @@ impl TokenBounds {
         format!("{} {} {}", self.tenant.as_deref().unwrap_or(NONE), list(self.sender_domains.clone()), list(networks))
     }
 
-    /// True if this client may use the token.
+    /// Parses the words of a line.
     pub(crate) fn of_words(tenant: &str, domains: &str, networks: &str) -> Result<Self, TokenBoundsError> {
         let list = |text: &str| -> Vec<String> {
             let words = text.split(',').map(str::to_owned);
@@ -102,7 +102,7 @@ impl TokenBounds {
     }
 }
 
-/// Parses the words of a line.
+/// Stands for an empty list, or for no tenant.
 const NONE: &str = "-";
 
 #[cfg(test)]

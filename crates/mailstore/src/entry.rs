@@ -22,29 +22,29 @@ const VERSION: u8 = 1;
 pub enum MailEntry {
     /// Messages that a door of intake, COPY or MOVE put into a mailbox: UIDs from `first_uid` on.
     New {
-        /// The mailbox.
+        /// Mailbox id.
         mailbox: u32,
-        /// UID of the first message.
+        /// Facts and places of the messages.
         first_uid: u32,
         /// The messages.
         messages: Vec<NewMessage>,
     },
-    /// Flags of messages, one group for each distinct result.
+    /// New flags of messages, one group for each distinct result.
     State {
-        /// The mailbox.
+        /// Mailbox id.
         mailbox: u32,
         /// The groups.
         groups: Vec<StateGroup>,
     },
     /// Messages that left a mailbox. UIDs without a message count as used: the next UID is above all of them.
     Gone {
-        /// The mailbox.
+        /// Mailbox id.
         mailbox: u32,
         /// UIDs, ascending.
         set: Vec<NumberRange>,
-        /// Why.
+        /// The reason, the same for all of the set.
         reason: GoneReason,
-        /// Seconds since 1970.
+        /// Time of removal, in seconds since 1970.
         when: u32,
     },
     /// A mailbox was made, renamed or changed; the last entry counts.
@@ -54,18 +54,18 @@ pub enum MailEntry {
         /// Mailbox id.
         id: u32,
     },
-    /// The keyword of a bit.
+    /// Assigns a keyword to a bit.
     Keyword {
-        /// The mailbox.
+        /// Mailbox id.
         mailbox: u32,
-        /// 8 to 63.
+        /// Bit in the flags, 8 to 63.
         bit: u8,
-        /// The keyword.
+        /// Name of the keyword.
         name: Bytes,
     },
     /// Files that another program put into a Maildir: UIDs from `first_uid` on. Their LSN is this batch, their target the position in it.
     Found {
-        /// The mailbox.
+        /// Mailbox id.
         mailbox: u32,
         /// UID of the first message.
         first_uid: u32,
@@ -74,45 +74,45 @@ pub enum MailEntry {
     },
     /// Another program gave a message's file another key.
     Name {
-        /// The mailbox.
+        /// Mailbox id.
         mailbox: u32,
-        /// The message.
+        /// UID of the message.
         uid: u32,
-        /// The file's name now.
+        /// New name of the file.
         name: Bytes,
     },
-    /// A message's file was read, and has other sizes than were recorded.
+    /// A message's file was read, and its sizes differ from the recorded ones.
     Size {
-        /// The mailbox.
+        /// Mailbox id.
         mailbox: u32,
-        /// The message.
+        /// UID of the message.
         uid: u32,
         /// RFC822.SIZE.
         wire_size: WireSize,
-        /// As in [`MessageFacts::line_feeds`].
+        /// LF line ends in the file, as in [`MessageFacts::line_feeds`].
         line_feeds: u32,
     },
     /// An account was made or changed.
     Account(AccountFields),
     /// The store was opened.
     Opening {
-        /// Random for each opening.
+        /// Random number of this opening, part of file names.
         nonce: u32,
-        /// The name of this host.
+        /// Name of this host.
         host: Bytes,
     },
     /// A name was subscribed or unsubscribed.
     Subscription {
-        /// The account.
+        /// Account id.
         account: u32,
-        /// The mailbox's name.
+        /// Name that was subscribed or unsubscribed.
         name: Bytes,
-        /// True if it is subscribed to.
+        /// True if the name is now subscribed.
         is_on: bool,
     },
     /// POP3 unique-ids given by an earlier server. Each is a printable text of at most 70 octets.
     UniqueIds {
-        /// The mailbox.
+        /// Mailbox id.
         mailbox: u32,
         /// UIDs with their unique-ids, at most [`FOUND_MAX`].
         ids: Vec<(u32, Bytes)>,
@@ -126,12 +126,12 @@ pub enum EntryKind {
     OfMailbox(u32),
     /// A mailbox itself.
     Mailbox(u32),
-    /// An account, or the store.
+    /// An account, or the whole store.
     Other,
 }
 
 impl EntryKind {
-    /// The mailbox that it concerns.
+    /// The mailbox that the entry concerns, if it concerns one.
     pub fn mailbox(self) -> Option<u32> {
         match self {
             Self::OfMailbox(mailbox) | Self::Mailbox(mailbox) => Some(mailbox),
@@ -140,13 +140,13 @@ impl EntryKind {
     }
 }
 
-/// RFC822.SIZE as entries and rows have it. It is no number, so that an empty message cannot count as one of unknown
-/// size: its file is known by its size after a restart.
+/// RFC822.SIZE in entries and rows. A type of its own, so that an empty message is not taken for one of unknown size:
+/// the size helps to identify a file after a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WireSize(u32);
 
 impl WireSize {
-    /// The message was not read when it came.
+    /// The message was not read when it arrived.
     pub const UNKNOWN: Self = Self(u32::MAX);
 
     /// A size in octets; 4 GiB - 1 and more count as unknown.
@@ -159,12 +159,12 @@ impl WireSize {
         (self != Self::UNKNOWN).then_some(self.0.into())
     }
 
-    /// Octets that a message counts for in a sum of sizes: one of unknown size counts nothing.
+    /// Size for sums; an unknown size counts as 0.
     pub fn counted(self) -> u64 {
         self.known().unwrap_or(0)
     }
 
-    /// As bytes have it.
+    /// The number stored in entries and rows.
     pub(crate) fn stored(self) -> u32 {
         self.0
     }
@@ -184,7 +184,7 @@ impl Default for WireSize {
 /// A message's constant numbers, and its initial flags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MessageFacts {
-    /// Bits as in [`MessageFlags`](crate::MessageFlags), and bits 5 to 7 of the table.
+    /// Flags as in [`MessageFlags`](crate::MessageFlags), and bits 5 to 7, which the table uses.
     pub flags: u64,
     /// INTERNALDATE in seconds since 1970.
     pub internal_date: u32,
@@ -192,7 +192,7 @@ pub struct MessageFacts {
     pub save_date: u32,
     /// RFC822.SIZE.
     pub wire_size: WireSize,
-    /// Line ends without a CR in the file: the wire size is larger by this number.
+    /// Number of line ends without a CR in the file. The size on the wire is larger by this number.
     pub line_feeds: u32,
 }
 
@@ -236,23 +236,23 @@ pub struct BodyOrigin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum BodyKind {
-    /// A file of ours: LF is sent as CRLF.
+    /// A file delivered by this server, with LF line ends that are sent as CRLF.
     #[default]
     Own = 0,
-    /// A file of ours that is sent unchanged.
+    /// A file delivered by this server, sent unchanged.
     OwnVerbatim = 1,
-    /// A file of another program.
+    /// A file delivered by another program.
     Foreign = 2,
 }
 
-/// Flags that some messages have now.
+/// Messages that get the same flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateGroup {
     /// UIDs, ascending.
     pub set: Vec<NumberRange>,
-    /// Their flags.
+    /// New flags of these messages.
     pub flags: u64,
-    /// Letters that their files' names had last: bits 0-25 `a`-`z`, then D, F, P, R, S, T.
+    /// Letters last seen in the names of their files: bits 0-25 `a`-`z`, then D, F, P, R, S, T.
     pub letters: u32,
 }
 
@@ -264,7 +264,7 @@ pub enum GoneReason {
     Expunged = 0,
     /// Moved to another mailbox.
     Moved = 1,
-    /// Another program removed the files.
+    /// Removed because of its age.
     Missing = 2,
     /// Too old.
     Expired = 3,
@@ -296,13 +296,13 @@ pub struct MailboxFields {
 pub struct AccountFields {
     /// Id, never reused.
     pub id: u32,
-    /// The path of its INBOX below the mail directory.
+    /// Path of the account's INBOX below the mail directory.
     pub name: Bytes,
-    /// Bytes that its mail may have; 0: no limit.
+    /// Quota in bytes; 0: no limit.
     pub quota_bytes: u64,
-    /// Messages that it may have; 0: no limit.
+    /// Quota in messages; 0: no limit.
     pub quota_messages: u32,
-    /// True if it was removed.
+    /// True if the account was removed.
     pub is_gone: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Errors: one variant for each reaction of a protocol.
+//! Errors, one variant for each reaction of a protocol.
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

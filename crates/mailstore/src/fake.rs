@@ -46,7 +46,7 @@ struct Account {
     me: Weak<Self>,
     login: String,
     is_unreadable: AtomicBool,
-    /// The answer to all changes, if they are refused.
+    /// Error for all changes, if they are refused.
     refusal: Mutex<Option<MailstoreError>>,
     quota: Mutex<Option<QuotaUse>>,
     last_id: AtomicU32,
@@ -65,7 +65,7 @@ struct FakeMailbox {
     recent_from: AtomicU32,
     /// Cached values by kind and UID.
     kept: Mutex<BTreeMap<(KeptKind, u32), Bytes>>,
-    /// `None` after its removal.
+    /// Present state; `None` once the mailbox is removed.
     now: watch::Sender<Option<Arc<Snapshot<File>>>>,
 }
 
@@ -118,7 +118,7 @@ impl FakeStore {
     /// Makes a mailbox, and subscribes to it; UIDVALIDITY is 1000 and its id. One of a usual name has its special use.
     ///
     /// # Panics
-    /// If `name` is no name, or taken.
+    /// If `name` is invalid or taken.
     pub fn create(&self, name: &str) {
         let name = MailboxName::parse(name).expect("a name");
         let mailbox = FakeMailbox::new(&self.0, SpecialUse::of_name(&name));
@@ -130,7 +130,7 @@ impl FakeStore {
     /// Removes a mailbox.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the mailbox does not exist.
     pub fn remove(&self, name: &str) {
         let mailbox = lock(&self.0.mailboxes).remove(&MailboxName::parse(name).expect("a name")).expect("a mailbox");
         mailbox.now.send_replace(None);
@@ -175,7 +175,7 @@ impl FakeStore {
         self.change(mailbox, |snapshot| snapshot.messages.retain(|message| message.uid != uid.get()));
     }
 
-    /// Damages the body of a message: only cached data of it remain.
+    /// Damages the body of a message: only its cached data remain.
     ///
     /// # Panics
     /// If there is no such message.
@@ -227,7 +227,7 @@ impl FakeMailbox {
         }
     }
 
-    /// Shows a changed snapshot with a higher MODSEQ, unless the change fails.
+    /// Publishes a changed snapshot with a higher MODSEQ, unless the change fails.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut Snapshot<File>) -> Result<T, MailstoreError>,

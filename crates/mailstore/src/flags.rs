@@ -31,10 +31,10 @@ impl MessageFlags {
         (Self::DRAFT, "\\Draft"),
     ];
 
-    /// The flag of a keyword's bit.
+    /// The flag for a keyword's bit.
     ///
     /// # Panics
-    /// If `bit` is not one of 8 to 63.
+    /// If `bit` is not in 8 to 63.
     pub const fn keyword(bit: u8) -> Self {
         assert!(bit >= 8 && bit < 64, "a bit of a keyword");
         Self(1 << bit)
@@ -61,7 +61,7 @@ impl MessageFlags {
 /// A change of flags, the same for all messages of a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagUpdate {
-    /// The change of flags that are set.
+    /// Whether `flags` and `keywords` replace, extend or reduce the present ones.
     pub mode: FlagUpdateMode,
     /// System flags.
     pub flags: MessageFlags,
@@ -72,16 +72,16 @@ pub struct FlagUpdate {
 /// The way a [`FlagUpdate`] changes the flags of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlagUpdateMode {
-    /// The message has exactly these.
+    /// Replaces all flags.
     Replace,
     /// Adds these flags.
     Add,
-    /// The message has these no more.
+    /// Removes these flags.
     Remove,
 }
 
 impl FlagUpdateMode {
-    /// The flags of a message that had `old`.
+    /// Result of the update for a message that had `old`.
     pub const fn apply(self, old: MessageFlags, these: MessageFlags) -> MessageFlags {
         match self {
             Self::Replace => these,
@@ -91,7 +91,7 @@ impl FlagUpdateMode {
     }
 }
 
-/// The most keywords of a mailbox.
+/// Maximum keywords of a mailbox.
 pub const KEYWORDS_MAX: usize = 56;
 
 /// The keywords of a mailbox: at most [`KEYWORDS_MAX`], bits 8 to 63.
@@ -107,7 +107,7 @@ impl KeywordTable {
         Self(keywords)
     }
 
-    /// The flag of a keyword; a new one gets the lowest free bit. `None` with [`KEYWORDS_MAX`] others.
+    /// The flag of a keyword; a new one gets the lowest free bit. `None` if the table is full.
     pub fn add(&mut self, name: &str) -> Option<MessageFlags> {
         if let Some((flag, _)) = self.all().find(|(_, known)| known.eq_ignore_ascii_case(name)) {
             return Some(flag);

@@ -6,7 +6,7 @@
 //! [`MaildirStore`] serves Maildirs, including those of Dovecot and other programs. With feature `fake`, `FakeStore`
 //! has mailboxes in memory that a test fills.
 //!
-//! [`ledger`] keeps its UIDs and flags durable: [entries](entry) of a stream of the spool, and a [`table`] as its snapshot.
+//! [`ledger`] keeps UIDs and flags durable: [entries](entry) of a stream of the spool, and a [`table`] as its snapshot.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

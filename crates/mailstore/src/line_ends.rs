@@ -5,10 +5,10 @@ use memchr::memchr2_iter;
 /// The conversion from a file's octets to the wire form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileForm {
-    /// No conversion: a file of ours that was stored verbatim.
+    /// No conversion: a file of this server that was stored verbatim.
     Verbatim,
-    /// A LF without a CR before it becomes CRLF, NUL becomes 0x80 (as in Dovecot). Our files with LF line ends contain
-    /// no CR; NUL only where a client sent it, and it is kept.
+    /// An LF without a CR becomes CRLF, and NUL becomes 0x80 (as in Dovecot). Files of this server with LF line ends
+    /// contain no CR; they contain NUL only where a client sent it, and then it is kept.
     Lines {
         /// NUL becomes 0x80.
         replaces_nul: bool,

@@ -10,13 +10,13 @@ use crate::store::{Asked, ListOptions, ListedMailbox, MailAccount, MailboxListin
 /// A name of an account: a mailbox, a subscription, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct NamedMailbox {
-    /// `None`: no mailbox has that name.
+    /// The mailbox; `None` for a name that is only subscribed.
     pub id: Option<MailboxId>,
     pub special_use: Option<SpecialUse>,
     pub subscribed: bool,
 }
 
-/// Matching names, and names above them without a mailbox.
+/// Matching names, with parent names that have no mailbox.
 pub(crate) fn listed(mailboxes: &BTreeMap<MailboxName, NamedMailbox>, patterns: &[NamePattern]) -> Vec<ListedMailbox> {
     let above = |name: &MailboxName| std::iter::successors(name.parent(), MailboxName::parent).collect::<Vec<_>>();
     let parents_of = |is_meant: fn(&NamedMailbox) -> bool| -> BTreeSet<MailboxName> {

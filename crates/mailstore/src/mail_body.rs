@@ -10,7 +10,7 @@ use crate::store::{Asked, FIELDS_BYTES_MAX};
 /// Maximum octets of one [`read`](MailBody::read).
 pub const BODY_READ_MAX: usize = 64 * 1024;
 
-/// The most octets that a [`header`](MailBody::header) has.
+/// Maximum octets of a [`header`](MailBody::header).
 pub const HEADER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Octets after which [`MailboxView::bodies`](crate::MailboxView::bodies) returns no more messages.
@@ -24,8 +24,8 @@ pub trait MailBody: Send + Sync {
     /// The number of octets: RFC822.SIZE.
     fn len(&self) -> u64;
 
-    /// Octets from `from` on, up to `up_to` (not included), at most [`BODY_READ_MAX`] of them; none only if `from` is not below `up_to` and
-    /// [`len`](Self::len).
+    /// Octets from `from` up to `up_to` (exclusive), at most [`BODY_READ_MAX`]. Empty only if `from` is not below both
+    /// `up_to` and [`len`](Self::len).
     ///
     /// # Errors
     /// [`MailstoreError::Damaged`]: the file was replaced during the read; a started literal cannot be finished.
@@ -39,14 +39,14 @@ pub trait MailBody: Send + Sync {
         Box::pin(header_of(self))
     }
 
-    /// The same message with octets in memory of the calling thread; `None` if they are not in memory.
+    /// The same message with its octets in memory of the calling thread; `None` if it is read from a file.
     fn copied(&self) -> Option<Arc<dyn MailBody>> {
         None
     }
 }
 
-/// Copies octets that another thread has read. Otherwise each pool thread would keep memory of all sizes for octets
-/// that others free: half a MiB for each size and thread.
+/// Copies octets that another thread has read into memory of this thread. Otherwise the allocator would retain half a
+/// MiB for each size and thread.
 pub(crate) fn copied(octets: &Bytes) -> Bytes {
     Bytes::copy_from_slice(octets)
 }

@@ -28,7 +28,7 @@ pub(crate) struct Message<F> {
     pub file: F,
 }
 
-/// Ascending by UID. Each change updates the counters.
+/// Messages ascending by UID. Each change updates the counters.
 #[derive(Debug, Clone)]
 pub(crate) struct MessageList<F> {
     /// Never empty, and at most [`CHUNK_MESSAGES`] each. Only the last one grows, so removals leave short chunks.
@@ -46,7 +46,7 @@ pub(crate) struct MessageCounts {
     pub unseen: u32,
     /// Messages with `\Deleted`.
     pub deleted: u32,
-    /// The sum of recorded sizes.
+    /// Sum of recorded sizes in bytes.
     pub bytes: u64,
 }
 
@@ -81,7 +81,7 @@ impl<F> MessageList<F> {
         self.len
     }
 
-    /// The chunk that has the message at a position, and its position in the chunk.
+    /// The chunk of a message, and its index in the chunk.
     fn place(&self, at: usize) -> Option<(usize, usize)> {
         if at >= self.len {
             return None;
@@ -118,7 +118,7 @@ impl<F> MessageList<F> {
         }
     }
 
-    /// The position of a UID.
+    /// Position of the message with this UID.
     pub fn position(&self, uid: u32) -> Option<usize> {
         let at = self.below(uid.into());
         (self.get(at)?.uid == uid).then_some(at)
@@ -210,7 +210,7 @@ impl<F: Clone> MessageList<F> {
         &mut Arc::make_mut(&mut self.chunks[chunk])[at]
     }
 
-    /// Gives messages of a set other flags, and calls `each` with their UIDs.
+    /// Replaces the flags of a set of messages, and calls `each` with their UIDs.
     pub fn set_flags(&mut self, set: &[NumberRange], flags: MessageFlags, modseq: u64, mut each: impl FnMut(u32)) {
         for range in set {
             let (from, to) = (self.below(range.first.into()), self.below(u64::from(range.last) + 1));

@@ -5,11 +5,11 @@ use std::fmt;
 
 use unicode_normalization::UnicodeNormalization;
 
-/// Between the levels of a name.
+/// Separator between the levels of a name.
 pub const SEPARATOR: char = '/';
-/// The most levels of a name.
+/// Maximum levels of a name.
 pub const LEVELS_MAX: usize = 10;
-/// The most characters of a level.
+/// Maximum characters of a level.
 pub const LEVEL_CHARS_MAX: usize = 200;
 
 const INBOX: &str = "INBOX";
@@ -20,7 +20,7 @@ const INBOX: &str = "INBOX";
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MailboxName(Box<str>);
 
-/// Why a text is no name of a mailbox.
+/// Why a text is not a mailbox name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
@@ -60,7 +60,7 @@ impl MailboxName {
         Ok(Self(with_inbox(name).into_boxed_str()))
     }
 
-    /// INBOX.
+    /// The name `INBOX`.
     pub fn inbox() -> Self {
         Self(INBOX.into())
     }
@@ -70,7 +70,7 @@ impl MailboxName {
         &*self.0 == INBOX
     }
 
-    /// The name.
+    /// The name as text, in normal form C.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -80,7 +80,7 @@ impl MailboxName {
         self.0.split(SEPARATOR)
     }
 
-    /// The name one level above.
+    /// Name of the parent level; `None` for a top-level name.
     pub fn parent(&self) -> Option<Self> {
         self.0.rsplit_once(SEPARATOR).map(|(parent, _)| Self(parent.into()))
     }
@@ -128,7 +128,7 @@ pub enum SpecialUse {
 }
 
 impl SpecialUse {
-    /// The attribute of LIST.
+    /// Attribute in LIST responses, such as `\Drafts`.
     pub fn attribute(self) -> &'static str {
         match self {
             Self::Drafts => "\\Drafts",
@@ -139,13 +139,13 @@ impl SpecialUse {
         }
     }
 
-    /// All of them.
+    /// All special uses.
     pub const ALL: [Self; 5] = [Self::Drafts, Self::Sent, Self::Junk, Self::Trash, Self::Archive];
 
-    /// In a head whose use is unknown: that of its name, if it is free.
+    /// Marks a head whose special use is unknown: it then has the use implied by its name, if that is free.
     pub(crate) const BY_NAME: u8 = u8::MAX;
 
-    /// The number that the head of a mailbox has for it.
+    /// Number of a special use in the head of a mailbox.
     pub(crate) fn number(special_use: Option<Self>) -> u8 {
         special_use.map_or(0, |special_use| special_use as u8 + 1)
     }
@@ -192,7 +192,7 @@ impl UsualFolders {
     /// Folders with these names.
     ///
     /// # Errors
-    /// The use whose name is wrong, and why.
+    /// The use with an invalid name, and the reason.
     pub fn new<'a>(name: impl Fn(SpecialUse) -> &'a str) -> Result<Self, (SpecialUse, String)> {
         let mut names = Self::default();
         for special_use in SpecialUse::ALL {
@@ -214,12 +214,12 @@ impl UsualFolders {
         Ok(names)
     }
 
-    /// The folder of a use.
+    /// Name of the folder for a use.
     pub fn name(&self, special_use: SpecialUse) -> &MailboxName {
         &self.0[special_use as usize]
     }
 
-    /// The use that a name implies.
+    /// The use implied by a name, if any.
     pub fn special_use(&self, name: &MailboxName) -> Option<SpecialUse> {
         SpecialUse::ALL.into_iter().find(|special_use| self.name(*special_use) == name)
     }

@@ -1,4 +1,4 @@
-//! The view of a session on a mailbox that is still being loaded: its counters answer SELECT, and all else waits.
+//! A session's view of a mailbox that is still being loaded: counters answer SELECT, all other calls wait.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct MailboxNumbers {
 }
 
 impl MailboxNumbers {
-    /// Messages that are `\Recent` from a UID on; `None` if only the messages can tell.
+    /// Number of messages `\Recent` from a UID on; `None` if it requires the messages.
     pub fn recent_from(&self, from: u32) -> Option<u32> {
         match from {
             from if from == self.recent_from => Some(self.status.recent),
@@ -39,7 +39,7 @@ impl MailboxNumbers {
         }
     }
 
-    /// True if they match a snapshot.
+    /// True if the counters match a snapshot.
     pub fn are_of<F>(&self, snapshot: &Snapshot<F>) -> bool {
         let MailboxStatus { exists, uid_next, highest_modseq, .. } = self.status;
         let last_uid = snapshot.messages.last().map(|message| message.uid);
@@ -82,7 +82,7 @@ impl<S: Source> OpeningView<S> {
         Some(Self { source, mode, opening, recent, view: OnceCell::new() })
     }
 
-    /// The view, once the messages are loaded.
+    /// Waits for the messages and returns the view.
     async fn view(&self) -> Result<&SnapshotView<S>, MailstoreError> {
         let make = || async {
             let mut messages = self.opening.messages.clone();

@@ -7,7 +7,7 @@ use crate::name::{MailboxName, SEPARATOR, with_inbox};
 pub struct NamePattern(Vec<char>);
 
 impl NamePattern {
-    /// Any text is a pattern. The time to match a name grows with the product of both lengths, so bound this one.
+    /// Accepts any text. Matching time grows with the product of both lengths, so limit the pattern's length.
     pub fn new(pattern: &str) -> Self {
         use unicode_normalization::UnicodeNormalization;
         let mut chars: Vec<char> = Vec::new();

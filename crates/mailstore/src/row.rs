@@ -33,14 +33,14 @@ impl Uid {
         NonZeroU32::new(uid).map(Self)
     }
 
-    /// The value.
+    /// The UID as a number.
     pub fn get(self) -> u32 {
         self.0.get()
     }
 }
 
 impl UidValidity {
-    /// The value.
+    /// The UIDVALIDITY as a number.
     pub fn get(self) -> u32 {
         self.0.get()
     }
@@ -61,9 +61,9 @@ impl fmt::Display for UidValidity {
 /// Counters of a mailbox for STATUS and SELECT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MailboxStatus {
-    /// Messages.
+    /// Number of messages.
     pub exists: u32,
-    /// Messages that no session has had as `\Recent`.
+    /// Messages that were `\Recent` in no session yet.
     pub recent: u32,
     /// Messages without `\Seen`.
     pub unseen: u32,
@@ -83,13 +83,13 @@ pub struct MailboxStatus {
 /// A rebuilt mailbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RebuiltMailbox {
-    /// UIDVALIDITY now.
+    /// UIDVALIDITY after the rebuild.
     pub uid_validity: UidValidity,
     /// The next UID.
     pub uid_next: Uid,
-    /// Messages.
+    /// Number of messages.
     pub messages: u32,
-    /// True if messages kept their UIDs and UIDVALIDITY.
+    /// True if UIDVALIDITY and the UIDs of messages are unchanged.
     pub keeps_uids: bool,
 }
 
@@ -102,7 +102,7 @@ pub struct MessageRow {
     pub uid: Uid,
     /// Flags and keywords.
     pub flags: MessageFlags,
-    /// True if it is `\Recent` in this session of IMAP.
+    /// True if the message is `\Recent` in this IMAP session.
     pub recent: bool,
     /// MODSEQ of the last change.
     pub modseq: ModSeq,
@@ -115,9 +115,9 @@ pub struct MessageRow {
 /// An inclusive range of message numbers or UIDs, `first <= last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NumberRange {
-    /// The lowest.
+    /// Lowest number.
     pub first: u32,
-    /// The highest.
+    /// Highest number, inclusive.
     pub last: u32,
 }
 

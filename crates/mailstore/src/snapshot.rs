@@ -21,7 +21,8 @@ use crate::store::{
 /// Maximum rows of one step.
 const ROWS_AT_ONCE: usize = 256;
 
-/// A mailbox whose messages can be changed. UIDs ascend and are those of a view; messages gone since are skipped.
+/// A mailbox whose messages can be changed. UIDs ascend and come from a view; messages that have vanished since are
+/// skipped.
 pub(crate) trait ChangeTarget {
     /// True if all changes are refused.
     fn is_read_only(&self) -> bool;
@@ -49,10 +50,10 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     fn file_name(_file: &Self::File) -> Option<&str> {
         None
     }
-    /// The messages now.
+    /// The present messages, including changes by other programs.
     fn look(&self) -> Asked<'_, Arc<Snapshot<Self::File>>>;
 
-    /// The mailbox as changes by this server have left it.
+    /// The messages as left by this server's own changes.
     fn known(&self) -> Asked<'_, Arc<Snapshot<Self::File>>> {
         self.look()
     }
@@ -87,11 +88,11 @@ pub(crate) trait Source: ChangeTarget + Send + Sync + 'static {
     }
 }
 
-/// Never changed: another state of the mailbox is another snapshot.
+/// Immutable state of a mailbox: each change makes a new snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot<F> {
     pub messages: MessageList<F>,
-    /// Above all UIDs used so far.
+    /// Larger than all UIDs used so far.
     pub uid_next: u32,
     pub highest_modseq: u64,
     pub keywords: KeywordTable,
@@ -120,7 +121,7 @@ pub(crate) fn status<S: Source>(source: &S, snapshot: &Snapshot<S::File>) -> Mai
     }
 }
 
-/// No assigned UID is 0.
+/// Converts a UID, which is never 0.
 fn uid(uid: u32) -> Uid {
     Uid::new(uid).expect("UIDs begin at 1")
 }
@@ -131,7 +132,7 @@ pub(crate) struct SnapshotView<S: Source> {
     mode: SelectMode,
     /// The client's view: the mailbox's snapshot, or one that still contains vanished messages.
     seen: Arc<Snapshot<S::File>>,
-    /// The mailbox's snapshot from which `seen` was made.
+    /// The mailbox's snapshot that `seen` is based on.
     of: Arc<Snapshot<S::File>>,
     /// UIDs that are `\Recent` here, ascending.
     recent: Vec<NumberRange>,
@@ -202,7 +203,7 @@ impl<S: Source> SnapshotView<S> {
         uids.iter().filter_map(|uid| self.message(*uid).ok().cloned()).collect()
     }
 
-    /// Answers about the first of [`messages`](Self::messages), with errors for missing ones.
+    /// Results for [`messages`](Self::messages), in order of the UIDs, with errors for missing ones.
     fn in_order<T>(&self, uids: &[Uid], found: Vec<Result<T, MailstoreError>>) -> Vec<Result<T, MailstoreError>> {
         let mut found = found.into_iter();
         let of = |uid: &Uid| match self.message(*uid) {
@@ -245,7 +246,7 @@ impl<S: Source> SnapshotView<S> {
     }
 }
 
-/// All messages seen so far, in their present or last state, and the new ones.
+/// All messages seen so far, in their present or last state, plus the new ones.
 fn with_ghosts<F: Clone>(old: &Snapshot<F>, now: &Snapshot<F>) -> Snapshot<F> {
     let mut messages = old.messages.clone();
     let first_new = old.messages.compare(&now.messages, |at, _, found| {
@@ -441,7 +442,7 @@ impl<S: Source> MailboxFiles for SnapshotFiles<S> {
     }
 }
 
-/// UIDs that were assigned or skipped, and have no message.
+/// UIDs below the next one that have no message.
 fn absent<F>(snapshot: &Snapshot<F>) -> Vec<NumberRange> {
     let mut next = 1;
     let uids = snapshot.messages.iter().map(|message| message.uid).chain([snapshot.uid_next]);

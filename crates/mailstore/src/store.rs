@@ -46,7 +46,7 @@ pub trait MailAccount: Send + Sync {
     /// [`MailstoreError::Unavailable`].
     fn find<'a>(&'a self, name: &'a MailboxName) -> Asked<'a, Option<MailboxId>>;
 
-    /// A mailbox in numbers.
+    /// Counters of a mailbox.
     ///
     /// # Errors
     /// [`MailstoreError::NoMailbox`], [`MailstoreError::Unavailable`].
@@ -110,10 +110,10 @@ pub trait MailAccount: Send + Sync {
 
 /// The files of a view's messages, when the view was made.
 pub trait MailboxFiles: Send + Sync {
-    /// The mailbox's directory, below the directory of all mail.
+    /// Directory of the mailbox, relative to the mail directory.
     fn folder(&self) -> String;
 
-    /// Calls `each` with ascending UIDs and file names. Messages without a file yet are left out.
+    /// Calls `each` with ascending UIDs and file names. Messages that have no file yet are left out.
     fn for_each(&self, each: &mut dyn FnMut(Uid, &str));
 }
 
@@ -128,12 +128,12 @@ pub enum SelectMode {
     KeepsRecent,
 }
 
-/// Bounds of the mail of an account.
+/// Limits on the mail of an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QuotaLimits {
     /// RFC822.SIZE of all messages; `None`: unlimited.
     pub bytes: Option<u64>,
-    /// Messages; `None`: unlimited.
+    /// Number of messages; `None`: unlimited.
     pub messages: Option<u64>,
 }
 
@@ -149,7 +149,7 @@ impl QuotaLimits {
 pub struct QuotaUse {
     /// RFC822.SIZE of all messages.
     pub bytes: u64,
-    /// Messages.
+    /// Number of messages.
     pub messages: u64,
     /// Limits, at least one of which is set.
     pub limits: QuotaLimits,
@@ -164,7 +164,7 @@ pub struct AppendRequest {
     pub keywords: Vec<String>,
     /// INTERNALDATE; `None`: now.
     pub internal_date: Option<SystemTime>,
-    /// Octets announced by the client. A few more may come: a bare LF becomes CRLF before it is written.
+    /// Octets announced by the client. Slightly more may follow: a bare LF becomes CRLF before it is written.
     pub octets: u64,
 }
 
@@ -173,10 +173,10 @@ pub trait MessageWriter: Send {
     /// Ends the message and begins another one (RFC 3502). Either all are stored or none.
     ///
     /// # Errors
-    /// Errors of [`append`](MailAccount::append) and [`write`](Self::write); then nothing can be finished.
+    /// Errors of [`append`](MailAccount::append) and [`write`](Self::write). Then [`finish`](Self::finish) fails, too.
     fn next(&mut self, message: AppendRequest) -> Asked<'_, ()>;
 
-    /// Takes octets; waits for room.
+    /// Adds octets to the message; waits for memory.
     ///
     /// # Errors
     /// [`MailstoreError::NoSpace`], [`MailstoreError::TooBig`], [`MailstoreError::Unavailable`]; the message cannot be finished then.
@@ -186,7 +186,7 @@ pub trait MessageWriter: Send {
     /// of the file are reported later.
     ///
     /// # Errors
-    /// [`MailstoreError::Cannot`]: messages of this store are no files.
+    /// [`MailstoreError::Cannot`]: this store does not keep messages as files.
     fn take_file(&mut self, _name: String) -> Asked<'_, ()> {
         Box::pin(std::future::ready(Err(MailstoreError::Cannot("no message of this mailbox is a file"))))
     }
@@ -194,7 +194,8 @@ pub trait MessageWriter: Send {
     /// Stores all messages. `Ok`: durable.
     ///
     /// # Errors
-    /// Errors of [`write`](Self::write); [`MailstoreError::NoMailbox`]: it was removed meanwhile; [`MailstoreError::Limit`]: too many keywords.
+    /// Errors of [`write`](Self::write); [`MailstoreError::NoMailbox`]: the mailbox was removed meanwhile;
+    /// [`MailstoreError::Limit`]: too many keywords.
     fn finish(self: Box<Self>) -> Asked<'static, AppendedMessage>;
 }
 
@@ -203,13 +204,13 @@ pub trait MessageWriter: Send {
 pub struct AppendedMessage {
     /// UIDVALIDITY of the mailbox.
     pub uid_validity: UidValidity,
-    /// The first message's UID there.
+    /// UID of the first message.
     pub uid: Uid,
-    /// Messages, at least one, with consecutive UIDs.
+    /// Number of messages, at least one; their UIDs are consecutive.
     pub count: u32,
 }
 
-/// Content of a list.
+/// Options of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ListOptions {
     /// Fill [`ListedMailbox::status`].
@@ -220,9 +221,9 @@ pub struct ListOptions {
     pub recursive: bool,
 }
 
-/// Mailboxes, one after the other.
+/// Mailboxes of a list, one after the other.
 pub trait MailboxListing: Send {
-    /// The next one; `None` at the end.
+    /// The next mailbox; `None` at the end.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`].
@@ -232,19 +233,19 @@ pub trait MailboxListing: Send {
 /// A name in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedMailbox {
-    /// The name.
+    /// Name of the mailbox.
     pub name: MailboxName,
-    /// `None`: no mailbox, only a name above others (`\NonExistent`; `\Noselect` before IMAP4rev2).
+    /// `None` if there is no mailbox, only a parent of others (`\NonExistent`; `\Noselect` before IMAP4rev2).
     pub id: Option<MailboxId>,
     /// `\Drafts` and the like.
     pub special_use: Option<SpecialUse>,
-    /// True if it has mailboxes below it.
+    /// True if there are mailboxes below it.
     pub has_children: bool,
     /// True if the user has subscribed to it.
     pub subscribed: bool,
-    /// True if it has subscribed names below it.
+    /// True if there are subscribed names below it.
     pub subscribed_below: bool,
-    /// If requested; `None` also on failure.
+    /// Counters, if requested; `None` also if they cannot be read.
     pub status: Option<MailboxStatus>,
 }
 
@@ -261,7 +262,7 @@ pub enum KeptKind {
 /// A selected mailbox as seen by one session. Only [`advance`](Self::advance) changes it: until then numbers denote the
 /// same messages.
 pub trait MailboxView: Send + Sync {
-    /// The mailbox.
+    /// Id of the mailbox.
     fn id(&self) -> MailboxId;
 
     /// True if it is read-only for the session or in the store.
@@ -270,7 +271,7 @@ pub trait MailboxView: Send + Sync {
     /// UIDVALIDITY, constant during the view's life.
     fn uid_validity(&self) -> UidValidity;
 
-    /// The next UID as of the last [`advance`](Self::advance).
+    /// Next UID as of the last [`advance`](Self::advance).
     fn uid_next(&self) -> Uid;
 
     /// The number of messages.
@@ -299,7 +300,7 @@ pub trait MailboxView: Send + Sync {
     /// [`MailstoreError::NoMailbox`]: the mailbox was removed. [`MailstoreError::Unavailable`]: the view is unchanged.
     fn advance(&mut self, may_expunge: bool) -> Asked<'_, ViewChanges>;
 
-    /// Like [`advance`](Self::advance), but without a look for changes by other programs. For a session's own change,
+    /// Like [`advance`](Self::advance), but does not check for changes by other programs. For a session's own change,
     /// which needs no listing.
     ///
     /// # Errors
@@ -309,8 +310,8 @@ pub trait MailboxView: Send + Sync {
     /// Waits until [`advance`](Self::advance) may return changes, for IDLE. Dropping it loses nothing.
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
 
-    /// UIDs outside the view that left with a higher MODSEQ, ascending (RFC 7162 section 3.2.10.1); all UIDs outside it
-    /// if unknown.
+    /// UIDs outside the view that vanished with a higher MODSEQ, ascending (RFC 7162 section 3.2.10.1); if some are
+    /// unknown, all UIDs outside the view.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`].
@@ -322,7 +323,8 @@ pub trait MailboxView: Send + Sync {
     /// [`MailstoreError::NoMailbox`], [`MailstoreError::Unavailable`]: the messages cannot be read.
     fn files(&self) -> Asked<'_, Option<Arc<dyn MailboxFiles>>>;
 
-    /// POP3 unique-ids (RFC 1939 section 7) of an earlier server, by UID. Those of other messages follow from the UID.
+    /// POP3 unique-ids (RFC 1939 section 7) given by an earlier server, by UID. For other messages they follow from the
+    /// UID.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`].
@@ -357,18 +359,18 @@ pub trait MailboxView: Send + Sync {
     /// As [`headers`](Self::headers).
     fn fields<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>>;
 
-    /// Data given to [`keep`](Self::keep) for messages that are unchanged. They may be dropped at any time. In UID
-    /// order, for the first ones until they have [`FIELDS_BYTES_MAX`] octets.
+    /// Data stored with [`keep`](Self::keep), for unchanged messages only. Data may be dropped at any time. In UID
+    /// order, for the first messages until they have [`FIELDS_BYTES_MAX`] octets.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`]; of each message [`MailstoreError::Gone`].
     fn kept<'a>(&'a self, kind: KeptKind, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Option<Bytes>, MailstoreError>>>;
 
-    /// Caches data derived from a message, in the caller's encoding, while there is room. They belong to the octets
-    /// read last. Does not wait.
+    /// Caches data derived from a message, in the caller's encoding, if there is room. The data must come from the
+    /// octets read last. Does not wait.
     fn keep(&self, kind: KeptKind, uid: Uid, made: &[u8]);
 
-    /// The message itself.
+    /// Opens the message's body.
     ///
     /// # Errors
     /// [`MailstoreError::Gone`], [`MailstoreError::NoPermission`], [`MailstoreError::Damaged`], [`MailstoreError::Unavailable`].
@@ -433,22 +435,22 @@ pub struct StoredFlags {
 /// empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopiedMessages {
-    /// UIDVALIDITY of the mailbox that they are in now.
+    /// UIDVALIDITY of the target mailbox.
     pub uid_validity: UidValidity,
-    /// UIDs in this mailbox.
+    /// UIDs of the originals in this mailbox.
     pub from: Vec<Uid>,
     /// UIDs of the copies.
     pub to: Vec<Uid>,
 }
 
-/// Conditions for rows.
+/// Options for rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RowOptions {
     /// Fill [`MessageRow::size`], for which a store may have to read mail.
     pub sizes: bool,
 }
 
-/// Rows, some at a time.
+/// Rows, read in batches.
 pub trait MessageRows: Send {
     /// The next rows, at most 256; empty at the end.
     ///
@@ -475,7 +477,7 @@ pub struct ViewChanges {
 /// A message with changed flags, or with the same flags and a later MODSEQ after two changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChangedFlags {
-    /// The message now, without its size.
+    /// The message's present row, without its size.
     pub row: MessageRow,
     /// Flags in the view before the change.
     pub before: MessageFlags,

@@ -11,9 +11,9 @@ use crate::table::{
 /// An account as of the last commit of the table, at most half a minute ago.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccountSummary {
-    /// Id in the table.
+    /// Id of the account in the table.
     pub id: u32,
-    /// Number and bytes of messages.
+    /// Row of the account, with its counters.
     pub row: AccountRow,
     /// Mailboxes in the order of their names, INBOX first.
     pub mailboxes: Vec<MailboxSummary>,
@@ -24,7 +24,7 @@ pub struct AccountSummary {
 /// A mailbox of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MailboxSummary {
-    /// Id in the table.
+    /// Id of the mailbox in the table.
     pub id: u32,
     /// Mailbox name.
     pub name: String,

@@ -39,7 +39,7 @@ struct Known {
     begun: u32,
     at: u32,
     total: u32,
-    /// `None` for all keys.
+    /// Settled recipients; `None`: all of them.
     open: Option<Box<Indexes>>,
     failed: BTreeMap<u32, Refusal>,
 }

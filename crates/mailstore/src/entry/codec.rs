@@ -78,7 +78,7 @@ impl MailEntry {
         out.into()
     }
 
-    /// The subject of an entry; `None` if this version does not know it.
+    /// Subject of an entry; `None` if this version does not know its kind.
     pub fn kind(payload: &[u8]) -> Option<EntryKind> {
         let (&[version, kind], rest) = payload.split_first_chunk()?;
         let mailbox = || rest.first_chunk().copied().map(u32::from_le_bytes);
@@ -90,7 +90,7 @@ impl MailEntry {
         })
     }
 
-    /// Reads an entry; `None` if this version does not know it.
+    /// Decodes an entry; `None` if this version does not know its kind.
     pub fn decode(payload: &Bytes) -> Option<Self> {
         let mut fields = Reader { fields: Fields::of(payload), payload };
         if fields.u8()? != VERSION {

@@ -8,7 +8,7 @@ use crate::table::MetaError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MailLedgerError {
-    /// The table.
+    /// The table cannot be read or written.
     #[error(transparent)]
     Table(#[from] MetaError),
     /// The stream could not be registered.
@@ -21,13 +21,13 @@ pub enum MailLedgerError {
     /// decides.
     #[error(transparent)]
     Append(#[from] AppendError),
-    /// The table has not been writable for long, and memory takes no more changes.
+    /// The table could not be written for a long time, and the memory for further changes is used up.
     #[error("too many changes wait for the table of mailboxes")]
     TooMuchWaits,
     /// The mailbox has used all its UIDs.
     #[error("the mailbox has no UIDs left")]
     OutOfUids,
-    /// The loss counter in the file beside the table.
+    /// The file beside the table that counts losses cannot be read or written.
     #[error("cannot use the file of skipped UIDs: {0}")]
     SkipFile(std::io::Error),
     /// The thread that commits could not be started.
@@ -36,7 +36,7 @@ pub enum MailLedgerError {
 }
 
 impl MailLedgerError {
-    /// True if the batch may be durable nevertheless: a write or sync failed, or the spool was closed meanwhile. The
+    /// True if the batch may nevertheless be durable: a write or sync failed, or the spool was closed meanwhile. The
     /// next opening decides.
     pub(crate) fn is_in_doubt(&self) -> bool {
         match self {

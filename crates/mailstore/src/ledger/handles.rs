@@ -5,11 +5,11 @@ use std::sync::{Arc, MutexGuard};
 
 use super::waiting::Waiting;
 
-/// A guard of the UID lock.
+/// Guard of the UID lock.
 #[derive(Debug)]
 pub struct UidLock<'a> {
     pub(super) next: MutexGuard<'a, HashMap<u32, u32>>,
-    /// The entry *opening* is durable.
+    /// True once the entry *opening* is durable.
     pub(super) has_begun: bool,
 }
 
@@ -27,7 +27,7 @@ impl UidLock<'_> {
         Some(first)
     }
 
-    /// Gives back UIDs from `first` on, taken under this lock.
+    /// Returns UIDs from `first` on, taken under this lock.
     pub(super) fn give_back(&mut self, mailbox: u32, first: u32) {
         self.next.insert(mailbox, first);
     }

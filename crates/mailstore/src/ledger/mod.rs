@@ -1,4 +1,4 @@
-//! The stream `mailstore` at work: entries become durable in the spool, and rows of the table a little later.
+//! The stream `mailstore`: entries become durable in the spool, and rows of the table a little later.
 
 mod damage;
 mod error;
@@ -35,13 +35,13 @@ use self::waiting::{WAITING_BYTES_MAX, Waiting};
 use crate::entry::MailEntry;
 use crate::table::{FileNote, MailboxHead, MetaTable, TableName, rows_of};
 
-/// A mailbox with fewer free UIDs needs a new UIDVALIDITY.
+/// Minimum free UIDs. A mailbox with fewer needs a new UIDVALIDITY.
 pub(crate) const UIDS_KEPT_MIN: u32 = 1 << 16;
 
-/// The mailboxes of a server: a table, which is the snapshot of a stream.
+/// UIDs and flags of a server's mailboxes: a stream of entries, with a table as its snapshot.
 ///
-/// Entries that [`append`](Self::append) has acknowledged survive a power cut. The table lags: entries that it lacks
-/// are in memory and in the spool.
+/// Entries acknowledged by [`append`](Self::append) survive a power cut. The table lags: entries that it lacks are in
+/// memory and in the spool.
 #[derive(Debug)]
 pub struct MailLedger {
     shared: Arc<Shared>,
@@ -53,10 +53,10 @@ pub struct MailLedger {
     /// The entry *opening*, until it is durable. It precedes all others of this opening, and the first of them writes
     /// it: an opening without changes writes nothing.
     opening: Mutex<Option<MailEntry>>,
-    /// The entry *opening* is durable. No UID is given before: file names have its nonce.
+    /// True once the entry *opening* is durable. No UID is assigned before: file names contain its nonce.
     has_begun: AtomicBool,
     openings: Openings,
-    /// The table lacks entries that were replayed.
+    /// True if replayed entries are not in the table yet.
     is_behind: bool,
     /// The table's `skip` in this opening.
     skip: u32,
@@ -65,10 +65,10 @@ pub struct MailLedger {
 }
 
 impl MailLedger {
-    /// Opens the table in `dir`, and reads missing entries from the spool. `damage`: reported by the spool's opening.
-    /// UIDs that damage or a lost commit may have taken are left out from now on.
+    /// Opens the table in `dir`, and reads missing entries from the spool. `damage`: as reported when the spool was
+    /// opened. UIDs that damage or a lost commit may have used are skipped.
     ///
-    /// A spool that accepts nothing now is no error: the entry *opening* becomes durable with the first change.
+    /// A spool that cannot be written now is no error: the entry *opening* becomes durable with the first change.
     ///
     /// # Errors
     /// See [`MailLedgerError`].
@@ -136,7 +136,7 @@ impl MailLedger {
         Ok((ledger, report))
     }
 
-    /// Makes the entry *opening* durable, unless it is.
+    /// Makes the entry *opening* durable, unless it already is.
     fn begin(&self) -> Result<(), MailLedgerError> {
         let mut opening = lock(&self.opening);
         if let Some(entry @ MailEntry::Opening { nonce, .. }) = &*opening {
@@ -148,7 +148,8 @@ impl MailLedger {
         Ok(())
     }
 
-    /// Makes the entry *opening* durable first, and refuses changes while that fails, or too much waits for the table.
+    /// Makes the entry *opening* durable first. Refuses changes if that fails, or while the backlog of the table is
+    /// full.
     pub(crate) fn check_open(&self) -> Result<(), MailLedgerError> {
         if self.shared.waiting.is_full() {
             return Err(MailLedgerError::TooMuchWaits);
@@ -161,8 +162,8 @@ impl MailLedger {
         self.shared.waiting.is_full()
     }
 
-    /// How often UIDs were skipped since the table was made. A mailbox with UIDs of another server, or of an earlier
-    /// table, skips the same number.
+    /// Number of times that UIDs were skipped since the table was made. A mailbox with UIDs of another server, or of an
+    /// earlier table, skips as often.
     pub(crate) fn skip(&self) -> u32 {
         self.skip
     }
@@ -206,12 +207,12 @@ impl MailLedger {
         self.finish_append(&outcome)
     }
 
-    /// Takes notes about files for the next commit. If a kill precedes it, the files are examined again.
+    /// Records notes about files for the next commit. After a kill before it, the files are examined again.
     pub(crate) fn note(&self, notes: &[FileNote]) {
         self.shared.waiting.lock().notes.extend_from_slice(notes);
     }
 
-    /// The stream.
+    /// Id of the stream.
     pub fn stream(&self) -> StreamId {
         self.shared.stream.id()
     }
@@ -255,12 +256,12 @@ impl MailLedger {
         lsn.get()
     }
 
-    /// An id that no account had.
+    /// A new account id, never used before.
     pub fn new_account(&self) -> u32 {
         self.next_account.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An id that no mailbox had.
+    /// A new mailbox id, never used before.
     pub fn new_mailbox(&self) -> u32 {
         self.next_mailbox.fetch_add(1, Ordering::Relaxed)
     }
@@ -273,8 +274,8 @@ impl MailLedger {
         Ok(self.shared.commit()?)
     }
 
-    /// The present state of a mailbox. [`take_tail`](Self::take_tail) returns its later entries in order. `None` if
-    /// there is no mailbox with that id.
+    /// Returns the present state of a mailbox and keeps its later entries, which [`take_tail`](Self::take_tail) returns
+    /// in order. `None` if there is no mailbox with that id.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -282,8 +283,8 @@ impl MailLedger {
         self.follow_counted(mailbox, &|_| false, None, |_| ())
     }
 
-    /// As [`follow`](Self::follow). If its numbers are wanted, they are shown before its messages are read, and match
-    /// them. See [`counted`](Self::counted).
+    /// Like [`follow`](Self::follow), but first publishes matching counters if they are wanted. See
+    /// [`counted`](Self::counted).
     pub(crate) fn follow_counted(
         &self,
         mailbox: u32,

@@ -11,7 +11,7 @@ use super::{MailLedgerError, Shared, skip_file};
 use crate::entry::{MailEntry, STREAM};
 use crate::table::{FILE, MetaError, MetaTable, RowChanges, StoreNumbers, TableName, TableReader, peek};
 
-/// The findings of an opening.
+/// Findings when a ledger is opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LedgerReport {
     /// Entries that the table lacked.
@@ -21,11 +21,11 @@ pub struct LedgerReport {
     /// The last LSN of the table and the stream's higher position: a commit of the table was lost, and with it all
     /// entries in between.
     pub lost: Option<(u64, u64)>,
-    /// The last LSN of the table and the lower one of the spool: the table belongs to another spool.
+    /// Last LSN of the table, and the lower last LSN of the spool: the table belongs to another spool.
     pub other_spool: Option<(u64, u64)>,
     /// True if UIDs were skipped because of a newly found loss.
     pub has_skipped: bool,
-    /// Batches that a later version has written.
+    /// Batches written by a later version.
     pub unknown: Vec<u64>,
 }
 
@@ -46,11 +46,11 @@ const DAMAGE: &[u8] = b"damage";
 /// Maximum remembered damage; more is reported as new at each opening.
 const DAMAGE_MAX: usize = 10_000;
 
-/// The start of a table's stream, as recorded in the table.
+/// How the table and its stream began, as recorded in the table.
 pub(super) struct Beginning {
     pub stream: StreamHandle,
     pub applied: u64,
-    /// The stream is new, and so is the table.
+    /// True if the stream and the table are both new.
     begins: bool,
     /// True if the table and the spool were lost together: both are new, but the file beside the table is not.
     all_lost: bool,
@@ -60,7 +60,7 @@ pub(super) struct Beginning {
 }
 
 impl Beginning {
-    /// Finds the stream, or registers it. `dir`: of the table.
+    /// Finds the stream, or registers it. `dir`: directory of the table.
     pub fn new(spool: Arc<dyn Spool>, table: &MetaTable, dir: &Path) -> Result<Self, MailLedgerError> {
         let reader = table.reader()?;
         let StoreNumbers { applied, .. } = StoreNumbers::read(&reader)?;
@@ -89,7 +89,7 @@ fn known_damage(reader: &TableReader) -> Result<BTreeSet<u32>, MetaError> {
     Ok(value.chunks_exact(4).map(|four| u32::from_le_bytes(four.try_into().expect("4 octets"))).collect())
 }
 
-/// Identifies a damage across openings. Its text would not: a gap names its end, which moves.
+/// Identifies damage across openings. The text would change: it names the end of a gap, which moves.
 fn checksum(damage: &Damage) -> u32 {
     let text = match damage.lsn {
         Some(lsn) => format!("{} {lsn}", damage.place),
@@ -99,8 +99,8 @@ fn checksum(damage: &Damage) -> u32 {
 }
 
 impl Shared {
-    /// Collects the entries that the table lacks. If some may be lost, the table has that before this returns, with all that was collected. `damage`: of the spool, as its
-    /// opening reported it.
+    /// Collects entries that the table lacks. If some may be lost, this is recorded in the table before the return,
+    /// with all entries collected. `damage`: as reported when the spool was opened.
     pub(super) fn restore(
         &self,
         dir: &Path,
@@ -145,7 +145,7 @@ impl Shared {
         Ok(replayed)
     }
 
-    /// The next value of `skip`, durable beside the table. A new table had none.
+    /// The next value of `skip`, durable beside the table. A new table starts without skips.
     fn next_skip(&self, dir: &Path) -> Result<u32, MailLedgerError> {
         let known = StoreNumbers::read(&self.table.reader()?)?.skip;
         let skip = known.max(skip_file::read(dir).map_err(MailLedgerError::SkipFile)?.unwrap_or(0)).saturating_add(1);

@@ -1,4 +1,4 @@
-//! The openings of the store so far: files of mail have the nonce of theirs in the name.
+//! Openings of the store so far: names of delivered files contain the nonce of their opening.
 
 use std::sync::{PoisonError, RwLock};
 

@@ -1,4 +1,4 @@
-//! Entries about accounts and mailboxes that the table lacks: applied once, not at each look-up of a name.
+//! Entries about accounts and mailboxes that the table lacks. They are applied once, not at each look-up of a name.
 
 use std::sync::{Arc, PoisonError};
 
@@ -7,19 +7,19 @@ use super::shared::Shared;
 use crate::entry::MailEntry;
 use crate::table::{Applier, MetaError, ParkedApplier, RowChanges, StoreNumbers, TableReader};
 
-/// Rows with these entries applied.
+/// Rows with all such entries applied.
 #[derive(Debug)]
 pub(super) struct AppliedOthers {
-    /// Commits of the table before.
+    /// Number of commits when the rows were read.
     commits: u64,
-    /// Entries that were applied.
+    /// Number of entries applied.
     count: usize,
     parked: ParkedApplier,
     rows: Arc<(RowChanges, StoreNumbers)>,
 }
 
 impl Shared {
-    /// Reads the table with the entries that it lacks and that are no messages of a mailbox.
+    /// Reads the table with the missing entries about accounts and mailboxes, without those about messages.
     pub fn read_others<T>(
         &self,
         read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,

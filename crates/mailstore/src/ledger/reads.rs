@@ -44,7 +44,7 @@ impl MailLedger {
         })
     }
 
-    /// UIDs of messages that left a mailbox with a higher MODSEQ, unordered; `None` if some are unknown, as after damage.
+    /// UIDs of messages that vanished with a higher MODSEQ, unordered; `None` if some are unknown, as after damage.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -112,7 +112,7 @@ impl MailLedger {
         })
     }
 
-    /// The numbers of a mailbox; `None` if there is no mailbox with that id.
+    /// Head of a mailbox with its counters; `None` if there is no mailbox with that id.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -132,8 +132,8 @@ impl MailLedger {
         self.shared.read_others(|reader, changes, numbers| head_of(reader, changes, numbers, mailbox))
     }
 
-    /// Counters of a mailbox without loading its messages, if `is_wanted` accepts its head. Messages are `\Recent` from
-    /// this UID on; `None`: from the first in `new/`.
+    /// Counters of a mailbox without loading its messages, if `is_wanted` accepts its head. `recent_from`: the first
+    /// `\Recent` UID; `None`: that of the first message in `new/`.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].
@@ -157,8 +157,8 @@ impl MailLedger {
         self.shared.read_others(pending)
     }
 
-    /// Delivered messages, by batch and number, that were expunged and whose files may still be in their mailboxes. For
-    /// the opening: reads all waiting entries.
+    /// Delivered messages, by batch and number, that were expunged while their files may still be in their mailboxes.
+    /// For opening the store: reads all waiting entries.
     ///
     /// # Errors
     /// [`MailLedgerError::Table`].

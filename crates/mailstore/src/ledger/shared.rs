@@ -1,4 +1,4 @@
-//! The table and its stream, as the ledger and its thread have them.
+//! The table and its stream, shared by the ledger and its thread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::waiting::{Waiting, WaitingState};
 use crate::entry::MailEntry;
 use crate::table::{Applier, FileNote, MetaError, MetaTable, RowChanges, StoreNumbers, TableReader};
 
-/// After a commit that failed.
+/// Back-off after a failed commit.
 const RETRY: BackOff = BackOff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Steps of the thread, for the watch.
 pub(super) const STEPS: &[&str] = &["", "writing the table of mailboxes"];
@@ -23,10 +23,10 @@ pub(super) struct Shared {
     pub stream: StreamHandle,
     pub table: MetaTable,
     pub waiting: Arc<Waiting>,
-    /// Locked by the running commit.
+    /// Locked during a commit.
     pub committing: Mutex<()>,
     pub others: Mutex<Option<AppliedOthers>>,
-    /// Entries that were applied to answer questions.
+    /// Number of entries applied for reads. For tests.
     #[cfg(test)]
     pub applied: std::sync::atomic::AtomicUsize,
 }
@@ -77,8 +77,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Commits waiting batches up to `complete`, which must be whole, and the changes of `also`. Returns the last
-    /// batch, if any.
+    /// Commits the waiting batches up to `complete`, and the changes of `also`. Returns the last committed batch, if
+    /// any.
     pub fn commit_rows(
         &self,
         complete: u64,

@@ -35,18 +35,18 @@ pub struct StoredMessage {
     pub name: Option<Bytes>,
 }
 
-/// A mailbox in numbers.
+/// Counters of a mailbox, read without its messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CountedMailbox {
     /// UIDVALIDITY, next UID and counters.
     pub head: MailboxHead,
     /// Messages with readable flags: as many as in the head, unless a row is damaged.
     pub messages: u32,
-    /// The UID from which on messages are `\Recent`.
+    /// The lowest UID that is `\Recent`.
     pub recent_from: u32,
-    /// `\Recent` messages.
+    /// Number of `\Recent` messages.
     pub recent: u32,
-    /// The number of the first message without `\Seen`.
+    /// Number of the first message without `\Seen`.
     pub first_unseen: Option<u32>,
     /// The highest UID of a message; 0 without any.
     pub last_uid: u32,
@@ -59,15 +59,15 @@ pub struct CountedMailbox {
 pub struct PendingDirectory {
     /// The mailbox.
     pub mailbox: u32,
-    /// The batch that decided it.
+    /// LSN of the batch with the change.
     pub lsn: u64,
-    /// The directory below the mail directory.
+    /// Present directory, relative to the mail directory.
     pub from: Bytes,
     /// New name; `None`: remove it.
     pub to: Option<Bytes>,
 }
 
-/// All pending ones.
+/// All pending changes of directories.
 pub(super) fn pending(
     reader: &TableReader,
     changes: &RowChanges,
@@ -98,8 +98,8 @@ pub(super) fn head_of(
     Ok(head.filter(|head| head.account != 0))
 }
 
-/// Counts messages by the flag columns, if `is_wanted` accepts the head. Messages are `\Recent` from this UID on;
-/// `None`: from the first in `new/`.
+/// Counts messages by the column of flags, if `is_wanted` accepts the head. Messages are `\Recent` from the given UID
+/// on; `None`: from the first in `new/`.
 pub(super) fn counted(
     (reader, changes): (&TableReader, &RowChanges),
     numbers: StoreNumbers,
@@ -133,7 +133,7 @@ fn keywords_of(table: (&TableReader, &RowChanges), id: u32) -> Result<BTreeMap<u
     Ok(keywords)
 }
 
-/// A mailbox of the table, with the changes that it lacks.
+/// A mailbox in the table, with the changes that the table lacks.
 pub(super) fn stored(
     reader: &TableReader,
     changes: &RowChanges,
@@ -168,7 +168,7 @@ pub(super) fn stored(
     Ok(Some(StoredMailbox { head, messages, keywords, leaving }))
 }
 
-/// The item of a UID. Lower ones are skipped: another row of theirs is damaged.
+/// The item of a UID. Skips lower UIDs, whose counterparts are damaged.
 fn at_uid<T>(items: &mut Peekable<impl Iterator<Item = T>>, uid: u32, of: impl Fn(&T) -> u32) -> Option<T> {
     while items.next_if(|item| of(item) < uid).is_some() {}
     items.next_if(|item| of(item) == uid)

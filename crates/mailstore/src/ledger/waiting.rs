@@ -25,12 +25,12 @@ const ENTRY_BYTES: usize = 128;
 /// Maximum entries of a tail. A longer one is dropped: followers read the mailbox from the table again.
 const TAIL_ENTRIES_MAX: usize = 16_384;
 
-/// Entries in the order of their LSNs. It does not keep the spool open, which refers to it.
+/// Entries in LSN order. Holds no reference to the spool, which refers to it.
 #[derive(Default)]
 pub(super) struct Waiting {
     state: Mutex<WaitingState>,
     changed: Condvar,
-    /// True while [`REFUSED_BYTES`] wait.
+    /// True while [`REFUSED_BYTES`] or more wait.
     is_full: AtomicBool,
     /// Notified when a tail grows, and at the end.
     grown: Notify,
@@ -48,7 +48,7 @@ pub(super) struct WaitingState {
     pub is_ending: bool,
     /// Commits of the table since the opening.
     pub commits: u64,
-    /// Members of `entries` that are no messages of a mailbox: few.
+    /// The entries among `entries` that concern accounts or mailboxes, not messages; few.
     others: Vec<(u64, Bytes)>,
     /// Entries kept for followers, by mailbox.
     tails: HashMap<u32, Vec<(u64, Bytes)>>,
@@ -68,12 +68,12 @@ impl Waiting {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True while [`REFUSED_BYTES`] wait. Takes no lock.
+    /// True while [`REFUSED_BYTES`] or more wait. Takes no lock.
     pub fn is_full(&self) -> bool {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// The table has the first of the entries, and of the notes.
+    /// Removes the first entries and notes: the table has them now.
     pub fn committed(&self, count: usize, notes: usize) {
         let mut state = self.lock();
         state.committed(count);
@@ -81,7 +81,7 @@ impl Waiting {
         self.is_full.store(state.bytes >= REFUSED_BYTES, Ordering::Relaxed);
     }
 
-    /// Ends all waits. True if they had ended already.
+    /// Ends all waits. True if they had already ended.
     pub fn end(&self) -> bool {
         let had_ended = std::mem::replace(&mut self.lock().is_ending, true);
         self.changed.notify_all();
@@ -133,12 +133,12 @@ impl WaitingState {
         self.entries.push((lsn, payload));
     }
 
-    /// True if it is time for a commit.
+    /// True if a commit is due.
     fn is_long(&self) -> bool {
         self.bytes >= WAITING_BYTES_MAX || self.others.len() >= OTHERS_MAX
     }
 
-    /// True if entries of batches up to an LSN wait, or notes.
+    /// True if notes wait, or entries of batches up to an LSN.
     pub fn has_any(&self, lsn: u64) -> bool {
         !self.notes.is_empty() || self.entries.first().is_some_and(|(first, _)| *first <= lsn)
     }
@@ -148,7 +148,7 @@ impl WaitingState {
         self.entries[..self.entries.partition_point(|(of, _)| *of <= lsn)].to_vec()
     }
 
-    /// The table has the first of the entries.
+    /// Removes the first entries: the table has them now.
     fn committed(&mut self, count: usize) {
         let last = count.checked_sub(1).map_or(0, |last| self.entries[last].0);
         self.commits += 1;
@@ -167,7 +167,7 @@ impl WaitingState {
         self.others[from..].to_vec()
     }
 
-    /// True if [`take_tail`](Self::take_tail) would return entries or `None`.
+    /// Starts keeping entries of a mailbox for [`take_tail`](Self::take_tail).
     pub fn follow(&mut self, mailbox: u32) {
         self.tails.insert(mailbox, Vec::new());
     }
@@ -176,12 +176,12 @@ impl WaitingState {
         self.tails.remove(&mailbox);
     }
 
-    /// `None` if the tail was dropped for its length.
+    /// True if [`take_tail`](Self::take_tail) would return entries or `None`.
     pub fn has_tail(&self, mailbox: u32) -> bool {
         self.tails.get(&mailbox).is_none_or(|tail| !tail.is_empty())
     }
 
-    /// `None`: nobody follows it any more, as its tail had become too long.
+    /// Entries since the last call; `None` if the tail was dropped for its length.
     pub fn take_tail(&mut self, mailbox: u32) -> Option<Vec<(u64, Bytes)>> {
         self.tails.get_mut(&mailbox).map(std::mem::take)
     }

@@ -34,7 +34,7 @@ use crate::store::{
     AppendRequest, Asked, ListOptions, MailAccount, MailboxListing, MailboxView, MessageWriter, QuotaUse, SelectMode,
 };
 
-/// Threads that look at the directories of one account's folders. If the disk hangs, these hang, and no more.
+/// Maximum threads that list the folders of one account: a hanging disk blocks no more.
 pub(super) const LISTINGS_MAX: usize = 4;
 
 /// The mailboxes of one Maildir with its folders.
@@ -48,13 +48,14 @@ pub(super) struct MaildirAccount {
     pub folders: Mutex<()>,
     /// True if the first login has nothing left to do.
     pub is_set_up: AtomicBool,
-    /// Turns to look at the directories of folders.
+    /// Permits to list the directories of folders.
     pub listing: Arc<Semaphore>,
-    /// The turn to change names: no other thread waits for `folders`.
+    /// Permit to change names: its holder is the only one that waits for `folders`.
     pub renaming: Arc<Semaphore>,
 }
 
-/// All mailboxes of the ledger, and those seen since: a removed one that returns within a week continues its UIDs.
+/// All mailboxes of the ledger, and others seen since. A removed folder that reappears within a week continues its
+/// UIDs.
 #[derive(Default)]
 pub(super) struct KnownMailboxes {
     pub ids: HashMap<MailboxName, MailboxId>,
@@ -62,7 +63,7 @@ pub(super) struct KnownMailboxes {
     pub pending: PendingFolders,
     pub missing: MissingFolders,
     pub has_told_left_out: bool,
-    /// Folders are named in modified UTF-7, by the last list.
+    /// True if folder names are in modified UTF-7, as of the last list.
     pub is_utf7: bool,
 }
 
@@ -95,7 +96,7 @@ impl MaildirAccount {
         Ok(self.owner.get_or_init(|| Arc::new(Owner::new(id, self.inbox.clone(), known.is_some()))))
     }
 
-    /// True if its ids are read, and its first login has nothing left to do.
+    /// True if the mailbox ids are read, and the first login has nothing left to do.
     pub fn is_ready(&self) -> bool {
         self.owner.get().is_some() && self.is_set_up.load(Ordering::Relaxed)
     }
@@ -143,7 +144,7 @@ impl MaildirAccount {
         }
     }
 
-    /// Runs blocking `work` on a suitable thread, in its turn. A disk that hangs is given up after five minutes.
+    /// Runs blocking `work` on a thread, once it has a permit. Gives up after five minutes on a hanging disk.
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, MailstoreError> + Send + 'static,
@@ -152,8 +153,8 @@ impl MaildirAccount {
         run(turn(&self.listing), move |_| work(&me)).await
     }
 
-    /// Runs `change` in its turn, while names are locked. A disk that hangs is given up after five minutes, unless its
-    /// batch is begun.
+    /// Runs `change` with the permit for names. Gives up after five minutes on a hanging disk, unless the batch has
+    /// begun.
     pub async fn change_names<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut FolderChanges<'_>, &FileWork<T>) -> Result<T, MailstoreError> + Send + 'static,
@@ -169,7 +170,7 @@ impl MaildirAccount {
         run(turn(&self.renaming), change).await
     }
 
-    /// Rebuilds a mailbox, however long reading its files takes. Waits at most five minutes for its turn.
+    /// Rebuilds a mailbox, however long reading its files takes. Waits at most five minutes for a permit.
     async fn rebuild_patiently(&self, core: Arc<MailboxCore>, renews: bool) -> Result<RebuiltMailbox, MailstoreError> {
         let account = self.me.upgrade().ok_or(MailstoreError::NoMailbox)?;
         let one = timeout(PATIENCE, turn(&self.renaming)).await.map_err(|_| no_answer())?;

@@ -33,9 +33,10 @@ use crate::row::{Uid, UidValidity};
 use crate::store::{AppendRequest, AppendedMessage, Asked, MessageWriter};
 use crate::table::flag_bits;
 
-/// A longer message is written to a file of the spool while it arrives, and so is one without memory.
+/// Messages up to this size are kept in memory; longer ones, or those without memory, go to a file of the spool while
+/// they arrive.
 const MEMORY_BYTES_MAX: u64 = 256 << 10;
-/// RFC822.SIZE has 32 bits.
+/// Maximum octets of a message: RFC822.SIZE has 32 bits.
 const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Messages of one command that a thread writes together, unless they exceed the memory of one.
 const WRITTEN_AT_ONCE: usize = 64;
@@ -48,7 +49,7 @@ pub type SettleFiles = dyn Fn() -> io::Result<()> + Send + Sync;
 
 /// Delivery's function for making files of added messages.
 pub struct FileWriter {
-    /// Makes them.
+    /// Destination that makes the files.
     pub files: Arc<dyn Destination>,
     /// Called for mailboxes that are deleted.
     pub forget: Box<ForgetMail>,
@@ -62,7 +63,7 @@ impl std::fmt::Debug for FileWriter {
     }
 }
 
-/// Adds messages to mailboxes.
+/// Appends messages to mailboxes, once it is opened.
 #[derive(Default)]
 pub(super) struct MailAppender(OnceLock<OpenAppender>);
 
@@ -86,7 +87,7 @@ impl MailAppender {
         self.0.get().map_or(Ok(()), |open| (open.writer.settle)())
     }
 
-    /// Mail for a removed mailbox gets no files. Blocks.
+    /// Cancels mail that is to be delivered to a removed mailbox. Blocks.
     pub fn forget(&self, path: &MailboxPath) -> io::Result<()> {
         self.0.get().map_or(Ok(()), |open| (open.writer.forget)(path))
     }
@@ -105,7 +106,7 @@ pub(super) async fn begin(
     Ok(Box::new(AppendWriter { core, earlier, request, intake, memory, parts, room, large, file, place, octets: 0 }))
 }
 
-/// Refuses a message over a limit. `bytes`: those of earlier messages of the command; `messages`: including them.
+/// Refuses a message over a limit. `bytes`: size of earlier messages of the command; `messages`: their number plus one.
 async fn check(
     core: &Arc<MailboxCore>,
     (request, bytes): (&AppendRequest, u64),
@@ -124,12 +125,12 @@ async fn check(
     spawn_blocking(move || core.shared.check_quota(&core.owner, (bytes, messages))).await.map_err(ended)?
 }
 
-/// Keeps a mailbox's name until it is dropped.
+/// Guard that keeps a mailbox's name until it is dropped.
 async fn adding(core: &MailboxCore) -> OwnedRwLockReadGuard<()> {
     Arc::clone(&core.adding).read_owned().await
 }
 
-/// Messages of a command that are whole.
+/// Complete messages of a command.
 #[derive(Default)]
 struct EarlierMail {
     bytes: u64,
@@ -150,10 +151,10 @@ struct AppendWriter {
     intake: Intake,
     memory: MemoryBudget,
     parts: Vec<Bytes>,
-    /// Memory of `parts`.
+    /// Memory reserved for `parts`.
     room: Reservation,
     large: Option<BodyWriter>,
-    /// The file that is the message, in `tmp/`.
+    /// Name of the file in `tmp/` that is the message.
     file: Option<String>,
     /// Permit to write a file. Released during pauses of the client if others wait for permits.
     place: Option<OwnedSemaphorePermit>,
@@ -349,7 +350,7 @@ impl MailboxCore {
     }
 }
 
-/// Before 1970 or after 2106 it is cut to these.
+/// Seconds since 1970; times before 1970 or after 2106 are clamped.
 pub(super) fn secs(time: SystemTime) -> u32 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u32::try_from(since.as_secs()).unwrap_or(u32::MAX)

@@ -26,11 +26,11 @@ use super::scan::now_secs;
 use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage, WireSize};
 use crate::ledger::MailLedger;
 
-/// Time for which a message waits for its mailbox to be made.
+/// Maximum wait of a message until its mailbox is made.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Pause after a mailbox could not be made; its mail does not wait for the next attempt.
 const CLOSED_FOR: Duration = Duration::from_secs(10);
-/// Mailboxes being made at a time, so that a hanging mount blocks no more threads.
+/// Maximum mailboxes being made at a time, so that a hanging mount blocks no more threads.
 const MAKERS: usize = 8;
 /// Folders that stay open. Beyond it, all are looked up again.
 const FOLDERS_MAX: usize = 10_000;
@@ -144,7 +144,7 @@ fn held(core: &MailboxCore, path: &str, adding: OwnedRwLockReadGuard<()>) -> Opt
     (is_staying && lock(&core.path).as_str() == path).then(|| Arc::new(adding) as Arc<dyn Held>)
 }
 
-/// Closed from now on for a while.
+/// A place that stays closed for [`CLOSED_FOR`].
 fn closed() -> Place {
     Place::Closed(Instant::now() + CLOSED_FOR)
 }
@@ -189,8 +189,8 @@ impl MailArrivals {
         ask().await.unwrap_or(true) || self.0.store.look_at_account(path).await && ask().await.unwrap_or(true)
     }
 
-    /// True while the directory of this path is to be renamed or removed, also since before a restart: mail in it would
-    /// be moved or lost with it, so new mail goes elsewhere.
+    /// True while the directory of this path waits to be renamed or removed, even since before a restart. Mail in it
+    /// would be moved or lost, so new mail goes elsewhere.
     pub fn is_leaving(&self, path: &str) -> bool {
         self.0.store.shared.moved_paths.is_leaving(path)
     }

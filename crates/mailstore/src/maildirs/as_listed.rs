@@ -48,7 +48,7 @@ impl MailboxCore {
         self.is_deleted.load(Ordering::Relaxed) || lock(&self.state).is_some()
     }
 
-    /// True if its counters require a look.
+    /// True if the counters require a look at the directories.
     pub fn needs_look(&self) -> bool {
         self.is_loaded() && !self.looked.borrow().is_ahead
     }

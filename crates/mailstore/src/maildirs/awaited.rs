@@ -33,10 +33,10 @@ pub(super) fn header_of(in_spool: &MessageReader) -> Result<Bytes, ReadError> {
     Ok(out.into())
 }
 
-/// A message that may get its file during the read, with the same octets.
+/// A message whose file may be made during the read, with the same octets.
 pub(super) struct AwaitedBody {
     pub in_spool: MessageReader,
-    /// Opens the file.
+    /// Opens the message's file, once it exists.
     pub in_file: Arc<OpenBody>,
     pub turns: ReadTurns,
 }

@@ -23,7 +23,7 @@ const HEADER_READ: usize = 8 << 10;
 /// Start of each chunk of a file in the octets that are sent.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Octets in all.
+    /// Octets of the whole message.
     len: u64,
     /// For each chunk: the offset of its first octet times two, plus one if the octet before it is a CR.
     chunks: Vec<u64>,
@@ -221,7 +221,7 @@ pub(super) fn header(file: &File, size: u64, message: &MailFile) -> Result<Bytes
     Ok(out.into())
 }
 
-/// A blocking call that never returned: the runtime ends, or a bug.
+/// The error for a blocking call that never returned: the runtime is ending, or there is a bug.
 pub(super) fn ended(error: tokio::task::JoinError) -> MailstoreError {
     MailstoreError::Unavailable(error.to_string())
 }

@@ -23,7 +23,7 @@ const CHANGES_MAX: usize = 256;
 /// A change that is not in a batch by then is withdrawn. The spool has such a limit for the batch.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Changes that wait.
+/// Waiting changes.
 #[derive(Debug, Default)]
 pub(super) struct ChangeQueue(Mutex<Queue>);
 
@@ -77,7 +77,7 @@ impl ChangeQueue {
         number
     }
 
-    /// True if no batch has the change, nor will have it.
+    /// True if the change is not in a batch, and will not be.
     fn withdraw(&self, number: u64) -> bool {
         let mut queue = lock(&self.0);
         let before = queue.waiting.len();
@@ -104,7 +104,7 @@ impl ChangeQueue {
     }
 }
 
-/// The answer to a change that was withdrawn.
+/// The error for a withdrawn change.
 pub(super) fn no_answer() -> MailstoreError {
     MailstoreError::Unavailable("the disk does not answer".to_owned())
 }
@@ -140,8 +140,8 @@ fn lead(core: &Arc<MailboxCore>) {
 
 type Outcome = Result<StoredFlags, MailstoreError>;
 
-/// Makes changes in one batch, and returns what became of each. Until the batch is begun they may be withdrawn: a
-/// directory that hangs does not keep their sessions waiting.
+/// Makes changes in one batch, and returns the outcome of each. They may be withdrawn until the batch begins, so a
+/// hanging directory does not block their sessions.
 fn make(core: &MailboxCore, operations: &[Arc<Operation>], last: u64) -> Vec<(oneshot::Sender<Outcome>, Outcome)> {
     let _one = lock(&core.changing);
     let named = name_keywords(core, operations);
@@ -175,7 +175,7 @@ fn name_keywords(
     Ok((named, known))
 }
 
-/// Makes changes durable. Only the spool is waited for.
+/// Makes changes durable. Waits for the spool only.
 fn append(core: &MailboxCore, named: NewKeywords, taken: &[WaitingChange]) -> Result<Vec<Outcome>, MailstoreError> {
     let (outcomes, entries) = {
         let guard = lock(&core.state);

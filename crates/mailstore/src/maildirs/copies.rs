@@ -40,14 +40,14 @@ const COPY_BYTES: usize = 256 << 10;
 /// Copies with open files at a time. A journal that has written the first fsync has written the links of all earlier
 /// ones.
 const SYNCED_AT_ONCE: usize = 128;
-/// Octets of all entries of a COPY or MOVE. Tests reach it.
+/// Maximum octets of all entries of a COPY or MOVE. Small in tests, to reach it.
 const ENTRY_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 32 << 20 };
-/// Entry octets of a message without its name: in *new*, and as a range in *gone*.
+/// Maximum entry octets of a message without its name: in *new*, and as a range in *gone*.
 const MESSAGE_BYTES: usize = 60;
-/// Octets of a name without the host: seconds, LSN, nonce, count, sizes, and separators.
+/// Maximum octets of a name without the host: seconds, LSN, nonce, count, sizes, and separators.
 const NAME_BYTES: usize = 112;
 
-/// Names of copies: no two are the same.
+/// Generates unique names for copies.
 pub(super) struct CopyNames {
     host: Host,
     nonce: u32,
@@ -88,14 +88,14 @@ pub(super) struct CopiedFile {
     pub internal_date: u32,
     /// Batch and number of the body; zeros without a batch.
     pub email_id: (u64, u16),
-    /// True if the name tells the wire form.
+    /// True if the file's name states its wire form.
     pub is_own: bool,
 }
 
 /// Copies or moves messages to another mailbox; messages without files are skipped. Blocks.
 ///
-/// No lock of a mailbox is held while files of the other are read or made. So a hanging directory delays this copy, but
-/// no change of the other mailbox.
+/// No mailbox is locked while files of the other one are read or made. So a hanging directory delays this copy, but no
+/// change of the other mailbox.
 ///
 /// # Errors
 /// See [`MailstoreError`]; nothing is copied.
@@ -134,7 +134,7 @@ pub(super) fn copy(
 pub(super) struct Copying<'a> {
     from: &'a Arc<MailboxCore>,
     to: &'a Arc<MailboxCore>,
-    /// `None`: all of its mail is in the spool.
+    /// Reader of the source; `None` if all messages are still in the spool.
     reader: Option<MaildirReader>,
     maildir: Maildir,
 }
@@ -153,14 +153,14 @@ impl<'a> Copying<'a> {
         Ok(Self { from, to, reader, maildir })
     }
 
-    /// Begins to add messages that are no copies. `changing` is locked.
+    /// Begins to add messages that are not copies. `changing` is locked.
     pub fn begin(to: &'a Arc<MailboxCore>) -> Result<Self, MailstoreError> {
         let maildir = open_maildir(to)?;
         to.load(to.reader().ok().as_ref(), &mut Oddities::default())?;
         Ok(Self { from: to, to, reader: None, maildir })
     }
 
-    /// Gives keywords that the messages bring their bits in the other mailbox. Durable.
+    /// Assigns bits in the target mailbox to the messages' keywords. Durable.
     fn name_keywords(&self, now: &Messages, messages: &[&Message<Arc<MailFile>>]) -> Result<(), MailstoreError> {
         let flags = messages.iter().fold(MessageFlags::NONE, |all, message| all.with(message.flags));
         let names: Vec<&str> = now.keywords.names(flags.without(MessageFlags(SYSTEM_BITS))).collect();
@@ -215,8 +215,8 @@ impl<'a> Copying<'a> {
         Ok(copied)
     }
 
-    /// The present flags of the originals, as bits of the other mailbox. `changing` of both is locked, and no file is
-    /// accessed.
+    /// Present flags of the originals, as bits of the target mailbox. `changing` of both mailboxes is locked, and no
+    /// file is accessed.
     fn settle(&self, copies: &mut Vec<CopiedFile>) -> Result<NewKeywords, MailstoreError> {
         self.from.load(None, &mut Oddities::default())?;
         self.to.load(None, &mut Oddities::default())?;
@@ -243,7 +243,7 @@ impl<'a> Copying<'a> {
         Ok(keywords)
     }
 
-    /// Keywords of the other mailbox, with these.
+    /// Keywords of the target mailbox, extended by these.
     pub fn keywords_named(&self, names: &[&str]) -> Result<NewKeywords, MailstoreError> {
         let known = lock(&self.to.state).as_ref().map(|state| state.keywords.clone());
         let known = known.ok_or_else(|| MailstoreError::Unavailable("not in memory".to_owned()))?;
@@ -320,7 +320,7 @@ impl<'a> Copying<'a> {
         Ok((name, file, is_own))
     }
 
-    /// Delivery has not made the file yet.
+    /// Copies a message that is still in the spool: delivery has not made its file yet.
     fn of_spool(
         &self,
         message: &Message<Arc<MailFile>>,
@@ -357,7 +357,7 @@ impl<'a> Copying<'a> {
         self.write(message, name, read)
     }
 
-    /// Writes a file of its own.
+    /// Writes the message into a new file.
     fn write(
         &self,
         message: &Message<Arc<MailFile>>,
@@ -405,7 +405,7 @@ impl<'a> Copying<'a> {
         Ok(first)
     }
 
-    /// Gives the copies their names in `cur/`. One that stays in `tmp/` is placed by the next listing.
+    /// Moves the copies from `tmp/` to `cur/`. The next listing places those that stay in `tmp/`.
     pub fn place(&self, copies: &[CopiedFile], keywords: &NewKeywords, first_uid: u32) {
         let name_of =
             |copy: &CopiedFile| name_with_letters(copy.name.as_str(), Subdir::Cur, &keywords.letters_of(copy.flags));
@@ -454,7 +454,7 @@ impl CopiedFile {
     }
 }
 
-/// Opens the Maildir for the new files; makes that of an INBOX.
+/// Opens the Maildir for new files; creates that of an INBOX.
 pub(super) fn open_maildir(to: &MailboxCore) -> Result<Maildir, MailstoreError> {
     let (root, path) = (&to.shared.root, lock(&to.path).clone());
     let maildir = match root.existing_mailbox(&path) {

@@ -40,7 +40,7 @@ use crate::table::MailboxHead;
 /// Attempts to change the letter table while another program has locked it.
 const LOCK_TRIES: usize = 5;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-/// Rounds of giving files other keys in one look.
+/// Maximum rounds of assigning new keys to files in one look.
 const RENAMES_MAX: usize = 3;
 
 pub(super) struct MailboxCore {
@@ -49,14 +49,14 @@ pub(super) struct MailboxCore {
     pub id: u32,
     /// True once entries use the id.
     pub is_spent: AtomicBool,
-    /// A takeover that had spent the id has failed.
+    /// True after a takeover failed that had already used the id.
     pub is_broken: AtomicBool,
     pub name: Mutex<MailboxName>,
     /// Path of the directory; another program may change its encoding of the name.
     pub path: Mutex<MailboxPath>,
-    /// Messages are read in turns.
+    /// Permits to read messages.
     pub reading: ReadTurns,
-    /// Turns to copy from and to it.
+    /// Permits to copy from and to the mailbox.
     pub files: FileTurns,
     /// 0 until the first look.
     pub uid_validity: AtomicU32,
@@ -68,22 +68,22 @@ pub(super) struct MailboxCore {
     /// Events in its directories, while they are watched.
     pub dir_events: Arc<DirEvents>,
     pub looked: watch::Sender<Looked>,
-    /// UIDs whose file has another content.
+    /// UIDs whose file has different content.
     pub suspects: Mutex<HashSet<u32>>,
-    /// Sizes of messages on the disk and on the wire, where they are not those that were recorded. By UID.
+    /// Sizes of messages on disk and on the wire that differ from the recorded ones, by UID.
     pub sizes: Mutex<BTreeMap<u32, (u64, u64)>>,
     pub told: Told,
-    /// Locked while flags change, messages are removed or files are renamed, until that is durable. A listing locks it
-    /// too, so that it shows no name from before a rename. Lock order: the lower mailbox id first.
+    /// Locked while flags change, messages are removed or files are renamed, until the change is durable. Listings lock
+    /// it, too, so that they show no name from before a rename. Lock order: the lower mailbox id first.
     pub changing: Mutex<()>,
     pub changes: ChangeQueue,
-    /// A task is writing flags into file names.
+    /// True while a task writes flags into file names.
     pub is_writing_names: AtomicBool,
-    /// File names could not be made durable: until the next opening none counts as durable.
+    /// True after a failed sync of file names: until the next opening none counts as durable.
     pub has_lost_names: AtomicBool,
-    /// The state was read from the ledger, and its files were not listed since.
+    /// True if the state was read from the ledger and the files were not listed since.
     pub is_unlisted: AtomicBool,
-    /// The counters did not match the messages: a row is damaged.
+    /// True if the counters did not match the messages: a row is damaged.
     pub is_miscounted: AtomicBool,
     /// Held while a message is added, and exclusively by RENAME and DELETE.
     pub adding: Arc<RwLock<()>>,
@@ -141,7 +141,7 @@ impl MailboxCore {
         (known, outcome)
     }
 
-    /// A look in addition to those of sessions. Blocks.
+    /// Looks once for changes, independently of the looks of sessions. Blocks.
     pub fn look_once(&self) -> Result<(), MailstoreError> {
         let outcome = self.look(Known::default()).1;
         // Of this listing the memory of the others has nothing.
@@ -373,7 +373,7 @@ impl MailboxCore {
         None
     }
 
-    /// The mailbox, for opening messages.
+    /// Opens the Maildir for reading messages.
     pub fn reader_of_mail(&self) -> Result<MaildirReader, MailstoreError> {
         self.reader().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => MailstoreError::Gone,

@@ -228,7 +228,7 @@ fn without_letters(name: &str) -> &str {
     base.filter(|base| !base.is_empty()).unwrap_or(name)
 }
 
-/// The identifying part of a name given by delivery: batch, opening and number of the recipient.
+/// Parses the middle part of delivery's names: `J`, hexadecimal, `R`, hexadecimal, `T`, a number.
 pub(super) fn own_part(name: &str) -> Option<&str> {
     let key = key_of_name(name);
     key.split('.').nth(1).filter(|unique| is_ours(unique))

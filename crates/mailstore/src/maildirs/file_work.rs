@@ -1,4 +1,4 @@
-//! Work on the files of a mailbox that a session waits for: with a deadline until its batch is begun, on few threads.
+//! File operations that a session waits for: with a deadline until the batch begins, on few threads.
 //!
 //! The counterpart of the [change queue](super::change_queue) for COPY, MOVE, APPEND, CREATE, DELETE and RENAME, whose
 //! files and directories lie on a disk that may hang.
@@ -16,24 +16,24 @@ use super::change_queue::{PATIENCE, no_answer};
 use super::mailbox::lock;
 use crate::error::MailstoreError;
 
-/// Threads that write appended messages of one mailbox. If its disk hangs, these hang, and no more.
+/// Maximum threads that write appended messages of one mailbox: a hanging disk blocks no more.
 const APPENDS_MAX: usize = 4;
-/// Threads that copy from one mailbox, and threads that copy to one.
+/// Maximum threads that copy from one mailbox, and maximum threads that copy to one.
 const COPIES_MAX: usize = 8;
-/// Threads that copy from one mailbox to another: if the disk of one hangs, the other has threads left.
+/// Maximum threads that copy from one mailbox to one other: if the disk of one hangs, threads remain for others.
 const PAIR_COPIES_MAX: usize = 2;
 
-/// Turns for work on the files of one mailbox.
+/// Permits for file operations of one mailbox.
 #[derive(Debug)]
 pub(super) struct FileTurns {
     appends: Arc<Semaphore>,
     from: Arc<Semaphore>,
     to: Arc<Semaphore>,
-    /// Turns to copy from here to a mailbox, by its id.
+    /// Permits to copy from this mailbox, by id of the target.
     pairs: Mutex<HashMap<u32, Arc<Semaphore>>>,
 }
 
-/// Turns to copy, held by a thread to its end.
+/// Permits to copy, held by a thread until it ends.
 pub(super) type CopyTurns = [OwnedSemaphorePermit; 3];
 
 impl Default for FileTurns {
@@ -43,12 +43,13 @@ impl Default for FileTurns {
 }
 
 impl FileTurns {
-    /// A turn to write appended messages here.
+    /// Waits for a permit to write appended messages.
     pub async fn to_append(&self) -> OwnedSemaphorePermit {
         turn(&self.appends).await
     }
 
-    /// Turns to copy files from here to the mailbox `id`. Who waits holds nothing that other pairs need.
+    /// Waits for permits to copy files from here to the mailbox `id`. While waiting it holds no permit that other pairs
+    /// need.
     pub async fn to_copy(&self, id: u32, target: &Self) -> CopyTurns {
         let pair = turn(&self.pair(id)).await;
         loop {
@@ -72,17 +73,17 @@ impl FileTurns {
     }
 }
 
-/// Turns for work of a kind.
+/// Permits for `count` threads.
 pub(super) fn turns(count: usize) -> Arc<Semaphore> {
     Arc::new(Semaphore::new(count))
 }
 
-/// The next turn.
+/// Waits for the next permit.
 pub(super) async fn turn(turns: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     Arc::clone(turns).acquire_owned().await.expect("it is never closed")
 }
 
-/// Work on a thread, as its session sees it.
+/// Work on a thread, shared with the waiting session.
 pub(super) struct FileWork<T> {
     stage: Arc<Mutex<Stage>>,
     durable: Mutex<Option<Durable<T>>>,
@@ -93,23 +94,23 @@ type Durable<T> = Box<dyn FnOnce(T) + Send>;
 
 #[derive(Clone, Copy)]
 enum Stage {
-    /// It may be withdrawn. True: it has made progress since the session looked.
+    /// The work may be withdrawn. True: it has made progress since the session last checked.
     Waiting(bool),
     Withdrawn,
     Begun,
-    /// The session has its answer: the work must not be undone.
+    /// The session has its answer, so the work must not be undone.
     Told,
-    /// The session waits for the end of the work.
+    /// The work undoes itself; the session waits for its end.
     Undone,
 }
 
 impl<T> FileWork<T> {
-    /// Work that nobody withdraws.
+    /// Work without a deadline: it is never withdrawn.
     pub fn patient() -> Self {
         Self { stage: Arc::new(Mutex::new(Stage::Waiting(false))), durable: Mutex::default() }
     }
 
-    /// This work, for a part of it. The answer is `answer` once the batch of the part is durable.
+    /// A part of this work. Once the batch of the part is durable, the session gets `answer`.
     pub fn of_part<P>(&self, answer: T) -> FileWork<P>
     where
         T: Send + 'static,
@@ -127,7 +128,7 @@ impl<T> FileWork<T> {
         if matches!(*lock(&self.stage), Stage::Withdrawn) { Err(no_answer()) } else { Ok(()) }
     }
 
-    /// Notes progress: the deadline begins anew.
+    /// Records progress: the deadline starts again.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`]: the work was withdrawn.
@@ -140,7 +141,7 @@ impl<T> FileWork<T> {
         Ok(())
     }
 
-    /// Called before the batch: from here on the work cannot be withdrawn.
+    /// Called before the batch: afterwards the work cannot be withdrawn.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`]: the work was withdrawn.
@@ -153,14 +154,14 @@ impl<T> FileWork<T> {
         Ok(())
     }
 
-    /// The batch is durable. The session gets this answer if the rest, which is about names of files, takes too long.
+    /// Called once the batch is durable. The session gets this answer if the remaining renames of files take too long.
     pub fn is_durable(&self, answer: T) {
         if let Some(durable) = lock(&self.durable).take() {
             durable(answer);
         }
     }
 
-    /// True if the session has no answer yet, and waits for the end: what was done may be undone.
+    /// True if the session has no answer yet and now waits for the end: the work may be undone.
     pub fn undo(&self) -> bool {
         let mut stage = lock(&self.stage);
         if matches!(*stage, Stage::Begun) {
@@ -178,7 +179,7 @@ impl<T> FileWork<T> {
         matches!(*stage, Stage::Told)
     }
 
-    /// True if no batch has it, nor will have it.
+    /// True if the work is in no batch, and will not be.
     pub(super) fn withdraw(&self) -> bool {
         let mut stage = lock(&self.stage);
         *stage = match *stage {
@@ -194,8 +195,8 @@ impl<T> FileWork<T> {
     }
 }
 
-/// Runs `work` on a thread that may block, once `turns` are there. The thread holds the turns to its end. If the future
-/// is dropped, work that has a thread goes on.
+/// Runs `work` on a thread that may block, once it has its permits. The thread holds the permits until its end. If the
+/// future is dropped, started work continues.
 ///
 /// # Errors
 /// Errors of the work. [`MailstoreError::Unavailable`] after five minutes without progress: nothing was changed.

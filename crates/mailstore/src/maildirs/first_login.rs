@@ -1,4 +1,5 @@
-//! The first login of an account: its usual folders and initial subscriptions.
+//! Makes missing folders and subscriptions at a first login. After a failure, or while other changes of names run, the
+//! session gets the existing folders: a hanging disk delays no further login. The next login tries again. Blocks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

@@ -25,7 +25,7 @@ use crate::error::MailstoreError;
 use crate::name::{LEVELS_MAX, MailboxName, SpecialUse};
 use crate::row::{MailboxId, Uid};
 
-/// The most mailboxes of an account, and names that are subscribed to.
+/// Maximum mailboxes and subscribed names of an account.
 pub(super) const MAILBOXES_MAX: usize = 10_000;
 /// Timeout of RENAME for delivery to make its files durable.
 const DELIVERY_PATIENCE: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ pub(super) struct FolderChanges<'a> {
 }
 
 impl<'a> FolderChanges<'a> {
-    /// `folders` is locked. Fails while an earlier RENAME is half done.
+    /// `folders` is locked. Fails while an earlier RENAME is unfinished.
     pub fn new(account: &'a MaildirAccount) -> Result<Self, MailstoreError> {
         finish_folders(account);
         if lock(&account.mailboxes).pending.has_moving() {
@@ -330,7 +330,7 @@ impl<'a> FolderChanges<'a> {
         self.account.shared.ledger.append(&entries).map_err(|error| refusal(&error))
     }
 
-    /// `None` if the ledger does not have it yet.
+    /// Entry of a mailbox; `None` if it is not in the ledger yet.
     fn entry(
         &self,
         core: &MailboxCore,
@@ -406,11 +406,11 @@ impl Move {
     }
 }
 
-/// Renames all directories or none. Look-ups of their paths wait meanwhile. Not synced.
+/// Renames all directories or none. Look-ups of these paths wait meanwhile. Not synced.
 ///
 /// # Errors
-/// Errors of `rename`, and a flag that is true if all have their old names again: otherwise the next change finishes
-/// it.
+/// The error of `rename`, with true if all directories have their old names again; otherwise the next change finishes
+/// the rename.
 fn move_all(account: &MaildirAccount, moves: &[Move]) -> Result<(), (io::Error, bool)> {
     let mut in_order: Vec<&Move> = moves.iter().collect();
     in_order.sort_by_key(|step| step.core.id);

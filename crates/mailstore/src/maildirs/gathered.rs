@@ -34,11 +34,11 @@ use crate::store::{AppendRequest, AppendedMessage};
 /// Octets copied at once.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// A message that is whole.
+/// A complete message.
 pub(super) enum MessageSource {
-    /// To be written into a file.
+    /// Octets to be written into a file.
     Octets(GatheredBody),
-    /// A file of the mailbox's owner, by its name in `tmp/`.
+    /// An existing file in `tmp/`, owned by the mailbox's owner.
     File(String),
 }
 
@@ -83,7 +83,7 @@ impl GatheredMail {
         Ok(())
     }
 
-    /// Takes a file that is in `tmp/` already.
+    /// Uses an existing file in `tmp/` as the message.
     fn adopt(
         &self,
         maildir: &Maildir,

@@ -45,7 +45,7 @@ impl GoneDirs {
         Some(dir)
     }
 
-    /// Removes expired files. Blocks.
+    /// Removes files that are older than [`KEEP_TIME`]. Blocks.
     pub fn sweep(&self, now: SystemTime) {
         for dir in self.all() {
             if let Err(error) = dir.sweep(now, KEEP_TIME) {
@@ -54,7 +54,7 @@ impl GoneDirs {
         }
     }
 
-    /// The used ones, and those of earlier openings on mounted file systems.
+    /// Directories in use, and those of earlier openings on mounted file systems.
     fn all(&self) -> Vec<Arc<GoneDir>> {
         let mut all = lock(&self.used).clone();
         let mounts = mounts_below(&self.root_path).unwrap_or_default();

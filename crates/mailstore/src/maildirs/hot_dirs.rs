@@ -1,8 +1,8 @@
 //! Detects files that other programs add or remove (inotify(7)). Watches mailboxes with waiting sessions, and those
 //! found unchanged twice.
 //!
-//! A mailbox stays watched until others need its slot. Without a watch it is checked once a second. The kernel queues
-//! an event before the causing call returns: a queue that was [read to its end](HotDirs::read_events_now) is complete.
+//! A mailbox stays watched until its slot is needed. Unwatched ones are checked once a second. The kernel queues an
+//! event before the causing call returns, so a queue [read to its end](HotDirs::read_events_now) is complete.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -69,7 +69,7 @@ struct HotState {
     by_mailbox: HashMap<u32, HotMailbox>,
     /// Mailboxes whose watch is being added, which may take long on a hanging mount.
     begun: HashSet<u32>,
-    /// Mailboxes by the kernel's watch number. True if its events wake sessions.
+    /// Mailboxes by the kernel's watch number, with true if the watch's events wake sessions.
     by_number: HashMap<i32, (u32, bool)>,
     /// Mailboxes by their last use.
     order: BTreeMap<u64, u32>,
@@ -77,7 +77,7 @@ struct HotState {
 }
 
 struct HotMailbox {
-    /// As far as the kernel had room for them. True: of `new/` or `cur/`.
+    /// Watch numbers, as many as the kernel allowed; true for `new/` or `cur/`.
     numbers: Vec<(i32, bool)>,
     last_use: u64,
     events: Weak<DirEvents>,

@@ -1,4 +1,4 @@
-//! Keywords of one mailbox: those of its table, and those of `dovecot-keywords`.
+//! Keywords of one mailbox: those in the table, and those in `dovecot-keywords`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use posthaste_maildir::tree::flag_letters_of;
 
 use crate::flags::{KeywordTable, MessageFlags};
 
-/// The bit of `$Forwarded`, with the letter P, unless it has one of `a` to `z`.
+/// Bit of `$Forwarded`, with the letter P, unless the keyword has one of the letters `a` to `z`.
 const FORWARDED_BIT: u8 = 34;
 const FORWARDED: &str = "$Forwarded";
 /// The bit of the letter `a`.
@@ -107,7 +107,7 @@ impl MailboxKeywords {
         letters.into_iter().collect()
     }
 
-    /// True if a name shows exactly the flags with letters.
+    /// True if a file name already shows these flags, as far as flags have letters.
     pub fn shows(&self, name: &str, flags: MessageFlags) -> bool {
         self.flags_of(name).0 == flags.0 & self.lettered().0
     }

@@ -53,10 +53,10 @@ impl Listing {
     }
 }
 
-/// Further files and names of keys.
+/// Files that share a key with others, and second names of files.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// Further files of a key.
+    /// Further files with the key of another.
     pub seconds: Vec<Listed>,
     /// Two names of one file, the one to keep first: the listing raced with a rename, or a kill interrupted `link` and
     /// `unlink`.
@@ -77,7 +77,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Of two names of one file one counts. Of two files the known one counts, else the first in byte order.
+    /// Of two names of one file only one is used. Of two files the known one is used, else the first in byte order.
     pub fn add(&mut self, next: Listed, known: Option<u64>, others: &mut Others) {
         let Some(current) = self.listed.take() else { return self.listed = Some(next) };
         let takes_next = match (current.inode == next.inode, known) {

@@ -1,4 +1,4 @@
-//! Looks at a mailbox: pending ones, and the outcome of the last.
+//! Looks at a mailbox for changes: pending ones, and the result of the last.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,17 +19,17 @@ const POLL_EVERY: Duration = Duration::from_secs(1);
 const EVENT_PAUSE_MIN: Duration = Duration::from_millis(50);
 const EVENT_PAUSE: u32 = 19;
 
-/// The requested look, and the started one. Sessions that ask during a look share the next one.
+/// Numbers of the last requested and the last started look. Sessions that ask during a look share the next one.
 #[derive(Debug)]
 pub(super) struct Looks {
     pub wanted: u64,
     pub begun: u64,
     pub is_running: bool,
-    /// End of the last one.
+    /// End of the last look.
     pub last: Instant,
-    /// Its duration.
+    /// Duration of the last look.
     pub took: Duration,
-    /// Event count when the last one began.
+    /// Event count at the start of the last look.
     pub events: u64,
     /// [`POLL_EVERY`], but for tests.
     pub poll_every: Duration,
@@ -67,25 +67,25 @@ impl Looks {
 pub(super) struct Known {
     /// Stamps at the last listing, if all later changes would be noticed.
     pub settled: Option<[Stamp; 2]>,
-    /// True if inotify reports each change of the listed directories while they are watched.
+    /// True if inotify reports each change of the listed directories while these are watched.
     pub tells_of_changes: bool,
     pub was_listed: bool,
-    /// When the last listing began that lacked no known message.
+    /// Start of the last listing in which no known message was missing.
     pub listed_at: Option<SystemTime>,
     /// Stamp of Dovecot's UID list at the first look. If it changes, another server runs here.
     pub uid_list: Option<Option<Stamp>>,
 }
 
-/// The outcome of the last look.
+/// Result of the last look.
 #[derive(Debug, Clone)]
 pub(super) struct Looked {
     pub number: u64,
     /// Messages of the last successful look.
     pub messages: Option<Arc<Messages>>,
     pub error: Option<MailstoreError>,
-    /// The messages are from the ledger, and the first listing of the directories is running.
+    /// True if the messages are from the ledger, and the first listing of the directories is running.
     pub is_ahead: bool,
-    /// Its numbers, while its messages are being read from the ledger, and the stamps of its directories.
+    /// Counters while messages are being loaded from the ledger, and stamps of the directories.
     pub opening: Option<(SealedStamps, OpeningMailbox<Arc<MailFile>>)>,
 }
 

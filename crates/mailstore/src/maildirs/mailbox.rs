@@ -97,7 +97,8 @@ impl MaildirMailbox {
         lock(&self.0.path).clone()
     }
 
-    /// Another program has changed the encoding of its name. Not during a rename of the directory, which may take long.
+    /// Sets the path after another program has changed its encoding. Not during a rename of the directory, which may
+    /// take long.
     pub fn set_path(&self, path: MailboxPath) {
         if let Ok(mut current) = self.0.path.try_lock() {
             *current = path;
@@ -133,7 +134,7 @@ impl MaildirMailbox {
         self.0.is_broken.load(Ordering::Relaxed)
     }
 
-    /// Makes it, if the ledger lacks it; true if UIDs can be assigned then. Blocks.
+    /// Creates the mailbox, if the ledger lacks it; true if UIDs can then be assigned. Blocks.
     pub fn make(&self) -> bool {
         let mut odd = Oddities::default();
         let reader = match self.0.reader() {
@@ -160,7 +161,7 @@ impl MaildirMailbox {
         looks.wanted
     }
 
-    /// A look, however long it takes.
+    /// Waits for a look, however long it takes.
     #[cfg(test)]
     pub async fn look_patiently(&self) -> Result<Arc<Messages>, MailstoreError> {
         let mut looked = self.0.looked.subscribe();
@@ -225,7 +226,7 @@ impl MaildirMailbox {
         }
     }
 
-    /// Reads a message for its size.
+    /// Reads a message to find its size.
     fn read_size(&self, message: &Message<Arc<MailFile>>) -> Asked<'static, u64> {
         let (core, message) = (Arc::clone(&self.0), message.clone());
         Box::pin(async move {

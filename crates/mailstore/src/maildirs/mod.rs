@@ -1,7 +1,7 @@
 //! Mailboxes over Maildirs: their UIDs and flags are kept by the ledger.
 //!
-//! A file keeps its UID as long as its key (the part of its name before flags and sizes). A UID is never reused. Files
-//! of other programs get UIDs at the next look, durable before any client sees them.
+//! A file keeps its UID as long as its key (the part of its name before flags and sizes) is the same. A UID is never
+//! reused. Files of other programs get UIDs at the next look, durable before any client sees them.
 
 mod account;
 mod append;
@@ -130,7 +130,7 @@ struct Shared {
     replaced: AtomicU64,
     header_cache: HeaderCache,
     hot_dirs: Arc<HotDirs>,
-    /// Turns of threads that read messages of all mailboxes.
+    /// Permits for threads that read messages, shared by all mailboxes.
     read_turns: Arc<Semaphore>,
     /// Folders of new accounts.
     usual_folders: RwLock<Arc<UsualFolders>>,
@@ -155,7 +155,7 @@ impl Shared {
         Ok(ids.as_ref().and_then(|ids| ids.get(inbox.as_str()).copied()))
     }
 
-    /// The ledger has an account now.
+    /// Records that the ledger has an account.
     fn note_account(&self, owner: &Owner) {
         if let Some(ids) = &mut *lock(&self.account_ids) {
             ids.entry(owner.path.as_str().to_owned()).or_insert(owner.id);

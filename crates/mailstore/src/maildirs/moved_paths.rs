@@ -1,5 +1,5 @@
-//! Paths that folders have left by DELETE and RENAME, or are about to leave. Mail that was sorted into one of them before
-//! must not make the directory again: whoever makes a folder of that name later would get it (decision 42).
+//! Paths that folders have left, or are leaving, by DELETE and RENAME. Mail sorted into such a path before must not
+//! create the directory again: a later folder of that name would get the mail (decision 42).
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,15 +12,15 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 /// Paths whose directories are gone. Others are few: the table has a row for each.
 const PATHS_MAX: usize = 10_000;
 
-/// The paths.
+/// Left paths, with their state.
 #[derive(Debug, Default)]
 pub(super) struct MovedPaths(Mutex<HashMap<String, LeftPath>>);
 
 #[derive(Debug, Clone, Copy)]
 enum LeftPath {
-    /// The directory may still be there: mail in it would be moved or removed with it.
+    /// The directory may still exist: mail in it would be moved or removed with it.
     Leaving,
-    /// Left at this time.
+    /// The directory was removed or renamed at this time.
     Left(Instant),
 }
 
@@ -36,12 +36,12 @@ impl MovedPaths {
         Self(Mutex::new(pending.map(|path| (path, LeftPath::Leaving)).collect()))
     }
 
-    /// A folder leaves its path, and its directory follows. Its `adding` is locked.
+    /// Records that a folder leaves its path; the directory follows. The folder's `adding` is locked.
     pub fn leave(&self, path: &str) {
         lock(&self.0).insert(path.to_owned(), LeftPath::Leaving);
     }
 
-    /// The directory has left this path.
+    /// Records that the directory has left this path.
     pub fn is_done(&self, path: &str) {
         let mut paths = lock(&self.0);
         // A change that was undone has given the path back.
@@ -63,17 +63,17 @@ impl MovedPaths {
         }
     }
 
-    /// A folder has this path now.
+    /// Records that a new folder has this path.
     pub fn take(&self, path: &str) {
         lock(&self.0).remove(path);
     }
 
-    /// True if a folder has left this path or is leaving it, and none has it since.
+    /// True if a folder has left this path or is leaving it, and no other folder has taken it.
     pub fn has(&self, path: &str) -> bool {
         lock(&self.0).get(path).is_some_and(|path| !path.is_old())
     }
 
-    /// True while the directory of this path is to be renamed or removed.
+    /// True while the directory of this path waits to be renamed or removed.
     pub fn is_leaving(&self, path: &str) -> bool {
         matches!(lock(&self.0).get(path), Some(LeftPath::Leaving))
     }

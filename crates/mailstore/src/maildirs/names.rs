@@ -11,7 +11,7 @@ use posthaste_message::utf7;
 pub(super) struct Folders {
     pub named: Vec<(MailboxName, MailboxPath)>,
     pub left_out: Option<String>,
-    /// New folders are named in modified UTF-7: Dovecot runs here, or some existing names use it.
+    /// True if names of new folders are in modified UTF-7: Dovecot runs here, or some existing names use it.
     pub is_utf7: bool,
 }
 

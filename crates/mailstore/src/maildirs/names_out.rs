@@ -17,9 +17,9 @@ use super::state::MailboxState;
 use crate::row::Uid;
 use crate::table::FileNote;
 
-/// Files renamed before one sync. Meanwhile the mailbox is locked.
+/// Maximum files renamed before one sync. The mailbox is locked meanwhile.
 const FILES_AT_ONCE: usize = 64;
-/// Names that only need the sync, for each one that is renamed.
+/// For each renamed file, so many files that already have the right name may join the sync.
 const SHOWN_FOR_ONE: usize = 64;
 
 /// The name of a file that has left its mailbox.
@@ -70,16 +70,17 @@ pub(super) fn has_work(core: &MailboxCore) -> bool {
     lock(&core.state).as_ref().is_some_and(|state| !Work::of(state, &HashSet::new(), 1, has_lost).is_empty())
 }
 
-/// Files with known names, for one round.
+/// Files to rename or move away in one round.
 struct Work {
-    /// UID, MODSEQ, file, and name to be.
+    /// UID, MODSEQ, file, and new name.
     names: Vec<(u32, u64, Arc<MailFile>, Box<str>)>,
     leaving: Vec<(u32, Arc<MailFile>)>,
     absent: Vec<u32>,
 }
 
 impl Work {
-    /// `has_lost`: names that already show the flags need no work, as they cannot become durable.
+    /// Selects at most `count` files. `has_lost`: skips files that already have the right name, as it cannot become
+    /// durable.
     fn of(state: &MailboxState, skipped: &HashSet<u32>, count: usize, has_lost: bool) -> Self {
         let is_open = |uid: &u32| !skipped.contains(uid);
         let behind = state.behind.keys().filter(|uid| is_open(uid));
@@ -173,7 +174,7 @@ impl<'a> NamesWriter<'a> {
         synced.is_ok()
     }
 
-    /// Gives a message's file its name in `cur/`, if it has another.
+    /// Gives a message's file its new name in `cur/`, if it has another.
     fn rename(
         &mut self,
         reader: &MaildirReader,
@@ -193,7 +194,7 @@ impl<'a> NamesWriter<'a> {
         }
     }
 
-    /// True if an expunged message's file is no longer in the mailbox.
+    /// Moves the file of an expunged message away. True if the file is no longer in the mailbox.
     fn take_away(&mut self, reader: &MaildirReader, uid: u32, file: &MailFile) -> bool {
         let path = lock(&self.core.path).clone();
         let dir = match &self.gone_dir {

@@ -17,7 +17,7 @@ use crate::opening_view::{MailboxNumbers, OpeningMailbox};
 use crate::row::{MailboxStatus, ModSeq, Uid, UidValidity};
 use crate::table::MailboxHead;
 
-/// Shows the counters while messages are loaded. Dropping it ends that, after success or failure.
+/// Publishes the counters while messages are loaded. Dropping it ends this, after success or failure.
 pub(super) struct Opening<'c> {
     core: &'c MailboxCore,
     /// Stamps of the directories before the loading; `None`: sessions wait for the messages.
@@ -45,7 +45,7 @@ impl<'c> Opening<'c> {
         self.core.looked.send_modify(|looked| looked.opening = Some((stamps, opening)));
     }
 
-    /// The messages are in memory.
+    /// Publishes the loaded messages.
     pub fn end(self, messages: Arc<Messages>) {
         let is_other = self.core.looked.borrow().opening.as_ref().is_some_and(|(_, opening)| {
             // Those who look leave the messages of a damaged row out.

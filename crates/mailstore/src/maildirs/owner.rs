@@ -9,7 +9,7 @@ use posthaste_maildir::MailboxPath;
 #[derive(Debug)]
 pub(super) struct Owner {
     pub id: u32,
-    /// Path of its INBOX.
+    /// Path of the account's INBOX.
     pub path: MailboxPath,
     is_durable: AtomicBool,
     /// Locked while one of its mailboxes is made.
@@ -21,7 +21,7 @@ impl Owner {
         Self { id, path, is_durable: AtomicBool::new(is_durable), making: Mutex::default() }
     }
 
-    /// True if it is in the ledger.
+    /// True if the account is in the ledger.
     pub fn is_durable(&self) -> bool {
         self.is_durable.load(Ordering::Relaxed)
     }

@@ -21,18 +21,18 @@ use crate::ledger::PendingDirectory;
 use crate::row::MailboxId;
 use crate::table::FileNote;
 
-/// Number of LISTs between attempts to remove a directory.
+/// Interval between attempts to remove a directory.
 const TRY_EVERY: Duration = Duration::from_secs(60);
 
 /// A pending rename or removal of a directory.
 #[derive(Debug, Clone)]
 pub(super) struct PendingFolder {
-    /// The batch that decided it.
+    /// LSN of the batch with the change.
     pub lsn: u64,
     pub from: MailboxPath,
     /// New path; `None`: remove it.
     pub to: Option<MailboxPath>,
-    /// Delivery makes no more files in it.
+    /// True once delivery makes no more files in the directory.
     is_forgotten: bool,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct PendingFolder {
 pub(super) struct PendingFolders {
     by_id: BTreeMap<u32, PendingFolder>,
     tried: Option<Instant>,
-    /// Changes with each update: a listing begun earlier may show names that are not hidden any more.
+    /// Counts updates: a listing begun before an update may show names that are no longer hidden.
     pub changes: u64,
 }
 
@@ -50,7 +50,7 @@ impl PendingFolder {
         Self { lsn, from, to, is_forgotten: false }
     }
 
-    /// `None` if it is of another account.
+    /// `None` if the directory belongs to another account.
     fn of(stored: &PendingDirectory, inbox: &MailboxPath) -> Option<Self> {
         let path = |path: &[u8]| MailboxPath::parse(std::str::from_utf8(path).ok()?).ok();
         let from = path(&stored.from)?;
@@ -70,7 +70,7 @@ impl PendingFolders {
         (self.tried, self.changes) = (None, self.changes + 1);
     }
 
-    /// Forgets a change, and returns the path that it has left.
+    /// Removes a finished change, and returns the path that was left.
     pub fn remove(&mut self, mailbox: u32) -> Option<MailboxPath> {
         self.changes += 1;
         self.by_id.remove(&mailbox).map(|folder| folder.from)
@@ -81,7 +81,7 @@ impl PendingFolders {
         !self.by_id.is_empty() && self.tried.is_none_or(|tried| tried.elapsed() >= TRY_EVERY)
     }
 
-    /// True while a mailbox's directory is to be renamed or removed.
+    /// True while a mailbox's directory waits to be renamed or removed.
     pub fn has(&self, mailbox: MailboxId) -> bool {
         self.by_id.contains_key(&mailbox.0)
     }
@@ -126,7 +126,7 @@ pub(super) fn folder_is_done(account: &MaildirAccount, id: u32, lsn: u64) {
     account.shared.ledger.note(&[FileNote::DirectoryDone { mailbox: id, lsn }]);
 }
 
-/// Renames a directory, and does not sync it.
+/// Renames a directory without a sync.
 ///
 /// # Errors
 /// Errors of `rename`, such as `NotFound` and `AlreadyExists`.

@@ -20,7 +20,7 @@ use crate::store::{QuotaLimits, QuotaUse};
 pub struct QuotaTable {
     /// Limits of accounts without their own.
     pub default: QuotaLimits,
-    /// Limits by path of an INBOX.
+    /// Quotas by path of an INBOX.
     pub by_inbox: HashMap<String, QuotaLimits>,
 }
 
@@ -33,8 +33,8 @@ struct KnownUse {
 
 /// Lifetime of cached usage: mail that arrives meanwhile may exceed the quota.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
-/// Minimum interval of looks at a full account's directories, before mail is refused: another program may have
-/// removed mail.
+/// Minimum interval between looks at the directories of a full account. A look precedes a refusal: another program may
+/// have removed mail.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Timeout of RCPT for such a look.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);

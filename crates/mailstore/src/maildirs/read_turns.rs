@@ -1,7 +1,7 @@
-//! Bounds the threads that read messages.
+//! Limits the threads that read messages.
 //!
-//! A thread of the pool that has read messages keeps some 0.65 MiB of the allocator's memory (debug build), and the pool
-//! may have 512 threads. Without a bound 40 clients that read none of their answers made it use them all.
+//! After reading messages, a pool thread keeps some 0.65 MiB of the allocator's memory (debug build), and the pool may
+//! have 512 threads. Without a bound, 40 clients that do not read their answers occupy them all.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use tokio::time::timeout;
 use super::body::ended;
 use crate::error::MailstoreError;
 
-/// Threads that read messages of one mailbox. If its disk hangs, these hang, and no more.
+/// Maximum threads that read messages of one mailbox: a hanging disk blocks no more.
 const MAILBOX_READS_MAX: usize = 4;
-/// Threads that read messages of all mailboxes.
+/// Maximum threads that read messages of all mailboxes.
 const READS_MAX: usize = 32;
 /// A read that takes longer hangs: it no longer counts against [`READS_MAX`], so that other mailboxes are read.
 const READ_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Turns to read messages of one mailbox.
+/// Permits to read messages of one mailbox.
 #[derive(Debug, Clone)]
 pub(super) struct ReadTurns {
     of_mailbox: Arc<Semaphore>,
@@ -28,7 +28,7 @@ pub(super) struct ReadTurns {
 }
 
 impl ReadTurns {
-    /// The turns that all mailboxes share.
+    /// Permits shared by all mailboxes.
     pub fn of_all() -> Arc<Semaphore> {
         Arc::new(Semaphore::new(READS_MAX))
     }
@@ -37,8 +37,8 @@ impl ReadTurns {
         Self { of_mailbox: Arc::new(Semaphore::new(MAILBOX_READS_MAX)), of_all: Arc::clone(of_all) }
     }
 
-    /// Runs `read` on a thread that may block, in its turn. A session that ends meanwhile leaves the mailbox's turn with
-    /// the thread.
+    /// Runs `read` on a thread that may block, once it has a permit. If the session ends meanwhile, the thread keeps
+    /// the mailbox's permit.
     pub async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce() -> T + Send + 'static,
@@ -46,7 +46,7 @@ impl ReadTurns {
         self.read_with(|| (), move |()| read()).await
     }
 
-    /// Like [`read`](Self::read), with memory from this thread's allocator. Those who wait for a turn have none.
+    /// Like [`read`](Self::read), with memory that this thread allocates once the permit is there.
     pub async fn read_with<B: Send + 'static, T: Send + 'static>(
         &self,
         prepare: impl FnOnce() -> B,

@@ -22,11 +22,11 @@ use crate::message_list::Message;
 use crate::row::Uid;
 use crate::store::KeptKind;
 
-/// Sizes that one look records.
+/// Maximum sizes recorded by one look.
 const SIZES_MAX: usize = 10_000;
 
 impl MailboxCore {
-    /// The facts of a message's file, unless it was replaced or is not made yet.
+    /// Facts of a message's file, unless it was replaced or does not exist yet.
     pub fn looked_at<'r>(
         &self,
         reader: Option<&'r MaildirReader>,
@@ -41,7 +41,7 @@ impl MailboxCore {
         Some((reader, facts))
     }
 
-    /// Cached octets of messages: of as many as fit, in order.
+    /// Cached octets of messages, in order, as many as fit.
     pub fn kept(
         &self,
         kind: KeptKind,
@@ -91,7 +91,7 @@ impl MailboxCore {
         self.reading.read(move || core.fields_of(&messages)).await
     }
 
-    /// The listed fields of a message. The file is looked at, and opened only if the cache has not this very file.
+    /// Listed fields of a message. The file is examined; it is opened only if the cache has no entry for it.
     fn fields(
         &self,
         reader: Option<&MaildirReader>,
@@ -110,7 +110,7 @@ impl MailboxCore {
         Ok(if is_same { self.shared.header_cache.put(*email_id, &facts, header) } else { header })
     }
 
-    /// A message: from the spool until its file is known, then from the file.
+    /// Body of a message: from the spool until the file is known, then from the file.
     pub fn body(
         self: &Arc<Self>,
         reader: &Result<MaildirReader, MailstoreError>,
@@ -131,15 +131,15 @@ impl MailboxCore {
         Ok(Arc::new(body))
     }
 
-    /// A message was read, and has these sizes on the disk and on the wire. If others were recorded, the next look
-    /// records them: a name can say anything, and a file may have been too long or unreadable when it came.
+    /// Notes the sizes of a message that was read, on disk and on the wire. If they differ from the recorded ones, the
+    /// next look records them: a name can state any size, and a file may have been too long or unreadable on arrival.
     pub fn found_size(&self, message: &Message<Arc<MailFile>>, disk_size: u64, wire_size: u64) {
         if message.wire_size != WireSize::of(wire_size) {
             lock(&self.sizes).insert(message.uid, (disk_size, wire_size));
         }
     }
 
-    /// Records sizes that were found. `changing` is held.
+    /// Records the noted sizes. `changing` is held.
     pub fn record_sizes(&self, odd: &mut Oddities) {
         let found = std::mem::take(&mut *lock(&self.sizes));
         let Some(now) = self.now().filter(|_| !found.is_empty()) else { return };

@@ -1,7 +1,7 @@
 //! Rebuilds a mailbox from its files, if its rows are damaged or its UIDs are used up.
 //!
-//! The new one has its own id. Its last batch removes the old one and takes its name, so a kill leaves the old mailbox
-//! or the new one.
+//! The new mailbox has its own id. Its last batch removes the old mailbox and takes its name, so a kill leaves the old
+//! one or the new one.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl FolderChanges<'_> {
         Ok(rebuilt)
     }
 
-    /// Ends the old mailbox for its users; the next look-up of its name returns the new one.
+    /// Ends the old mailbox for its users; the next look-up of the name returns the new one.
     fn replace(&self, core: &MailboxCore, id: u32) {
         core.is_spent.store(true, Ordering::Relaxed);
         core.is_deleted.store(true, Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl FolderChanges<'_> {
     }
 }
 
-/// Stops UIDs of a mailbox. Dropped after an error, it continues them.
+/// Stops the assignment of UIDs in a mailbox. Resumes it when dropped after an error.
 struct WithheldUids<'a> {
     ledger: &'a MailLedger,
     mailbox: u32,
@@ -102,7 +102,7 @@ impl Drop for WithheldUids<'_> {
     }
 }
 
-/// UIDs of the files.
+/// UIDs for the files of a rebuilt mailbox.
 struct Numbering {
     keeps_uids: bool,
     next_uid: u32,
@@ -278,7 +278,7 @@ fn kept_facts(stored: &StoredMessage, found: MessageFacts) -> MessageFacts {
     }
 }
 
-/// The letters that a name had last stay the base of a merge.
+/// Keeps the letters last seen in a name as the base of a later merge.
 fn behind_of(uid: u32, stored: &StoredMessage, found: u64) -> Option<StateGroup> {
     let own = flag_bits::IN_NEW | flag_bits::NAMED;
     let flags = stored.state.flags & !own | found & flag_bits::IN_NEW;

@@ -1,4 +1,5 @@
-//! Files that another program gave another key, such as `mutt` and shell scripts do: each stays the message that it was.
+//! Recognises files that another program, such as mutt or a shell script, gave another key: each stays the same
+//! message.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -17,8 +18,8 @@ const MADE_BEFORE_NS: i64 = 20_000_000;
 
 /// Takes the pairs of a missing message and a found file that are the same file, and returns their UIDs and new files.
 ///
-/// An inode alone says little: ext4 gives the number of a deleted file to the next one. But a file that was made before a
-/// listing had its inode at that time, and there this was the inode of the message.
+/// An inode alone proves little: ext4 reuses the number of a deleted file. But a file made before a listing had its
+/// inode at that time, and in that listing the inode was the message's.
 pub(super) fn take_rekeyed(
     known: &KnownFiles<'_>,
     reader: &MaildirReader,
@@ -45,7 +46,7 @@ pub(super) fn take_rekeyed(
     rekeyed
 }
 
-/// The message under the found name, if this is its file, and is sent as it was.
+/// The message under the new name, if this is its file and its wire form is unchanged.
 fn renamed(
     reader: &MaildirReader,
     message: &Message<Arc<MailFile>>,

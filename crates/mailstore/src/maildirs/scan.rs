@@ -25,20 +25,20 @@ use crate::table::flag_bits;
 /// Bytes of file names in one batch. Smaller in tests, for takeovers with several batches.
 const NAME_BYTES_MAX: usize = if cfg!(test) { 4 << 10 } else { 2 << 20 };
 
-/// Findings of a scan for the operator.
+/// Problems found by a scan, for the operator.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Oddities {
-    /// A name that is no regular file, or could not be examined.
+    /// A name that is not a regular file, or could not be examined.
     pub no_file: Option<String>,
     /// Names that are not UTF-8.
     pub not_utf8: usize,
-    /// The table of keywords cannot be read.
+    /// Why the table of keywords cannot be read.
     pub keywords: Option<String>,
     /// True if all UIDs are used.
     pub out_of_uids: bool,
-    /// Changes could not be made durable, so they stay invisible.
+    /// Why changes could not be made durable; they stay invisible.
     pub not_durable: Option<String>,
-    /// A second file with the key of another, and why it could not get a key of its own.
+    /// A file with the same key as another, and why it could not get its own key.
     pub same_key: Option<String>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct KnownFiles<'a> {
     pub leaving: &'a BTreeMap<u32, Arc<MailFile>>,
     /// Messages whose names do not show their flags yet.
     pub behind: &'a BTreeMap<u32, u32>,
-    /// UIDs whose file has another content.
+    /// UIDs whose file has different content.
     pub suspects: &'a HashSet<u32>,
     /// True while delivery has not made all files of a batch durable.
     pub is_pending: &'a dyn Fn(u64) -> bool,
@@ -81,13 +81,13 @@ pub(super) struct Difference {
     leaving: Vec<(u32, Arc<MailFile>)>,
     /// Expunged messages without files.
     absent: Vec<u32>,
-    /// Copies were found in `tmp/`, and are in `new/` now.
+    /// True if copies were found in `tmp/` and moved to `new/`.
     has_placed: bool,
     /// Messages that are missing, by position.
     missing: Vec<usize>,
     /// True if messages are missing whose files delivery has not made yet.
     has_awaited: bool,
-    /// Messages whose file has another content now.
+    /// Messages whose file has different content now.
     replaced: Vec<usize>,
     /// Files that were renamed.
     renamed: Vec<(usize, Arc<MailFile>)>,
@@ -154,12 +154,12 @@ impl Difference {
         difference
     }
 
-    /// True if no known message is missing, and each file could be looked at.
+    /// True if no known message is missing, and each file could be examined.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty() && !self.has_unclear
     }
 
-    /// Files of expunged messages. One of another size is another message, which somebody has put there.
+    /// Notes files of expunged messages. A file of another size is a new message.
     fn note_leaving(
         &mut self,
         known: &KnownFiles<'_>,
@@ -354,12 +354,12 @@ impl Plan {
     }
 }
 
-/// The outcome of a look.
+/// Result of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// Nothing has changed as long as the stamps are the same.
+    /// The state is valid as long as the stamps are the same.
     Yes,
-    /// A change could have been missed, or was not made durable.
+    /// A change may have been missed, or was not made durable.
     No,
     /// Files were renamed to unique keys: look again.
     LookAgain,

@@ -17,15 +17,15 @@ use crate::row::{MessageSet, NumberRange, Uid};
 use crate::store::StoredFlags;
 use crate::table::flag_bits;
 
-/// Bits of the system flags; the table's own bits, then keywords are above.
+/// Bits of the system flags. The table's own bits and keywords are above.
 pub(super) const SYSTEM_BITS: u64 = 0b1_1111;
 
-/// A change that a client asks for.
+/// A change requested by a client.
 #[derive(Debug)]
 pub(super) enum Operation {
     /// New flags for messages of a view.
     Store {
-        /// Ascending.
+        /// UIDs, ascending.
         uids: Vec<Uid>,
         update: FlagUpdate,
         /// Messages with a higher MODSEQ are not changed.
@@ -35,7 +35,7 @@ pub(super) enum Operation {
     Expunge(Option<Vec<NumberRange>>),
     /// Removes messages, whatever their flags.
     Remove(Vec<Uid>),
-    /// Keywords get bits.
+    /// Assigns bits to keywords.
     Name(Vec<String>),
 }
 
@@ -57,8 +57,8 @@ pub(super) struct NewKeywords {
 }
 
 impl NewKeywords {
-    /// Gives bits to keywords that have none, to all of a change or to none: a change that is refused uses up nothing. `letter_of` gives the bit of a letter, if it
-    /// can give one.
+    /// Assigns bits to new keywords: to all of a change or to none, so that a refused change uses up nothing.
+    /// `letter_of` returns the bit of a letter, if one is free.
     pub fn of<'a>(
         operations: impl Iterator<Item = &'a Operation>,
         known: MailboxKeywords,
@@ -75,8 +75,8 @@ impl NewKeywords {
         new
     }
 
-    /// Like [`of`](Self::of), for some of the operations of `self`: the bits that only others need are free again.
-    /// `known`: as there.
+    /// Restricts [`of`](Self::of) to some of its operations: bits needed only by others are free again. `known`: as for
+    /// `of`.
     pub fn only_of<'a>(self, operations: impl Iterator<Item = &'a Operation>, known: MailboxKeywords) -> Self {
         let bit_of = |name: &str| self.named.iter().find(|(_, named)| named.eq_ignore_ascii_case(name));
         Self::of(operations, known, |name| bit_of(name).map(|(bit, _)| *bit))
@@ -98,7 +98,7 @@ impl NewKeywords {
         self.keywords.flag(name)
     }
 
-    /// The letters that the name of a file with these flags has.
+    /// Letters for the file name of a message with these flags.
     pub fn letters_of(&self, flags: MessageFlags) -> String {
         self.keywords.letters_of(flags)
     }

@@ -32,13 +32,13 @@ pub(super) struct MailboxState {
     pub behind: BTreeMap<u32, u32>,
     /// Files of expunged messages that may still exist, by UID.
     pub leaving: BTreeMap<u32, Arc<MailFile>>,
-    /// Members of it that are gone, according to the page cache.
+    /// UIDs in `leaving` whose files are gone, according to the page cache.
     pub absent: BTreeSet<u32>,
     /// The last batch with found files, and their number so far.
     found: (u64, u16),
     /// Stamps in the head that was read.
     pub stamps: [(i64, u64); 2],
-    /// The first message in `new/`, by the rows that were read.
+    /// The lowest UID in `new/`, by the rows read.
     pub recent_from: u32,
 }
 
@@ -170,13 +170,13 @@ impl MailboxState {
         (lsn, position)
     }
 
-    /// Forgets the file of an expunged message that is gone in this opening.
+    /// Forgets the file of an expunged message: it is gone.
     pub fn forget_leaving(&mut self, uid: u32) {
         self.absent.remove(&uid);
         self.leaving.remove(&uid);
     }
 
-    /// Files of messages, by UID.
+    /// Sets files of messages, by UID.
     pub fn set_files(&mut self, files: Vec<(u32, Arc<MailFile>)>) {
         let messages = &self.now.messages;
         let renamed = files.into_iter().filter_map(|(uid, file)| Some((messages.position(uid)?, file))).collect();
@@ -194,7 +194,7 @@ impl MailboxState {
     }
 }
 
-/// A message that an entry adds.
+/// The message added by an entry.
 fn added(
     (uid, modseq): (u32, u64),
     facts: &MessageFacts,
@@ -205,7 +205,7 @@ fn added(
     Message { uid, flags: visible(flags), modseq, internal_date, wire_size, email_id, file }
 }
 
-/// Without the bits that are the table's own.
+/// Flags without the bits used by the table.
 fn visible(flags: u64) -> MessageFlags {
     MessageFlags(flags & !(flag_bits::BEHIND | flag_bits::IN_NEW | flag_bits::NAMED))
 }
@@ -228,12 +228,12 @@ fn found_file(facts: &MessageFacts, name: &Bytes, looked_at: &LookedAt) -> Optio
     Some(Arc::new(MailFile::unseen(subdir(facts.flags), name.into(), disk_size, wire_size)))
 }
 
-/// `None`: mail of an unknown opening.
+/// The file made by delivery; `None` for mail of an unknown opening.
 fn own_file(body: (u64, u16), wire_size: WireSize, ledger: &MailLedger) -> Option<Arc<MailFile>> {
     Some(Arc::new(MailFile::of_delivery(body, ledger.nonce_of(body.0)?, wire_size.known())))
 }
 
-/// `None`: like [`loaded`].
+/// The file of an expunged message; `None` as for [`loaded`].
 fn leaving_file(row: LeavingRow, ledger: &MailLedger) -> Option<Arc<MailFile>> {
     let LeavingRow { body, wire_size, line_feeds, name } = row;
     let Some(name) = name else { return own_file(body, wire_size, ledger) };
@@ -241,7 +241,7 @@ fn leaving_file(row: LeavingRow, ledger: &MailLedger) -> Option<Arc<MailFile>> {
     Some(Arc::new(MailFile::unseen(Subdir::Cur, std::str::from_utf8(&name).ok()?.into(), disk_size, wire_size)))
 }
 
-/// `letters`: those of its flags. `None` if its file cannot be named.
+/// A message read from the table. `letters`: letters of its flags. `None` if the name of its file is unknown.
 fn loaded(
     message: StoredMessage,
     letters: &str,

@@ -20,9 +20,9 @@ use crate::name::{MailboxName, SpecialUse};
 use crate::row::NumberRange;
 use crate::table::SKIPPED_UIDS;
 
-/// The most messages of a list of UIDs that is read.
+/// Maximum messages of a UID list.
 pub(super) const LISTED_MAX: usize = 4_000_000;
-/// RFC 1939 section 7.
+/// Maximum octets of a unique-id (RFC 1939 section 7).
 const UNIQUE_ID_BYTES_MAX: usize = 70;
 /// Maximum listings of a directory until it is unchanged.
 const LISTINGS_MAX: usize = 20;
@@ -35,7 +35,7 @@ const VALIDITY_STEP_MAX: u32 = 30 * 366 * 86_400;
 /// Offset of UIDVALIDITY ahead of the clock after a loss that may have taken mailboxes: mailboxes made in a burst
 /// have values ahead of it.
 const VALIDITY_SKIPPED: u32 = 1 << 16;
-/// A UID list with fewer UIDs left is used up.
+/// Minimum free UIDs of a list. A list with fewer is used up.
 pub(super) const UIDS_LEFT_MIN: u32 = SKIPPED_UIDS;
 
 /// A mailbox to create from an existing Maildir.
@@ -45,7 +45,7 @@ pub(super) struct Takeover<'a> {
     pub id: u32,
     pub name: &'a MailboxName,
     pub directory: &'a str,
-    /// `None`: that of its name, unless another mailbox has it.
+    /// `None`: the use implied by the name, unless another mailbox has it.
     pub special_use: Option<SpecialUse>,
 }
 
@@ -55,7 +55,7 @@ pub(super) type Begin<'b> = &'b dyn Fn() -> Result<(), MailstoreError>;
 /// A message with the UID that it gets.
 pub(super) type Numbered = (u32, MessageFacts, Bytes);
 
-/// A directory after reading it.
+/// Contents of a directory.
 #[derive(Default)]
 struct Readings {
     list: Option<UidList>,
@@ -70,11 +70,11 @@ struct Readings {
 }
 
 impl Takeover<'_> {
-    /// Makes the mailbox durable with all its messages, unless it exists; without a directory it is empty. A kill
-    /// before the end leaves nothing visible. Blocks.
+    /// Makes the mailbox durable with all its messages, unless it exists; without a directory it is empty. After a kill
+    /// before the end nothing is visible. Blocks.
     ///
-    /// `is_spent` becomes true once the id is in an entry: after an error then, another attempt needs a new one. `begin` is
-    /// called before that, once the directory was read; its error ends the takeover.
+    /// `is_spent` becomes true once an entry uses the id: after an error, another attempt then needs a new one. `begin`
+    /// is called before that, after the directory was read; its error ends the takeover.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`]: an unknown UID list, a directory that keeps changing, a failing disk.
@@ -272,7 +272,7 @@ fn unique_ids(list: &UidList, messages: &[Numbered]) -> Vec<(u32, Bytes)> {
     messages.iter().map(|(uid, ..)| *uid).filter_map(of).collect()
 }
 
-/// Files of the list have its UIDs; the others follow, in the order of time and name.
+/// Assigns UIDs: files in the list keep theirs; the others follow, ordered by time and name.
 fn numbered(
     reader: &MaildirReader,
     files: Vec<Listed>,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::scan::Oddities;
 
-/// Troubles of this mailbox that the log has.
+/// Problems of this mailbox that were already logged.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub no_permission: AtomicBool,

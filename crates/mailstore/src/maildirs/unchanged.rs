@@ -1,4 +1,4 @@
-//! Shows a provably unchanged mailbox without another look, on the asking task.
+//! Returns a mailbox that is provably unchanged without a look, on the calling task.
 //!
 //! The kernel queues an event of a [watched](super::hot_dirs) directory before the changing call returns. So on a local
 //! file system an empty queue proves that the listing is current, without access to a disk that may hang.
@@ -14,7 +14,7 @@ use super::mailbox::lock;
 use super::names_out::has_work;
 use super::state::Messages;
 
-/// Maximum time without a look: no event tells that a directory further up was replaced.
+/// Maximum time without a look: no event reports that a directory further up was replaced.
 const LOOK_AFTER: Duration = Duration::from_secs(60);
 
 impl MailboxCore {

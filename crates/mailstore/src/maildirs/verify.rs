@@ -26,13 +26,13 @@ const PASSES_MAX: usize = 5;
 pub struct VerifiedPlaces<'a> {
     /// The directory of the table.
     pub table: &'a Path,
-    /// The directory that all Maildirs are below.
+    /// The directory that contains all Maildirs.
     pub mail: &'a Path,
     /// Reads entries of the spool that the table may lack. Called before the table is read.
     pub look: &'a dyn Fn() -> io::Result<SpoolLook>,
 }
 
-/// A spool's part of the mailboxes.
+/// Entries and mail of the spool that the table or the Maildirs lack.
 #[derive(Debug, Clone, Default)]
 pub struct SpoolLook {
     /// Entries of the stream of mailboxes, with their LSNs and in their order.
@@ -48,7 +48,7 @@ pub enum FindingKind {
     Checksum,
     /// UIDs are not ascending, repeated, or not below the next UID.
     Uids,
-    /// Counters differ from the rows that they count.
+    /// Counters differ from the counted rows.
     Counters,
     /// The file of a message is missing.
     Missing,
@@ -88,9 +88,9 @@ impl FindingKind {
 pub struct Finding {
     /// Kind of the finding.
     pub kind: FindingKind,
-    /// The INBOX of its account, as a path; empty: of the whole table.
+    /// Path of the account's INBOX; empty if the whole table is concerned.
     pub account: String,
-    /// The mailbox; empty: of the account.
+    /// Name of the mailbox; empty if the whole account is concerned.
     pub mailbox: String,
     /// The message, if the finding is about one.
     pub uid: Option<u32>,
@@ -100,12 +100,12 @@ pub struct Finding {
     pub detail: String,
 }
 
-/// The outcome.
+/// Result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Mailboxes that were read.
+    /// Number of mailboxes read.
     pub mailboxes: usize,
-    /// Their messages.
+    /// Messages in these mailboxes.
     pub messages: usize,
     /// Findings in the order of accounts and mailboxes.
     pub findings: Vec<Finding>,

@@ -31,7 +31,7 @@ pub struct Applier<'a> {
     accounts: BTreeMap<u32, AccountRow>,
     fixed: HashMap<u32, RowSet<FixedMessage>>,
     state: HashMap<u32, RowSet<StateMessage>>,
-    /// The batch of the last entry, and the number of messages that it has placed.
+    /// LSN of the last entry, and number of messages found in that batch.
     batch: (u64, u32),
     lookups: Lookups,
 }

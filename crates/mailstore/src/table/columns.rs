@@ -266,7 +266,7 @@ impl<'r> StateColumns<'r> {
         self.uid(self.count - 1)
     }
 
-    /// The position of the first message with such flags.
+    /// Position of the first message whose flags satisfy `is`.
     pub fn position(&self, is: impl Fn(u64) -> bool) -> Option<usize> {
         match self.flags.width {
             0 => is(self.flags.base).then_some(0),

@@ -1,4 +1,4 @@
-//! Changes of files that no entry has.
+//! Changes of files that are not recorded in entries.
 
 use super::columns::flag_bits;
 use super::heads::stored_head;
@@ -6,12 +6,12 @@ use super::values::{PendingRow, key_of, key_of_two};
 use super::{Applier, MetaError, TableName, rows_of};
 use crate::row::NumberRange;
 
-/// A durable change of a message's file. It has no entry: after a lost commit it is done once more.
+/// A durable change of a message's file that has no entry: after a lost commit it is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileNote {
     /// The file is in `cur/`, and its name shows the message's flags at a MODSEQ.
     Shown {
-        /// The mailbox.
+        /// MODSEQ of the flags in the name; later changes are not in it.
         mailbox: u32,
         /// The message.
         uid: u32,
@@ -29,14 +29,14 @@ pub enum FileNote {
     DirectoryDone {
         /// The mailbox.
         mailbox: u32,
-        /// A later batch is not done.
+        /// LSN of the batch; changes of later batches are still pending.
         lsn: u64,
     },
     /// A mailbox has no directory, or has one again.
     Missing {
         /// The mailbox.
         mailbox: u32,
-        /// As in [`MailboxHead`](super::MailboxHead).
+        /// Number of the day, as in [`MailboxHead`](super::MailboxHead).
         day: u16,
     },
     /// A listing has confirmed that a mailbox's directories match the rows. They do as long as the directories have
@@ -44,7 +44,7 @@ pub enum FileNote {
     Listed {
         /// The mailbox.
         mailbox: u32,
-        /// As in [`MailboxHead`](super::MailboxHead).
+        /// Stamps of the directories, as in [`MailboxHead`](super::MailboxHead).
         stamps: [(i64, u64); 2],
     },
 }
@@ -92,7 +92,7 @@ impl Applier<'_> {
         }
     }
 
-    /// False of a mailbox that was removed.
+    /// False if the mailbox was removed.
     fn has_head(&self, mailbox: u32) -> Result<bool, MetaError> {
         if self.heads.contains_key(&mailbox) {
             return Ok(true);

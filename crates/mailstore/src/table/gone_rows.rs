@@ -3,7 +3,7 @@
 use super::values::{GoneRow, key_of, key_of_gone, modseq_and_uid};
 use super::{Applier, MetaError, TableName, for_each_key};
 
-/// Ranges that a mailbox keeps. Clients that know an older state are told all UIDs that it does not have.
+/// Maximum ranges kept for a mailbox. A client with an older state is sent all UIDs without a message.
 const RANGES_MAX: u32 = if cfg!(test) { 64 } else { 100_000 };
 /// Ranges above [`RANGES_MAX`] after which the oldest are removed: that reads all of them.
 const RANGES_MORE: u32 = RANGES_MAX / 4;

@@ -1,4 +1,4 @@
-//! Secondary indexes of rows, so that an entry costs the same with any number of mailboxes.
+//! Secondary indexes of rows, so that the time for an entry does not grow with the number of mailboxes.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ pub(super) struct Lookups {
     pending: Option<PendingDirectories>,
 }
 
-/// Names of the account that was asked about last.
+/// Names of the account that was looked up last.
 #[derive(Debug, Clone)]
 struct NamesOfAccount {
     account: u32,

@@ -58,7 +58,7 @@ pub fn state_row(bytes: &[u8], first: u32) -> Option<Vec<StateMessage>> {
 /// The tables of the database, used by [`RowChanges`] and [`TableReader`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TableName {
-    /// Numbers of the store, by name.
+    /// Numbers of the whole store, by name.
     Store,
     /// Openings of the store, by LSN.
     Openings,
@@ -68,9 +68,9 @@ pub enum TableName {
     Names,
     /// Heads of mailboxes, by id.
     Mailboxes,
-    /// By mailbox and first UID: rows.
+    /// Rows of constant facts, by mailbox and first UID.
     Fixed,
-    /// By mailbox and first UID: rows.
+    /// Rows of flags and MODSEQs, by mailbox and first UID.
     State,
     /// Expunged UIDs, by mailbox, MODSEQ and first UID.
     Gone,
@@ -155,7 +155,7 @@ pub struct MetaTable {
 struct State {
     /// `None` after a failure, until the file was reopened or replaced.
     open: Option<OpenTable>,
-    /// Why commits are impossible until then.
+    /// The error after which the file must be reopened or replaced.
     failed: Option<MetaError>,
 }
 
@@ -214,9 +214,9 @@ impl MetaTable {
         Ok(table)
     }
 
-    /// Moves live pages of the table in `dir` to the front of its file, and cuts the rest off. Returns the length of the
-    /// file before and after, in bytes. Nobody else may have the table open to write it. A kill meanwhile leaves the same
-    /// rows.
+    /// Moves live pages of the table in `dir` to the front of its file, and truncates the file. Returns its length
+    /// before and after, in bytes. No other process may have the table open for writing. A kill meanwhile leaves the
+    /// rows unchanged.
     ///
     /// # Errors
     /// As [`open`](Self::open); [`MetaError::NoRoom`], [`MetaError::Disk`].

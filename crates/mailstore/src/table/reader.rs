@@ -12,7 +12,7 @@ use super::{MetaError, PAGE_BYTES, TableName, guarded, open_database, open_file}
 /// Takes keys and values; `None` for a value with a wrong checksum.
 pub type EachValue<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Result<(), MetaError> + 'a;
 
-/// A commit, as of the reader's creation.
+/// The table as of one commit, the last when the reader was made.
 #[derive(Debug)]
 pub struct TableReader {
     // Before the database that it is of.
@@ -25,7 +25,7 @@ impl TableReader {
         Self { transaction, _database: None }
     }
 
-    /// A value.
+    /// The value of a key.
     ///
     /// # Errors
     /// [`MetaError::Value`] if its checksum is wrong; [`MetaError::Damaged`].

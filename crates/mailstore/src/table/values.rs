@@ -13,7 +13,7 @@ pub(crate) const SKIPPED_UIDS: u32 = 1 << 20;
 /// The head of a mailbox: its numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MailboxHead {
-    /// The account.
+    /// Account id.
     pub account: u32,
     /// UIDVALIDITY.
     pub uid_validity: u32,
@@ -27,7 +27,7 @@ pub struct MailboxHead {
     pub modseq_floor: u64,
     /// MODSEQ from which on all expunged messages are known.
     pub gone_from: u64,
-    /// Messages.
+    /// Number of messages.
     pub exists: u32,
     /// Messages without `\Seen`.
     pub unseen: u32,
@@ -35,7 +35,7 @@ pub struct MailboxHead {
     pub deleted: u32,
     /// UID from which on messages were `\Recent` in no session.
     pub recent_from: u32,
-    /// Sum of all sizes.
+    /// Sum of all sizes in bytes.
     pub bytes: u64,
     /// Time and inode of `new/` and `cur/` at the last scan.
     pub stamps: [(i64, u64); 2],
@@ -45,7 +45,7 @@ pub struct MailboxHead {
     pub special_use: u8,
     /// Number of the day, from 1, of its directory being missing; 0: it is there.
     pub missing_day: u16,
-    /// Ranges of expunged messages, at most.
+    /// Number of ranges of expunged messages, or more.
     pub gone_ranges: u32,
     /// Directory below the mail directory.
     pub directory: Bytes,
@@ -117,13 +117,13 @@ impl MailboxHead {
 pub struct AccountRow {
     /// The path of its INBOX below the mail directory.
     pub name: Bytes,
-    /// Bytes that its mail may have; 0: no limit.
+    /// Quota in bytes; 0: no limit.
     pub quota_bytes: u64,
-    /// Messages that it may have; 0: no limit.
+    /// Quota in messages; 0: no limit.
     pub quota_messages: u32,
-    /// Bytes of its mail.
+    /// Bytes of the account's mail.
     pub bytes: u64,
-    /// Messages.
+    /// Number of the account's messages.
     pub messages: u64,
     /// The highest UIDVALIDITY of its mailboxes so far.
     pub last_validity: u32,
@@ -165,9 +165,9 @@ impl AccountRow {
 /// A name of an account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NameRow {
-    /// The mailbox; 0: none now.
+    /// Id of the mailbox; 0: the name has none.
     pub mailbox: u32,
-    /// The mailbox; 0 without one.
+    /// True if the name is subscribed.
     pub is_subscribed: bool,
     /// UIDVALIDITY of the last mailbox of this name.
     pub last_validity: u32,
@@ -200,9 +200,9 @@ impl NameRow {
 pub struct GoneRow {
     /// The last UID.
     pub last: u32,
-    /// Seconds since 1970.
+    /// Time of removal, in seconds since 1970.
     pub when: u32,
-    /// Why.
+    /// Why the messages left.
     pub reason: GoneReason,
 }
 
@@ -262,7 +262,7 @@ impl LeavingRow {
 /// A directory to rename to the one in its mailbox's head, or to remove if that mailbox is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingRow {
-    /// The batch that decided it.
+    /// LSN of the batch with the change.
     pub lsn: u64,
     /// The directory below the mail directory.
     pub directory: Bytes,
@@ -290,7 +290,7 @@ impl PendingRow {
 pub struct OpeningRow {
     /// Nonce in the names of files.
     pub nonce: u32,
-    /// The host's name then.
+    /// Name of the host at that time.
     pub host: Bytes,
 }
 

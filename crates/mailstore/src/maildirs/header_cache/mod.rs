@@ -1,5 +1,5 @@
-//! The header fields that clients list, the structure of messages, and values that searches compare, in a file of their own: ENVELOPE, SORT, THREAD, SEARCH of
-//! common fields and BODYSTRUCTURE open no message.
+//! The header fields that clients list, the structure of messages, and values for searches, in a separate file. So
+//! ENVELOPE, SORT, THREAD, SEARCH of common fields and BODYSTRUCTURE open no message.
 //!
 //! All content can be rebuilt from the mail. The file is written without a sync and is valid for one boot: the next
 //! boot and any error start with an empty file. An entry is valid for the file that it was made of (inode, size, time
@@ -31,7 +31,7 @@ const COMMIT_BYTES: usize = 1 << 20;
 const WAITING_BYTES_MAX: usize = 4 * COMMIT_BYTES;
 /// Minimum size of the cache, even with little mail.
 const CACHE_BYTES_MIN: u64 = 256 << 20;
-/// The cache may use one octet for this many octets of mail.
+/// The cache may use one octet for this number of octets of mail.
 const MAIL_BYTES_FOR_ONE: u64 = 20;
 
 /// Returns the octets of all mail.
@@ -112,8 +112,8 @@ impl HeaderCache {
         HeaderReader { cache: self, read: None }
     }
 
-    /// Remembers the listed fields of a header, and gives them. A header in bad form is given whole: without some of
-    /// its lines it might mean something else. The caller commits when that [is due](Self::takes_commit).
+    /// Caches the listed fields of a header, and returns them. A malformed header is returned whole: without some lines
+    /// its meaning might change. The caller commits when that [is due](Self::takes_commit).
     pub fn put(&self, body: (u64, u16), facts: &FileFacts, header: Bytes) -> Bytes {
         let (Some(_), Some(fields)) = (&self.file, listed_fields(&header)) else { return header };
         self.add(key_of(body, CachedKind::Fields), facts, &fields);
@@ -133,8 +133,8 @@ impl HeaderCache {
         }
     }
 
-    /// True if enough entries wait for a commit. The caller must commit: it is true once for each commit, else each
-    /// message that is read before a thread begins it would take another thread.
+    /// True if enough entries wait for a commit; the caller must then commit. True once for each commit, so that no
+    /// second thread is started.
     pub fn takes_commit(&self) -> bool {
         let mut state = self.lock();
         let is_due = state.waiting_bytes > COMMIT_BYTES && state.committing.is_none();
