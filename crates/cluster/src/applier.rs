@@ -26,18 +26,18 @@ pub(crate) struct Applier<L> {
     hub: Arc<Hub<L>>,
     rules: WriterRules,
     pipeline: Pipeline,
-    /// Units of room of all records sent to the local spool and not stored yet.
+    /// Units of room for all records sent to the local spool and not yet stored.
     pub room: u64,
     /// First positions of uploads that are not complete.
     unfinished: BTreeMap<u64, LogPosition>,
     collector: Collector,
     /// Time to retry a batch that the local spool has refused.
     pub retry_at: Option<Instant>,
-    /// After the last record.
+    /// History after the last record.
     last: Option<History>,
 }
 
-/// Waits for the record that is in flight.
+/// Callers that wait for the record in flight.
 pub(crate) enum Load {
     Bundle(VecDeque<Own>),
     Large(Own),
@@ -47,7 +47,7 @@ pub(crate) enum Load {
 }
 
 impl Load {
-    /// Units of room that its batches have reserved.
+    /// Units of room reserved for its batches.
     pub fn room(&self) -> u64 {
         match self {
             Load::Bundle(owns) => owns.iter().map(|own| own.room).sum(),
@@ -56,7 +56,7 @@ impl Load {
         }
     }
 
-    /// Tells all callers that wait for it that it will not be stored, or that its fate is unknown.
+    /// Fails all waiting callers: the batch will not be stored, or its fate is unknown.
     pub fn answer(self, error: &AppendError) {
         match self {
             Load::Bundle(owns) => owns.into_iter().for_each(|own| (own.then)(Err(error.clone()))),
@@ -67,7 +67,7 @@ impl Load {
 }
 
 impl<L: LocalSpool> Applier<L> {
-    /// On the thread that will use it.
+    /// Call it on the thread that will use the applier.
     pub fn new(hub: Arc<Hub<L>>, rules: WriterRules) -> Self {
         let pipeline = Pipeline::new(hub.stream, hub.queue.clone());
         let last = hub.member.last().map(|place| place.history());
@@ -98,7 +98,8 @@ impl<L: LocalSpool> Applier<L> {
         self.collector.clear();
     }
 
-    /// One record between those of [`unfinished`](Self::unfinished): the part of an unfinished upload, or another.
+    /// Collects one record between those of [`unfinished`](Self::unfinished), which may be a part of an unfinished
+    /// upload.
     ///
     /// # Errors
     /// The local disk fails, or the log lacks the record.
@@ -112,7 +113,7 @@ impl<L: LocalSpool> Applier<L> {
         }
     }
 
-    /// True if all that was applied is on the disk.
+    /// True if everything applied is durable in the local spool.
     pub fn is_settled(&self) -> bool {
         self.pipeline.len() == 0
     }
@@ -140,7 +141,7 @@ impl<L: LocalSpool> Applier<L> {
     /// Applies the next valid record of the log to the local spool.
     ///
     /// # Errors
-    /// It cannot be applied, and none after it is.
+    /// The record cannot be applied; no later one can be, either.
     pub fn apply(&mut self, record: LogRecord, history: &History, load: Option<Load>) -> Result<(), SenderEnd> {
         self.last = Some(*history);
         let position = history.position;

@@ -18,20 +18,20 @@ use posthaste_spool::{Fields, FrontFields};
 /// A batch in the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoggedBatch {
-    /// In their order.
+    /// Entries, in order.
     pub entries: Vec<LoggedEntry>,
     /// Front fields; empty without a body.
     pub front: FrontFields,
     /// The kind of the body.
     pub body: LoggedBody,
-    /// Bytes of the body.
+    /// Length of the body in bytes.
     pub body_len: u64,
 }
 
 /// The part of a batch for one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedEntry {
-    /// The number that a `stream` record gave.
+    /// Stream number, assigned by a `stream` record.
     pub stream: u16,
     /// True if the stream needs the body.
     pub needs_body: bool,
@@ -45,9 +45,9 @@ pub enum LoggedBody {
     /// The batch has no body.
     #[default]
     None,
-    /// Into the record of the batch.
+    /// In the record of the batch.
     Inline,
-    /// Into a file.
+    /// In a file of its own.
     File,
 }
 

@@ -18,7 +18,7 @@ pub(crate) const PART_BYTES: usize = 512 << 10;
 pub(crate) struct Prepared {
     pub own: Own,
     head: Bytes,
-    /// Bytes in the log.
+    /// Size in the log, in bytes.
     pub bytes: u64,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Own {
     pub entries: Vec<Entry>,
     pub body: Body,
     pub then: Then,
-    /// Units of room that it has reserved.
+    /// Units of room reserved for it.
     pub room: u64,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct Large {
     own: Own,
     reader: Box<dyn Read + Send>,
     bytes: u64,
-    /// Bytes sent.
+    /// Bytes already sent.
     pub sent: u64,
     pub crc: u32,
 }

@@ -13,9 +13,9 @@ use crate::{Cells, LogError, LogPosition, ShardLog};
 /// A shard that nobody takes, and what a member can make of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandOpening {
-    /// The revision of the shard's cell: it has not changed for [`UNCHANGED`].
+    /// Revision of the shard's cell, unchanged for [`UNCHANGED`].
     pub revision: u64,
-    /// Risks of loss or repetition if this member opens the shard. Empty without one.
+    /// Risks of lost or repeated mail if this member opens the shard. Empty without a risk.
     pub risks: Vec<OpeningRisk>,
     cell: ShardCell,
     shard: u16,
@@ -32,7 +32,7 @@ pub enum OpeningRisk {
     NewCopy(NodeName),
     /// The queue of the member differed from the owner's.
     Differs(NodeName),
-    /// A member in sync that may have mail of which this one has nothing.
+    /// A member in sync that does not answer and may have more mail.
     Away(NodeName),
 }
 
@@ -62,13 +62,13 @@ impl fmt::Display for OpeningRisk {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandOpeningError {
-    /// It is new, or the engine has lost its cells.
+    /// The shard is new, or the engine has lost its cells.
     #[error("shard {0} has never had an owner: its home opens it by itself")]
     New(u16),
-    /// Somebody acts for it, or takes it now.
+    /// A node acts for the shard, or is taking it now.
     #[error("shard {shard} has an owner or gets one now: its cell was written within the last {} s", UNCHANGED.as_secs())]
     Written {
-        /// Its number.
+        /// Number of the shard.
         shard: u16,
     },
     /// The member applies nothing.
@@ -82,17 +82,17 @@ pub enum HandOpeningError {
     Short {
         /// The node that has more.
         node: NodeName,
-        /// Its last position.
+        /// The last position that it has applied.
         applied: LogPosition,
         /// The last position of the log.
         end: LogPosition,
     },
-    /// The engine did not answer. An order may have come through all the same: look at the status.
+    /// The engine did not answer. The order may still have been stored: check the status.
     #[error(transparent)]
     Engine(#[from] LogError),
 }
 
-/// Looks at a shard that a member is to open: for [`UNCHANGED`], in which nobody may write the shard's cell. `nodes`:
+/// Examines a shard that a member is to open: for [`UNCHANGED`], in which nobody may write the shard's cell. `nodes`:
 /// all of its members. `pause` waits.
 ///
 /// # Errors

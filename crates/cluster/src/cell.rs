@@ -21,7 +21,7 @@
 //! | 2, 8, 8, 8 | shard, spool id, log id, applied position |
 //! | 1, (8, 8) | 0, or 1: position and sum of the last digest |
 //!
-//! All numbers are little-endian. The bytes come from an engine: they are checked before they are believed.
+//! All numbers are little-endian. The bytes come from an engine, so they are validated before use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -39,7 +39,7 @@ pub struct NodeName(Arc<str>);
 /// The cell of a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShardCell {
-    /// The number of the last ownership.
+    /// Number of the last ownership.
     pub epoch: u64,
     /// Random for each write.
     pub nonce: u64,
@@ -56,7 +56,7 @@ pub struct ShardCell {
 /// A process that owns a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CellOwner {
-    /// Its node.
+    /// Name of the owning node.
     pub node: NodeName,
     /// Random for each start of the process.
     pub incarnation: u64,
@@ -73,11 +73,11 @@ pub struct NodeCell {
     pub wall_ms: u64,
     /// Release of the node, at most 64 bytes. For operators only.
     pub version: String,
-    /// An operator has removed the node: it may not write here any more, and nobody waits for it.
+    /// True if an operator has removed the node: it may not write here any more, and the cluster does not wait for it.
     pub is_removed: bool,
     /// Shards whose home it is, and that it requests back.
     pub asks: BTreeSet<u16>,
-    /// Its members, by shard.
+    /// Reports of its members, by shard.
     pub reports: BTreeMap<u16, MemberReport>,
 }
 
@@ -86,7 +86,7 @@ pub struct NodeCell {
 pub struct MemberReport {
     /// Random for each spool.
     pub spool: u64,
-    /// The log that it has applied.
+    /// Id of the applied log.
     pub log: u64,
     /// Last applied position, with no part of an unfinished upload before it.
     pub applied: LogPosition,
@@ -97,7 +97,7 @@ pub struct MemberReport {
 /// The sum of a member's state at a `digest` record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest {
-    /// The record.
+    /// Position of the `digest` record.
     pub position: LogPosition,
     /// Equal on all members with equal state.
     pub sum: u64,
@@ -110,12 +110,12 @@ impl NodeName {
         ((1..=64).contains(&name.len()) && name.bytes().all(is_right)).then(|| NodeName(name.into()))
     }
 
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The key of its cell.
+    /// Key of the node's cell.
     pub fn key(&self) -> String {
         format!("node.{}", self.0)
     }
@@ -162,7 +162,7 @@ impl ShardCell {
         self.owner.as_ref().is_some_and(|owner| owner.node == *node && owner.incarnation == incarnation)
     }
 
-    /// Its bytes.
+    /// The cell as bytes.
     pub fn encode(&self) -> Bytes {
         let mut out = vec![VERSION];
         out.put_u64_le(self.epoch);
@@ -223,7 +223,7 @@ fn members(fields: &mut Fields<'_>) -> Option<BTreeMap<NodeName, u64>> {
 }
 
 impl NodeCell {
-    /// Its bytes.
+    /// The cell as bytes.
     pub fn encode(&self) -> Bytes {
         let mut out = vec![VERSION];
         out.put_u64_le(self.incarnation);

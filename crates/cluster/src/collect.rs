@@ -14,7 +14,7 @@ pub(crate) struct Collector(BTreeMap<u64, Collected>);
 
 /// A batch with some received parts.
 struct Collected {
-    /// Bytes so far.
+    /// Bytes received so far.
     len: u64,
     crc: u32,
     /// The head, until it is complete.

@@ -58,7 +58,7 @@ impl Place {
         }
     }
 
-    /// The history after its record.
+    /// History after the record.
     pub fn history(&self) -> History {
         let next = self.number - u64::from(self.index) + u64::from(self.numbers);
         let log = self.log;
@@ -69,7 +69,7 @@ impl Place {
         History { log, position, epoch, valid_from, next, crc }
     }
 
-    /// True if it is the last batch of its record.
+    /// True if this is the last batch of its record.
     pub fn is_last(&self) -> bool {
         self.index + 1 == self.numbers
     }
@@ -140,7 +140,7 @@ impl Place {
 
 const VERSION: u8 = 1;
 
-/// A member's whole knowledge of the log.
+/// Everything a member knows about the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
     /// Place of the last batch.

@@ -1,4 +1,4 @@
-//! The standby's part of a shard's thread: reads and applies the log until this node shall become the owner.
+//! The standby's part of a shard's thread: reads and applies the log until this node becomes the owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ struct Follower<'a, L> {
     reader: &'a mut LogReader,
     /// First and last position to read again for parts of uploads.
     parts: Option<(LogPosition, LogPosition)>,
-    /// Why it applies nothing more until it is reopened.
+    /// Why it applies nothing more until the spool is reopened.
     stopped: Option<SenderEnd>,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Hub<L> {
     ended: Mutex<Option<SenderEnd>>,
 }
 
-/// The log, as the shard's thread has seen it last. All grow.
+/// Progress of the log, as last seen by the shard's thread. All values only grow.
 #[derive(Debug, Default)]
 pub(crate) struct LogProgress {
     end: AtomicU64,
@@ -43,7 +43,7 @@ impl LogProgress {
         LogPosition::new(self.end.load(Ordering::Relaxed))
     }
 
-    /// A record was sent, maybe not for the first time.
+    /// Counts a sent record, which may be a repetition.
     pub fn sent(&self, bytes: usize) {
         self.appended_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -62,7 +62,7 @@ impl LogProgress {
     }
 }
 
-/// Why nothing more is accepted.
+/// Why no more batches are accepted.
 #[derive(Debug, Clone)]
 pub(crate) enum Failure {
     /// Fenced while another node owns the shard.
@@ -96,7 +96,7 @@ impl<L> Hub<L> {
         self.failed.lock().expect("nothing panics while it is held").clone()
     }
 
-    /// Accepts nothing more. The first failure stays, except one caused by another owner.
+    /// Stops accepting batches. The first failure is kept, unless it was caused by another owner.
     pub fn fail(&self, failure: Failure) {
         let mut failed = self.failed.lock().expect("nothing panics while it is held");
         if !matches!(*failed, Some(Failure::Poisoned(_))) {

@@ -9,7 +9,7 @@ use posthaste_spool::{Lsn, Released, SnapshotName};
 use crate::hub::Hub;
 use crate::local::LocalSpool;
 
-/// Calls the keeper.
+/// Wakes the keeper.
 #[derive(Default)]
 pub(crate) struct Bell {
     wanted: Mutex<Wanted>,

@@ -2,9 +2,9 @@
 
 use posthaste_spool::{FileSpool, Spool, SpoolAdmin};
 
-/// A local spool that can tell in advance if it will take a batch.
+/// A local spool that can tell in advance if it will accept a batch.
 pub trait LocalSpool: SpoolAdmin + 'static {
-    /// True if it will take `bytes` more. An estimate: a batch that is refused nevertheless is retried until there is
+    /// True if it will accept `bytes` more. An estimate: a batch that is nevertheless refused is retried until there is
     /// room.
     fn has_room(&self, segment_bytes: u64, bytes: u64, has_body: bool) -> bool;
 

@@ -1,4 +1,4 @@
-//! The interface of an engine. No code above it depends on a kind of engine.
+//! The interface of an engine. Code above it does not depend on the kind of engine.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ impl LogPosition {
         LogPosition(number)
     }
 
-    /// Its number.
+    /// The number of the position.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -85,7 +85,7 @@ pub trait ShardLog: Send + Sync {
     /// [`LogError::Unreachable`].
     fn is_current(&self) -> Result<bool, LogError>;
 
-    /// Compares the engine's settings with those that the promise needs: one line for each wrong one.
+    /// Compares the engine's settings with those needed for durability: one line for each wrong one.
     ///
     /// # Errors
     /// [`LogError::Unreachable`]: too little of the engine can be asked to know.
@@ -117,16 +117,16 @@ pub trait Cells: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// The position is taken, or nothing was stored. No fence: read the log.
+    /// The position is taken, or nothing was stored. This does not mean that another owner exists: read the log.
     #[error("the engine refused the record: {0}")]
     Refused(String),
-    /// No answer: it may be stored, now or later. Only a write decides.
+    /// No answer: the value may be stored now or later. Only a write can decide.
     #[error("the engine did not answer: {0}")]
     Unknown(String),
     /// A position is missing: the log has a hole.
     #[error("position {0} is missing in the log")]
     Gap(LogPosition),
-    /// The position was cut: this reader was away too long. No damage.
+    /// The position was cut: this reader was away too long. Not damage.
     #[error("the log now begins at position {first}")]
     Cut {
         /// The lowest position stored.
@@ -135,10 +135,10 @@ pub enum LogError {
     /// The cell has another revision.
     #[error("another writer has changed the cell")]
     Conflict,
-    /// The engine rejects what it was asked to make, and would do so again.
+    /// The engine rejects the request, and would reject it again.
     #[error("the engine rejects the request: {0}")]
     Rejected(String),
-    /// The engine is unreachable. Nothing was changed by a read.
+    /// The engine is unreachable. Reads change nothing.
     #[error("the engine cannot be reached: {0}")]
     Unreachable(String),
 }

@@ -16,7 +16,7 @@ pub(crate) struct Member {
     changed: Condvar,
     /// Asks for a snapshot.
     wanted: Box<dyn Fn() + Send + Sync>,
-    /// Told of each `digest` record.
+    /// Called for each `digest` record.
     digests: Mutex<Option<DigestHook>>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) type DigestHook = Box<dyn Fn(LogPosition) + Send + Sync>;
 #[derive(Default)]
 struct State {
     applied: Applied,
-    /// Up to here the numbers of all local batches are known.
+    /// The cluster numbers of local batches up to this one are known.
     covered: u64,
     /// Local ids by the numbers of streams that were not forgotten.
     ids: BTreeMap<u16, StreamId>,

@@ -13,8 +13,8 @@ use crate::record::LogRecord;
 use crate::sender::SenderEnd;
 use crate::{LogError, LogPosition, ShardLog};
 
-/// Prefix of the private stream's name, followed by the id of the local spool. So the id is made with the stream, and
-/// lost with the spool.
+/// Prefix of the private stream's name, followed by the id of the local spool. So the id is created with the stream,
+/// and lost with the spool.
 pub(crate) const LOG_STREAM: &str = "log";
 const ID_SIGN: char = '-';
 
@@ -34,7 +34,7 @@ pub(crate) fn private_stream(local: &impl SpoolAdmin, new_id: u64) -> Result<(St
     Ok((local.stream(&format!("{LOG_STREAM}{ID_SIGN}{id:016x}"))?, id))
 }
 
-/// Why a shard could not be opened. Nothing was changed in the log, unless it says so.
+/// Why a shard could not be opened. The log is unchanged, unless stated otherwise.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardOpenError {
@@ -52,16 +52,16 @@ pub enum ShardOpenError {
     /// The log cannot be read from that position on.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// Another node owns it, or the log cannot be read.
+    /// Another node owns the shard, or the log cannot be read.
     #[error(transparent)]
     End(#[from] SenderEnd),
     /// The engine has unsafe settings.
     #[error("change the settings of the engine: {}", .0.join("; "))]
     Settings(Vec<String>),
-    /// The engine could not be asked.
+    /// The engine did not answer.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// A stream of the local spool.
+    /// A stream of the local spool failed.
     #[error(transparent)]
     Stream(#[from] StreamError),
     /// See [`RestoreError`].
@@ -70,7 +70,7 @@ pub enum ShardOpenError {
     /// See [`ReplayError`].
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// Reading a snapshot, or starting a thread.
+    /// A snapshot could not be read, or a thread not started.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

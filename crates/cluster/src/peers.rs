@@ -1,4 +1,4 @@
-//! Questions between the nodes of a cluster: for commands, and about limits. Nothing about mail is decided by them.
+//! Queries between the nodes of a cluster: for commands, and about limits. They decide nothing about mail.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::{LogError, NodeName};
 /// Answers the question of another node. Blocks.
 pub type PeerAnswerer = Arc<dyn Fn(Bytes) -> Bytes + Send + Sync>;
 
-/// A node that is asked.
+/// The node that is asked.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PeerName {
     /// By its name, for a command.
@@ -19,16 +19,16 @@ pub enum PeerName {
     Limits(u16),
 }
 
-/// The way to the other nodes.
+/// Queries to the other nodes.
 pub trait Peers: Send + Sync {
-    /// Asks a node. A question without an answer may have been read. Blocks, for hardly longer than `patience`.
+    /// Asks a node. The question may have arrived even if no answer comes. Blocks, for hardly longer than `patience`.
     ///
     /// # Errors
     /// [`LogError::Unreachable`]: the node does not run, has too many questions, or has not answered in time.
     fn ask(&self, node: &PeerName, question: Bytes, patience: Duration) -> Result<Bytes, LogError>;
 
-    /// Answers the questions to a node, [`QUESTIONS_MAX`] at a time, from some moment soon on until the answer is
-    /// dropped.
+    /// Answers questions to a node, at most [`QUESTIONS_MAX`] at a time, until the returned guard is dropped. Takes
+    /// effect soon.
     fn answer(&self, node: &PeerName, answer: PeerAnswerer) -> Box<dyn Send + Sync>;
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Work {
     pub body: Body,
     /// Called when the batch is durable.
     pub then: Option<Then>,
-    /// Units of room that it has reserved.
+    /// Units of room reserved for it.
     pub room: u64,
 }
 
@@ -51,13 +51,13 @@ struct Shared {
 #[derive(Default)]
 struct State {
     tickets: VecDeque<(u64, Ticket)>,
-    /// All below this are durable.
+    /// Batches with lower numbers are durable.
     done: u64,
     failed: Option<(u64, AppendError)>,
 }
 
 impl Pipeline {
-    /// On the thread that will use it.
+    /// Call it on the thread that will use the pipeline.
     pub fn new(stream: StreamId, queue: Arc<Queue>) -> Self {
         let writer = std::thread::current().id();
         let shared =

@@ -18,7 +18,7 @@ pub(crate) struct Queue {
 #[derive(Default)]
 pub(crate) struct QueueState {
     pub items: VecDeque<Item>,
-    /// Bytes of batches that wait.
+    /// Bytes of waiting batches.
     pub bytes: u64,
     pub ending: Ending,
     pub orders: VecDeque<Order>,
@@ -36,7 +36,7 @@ pub(crate) struct QueueState {
 pub(crate) enum Ending {
     #[default]
     Not,
-    /// Decides the records in flight, if the engine answers.
+    /// Tries to decide the records in flight, if the engine answers.
     Closing,
     /// At once, like a kill.
     Killed,
@@ -56,7 +56,7 @@ pub(crate) enum Order {
 pub(crate) struct Promoted {
     /// Called once the log is open, or with the reason of the failure. See [`Told`].
     pub tell: Box<dyn FnOnce(Result<(), SenderEnd>) + Send>,
-    /// Not before the local spool has all of the log, although it may have no room now.
+    /// True: opening waits until the local spool has all of the log, even if it has no room now.
     pub waits_for_room: bool,
 }
 
@@ -87,7 +87,7 @@ impl Queue {
         self.state().is_owner
     }
 
-    /// Changes it, and wakes the writer.
+    /// Changes the state, and wakes the writer.
     pub fn put(&self, change: impl FnOnce(&mut QueueState)) {
         let mut state = self.state();
         change(&mut state);

@@ -99,7 +99,7 @@ pub enum Invalid {
         /// The lowest position stored.
         first: LogPosition,
     },
-    /// A newer release wrote this record: the program must be renewed first.
+    /// A newer release wrote this record: upgrade the program first.
     #[error("position {position}: {error}")]
     Unknown {
         /// The record.
@@ -115,7 +115,7 @@ impl LogReader {
         LogReader { shard, history: None, rules: ReaderRules::default() }
     }
 
-    /// Goes on after a history.
+    /// Continues after a known history.
     pub fn resume(shard: u16, history: History) -> Self {
         LogReader { history: Some(history), ..Self::new(shard) }
     }
@@ -140,7 +140,7 @@ impl LogReader {
         self.history.map_or(LogPosition::START, |history| history.position)
     }
 
-    /// Takes the record at the next position.
+    /// Processes the record at the next position.
     ///
     /// # Errors
     /// See [`Invalid`]. The reader does not advance: the same position may be read again, from another replica.
@@ -163,7 +163,7 @@ impl LogReader {
         Ok(Read::Valid(record))
     }
 
-    /// Takes a record that the owner sent and the engine acknowledged, without reading it back.
+    /// Accepts a record that the owner sent and the engine acknowledged, without reading it back.
     pub fn confirm(&mut self, position: LogPosition, record: &LogRecord) {
         match &mut self.history {
             Some(history) => history.take(position, record),
@@ -197,7 +197,7 @@ impl History {
     }
 }
 
-/// Rules (a) and (b).
+/// Rules (a) and (b): true if a record is void.
 fn skips(rules: &ReaderRules, history: &History, record: &LogRecord) -> Option<Skipped> {
     let header = &record.header;
     let is_open = matches!(record.content, Content::Open { .. });
@@ -210,7 +210,7 @@ fn skips(rules: &ReaderRules, history: &History, record: &LogRecord) -> Option<S
     None
 }
 
-/// Rule (c), but for the record's own CRC.
+/// Rule (c), except for the record's own CRC.
 fn check(
     rules: &ReaderRules,
     shard: u16,

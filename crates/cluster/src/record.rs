@@ -28,11 +28,11 @@ pub const RECORD_BYTES_MAX: usize = 4 << 20;
 /// A record in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogRecord {
-    /// Shard, epoch and position.
+    /// The record's place in the history of its shard.
     pub header: LogRecordHeader,
-    /// Its kind and payload.
+    /// Kind and payload of the record.
     pub content: Content,
-    /// CRC-32C of its bytes, which the next valid record names.
+    /// CRC-32C of the record's bytes; the next valid record contains it.
     pub crc: u32,
 }
 
@@ -43,11 +43,11 @@ pub struct LogRecordHeader {
     pub shard: u16,
     /// Random for each log.
     pub log: u64,
-    /// The number of the ownership that sent it.
+    /// Number of the ownership that sent the record.
     pub epoch: u64,
     /// Counts the appends of an epoch; a repeated append gets a new number.
     pub send: u64,
-    /// Cluster number of its first batch, or of the batch that it makes on each member if it has none.
+    /// Cluster number of the first batch. A record without batches makes one on each member, which has this number.
     pub first: u64,
     /// CRC of the last valid record before it; 0 for the first.
     pub previous: u32,
@@ -66,7 +66,7 @@ pub enum Content {
         upload: u64,
         /// Bytes before this part.
         offset: u64,
-        /// The part.
+        /// Bytes of the part.
         bytes: Bytes,
     },
     /// A large batch is complete.
@@ -117,7 +117,7 @@ pub enum Content {
     Close,
 }
 
-/// Why bytes are no record.
+/// Why bytes are not a valid record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogRecordError {
@@ -127,7 +127,7 @@ pub enum LogRecordError {
     /// The checksum matches, and a newer release wrote it.
     #[error("the record has version {0}, which this release does not know")]
     Version(u8),
-    /// The checksum matches but the content is invalid: a bug of its writer.
+    /// The checksum matches but the content is invalid: the writer has a bug.
     #[error("the record is intact, but its content is invalid")]
     Senseless,
 }
@@ -139,7 +139,7 @@ impl LogRecord {
     /// The bytes of a record and their CRC.
     ///
     /// # Panics
-    /// If it is longer than [`RECORD_BYTES_MAX`], or a bundle has no batch: its writer counts them.
+    /// If the record is longer than [`RECORD_BYTES_MAX`], or a bundle has no batch: callers must check.
     pub fn encode(header: &LogRecordHeader, content: &Content) -> (Bytes, u32) {
         let (count, len) = match content {
             Content::Batches(batches) => (batches.len(), batches.iter().map(Bytes::len).sum()),
@@ -167,7 +167,7 @@ impl LogRecord {
         (out.into(), crc)
     }
 
-    /// The record that the bytes are.
+    /// Decodes a record.
     ///
     /// # Errors
     /// See [`LogRecordError`].

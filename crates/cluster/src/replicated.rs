@@ -35,7 +35,7 @@ pub struct ReplicatedSpool<L: LocalSpool> {
     engine: Arc<EngineState>,
     /// Random for each local spool.
     id: u64,
-    /// Drops with the spool.
+    /// Stops when the spool is dropped.
     _guard: Guard,
 }
 
@@ -44,7 +44,7 @@ pub struct ReplicatedSpool<L: LocalSpool> {
 pub struct MemberPlace {
     /// The log id.
     pub log: u64,
-    /// All records up to here are durable in the local spool. A restart needs none of them.
+    /// Records up to here are durable in the local spool; a restart needs none of them.
     pub applied: LogPosition,
     /// The number of the last batch.
     pub number: u64,
@@ -63,7 +63,7 @@ pub struct ReplicatedConfig {
     pub record_bytes_max: usize,
     /// Bytes that may wait to be sent; beyond, appends fail with [`AppendError::Busy`].
     pub pending_bytes_max: u64,
-    /// Time between two questions for the engine's room. The settings are checked at each twelfth.
+    /// Interval between queries of the engine's room. The settings are checked at every twelfth.
     pub engine_pace: Duration,
     /// Streams that only the owner consumes: their advances are logged, too.
     pub owner_streams: Vec<String>,
@@ -135,7 +135,8 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     /// answered.
     ///
     /// # Errors
-    /// See [`SenderEnd`]; [`SenderEnd::GivenUp`] if [`demote`](Self::demote) was called meanwhile. After any other error, call `demote`.
+    /// See [`SenderEnd`]; [`SenderEnd::GivenUp`] if [`demote`](Self::demote) was called meanwhile. After any other
+    /// error, call `demote`.
     pub fn promote(&self, identity: OwnerIdentity) -> Result<(), SenderEnd> {
         self.promote_when(true, identity)
     }
@@ -183,7 +184,7 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         self.hub.ended()
     }
 
-    /// The owner appends a `digest` record: members compare their digests there.
+    /// Appends a `digest` record as the owner: members compare their digests at it.
     pub fn log_digest(&self) {
         self.hub.queue.put(|state| {
             if state.is_owner {
@@ -235,7 +236,7 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
     /// Ends at once, like a kill, and returns the local spool.
     ///
     /// # Panics
-    /// If somebody still holds it: nobody can.
+    /// If another handle to the local spool exists, which is a bug.
     pub fn abandon(mut self) -> L {
         self.stop(Ending::Killed);
         let hub = self.hub.clone();
@@ -243,12 +244,12 @@ impl<L: LocalSpool> ReplicatedSpool<L> {
         Arc::into_inner(hub).expect("its threads have ended").local
     }
 
-    /// The local spool. Its numbers are not those of the cluster.
+    /// The local spool. Its LSNs differ from those of the cluster.
     pub fn local(&self) -> &L {
         &self.hub.local
     }
 
-    /// The answer to batches with a body while the engine has no room for them, or wrong settings.
+    /// The error for batches with a body while the engine lacks room or has wrong settings.
     pub fn engine_refusal(&self) -> Option<AppendError> {
         self.engine.refusal()
     }

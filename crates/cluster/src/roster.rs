@@ -16,10 +16,10 @@ pub enum RosterError {
     /// The node is alive: only a dead one can be removed.
     #[error("{0} runs: `posthaste cluster drain` there, stop it, and try again")]
     Alive(NodeName),
-    /// It can start already.
+    /// The node is on the list already.
     #[error("{0} was not removed: it may start")]
     Listed(NodeName),
-    /// The engine did not answer. The change may have happened: try again, a repetition is safe.
+    /// The engine did not answer. The change may have happened; repeating it is safe.
     #[error(transparent)]
     Engine(#[from] LogError),
 }

@@ -16,7 +16,7 @@ use crate::reader::{History, Invalid, LogReader, Read};
 use crate::record::{Content, LogRecord, LogRecordHeader};
 use crate::{LogError, LogPosition};
 
-/// Records in flight at most.
+/// Maximum records in flight.
 pub const IN_FLIGHT_MAX: usize = 4;
 
 /// Sends records, each with a load `T` that is returned when the record is decided.
@@ -43,9 +43,9 @@ pub struct Sender<T> {
 /// Numbers that identify one owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnerIdentity {
-    /// Random for each opening.
+    /// Random number of each opening.
     pub nonce: u64,
-    /// The epoch of the shard's cell; without a cell, the log's last epoch plus one.
+    /// Log id for a new log.
     pub log: u64,
     /// The epoch that the shard's cell gave; without one, the next after the log's last.
     pub epoch: Option<u64>,
@@ -78,9 +78,9 @@ pub enum Effect<T> {
     Append {
         /// See [`ShardLog::append`](crate::ShardLog::append).
         after: LogPosition,
-        /// Its bytes.
+        /// Bytes of the record.
         record: Bytes,
-        /// Its send number.
+        /// Send number of the record.
         send: u64,
     },
     /// Read from this position to the log's end: [`Sender::read`] with each record, then [`Sender::read_to_end`].
@@ -99,11 +99,11 @@ pub enum Effect<T> {
     },
     /// The sender has ended and sends nothing more.
     Ended {
-        /// Why.
+        /// Why it has ended.
         end: SenderEnd,
         /// Loads of records that may be stored. None of them if the sender was fenced.
         undecided: Vec<T>,
-        /// Loads of records that are not stored.
+        /// Loads of records that were not stored.
         unsent: Vec<T>,
     },
 }
@@ -115,18 +115,18 @@ pub enum SenderEnd {
     /// Another owner has opened the log.
     #[error("another owner has opened the log with epoch {epoch}")]
     Fenced {
-        /// Its epoch.
+        /// Epoch of the other owner.
         epoch: u64,
     },
-    /// The log cannot be read on.
+    /// The log cannot be read any further.
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The local spool cannot take an intact record of the log. Reopen it once the cause is fixed.
     #[error("the local spool cannot take position {position} of the log: {why}")]
     Local {
-        /// The record.
+        /// Position of the record.
         position: LogPosition,
-        /// The error.
+        /// Error of the local spool.
         why: String,
     },
     /// A record of this epoch that this sender did not send.
@@ -203,12 +203,12 @@ impl<T> Sender<T> {
         self.reader.position()
     }
 
-    /// The epoch of its `open`.
+    /// Epoch of the sender's `open`.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// True if it has ended.
+    /// True if the sender has ended.
     pub fn is_ended(&self) -> bool {
         self.phase == Phase::Ended
     }
@@ -451,14 +451,14 @@ impl<T> Sender<T> {
         }
     }
 
-    /// The previous owner may have had that many records in flight after the position of this `open`.
+    /// Notes that the previous owner may have had as many records in flight after this `open`.
     fn opened(&mut self, content: &Content) {
         if matches!(content, Content::Open { .. }) {
             self.stale = self.stale.max(LogPosition::new(self.reader.position().get() + IN_FLIGHT_MAX as u64));
         }
     }
 
-    /// True if the epoch is at least that of the shard's cell.
+    /// True if the epoch is at least the one from the shard's cell.
     fn is_given(&self, epoch: u64) -> bool {
         self.identity.epoch.is_some_and(|given| epoch >= given)
     }

@@ -8,7 +8,7 @@ use crate::{Cells, LogError};
 /// A node by its cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SurveyedNode {
-    /// Its name.
+    /// Name of the node.
     pub node: NodeName,
     /// Last value of its cell; `None` if it was never written or cannot be read.
     pub cell: Option<NodeCell>,

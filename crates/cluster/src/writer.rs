@@ -34,7 +34,7 @@ impl Default for WriterRules {
     }
 }
 
-/// A send number, and the engine's answer to that.
+/// A send number, and the engine's answer to it.
 type Answer = (u64, Result<LogPosition, LogError>);
 
 pub(crate) struct Writer<L> {

@@ -41,17 +41,17 @@ pub(crate) trait Service: Send + Sync {
     /// Finishes its own work by `deadline`, and ends.
     fn stop(self: Box<Self>, deadline: Instant) -> Ending<'static>;
 
-    /// Ready once it has ended before it was stopped, which is a bug. Must not be called again after that.
+    /// Ready if the service has ended before it was stopped, which is a bug. Must not be called again after that.
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-/// Notified when the process shall end before the server has started. A process has one start.
+/// Notified when the process must end before the server has started. A process starts one server.
 pub(crate) static START_ENDS: Notify = Notify::const_new();
 
 /// A drain or stop in progress.
 pub(crate) type Ending<'a> = Pin<Box<dyn Future<Output = Result<(), Unfinished>> + Send + 'a>>;
 
-/// Ends something on a thread that it may block.
+/// Ends something on a thread that may block.
 pub(crate) fn end_blocking(end: impl FnOnce() + Send + 'static) -> Ending<'static> {
     Box::pin(async move {
         // If the runtime is going down, dropping the last handle does the same.
@@ -177,10 +177,10 @@ async fn by(deadline: Instant, service: &'static str, ending: Ending<'_>) -> boo
     }
 }
 
-/// Held by the thread of a service: tells when the thread ends, even by a panic.
+/// Held by the thread of a service: dropped when the thread ends, even by a panic.
 pub(crate) type Alive = oneshot::Sender<()>;
 
-/// The other side of [`Alive`].
+/// Receiver of [`Alive`]: learns of the thread's end.
 #[derive(Debug)]
 pub(crate) struct Ended(oneshot::Receiver<()>);
 
@@ -194,7 +194,7 @@ impl Ended {
         Pin::new(&mut self.0).poll(cx).map(drop)
     }
 
-    /// True if the thread has ended by then.
+    /// True if the thread has ended by the deadline.
     pub async fn by(self, deadline: Instant) -> bool {
         timeout_at(deadline, self.0).await.is_ok()
     }
@@ -215,7 +215,7 @@ pub(crate) async fn drain_requested() {
 /// A process has one server, as it has one set of signals.
 static DRAIN: Notify = Notify::const_new();
 
-/// Time that each service has for its stop at least.
+/// Minimum time for the stop of each service.
 const LEAST: Duration = Duration::from_secs(1);
 /// Time from a service's deadline until it is abandoned. Sessions have a second of it for their last reply, and the last
 /// checkpoint too.

@@ -74,14 +74,14 @@ pub(crate) fn recent_lines() -> Vec<String> {
     STARTED.get().map_or_else(Vec::new, Lines::recent)
 }
 
-/// Lines on their way to the writing thread.
+/// Log lines, passed to the writing thread.
 #[derive(Debug, Clone)]
 struct Lines(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// The queue has something for the other side.
+    /// Notified when the queue or its state changes.
     changed: Condvar,
     dropped: AtomicUsize,
 }
@@ -92,7 +92,7 @@ struct Queue {
     text: Vec<u8>,
     /// The last lines, written or waiting.
     recent: VecDeque<Vec<u8>>,
-    /// Accepts no more lines, and writes the present ones.
+    /// True at the end: no more lines are accepted, and the waiting ones are written.
     ending: bool,
     ended: bool,
 }
@@ -137,7 +137,7 @@ impl Lines {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Without the colours that a terminal gets.
+    /// Recent lines without the colours for a terminal.
     fn recent(&self) -> Vec<String> {
         self.queue().recent.iter().map(|line| without_colours(&String::from_utf8_lossy(line))).collect()
     }

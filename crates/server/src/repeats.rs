@@ -50,7 +50,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// True for trouble of this server that the operator must act on.
+    /// True for problems of this server that need the operator.
     pub fn is_ours(self) -> bool {
         !matches!(
             self,
@@ -64,7 +64,7 @@ impl Kind {
         )
     }
 
-    /// Lines within an [`INTERVAL`] that are logged by themselves.
+    /// Lines logged individually within an [`INTERVAL`].
     fn allowed(self) -> u64 {
         if self.is_ours() { 1 } else { 20 }
     }
@@ -92,12 +92,12 @@ impl Kind {
     }
 }
 
-/// The subject of a repeated log line.
+/// Subject of a repeated log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum About<'a> {
     /// A client's address; none for a UNIX socket.
     Client(Option<IpAddr>),
-    /// A mailbox, a directory, a key of the configuration.
+    /// Name of a mailbox, directory or configuration key.
     Name(&'a str),
 }
 
@@ -138,13 +138,13 @@ struct Shard {
 struct Seen {
     /// Start of the interval.
     since: Instant,
-    /// Logged since then.
+    /// Lines logged in the interval.
     told: u64,
-    /// Left out since then.
+    /// Lines omitted in the interval.
     left_out: u64,
 }
 
-/// Lines that were left out.
+/// Number of omitted lines of one kind and subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LeftOut {
     pub kind: Kind,

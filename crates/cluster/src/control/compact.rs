@@ -1,10 +1,9 @@
 //! Keeps the control shard's log short.
 //!
-//! A node *restates* all values at the end of the log, between two marks. Each part is appended right after all that it
-//! was made from, so it changes nothing for those who have read the log so far. A reader that begins with the first
-//! mark has all values at the second. So the log can be cut before the first one, once the second is there and no node
-//! is to read on before it. A node that was off the list, and finds the log cut past its place, replaces all that it
-//! has.
+//! A node *restates* all values at the end of the log, between two marks. Each part directly follows the entries that
+//! it was made from, so it changes nothing for nodes that have read the log. A reader that starts at the first mark has
+//! all values at the second. So once the second mark is stored, and no node still reads before the first, the log can
+//! be cut there. A removed node that returns after the cut replaces all of its values.
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +18,11 @@ use crate::{LogError, LogPosition, ShardLog};
 
 /// The meaning of values, as far as a restatement needs it.
 pub trait ControlRules: Send + Sync {
-    /// True if a key keeps the value that it has, although a later entry has another one.
+    /// True if a key keeps its value although a later entry has another one.
     fn stays(&self, kind: ControlKind, value: &Bytes, later: &Bytes) -> bool;
 
-    /// The value of the entry that restates it: it changes nothing at a node that has the value. `None`: the value is
-    /// over, which all nodes know.
+    /// Value for restating an entry: it changes nothing on a node that has the value. `None`: the value has expired,
+    /// and all nodes know that.
     fn restated(&self, kind: ControlKind, value: &Bytes) -> Option<Bytes>;
 }
 
@@ -66,7 +65,7 @@ impl Replay {
     }
 }
 
-/// A restatement under way.
+/// A restatement in progress.
 struct Restatement<'a> {
     shared: &'a Shared,
     replay: Replay,
@@ -102,8 +101,8 @@ impl ControlShard {
         }
     }
 
-    /// Cuts the log before the last whole restatement and returns true. It cuts nothing if a node that has applied only
-    /// the records up to `lowest` would then lack some.
+    /// Cuts the log before the last complete restatement. False, without a cut, if a node that has applied only the
+    /// records up to `lowest` would then miss some.
     ///
     /// # Errors
     /// [`LogError::Unreachable`].

@@ -41,10 +41,10 @@ impl ControlKind {
 }
 
 impl ControlEntry {
-    /// Its bytes.
+    /// Encodes the entry.
     ///
     /// # Panics
-    /// If its key or value has 4 GiB.
+    /// If the key or the value has 4 GiB or more.
     pub fn encode(&self) -> Bytes {
         let mut out = vec![VERSION, self.kind as u8];
         put_bytes(&mut out, &self.key);

@@ -35,31 +35,31 @@ pub trait ControlFollower: Send {
     /// Applies entries, and makes them durable with the place. After a crash some come again.
     ///
     /// # Errors
-    /// The reason. They are repeated soon.
+    /// The reason; the entries are passed again soon.
     fn apply(&mut self, place: ControlPlace, entries: &[ControlEntry]) -> Result<(), String>;
 
     /// Replaces all values: the log was cut before this node had read it, and the values of keys that were removed
     /// meanwhile must go. Durable with the place.
     ///
     /// # Errors
-    /// The reason. It comes again, soon.
+    /// The reason; the table is passed again soon.
     fn replace(&mut self, table: &ControlTable) -> Result<(), String>;
 
-    /// The log cannot be read or applied now, or can be again: `None`.
+    /// Called if the log cannot be read or applied, with the reason; with `None` once it can be again.
     fn trouble(&mut self, why: Option<&str>);
 
     /// Called a few times a second, after the node first reached the end of the log.
     fn tick(&mut self);
 }
 
-/// Why a change failed.
+/// Why a change was not confirmed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlShardError {
     /// Nothing was stored.
     #[error("the control shard cannot be changed now: {0}")]
     Offline(String),
-    /// It may be stored, now or later. Repeating it is safe in both cases.
+    /// The change may be stored, now or later. Repeating it is safe.
     #[error("the control shard did not answer, but may have been changed; try again: {0}")]
     Unknown(String),
 }
@@ -77,7 +77,7 @@ pub(super) struct Shared {
     changed: Condvar,
     /// One change at a time takes it. Source of nonces and log ids.
     writer: Mutex<Option<Random>>,
-    /// The writer is back.
+    /// Notified when the writer is returned.
     is_free: Condvar,
 }
 
@@ -100,7 +100,7 @@ struct State {
     place: ControlPlace,
     /// The nonce of the record that is being appended.
     awaited: Option<u64>,
-    /// Its position, once it was read back.
+    /// Position of that record, once it was read back.
     stored: Option<LogPosition>,
     /// The first records of restatements whose end is not read yet.
     begun: BTreeMap<u64, LogPosition>,
@@ -108,13 +108,13 @@ struct State {
     base: Option<LogPosition>,
     /// Why the log cannot be read now.
     trouble: Option<String>,
-    /// True if the thread shall look at once.
+    /// True if the thread should check the log at once.
     is_woken: bool,
     is_closed: bool,
 }
 
 impl ControlPlace {
-    /// Before the first record of a log that was cut.
+    /// A place before the first record of a log that was cut.
     pub(super) fn before(first: LogPosition) -> Self {
         ControlPlace { position: first.before(), ..ControlPlace::default() }
     }
@@ -141,14 +141,14 @@ impl ControlShard {
         Ok(ControlShard { shared, thread })
     }
 
-    /// Stores up to [`ENTRIES_MAX`] entries, together, and waits until this node has applied them. Returns their
-    /// position. Blocks, for hardly longer than `patience`, other changes that are under way included.
+    /// Stores up to [`ENTRIES_MAX`] entries in one record, and waits until this node has applied them. Returns their
+    /// position. Blocks, for hardly longer than `patience`, including the wait for other changes.
     ///
     /// # Errors
     /// See [`ControlShardError`].
     ///
     /// # Panics
-    /// If there is no entry, or there are too many.
+    /// If there are no entries, or too many.
     pub fn put(&self, entries: &[ControlEntry], patience: Duration) -> Result<LogPosition, ControlShardError> {
         assert!((1..=ENTRIES_MAX).contains(&entries.len()), "{} entries", entries.len());
         let shared = &self.shared;
@@ -169,7 +169,7 @@ impl ControlShard {
         self.shared.state().base
     }
 
-    /// Why this node cannot read on now.
+    /// Why this node cannot read the log now; `None` if it can.
     pub fn trouble(&self) -> Option<String> {
         self.shared.state().trouble.clone()
     }
@@ -193,7 +193,7 @@ impl Shared {
         self.state.lock().expect("nothing panics while it is held")
     }
 
-    /// Takes the writer. `None`: another change has it until then.
+    /// Takes the writer. `None` if another change holds it until the deadline.
     pub(super) fn begin_write(&self, until: Instant) -> Option<Writing<'_>> {
         let writer = self.writer.lock().expect("nothing panics while it is held");
         let left = until.saturating_duration_since(Instant::now());
@@ -275,7 +275,7 @@ impl Shared {
         }
     }
 
-    /// Notes what was applied.
+    /// Updates the state after records were applied.
     fn note(&self, chunk: &Chunk) {
         let mut state = self.state();
         state.place = chunk.place;
@@ -297,7 +297,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Reads the whole log, which begins with a restatement, and has the follower forget all else.
+    /// Reads the whole log, which begins with a restatement, and replaces all of the follower's values.
     fn replace(
         &self,
         place: ControlPlace,
@@ -355,7 +355,7 @@ impl Shared {
         told.recv_timeout(left).unwrap_or_else(|_| Err(LogError::Unknown("no answer in time".to_owned())))
     }
 
-    /// Has the thread look, and waits until a record after this position is applied.
+    /// Makes the thread check the log, and waits until a record after this position is applied.
     pub(super) fn wait_past(&self, position: LogPosition, until: Instant) {
         let mut state = self.state();
         state.is_woken = true;

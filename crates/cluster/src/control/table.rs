@@ -12,13 +12,13 @@ use crate::LogPosition;
 /// The values on one node. Equal on all nodes that have applied the same entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControlTable {
-    /// All before it is applied.
+    /// Position of the last applied record.
     pub place: ControlPlace,
     values: BTreeMap<(ControlKind, Bytes), Bytes>,
 }
 
 impl ControlTable {
-    /// Without values.
+    /// An empty table at a place in the log.
     pub fn at(place: ControlPlace) -> Self {
         ControlTable { place, values: BTreeMap::new() }
     }

@@ -116,7 +116,7 @@ impl NodeInbox {
         self.changed.notify_all();
     }
 
-    /// The engine can be reached.
+    /// Notes that the engine can be reached.
     pub fn has_answer(&self) {
         self.state().has_answered = true;
         self.changed.notify_all();

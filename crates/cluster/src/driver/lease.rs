@@ -16,7 +16,7 @@ struct LeaseState {
     shard: u16,
     epoch: u64,
     clock: Arc<dyn LeaseClock>,
-    /// In microseconds of the clock.
+    /// End of the right to act, in microseconds of the clock.
     act_until: AtomicU64,
     begin_until: AtomicU64,
     begun: Mutex<BegunCount>,
@@ -91,7 +91,7 @@ impl Lease {
         then();
     }
 
-    /// Ends the lease for good.
+    /// Ends the lease permanently.
     pub(crate) fn revoke(&self) {
         self.set(Duration::ZERO, Duration::ZERO);
         let mut begun = self.begun();

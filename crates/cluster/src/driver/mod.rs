@@ -1,8 +1,8 @@
 //! Drives the [`ShardOwnership`] of a node: sends its requests to the engine, carries out its orders at spools and
 //! services, and reports the results.
 //!
-//! It decides nothing. Nothing in it blocks: calls of the engine are made elsewhere, and spools and services answer
-//! later. Time and engine are passed in, so a test drives it by hand.
+//! The driver makes no decisions and never blocks: calls of the engine run elsewhere, and spools and services answer
+//! later. Time and engine are passed in, so a test can drive it step by step.
 
 mod calls;
 mod inbox;
@@ -42,7 +42,7 @@ pub struct DriverConfig {
     pub release: Duration,
 }
 
-/// The world of a [`NodeDriver`].
+/// Dependencies of a [`NodeDriver`].
 #[derive(Clone)]
 pub struct DriverWorld {
     /// Cells of the engine.
@@ -53,7 +53,7 @@ pub struct DriverWorld {
     pub clock: Arc<dyn LeaseClock>,
 }
 
-/// News of a node, for the operator and whoever waits for a shard.
+/// Events of a node, for the operator and for callers that wait for a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeNews {
     /// This node acts for a shard.
@@ -114,7 +114,7 @@ pub struct NodeDriver {
 }
 
 impl NodeDriver {
-    /// For a process that has just started. Calls `tell` with news during a turn; it must not block.
+    /// For a process that has just started. Calls `tell` with news during a turn; `tell` must not block.
     ///
     /// # Errors
     /// The thread that watches the cells could not be started.

@@ -119,12 +119,12 @@ impl<L: LocalSpool> ShardSpool for ReplicatedSpool<L> {
     }
 }
 
-/// A shard in the hands of a node's thread.
+/// Drives a shard: its spool, service and reports.
 pub(super) struct DrivenShard {
     pub number: u16,
     pub spool: Arc<dyn ShardSpool>,
     pub service: Arc<dyn ShardService>,
-    /// The epoch that its spool opens.
+    /// Epoch that the spool is opening, if any.
     pub opening: Option<u64>,
     pub tenure: Option<Tenure>,
     /// Orders that the spool has not answered.

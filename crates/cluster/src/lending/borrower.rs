@@ -23,11 +23,11 @@ pub struct Borrower {
 /// Tokens since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LendingCounts {
-    /// Lent to this shard.
+    /// Tokens lent to this shard.
     pub lent: u64,
-    /// Used of them.
+    /// Lent tokens that were used.
     pub used: u64,
-    /// Used of the shard's own shares, as their homes were not heard.
+    /// Tokens used from the shard's own shares, while their homes were not heard.
     pub alone: u64,
 }
 
@@ -37,7 +37,7 @@ struct HomeView {
     heard: Option<Heard>,
     heard_at: u64,
     sent_at: Option<u64>,
-    /// Limits with something to say.
+    /// Limits with something to ask or return.
     active: Vec<u64>,
     returned: Vec<TokensReturned>,
 }
@@ -51,15 +51,15 @@ struct BorrowedLimit {
     lots: VecDeque<Lot>,
     /// The shard's own share, with the time from which on it counts by itself. No bucket: it has no burst.
     share: Option<(u64, Option<Bucket>)>,
-    /// Tokens reserved for messages that are on their way.
+    /// Tokens reserved for messages in progress.
     held: u32,
     /// Tokens used since the last request.
     used: u32,
-    /// Tokens missed since then.
+    /// Tokens missed since the last request.
     missed: u32,
-    /// Tokens needed in an interval, by the last request.
+    /// Tokens needed in an interval, as of the last request.
     target: u32,
-    /// The home has no more before that time.
+    /// The home has no more tokens before this time.
     next_ask: u64,
     is_active: bool,
 }
@@ -73,10 +73,10 @@ struct Lot {
 }
 
 impl Borrower {
-    /// For a shard among `shards` that begins to send.
+    /// For a shard of `shards` that begins to send.
     ///
     /// # Panics
-    /// If it is none of them.
+    /// If `shards` does not contain the shard.
     pub fn new(shard: u16, shards: LendingShards, now: u64, rules: LendingRules) -> Self {
         let part = shards.binary_search(&shard).expect("the shard is one of all");
         let heard_at = if rules.waits_at_start { now } else { now.saturating_sub(ALONE) };
@@ -105,7 +105,7 @@ impl Borrower {
         }
     }
 
-    /// Ends borrowing for a limit. Its tokens die.
+    /// Ends borrowing for a limit. Its tokens expire unused.
     pub fn remove(&mut self, key: u64) {
         let home = self.home_of(key);
         self.limits.remove(&key);
@@ -141,14 +141,14 @@ impl Borrower {
         is_taken
     }
 
-    /// Notes that a token is reserved, or no longer so. It is renewed until then.
+    /// Notes that a token is reserved, or no longer so. Reserved tokens are renewed.
     pub fn hold(&mut self, key: u64, is_held: bool) {
         let Some(limit) = self.limits.get_mut(&key) else { return };
         limit.held = if is_held { limit.held + 1 } else { limit.held.saturating_sub(1) };
         self.activate(key);
     }
 
-    /// Notes that so many tokens are needed, and fewer are there. Returns the time to look again.
+    /// Notes that `count` tokens are needed and fewer are available. Returns the time to check again.
     pub fn want(&mut self, key: u64, count: u32, now: u64) -> u64 {
         let alone = self.alone_since(self.home_of(key), now);
         let own = self.own();
@@ -176,7 +176,7 @@ impl Borrower {
         }
     }
 
-    /// The place among all shards of a limit's home.
+    /// Index of a limit's home among all shards.
     pub fn home_of(&self, key: u64) -> usize {
         home_of(key, &self.shards)
     }
@@ -202,7 +202,7 @@ impl Borrower {
         OwnPart { part: self.part, shards: self.shards.clone(), rules: self.rules }
     }
 
-    /// The request to a home that is due. It is to be sent at once, and `now` was read before.
+    /// The request that is due to a home, if any. Send it at once; read the clock for `now` before.
     pub fn request(&mut self, home: usize, now: u64) -> Option<TokenRequest> {
         let view = &mut self.homes[home];
         let mut asks = Vec::new();
@@ -226,7 +226,7 @@ impl Borrower {
         Some(TokenRequest { shard: self.shard, heard: view.heard, returned, asks })
     }
 
-    /// Takes the answer to the latest request to a home, which was sent then.
+    /// Processes the answer to the latest request to a home, sent at `sent_at`.
     pub fn answered(&mut self, home: usize, sent_at: u64, answer: &TokenAnswer, now: u64) {
         let end = if self.rules.from_request { sent_at } else { now } + VALID;
         if now >= end {
@@ -280,7 +280,7 @@ impl BorrowedLimit {
         self.share.as_ref()?.1.as_ref()
     }
 
-    /// Lent tokens that are valid after that time.
+    /// Lent tokens still valid after that time.
     fn valid_after(&self, time: u64) -> u32 {
         let valid = self.lots.iter().filter(|lot| lot.until > time).map(|lot| lot.count);
         valid.fold(0, u32::saturating_add)
@@ -293,7 +293,7 @@ impl BorrowedLimit {
         true
     }
 
-    /// Removes dead tokens, and notes those that go back.
+    /// Removes expired tokens, and collects those that go back to the home.
     fn bury(&mut self, key: u64, heard: Option<Heard>, now: u64, returned: &mut Vec<TokensReturned>) {
         while let Some(Lot { home, granted_at, count, .. }) =
             self.lots.pop_front_if(|lot| lot.until <= now || lot.count == 0)
@@ -308,7 +308,7 @@ impl BorrowedLimit {
         }
     }
 
-    /// Tokens to ask for: those for the next interval that are not there.
+    /// Tokens to request: those needed in the next interval and not yet there.
     fn wish(&mut self, now: u64) -> Option<u32> {
         if now < self.next_ask {
             return None;

@@ -23,9 +23,9 @@ use posthaste_units::Rate;
 pub struct TokenRequest {
     /// The shard that asks.
     pub shard: u16,
-    /// The latest answer that it has heard.
+    /// The latest answer received from the home.
     pub heard: Option<Heard>,
-    /// Tokens of the home named in `heard` that have died.
+    /// Tokens of the home named in `heard` that have expired unused.
     pub returned: Vec<TokensReturned>,
     /// Tokens that are needed.
     pub asks: Vec<TokenAsk>,
@@ -36,7 +36,7 @@ pub struct TokenRequest {
 pub struct Heard {
     /// The number of the home: each begins with another.
     pub home: u64,
-    /// The time of the answer, by the home's clock.
+    /// Time of the answer by the home's clock, in nanoseconds.
     pub at: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct TokensReturned {
     pub count: u32,
 }
 
-/// A wish for tokens.
+/// A request for tokens of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenAsk {
     /// The limit.
@@ -65,9 +65,9 @@ pub struct TokenAsk {
 /// The answer of a home.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenAnswer {
-    /// Identifies it.
+    /// Identifies the answer.
     pub heard: Heard,
-    /// An answer to each wish.
+    /// A grant for each request.
     pub grants: Vec<TokenGrant>,
 }
 
@@ -76,14 +76,14 @@ pub struct TokenAnswer {
 pub struct TokenGrant {
     /// The limit.
     pub key: u64,
-    /// The number of tokens, at most as many as asked for.
+    /// Number of tokens, at most as many as requested.
     pub count: u32,
-    /// If they are fewer: time until there may be more.
+    /// If fewer were granted: milliseconds until more may be available.
     pub wait_ms: u32,
 }
 
 impl TokenRequest {
-    /// Its bytes.
+    /// The request as bytes.
     pub fn encode(&self) -> Bytes {
         let mut out = vec![VERSION];
         out.put_u16_le(self.shard);
@@ -127,7 +127,7 @@ impl TokenRequest {
 }
 
 impl TokenAnswer {
-    /// Its bytes.
+    /// The answer as bytes.
     pub fn encode(&self) -> Bytes {
         let mut out = vec![VERSION];
         self.heard.put(&mut out);
@@ -167,7 +167,8 @@ impl Heard {
 
 const VERSION: u8 = 1;
 
-/// Most wishes of a request, and as many tokens returned: more wait for the next. Together they fit in a question.
+/// Maximum limits asked for in a request, and maximum tokens returned; the rest waits for the next. Together they fit
+/// in a question.
 pub(super) const ASKS_MAX: usize = 2_000;
 
 #[cfg(test)]

@@ -10,13 +10,13 @@ use super::{BEYOND_BURST, ECHO, LendingRules, LendingShards, MILLIS, burst_of};
 /// Lends the tokens of the limits that are at home at a shard, while this node owns the shard.
 #[derive(Debug)]
 pub struct TokenHome {
-    /// Unlike that of any other home.
+    /// Random id that no other home has.
     id: u64,
     shards: LendingShards,
     rules: LendingRules,
-    /// Until when each shard, by its place, is known to hear.
+    /// For each shard, by index: until when it is known to hear this home.
     hearing: BTreeMap<usize, u64>,
-    /// The latest times with different shards that hear, oldest first.
+    /// Recent times with different sets of hearing shards, oldest first.
     spans: VecDeque<Span>,
     limits: HashMap<u64, HomeLimit>,
     /// Number of limits at which unused ones are dropped.
@@ -35,7 +35,7 @@ struct Span {
 struct HomeLimit {
     rate: Rate,
     rate_since: u64,
-    /// Last wish at this rate.
+    /// Time of the last request at this rate.
     asked_at: u64,
     /// Tokens, each as the time that it takes at the whole rate.
     credit: u64,
@@ -53,8 +53,8 @@ impl TokenHome {
         TokenHome { id, shards, rules, hearing: BTreeMap::new(), spans, limits: HashMap::new(), tidy_at: TIDY_MIN }
     }
 
-    /// Answers a request. The caller has checked the lease of the shard after it read the clock. `None`: an unknown
-    /// shard asks.
+    /// Answers a request. The caller must read the clock before it checks the lease of the shard. `None`: the shard is
+    /// unknown.
     pub fn answer(&mut self, request: &TokenRequest, now: u64) -> Option<TokenAnswer> {
         let part = self.shards.binary_search(&request.shard).ok()?;
         let now = self.spans.back().map_or(now, |span| span.from.max(now));

@@ -90,18 +90,18 @@ impl LendingRules {
     };
 }
 
-/// A lent token is valid so long after its request was sent.
+/// Validity of a lent token, from the sending of its request, in nanoseconds.
 pub const VALID: u64 = 300 * MILLIS;
-/// A home keeps so much of a rate beyond the burst: a small burst must last until the next request. With [`VALID`] it
-/// is the half second that a window may have more.
+/// Part of a rate that a home saves beyond the burst: a small burst must last until the next request. With [`VALID`]
+/// this makes the additional half second of a window.
 const BEYOND_BURST: u64 = 200 * MILLIS;
-/// A shard hears a home that has sent the answer it names within this time.
+/// A shard hears a home if it names an answer that the home sent within this time.
 const ECHO: u64 = 1000 * MILLIS;
 /// A shard uses its share once it has heard nothing for this time.
 const ALONE: u64 = 2000 * MILLIS;
 /// Interval between two requests to a home.
 pub const PACE: u64 = 100 * MILLIS;
-/// The same while no tokens are needed: the home must see that it is heard.
+/// Interval between requests while no tokens are needed: they show the home that it is heard.
 const IDLE_PACE: u64 = 300 * MILLIS;
 const MILLIS: u64 = 1_000_000;
 

@@ -16,9 +16,9 @@ pub struct MemoryCells(Arc<(Mutex<State>, Condvar)>);
 pub enum CellFault {
     /// No fault.
     None,
-    /// Done if the revision is right, and the answer is lost.
+    /// The swap is done if the revision matches, but its answer is lost.
     UnknownDone,
-    /// The write is not done, and its answer is lost.
+    /// The swap is not done, and its answer is lost.
     UnknownLost,
 }
 

@@ -47,7 +47,7 @@ pub struct LogFaults {
 }
 
 impl LogFaults {
-    /// Each fault often.
+    /// All faults, each frequent.
     pub fn all() -> Self {
         LogFaults { refused: 60, unknown_stored: 60, unknown_late: 60, unknown_lost: 60, held: 200 }
     }

@@ -32,7 +32,7 @@ impl NatsCells {
     /// Like [`ShardLog::check`](crate::ShardLog::check).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`ShardLog::check`](crate::ShardLog::check).
     pub fn check(&self) -> Result<Vec<String>, LogError> {
         check::check(&self.engine, &self.stream, 1)
     }

@@ -22,7 +22,7 @@ pub struct NatsLog {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// State of the log as servers told it.
+/// State of the log as reported by servers.
 #[derive(Default)]
 struct Seen {
     end: Highest,
@@ -36,8 +36,7 @@ struct State {
 }
 
 impl State {
-    /// A stream that was deleted has no records: only an answer for a while makes it a log that has lost all, see
-    /// [`Highest`].
+    /// A deleted stream has no records. Only a repeated answer shows that all records are lost: see [`Highest`].
     fn of(info: Option<&Value>) -> Self {
         let Some(info) = info else { return Self { first: 1, end: 0 } };
         let number = |name: &str| info["state"][name].as_u64().unwrap_or_default();
@@ -117,7 +116,7 @@ impl NatsLog {
         Ok(true)
     }
 
-    /// Cut, or lost.
+    /// Decides if a missing record was cut or lost.
     fn missing(&self, position: u64) -> Result<LogError, LogError> {
         let first = self.state()?.first;
         if position < first {

@@ -44,7 +44,7 @@ pub struct NatsConfig {
     pub replicas: u64,
     /// Limit of the log of a shard, in bytes.
     pub log_bytes_max: u64,
-    /// Requests without an answer for so long are lost.
+    /// Time after which a request without an answer counts as lost.
     pub timeout: Duration,
 }
 
@@ -79,13 +79,13 @@ pub enum NatsError {
     /// Mail and cells would cross a network in the clear, or anybody could write them.
     #[error("{0} is not a loopback address: the engine needs TLS and a login")]
     Unprotected(String),
-    /// The address of a server.
+    /// A server address is invalid or cannot be resolved.
     #[error("{0}: {1}")]
     Address(String, std::io::Error),
     /// No server has answered.
     #[error("cannot connect to the engine: {0}")]
     Connect(#[from] async_nats::ConnectError),
-    /// A stream could not be made.
+    /// A stream could not be created.
     #[error(transparent)]
     Log(#[from] LogError),
     /// The thread could not be started.
@@ -94,7 +94,7 @@ pub enum NatsError {
 }
 
 impl NatsError {
-    /// No server has answered yet. Asking again may help.
+    /// True if no server has answered yet, so that a retry may help.
     pub fn is_silence(&self) -> bool {
         match self {
             NatsError::Connect(error) => matches!(error.kind(), ConnectErrorKind::Io | ConnectErrorKind::TimedOut),
@@ -197,12 +197,12 @@ impl NatsEngine {
         }
     }
 
-    /// Waits for the engine's thread. Not for use on that.
+    /// Waits for work on the engine's thread. Must not be called on that thread.
     fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.0.runtime.block_on(work)
     }
 
-    /// A request to JetStream: its answer, or the error in that.
+    /// Sends a request to JetStream, and returns its answer or the error in it.
     async fn api(&self, call: &str, body: &Value) -> Result<Result<Value, ApiError>, LogError> {
         let unreachable = |why: String| LogError::Unreachable(why);
         let payload = if body.is_null() { Bytes::new() } else { body.to_string().into() };
@@ -256,9 +256,9 @@ impl Drop for Inner {
     }
 }
 
-/// An error that JetStream answers.
+/// An error answered by JetStream.
 struct ApiError {
-    /// Its class: 400 is that of wrong requests, 503 of servers that are not ready.
+    /// Class of the error: 400 for invalid requests, 503 if servers are not ready.
     class: u64,
     code: u64,
     description: String,

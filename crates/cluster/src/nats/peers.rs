@@ -28,7 +28,7 @@ impl Drop for NatsAnswers {
 }
 
 impl NatsEngine {
-    /// The other nodes.
+    /// Queries to the other nodes.
     pub fn peers(&self) -> NatsPeers {
         NatsPeers(self.clone())
     }

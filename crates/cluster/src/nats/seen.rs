@@ -12,7 +12,7 @@ pub(super) struct Highest {
 }
 
 impl Highest {
-    /// False if the answer does not count.
+    /// True if the answer is current, not outdated.
     pub fn takes(&mut self, number: u64, now: Instant) -> bool {
         if number < self.number && now.duration_since(*self.lower_since.get_or_insert(now)) < DOUBT {
             return false;
@@ -34,7 +34,7 @@ impl Highest {
 pub(super) struct Missing(Option<(u64, Instant)>);
 
 impl Missing {
-    /// False if the record may exist nevertheless.
+    /// True if the record is certainly missing.
     pub fn takes(&mut self, position: u64, now: Instant) -> bool {
         let (at, since) = *self.0.get_or_insert((position, now));
         if at != position {

@@ -42,8 +42,8 @@ impl Marks {
         self.0.front().is_some_and(|first| first.end <= applied)
     }
 
-    /// The end of the log that long, or that many bytes, ago, whichever is less. `None` if that was before the first
-    /// mark.
+    /// The end of the log before the newer records are within both limits of `keep`: a time and a number of bytes.
+    /// `None` if it precedes the first mark.
     pub fn ago(&self, keep: (Duration, u64), now: Duration) -> Option<LogPosition> {
         let bytes = self.0.back()?.bytes;
         let is_old = |mark: &Mark| now.saturating_sub(mark.at) >= keep.0 || bytes.saturating_sub(mark.bytes) >= keep.1;
@@ -52,7 +52,7 @@ impl Marks {
     }
 }
 
-/// About an hour of seconds.
+/// Maximum marks: one a second for about an hour.
 const MARKS_MAX: usize = 4096;
 
 #[cfg(test)]

@@ -43,18 +43,18 @@ pub struct ShardOwnership {
 pub enum OwnershipEffect {
     /// Read a cell and call [`ShardOwnership::got`].
     Get {
-        /// The cell.
+        /// Key of the cell.
         key: CellKey,
         /// Returned with the answer.
         request: u64,
     },
     /// Swap a cell and call [`ShardOwnership::swapped`], after a few seconds at most.
     Swap {
-        /// The cell.
+        /// Key of the cell.
         key: CellKey,
         /// The revision that it must have.
         revision: u64,
-        /// Its new value.
+        /// New value of the cell.
         value: Bytes,
         /// Returned with the answer.
         request: u64,
@@ -64,7 +64,7 @@ pub enum OwnershipEffect {
         /// The shard.
         shard: u16,
     },
-    /// Append an `open` after all of the log, apply that, and call [`ShardOwnership::opened`] or
+    /// Append an `open` at the end of the log, apply the log up to it, and call [`ShardOwnership::opened`] or
     /// [`ShardOwnership::ended`].
     Open {
         /// The shard.
@@ -93,7 +93,7 @@ pub enum OwnershipEffect {
     Cut {
         /// The shard.
         shard: u16,
-        /// The first position that stays.
+        /// The first position to keep.
         below: LogPosition,
     },
     /// Append a `digest` record.
@@ -132,16 +132,16 @@ pub enum StopReason {
         end: LogPosition,
         /// A member that has more.
         node: NodeName,
-        /// Its last position.
+        /// The last position that it has applied.
         applied: LogPosition,
     },
     /// The cell is older than the last one read.
     #[error("the shard's cell is older than one that was read before: the engine was restored or its data lost")]
     CellRolledBack,
-    /// The cell has no meaning.
+    /// The cell cannot be decoded.
     #[error("the shard's cell is damaged, or a newer release wrote it")]
     CellDamaged,
-    /// The log cannot be read or written on.
+    /// The log cannot be read or written any further.
     #[error("{0}")]
     Log(SenderEnd),
 }
@@ -164,15 +164,15 @@ pub struct OwnReport {
 pub struct LogState {
     /// The position that this node's member had applied before the log was asked.
     pub applied: LogPosition,
-    /// The lowest position stored.
+    /// The lowest stored position.
     pub first: LogPosition,
-    /// The highest position.
+    /// The highest stored position.
     pub end: LogPosition,
-    /// Bytes appended since any fixed moment of this ownership.
+    /// Bytes appended since a fixed moment of this ownership.
     pub bytes: u64,
     /// Bytes stored, and the limit.
     pub room: (u64, u64),
-    /// All of the engine's replicas have everything.
+    /// True if all of the engine's replicas have all records.
     pub is_current: bool,
 }
 
@@ -247,7 +247,7 @@ impl ShardOwnership {
         self.shards.entry(shard).or_insert_with(|| ShardState::new(shard, is_home));
     }
 
-    /// The next request or order.
+    /// The next request or order, if any.
     pub fn effect(&mut self) -> Option<OwnershipEffect> {
         self.out.effects.pop_front()
     }
@@ -262,7 +262,7 @@ impl ShardOwnership {
         now < self.begin_until(shard)
     }
 
-    /// Time until which [`may_act`](Self::may_act) holds if nothing else happens; zero if it does not.
+    /// End of the time in which [`may_act`](Self::may_act) holds without further renewals; zero if it does not hold.
     pub fn act_until(&self, shard: u16) -> Duration {
         self.owned(shard).map_or(Duration::ZERO, |it| it.act_until(&self.me))
     }
@@ -371,7 +371,7 @@ impl ShardOwnership {
         }
     }
 
-    /// The member's sender has ended.
+    /// The sender of the member has ended, and why.
     pub fn ended(&mut self, shard: u16, end: SenderEnd) {
         if let Some(state) = self.shards.get_mut(&shard) {
             state.ended(&mut self.out, end);

@@ -11,7 +11,7 @@ use crate::cell::{CellKey, NodeCell};
 /// The writer of the node's own cell.
 #[derive(Debug, Default)]
 pub(crate) struct OwnNode {
-    /// The next value, but for its number.
+    /// Next value of the cell, except for its number.
     pub cell: NodeCell,
     phase: Phase,
     revision: u64,
@@ -31,7 +31,7 @@ enum Phase {
     Writing,
     /// A write was not answered, or refused: the cell is read.
     Deciding,
-    /// Another process writes the cell, or the node is off the list.
+    /// Another process writes the cell, or an operator has removed the node.
     Taken,
 }
 

@@ -22,7 +22,7 @@ pub struct OwnershipConfig {
 pub struct OwnershipTimes {
     /// Interval between two renewals of a lease.
     pub renew: Duration,
-    /// From the sending of a renewal on, the owner acts for this time.
+    /// Time for which the owner may act, from the sending of a renewal.
     pub lease: Duration,
     /// A session may begin a transaction if the engine has answered within this time.
     pub begin: Duration,
@@ -35,13 +35,13 @@ pub struct OwnershipTimes {
     pub free_writes: u32,
     /// A standby waits for one more write for each such amount of lag.
     pub lag_of_write: Duration,
-    /// Time between two shards that a node takes from silent owners.
+    /// Minimum time between two shards taken from silent owners by one node.
     pub between: Duration,
-    /// Time that a shard stays before its home gets it back.
+    /// Minimum time for which a shard stays before its home gets it back.
     pub stay: Duration,
     /// Time during which a node that could not act for a shard does not take it.
     pub pause: Duration,
-    /// Age of reports that a cut may use.
+    /// Maximum age of reports used for a cut.
     pub fresh: Duration,
     /// Time that a start waits for another process of the same name.
     pub name: Duration,
@@ -49,9 +49,9 @@ pub struct OwnershipTimes {
     pub short: Duration,
     /// Records stay in the log for this time or for this many bytes, whichever is less.
     pub keep: (Duration, u64),
-    /// Lag at which a member leaves the set of members in sync.
+    /// Lag, as time or bytes, at which a member leaves the members in sync.
     pub behind_most: (Duration, u64),
-    /// Lag below which a member returns.
+    /// Lag in bytes below which a member is in sync again.
     pub behind_least: u64,
     /// Interval between two digests.
     pub digest: Duration,

@@ -34,17 +34,17 @@ pub(crate) struct ShardState {
     is_unsure: bool,
     /// A request for the log's end is in flight.
     has_asked_end: bool,
-    /// The member that had reported the most when it was.
+    /// The member with the highest reported position when the end was asked for.
     reported: Option<(NodeName, LogPosition)>,
     /// Time since which each answer says that the log ends below that.
     short_since: Option<Duration>,
     /// The earliest time of the next request.
     again_at: Duration,
-    /// The sending of the last swap that renewed the ownership.
+    /// Time of sending of the last swap that renewed the ownership.
     lease_from: Duration,
-    /// The sending of the last swap.
+    /// Time of sending of the last swap.
     swapped_at: Duration,
-    /// The engine's last answer to the owner.
+    /// Time of the engine's last answer to the owner.
     answered_at: Duration,
     owned_since: Duration,
     /// Earliest time at which this node may take it.
@@ -78,7 +78,7 @@ enum Role {
 struct Asked {
     request: u64,
     sent: Duration,
-    /// The revision known then.
+    /// Revision at that time.
     revision: u64,
     /// `None` for a read.
     value: Option<ShardCell>,
@@ -161,7 +161,7 @@ impl ShardState {
         !me.is_draining && now >= self.paused_until
     }
 
-    /// True by the cell.
+    /// True if the cell names this process as the owner.
     fn is_mine(&self, me: &Me) -> bool {
         if me.rules.incarnation {
             self.cell.is_owned_by(&me.node, me.incarnation)

@@ -40,7 +40,7 @@ impl Drop for Running {
 }
 
 impl Acme {
-    /// Applies the configuration. A worker with unchanged settings only retries at once. Blocks; needs a tokio runtime.
+    /// Applies the configuration. A worker with unchanged settings only retries now. Blocks; needs a tokio runtime.
     ///
     /// # Errors
     /// A message: local files are unusable. Present certificates stay in force.
@@ -99,8 +99,7 @@ fn settings(config: &Config) -> Option<AcmeSettings> {
     })
 }
 
-/// At port 443 by TLS, else at port 80 by HTTP, else by the program, else through a web server that forwards requests
-/// to us.
+/// TLS at port 443, else HTTP at port 80, else the program, else a web server that forwards requests to this one.
 fn way(config: &Config) -> Way {
     let has = |is: fn(&Listener) -> bool| config.listeners.iter().any(is);
     match &config.acme.dns_program {
@@ -158,7 +157,7 @@ fn unknown(error: &dyn std::fmt::Display) -> LookupError {
     LookupError::Unknown(error.to_string())
 }
 
-/// Asks from a thread of its own: the future cannot move between threads.
+/// Runs a query on its own thread: the future cannot move between threads.
 async fn apart<T: Send + 'static>(
     ask: impl AsyncFnOnce() -> Result<T, LookupError> + Send + 'static,
 ) -> Result<T, LookupError> {

@@ -21,7 +21,7 @@ pub(crate) struct OwnCertificates {
 }
 
 impl OwnCertificates {
-    /// The chooser of a listener with these configured certificates, which take precedence.
+    /// Chooses certificates for a listener; the configured ones take precedence.
     pub fn chooser(&self, configured: &Arc<CertificateList>) -> CertificateChooser {
         CertificateChooser::new(vec![Arc::clone(configured), Arc::clone(&self.obtained)], Arc::clone(&self.self_made))
     }
@@ -29,7 +29,7 @@ impl OwnCertificates {
     /// Ensures that each listener with TLS has a certificate. Blocks.
     ///
     /// # Errors
-    /// The self-made one can be neither used nor made. A present one stays in force.
+    /// A self-made certificate cannot be used or made. An existing one stays in force.
     pub(super) fn prepare(&self, config: &Config) -> io::Result<()> {
         if self_made::users(config).next().is_none() {
             return Ok(());

@@ -27,13 +27,13 @@ pub(crate) struct TlsInForce {
 #[derive(Debug, thiserror::Error)]
 #[error("TLS of listener {listener}: {error}")]
 pub struct CertificateError {
-    /// The listener.
+    /// Address of the listener.
     pub listener: String,
-    /// The mistake in its certificate or key.
+    /// Error of its certificate or key.
     pub error: TlsError,
 }
 
-/// Time after which a mismatched pair is read again: a program may be replacing its two files.
+/// Delay before a mismatched pair is read again: a program may be replacing its two files.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 impl TlsInForce {
@@ -117,7 +117,7 @@ impl TlsInForce {
 #[derive(Debug, Default)]
 struct Configured {
     pairs: Mutex<Vec<Pair>>,
-    /// Their keys, for handshakes.
+    /// Certificates and keys, for handshakes.
     list: Arc<CertificateList>,
     /// Counts reloads, so that a check begun before the last one changes nothing.
     attempt: AtomicU64,
@@ -177,7 +177,7 @@ impl Configured {
     }
 }
 
-/// Keys, and the file of passwords, that every user of this machine can read.
+/// Keys, and the file of passwords, that any user of this machine can read.
 pub(crate) fn exposed_keys(config: &Config) -> Vec<String> {
     let is_exposed = |key: &&PathBuf| std::fs::metadata(key).is_ok_and(|found| found.mode() & 0o004 != 0);
     let text = |key: &PathBuf| format!("{}: every user can read this private key; run chmod o-r", key.display());

@@ -25,7 +25,7 @@ struct DomainSigner {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DkimError {
-    /// The directory of keys.
+    /// The directory of keys cannot be read.
     #[error("dkim.dir: {0}")]
     Store(#[from] KeyStoreError),
 }
@@ -43,7 +43,7 @@ impl DomainSigners {
     /// Reads the keys. Blocks.
     ///
     /// # Errors
-    /// The directory cannot be read, or others can read a key in it. A key that cannot be read concerns its domain alone.
+    /// The directory cannot be read, or others can read a key in it. An unreadable key affects its own domain only.
     pub fn read(config: &Config) -> Result<Arc<Self>, DkimError> {
         let section = config.dkim.clone();
         let domains = KeyDirectory::new(&section.dir).read()?;

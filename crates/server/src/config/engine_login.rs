@@ -17,7 +17,7 @@ impl EngineLogin {
     /// Reads the password. Blocks.
     ///
     /// # Errors
-    /// It cannot be read, or this program cannot be a node.
+    /// The password cannot be read, or this program was built without clusters.
     pub fn read(config: &Config) -> Result<Self, ServeError> {
         let Some(cluster) = &config.cluster else { return Ok(Self::default()) };
         if cfg!(not(feature = "cluster")) {

@@ -49,7 +49,7 @@ pub enum ServeError {
     /// The resolver of `[dns]`, or TLS, cannot be set up.
     #[error("the relay: {0}")]
     Dns(String),
-    /// Settings for bounces.
+    /// The settings for bounces cannot be used.
     #[error(transparent)]
     Bounces(#[from] posthaste_relay::sender::BouncesError),
     /// A fixed next hop of the relay cannot be used.
@@ -70,7 +70,7 @@ pub enum ServeError {
     /// The cluster node cannot start; no mail was accepted.
     #[error("[cluster]: {0}")]
     Cluster(String),
-    /// A signal came while it waited for the engine of its cluster; no mail was accepted.
+    /// A signal arrived while the start waited for the cluster's engine; no mail was accepted.
     #[error("stopped before the cluster's engine answered")]
     Stopped,
     /// A certificate or its key is unusable; nothing was changed.
@@ -82,7 +82,7 @@ pub enum ServeError {
     /// The signing keys are unusable; nothing was changed.
     #[error(transparent)]
     Dkim(#[from] crate::config::dkim::DkimError),
-    /// The server cannot run as the user that it should; no mail was touched.
+    /// The server cannot run as the configured user; no mail was touched.
     #[error(transparent)]
     Privileges(#[from] PrivilegeError),
     /// The descriptor for readiness is not writable; nothing was changed.
@@ -109,7 +109,7 @@ pub enum ServeError {
         /// Name of the service.
         service: &'static str,
     },
-    /// The system denies something that every server needs.
+    /// The system denies a resource that every server needs.
     #[error("{0}")]
     System(#[from] std::io::Error),
 }

@@ -50,7 +50,7 @@ fn has_obtained(config: &Config) -> bool {
     crate::config::acme::files(config).any(|file| file.exists())
 }
 
-/// When each certificate of a listener ends, in seconds since 1970. Blocks. Files that cannot be read are left out.
+/// Expiry of each certificate of a listener, in seconds since 1970. Blocks. Unreadable files are left out.
 pub(crate) fn ends(config: &Config) -> Vec<(PathBuf, u64)> {
     files(config).into_iter().filter_map(|file| end(&file).map(|end| (file, end))).collect()
 }

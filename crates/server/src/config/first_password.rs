@@ -1,4 +1,5 @@
-//! The password of the first minute: without `[auth]` and without a `[[listener]]`, it opens the mail of every account and the page, from this machine only.
+//! The first password: without `[auth]` and without a `[[listener]]`, it opens the mail of every account and the page,
+//! from this machine only.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -40,7 +41,7 @@ impl FirstPassword {
     /// Reads or creates the file. Blocks. A file without a password, or readable by others, is replaced.
     ///
     /// # Errors
-    /// It can be neither read nor created.
+    /// The file can be neither read nor created.
     pub fn open(data: &Path) -> io::Result<Self> {
         let file = data.join(FILE);
         let kept = std::fs::metadata(&file).ok().filter(|found| found.is_file() && found.mode() & 0o077 == 0);
@@ -62,13 +63,14 @@ impl FirstPassword {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).password.clone()
     }
 
-    /// Like [`is_right`](Self::is_right), for the page. A text without the form of a password is a wrong token, and no guess at the password.
+    /// Like [`is_right`](Self::is_right), for the page. A text without the form of a password counts as a wrong token,
+    /// not as a guess.
     pub fn opens_page(&self, presented: &str) -> bool {
         let is_guess = presented.len() == LETTERS && presented.bytes().all(|octet| ALPHABET.contains(&octet));
         is_guess && self.is_right(presented)
     }
 
-    /// True if this is the password. Blocks: the tenth wrong one makes a new password, which is logged.
+    /// True if this is the password. Blocks: the tenth wrong guess makes a new password, which is logged.
     pub fn is_right(&self, presented: &str) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if is_same(state.password.as_bytes(), presented.as_bytes()) {

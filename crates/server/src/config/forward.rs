@@ -17,14 +17,14 @@ pub(crate) struct Forwarding {
     srs: Option<(Srs, String)>,
 }
 
-/// The meaning of a recipient in the domain of rewritten senders.
+/// Kinds of recipients in the domain of rewritten senders.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Back {
     /// An ordinary address.
     Ordinary,
     /// The original sender of forwarded mail.
     Sender(ForwardPath),
-    /// An SRS address that is not ours, or has expired.
+    /// An SRS address that is not from this server, or has expired.
     Invalid,
 }
 
@@ -36,7 +36,7 @@ impl Forwarding {
         Ok(Self { srs: section.map(open).transpose()? })
     }
 
-    /// The sender of a forwarded message: unchanged if it is one of ours, empty, or too long to be rewritten.
+    /// The sender of a forwarded message: unchanged if it is local, empty, or too long to be rewritten.
     pub fn sender(&self, sender: &ReversePath, directory: &Directory) -> ReversePath {
         let Some((srs, domain)) = &self.srs else { return sender.clone() };
         let is_ours = |domain: &AddressDomain| matches!(domain, AddressDomain::Name(name) if directory.is_ours(name));

@@ -15,7 +15,7 @@ use crate::config::error::ServeError;
 use crate::lifecycle::{Ending, OnFailure, Service};
 use posthaste_config::Config;
 
-/// Keeps the server's own certificates fresh.
+/// Renews the server's own certificates.
 pub(crate) struct CertificateService {
     own: OwnCertificates,
     acme: Acme,
@@ -42,7 +42,7 @@ impl CertificateService {
         Ok(Self { daily: daily(own.clone(), config.clone()), acme, own })
     }
 
-    /// The handle to ask for certificates.
+    /// Handle to request certificates.
     pub fn acme(&self) -> Acme {
         self.acme.clone()
     }

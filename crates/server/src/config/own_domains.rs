@@ -1,4 +1,4 @@
-//! The domains of the configuration, and checks of their records that pages ask for.
+//! The configured domains, and checks of their DNS records on request.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,7 +62,7 @@ impl OwnDomains {
         &self.config
     }
 
-    /// Their names in lower-case A-labels, including aliases, at most [`DOMAINS_MAX`].
+    /// Domain names in lower-case A-labels, including aliases, at most [`DOMAINS_MAX`].
     pub fn names(&self) -> BTreeSet<String> {
         let names = self.config.domains.iter().flat_map(|of| [&of.name].into_iter().chain(&of.domain_aliases));
         names.filter_map(|name| domain_name(name)).take(DOMAINS_MAX).collect()
@@ -110,7 +110,7 @@ impl Drop for Round {
     }
 }
 
-/// Blocks for [`CHECK_TIME`] at most.
+/// Queries the records. Blocks for [`CHECK_TIME`] at most.
 fn ask(config: &Config, directory: &Directory, domain: &str) -> Result<DomainCheck, String> {
     // Keys that cannot be used are told with the list of keys.
     let since = (unix_micros() / 1_000_000).unsigned_abs().saturating_sub(config.dkim_record_secs());
@@ -139,11 +139,11 @@ fn lock(checks: &Mutex<Checks>) -> MutexGuard<'_, Checks> {
 
 const DNS: u16 = 53;
 const HTTPS: u16 = 443;
-/// Domains that are listed.
+/// Maximum domains listed.
 const DOMAINS_MAX: usize = 1000;
 /// Concurrent checks: each has a thread.
 const CHECKS_MAX: usize = 2;
 /// Time for which a check is reused.
 const CHECK_AGE_MAX: Duration = Duration::from_secs(60);
-/// Timeout of all questions of a check.
+/// Timeout for all queries of a check.
 const CHECK_TIME: Duration = Duration::from_secs(60);

@@ -11,14 +11,14 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use posthaste_config::{Config, Loaded, OwnerRules, Rights, UserIdentity};
 
-/// Why the server does not run as the user that it should.
+/// Why the server does not run as the configured user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PrivilegeError {
     /// The process was not started by root.
     #[error("only root can become `{user}`: start as root, or as that user and without `user` in the configuration")]
     NotRoot {
-        /// The user to become.
+        /// The configured user.
         user: String,
     },
     /// A directory cannot be made or given to the user.
@@ -36,9 +36,9 @@ pub enum PrivilegeError {
         path: PathBuf,
         /// The directory to give to the user with its content.
         above: PathBuf,
-        /// The owner now.
+        /// The present owner's number.
         owner: u32,
-        /// The owner to be.
+        /// The required owner.
         user: String,
     },
     /// A server within another program does not change that program's user.
@@ -65,7 +65,7 @@ pub enum PrivilegeError {
     Kernel {
         /// The user.
         user: String,
-        /// Why not.
+        /// Error of the system.
         error: io::Error,
     },
 }
@@ -146,7 +146,7 @@ pub(crate) fn check_owners(config: &Config) -> Result<(), PrivilegeError> {
     OwnerRules::of(&config.domains).check(&rights).map_err(|why| PrivilegeError::OwnerRightsMissing(why.to_string()))
 }
 
-/// Sees that no program runs, and no file is written, with the rights of root.
+/// Checks that no program runs, and no file is written, with the rights of root.
 ///
 /// # Errors
 /// [`PrivilegeError::Root`].
@@ -159,7 +159,8 @@ pub(crate) fn check_transports(config: &Config) -> Result<(), PrivilegeError> {
     }
 }
 
-/// Sees that a configuration with programs or files can be changed only by root, the server's user and the user that starts it.
+/// Checks that only root, the server's user and the user that starts it can change a configuration with programs or
+/// files.
 ///
 /// # Errors
 /// [`PrivilegeError::ConfigFile`].
@@ -286,7 +287,7 @@ fn needed(metadata: &Metadata) -> Access {
     if metadata.is_dir() { Access::WRITE_OK | Access::EXEC_OK } else { Access::WRITE_OK }
 }
 
-/// `may_write` decides of each file and directory.
+/// Checks directories with `may_write`, which decides for each file and directory.
 fn check_directories_by(
     directories: &[PathBuf],
     identity: &UserIdentity,
@@ -323,7 +324,7 @@ fn check_directories_by(
 pub(crate) const LOW_PORTS: &str =
     "ports below 1024 need root (with `user`, to drop it after binding) or CAP_NET_BIND_SERVICE";
 
-/// True if only some may listen on this port: the kernel's limit can be moved.
+/// True if only privileged users may listen on this port: the kernel's limit is configurable.
 pub(crate) fn is_low(port: u16) -> bool {
     let limit = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").ok();
     port != 0 && port < limit.and_then(|limit| limit.trim().parse().ok()).unwrap_or(1024)

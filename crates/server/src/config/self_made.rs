@@ -18,7 +18,7 @@ use posthaste_config::{Config, Listener, ListenerTls};
 const LIFE: Duration = Duration::from_secs(365 * 86_400);
 /// Time before its expiry at which it is renewed.
 const RENEWED_BEFORE: Duration = Duration::from_secs(30 * 86_400);
-/// Clocks of clients may be slow.
+/// The validity begins this long before now: clocks of clients may be slow.
 const BACKDATED: Duration = Duration::from_secs(86_400);
 
 /// Listeners with TLS and without a configured certificate.
@@ -30,7 +30,7 @@ pub(crate) fn users(config: &Config) -> impl Iterator<Item = &Listener> {
 /// others can read its key. A secret key stays, so that its TLSA records stay valid. Blocks.
 ///
 /// # Errors
-/// It can be neither used nor made.
+/// The certificate can be neither used nor made.
 pub(crate) fn open(file: &Path, host_name: &str, now: SystemTime) -> io::Result<Arc<CertifiedKey>> {
     if let Some(kept) = kept(file, host_name, now) {
         return Ok(kept);

@@ -1,4 +1,4 @@
-//! The lines that a start prints.
+//! Lines printed at a start.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -206,7 +206,7 @@ struct FirstMinute {
     domain: String,
     to: String,
     imap: SocketAddr,
-    /// Empty, or that the usual port is busy.
+    /// Empty, or a note that the usual port is busy.
     imap_busy: String,
     password: String,
     file: String,
@@ -251,7 +251,7 @@ fn mailbox_entries(count: usize) -> String {
     if count == 1 { "1 mailbox entry".to_owned() } else { format!("{count} mailbox entries") }
 }
 
-/// Promised mail that could not be read.
+/// Acknowledged mail that could not be read.
 fn damaged(report: &Restored) -> Option<String> {
     let (places, batches) = (report.damaged_places, report.damaged_batches);
     let (places_text, batches_text) = (count(places, "damaged place"), count(batches, "unreadable batch"));

@@ -18,12 +18,12 @@ use crate::config::privileges::{LOW_PORTS, PrivilegeError, is_low};
 use crate::config::start_files::StartFiles;
 use posthaste_config::{Config, DEFAULT_FILE, Listener, Loaded, OwnerRules, Rights, SYSTEM_FILE, Storage, Users};
 
-/// The findings of `config check`.
+/// Findings of `config check`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfigFindings {
-    /// Why a server would not start with it.
+    /// Reasons for which a server would not start.
     pub errors: Vec<String>,
-    /// Notes and warnings, and that it can be used if it can: lines.
+    /// Lines with notes and warnings, and the confirmation if there are no errors.
     pub text: String,
 }
 
@@ -69,7 +69,7 @@ pub fn check_config(loaded: &Loaded) -> ConfigFindings {
 /// A reason why a server would not start.
 struct Problem {
     text: String,
-    /// True if the server's user may have further rights, or a supervisor creates missing files.
+    /// True if the server's user may have further rights, or if a supervisor creates the missing file.
     is_of_user: bool,
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Delay {
 }
 
 impl Delay {
-    /// True if an operator should look: a few old recipients are typing errors, and many new ones a mailing.
+    /// True if an operator should look: a few old recipients are often misspelt, and many new ones are a mailing.
     pub fn needs_somebody(self) -> bool {
         self.free >= RECIPIENTS_MIN && self.deferred >= self.free / 2 && self.age_secs >= AGE_SECS_MIN
     }
@@ -40,9 +40,9 @@ pub(crate) fn rough(secs: i64) -> String {
     }
 }
 
-/// Recipients of a destination that are worth a line.
+/// Minimum recipients of a destination for a line.
 const RECIPIENTS_MIN: u64 = 100;
-/// Greylisting and most outages are over by then.
+/// Minimum age for a line: greylisting and most outages are shorter.
 const AGE_SECS_MIN: i64 = 1800;
 /// Maximum lines: often many destinations fail for the same reason.
 pub(crate) const DELAYS_MAX: usize = 5;

@@ -61,12 +61,12 @@ struct Looks {
     found: Option<FileSystem>,
 }
 
-/// The answers of all disks.
+/// Results of a check of all disks.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskReport {
     /// Each file system once, with its directories; without those that do not answer.
     pub rooms: Vec<DiskRoom>,
-    /// Disks that do not answer.
+    /// Warnings about disks that do not answer.
     pub attention: Vec<Attention>,
     /// The spool's file system, at its last answer.
     pub spool: Option<FileSystem>,

@@ -32,7 +32,7 @@ pub(crate) struct HttpService {
     api: AdminApi<Overview>,
     each: Vec<OneListener>,
     watching: JoinHandle<()>,
-    /// Until the drain.
+    /// Listeners; `None` once drained.
     listeners: Option<Listeners>,
 }
 
@@ -42,12 +42,12 @@ struct OneListener {
     /// Proxies that name their clients.
     proxies: NamingProxies,
     is_strict: Arc<AtomicBool>,
-    /// Clients that bring mail without a token.
+    /// Networks whose clients inject mail without a token.
     inject_from: Injecting,
 }
 
 impl HttpService {
-    /// Links that open its page.
+    /// Links that open the page.
     pub fn links(&self) -> Arc<PageLinks> {
         Arc::clone(self.api.links())
     }
@@ -121,7 +121,7 @@ fn proxies(listener: &Listener) -> Vec<IpNet> {
     proxies.map(|proxies| proxies.0.clone()).unwrap_or_default()
 }
 
-/// Clients that bring mail without a token, each on the account of its `[[network]]`.
+/// Networks whose clients inject mail without a token, each for the tenant of its `[[network]]`.
 fn inject_from(config: &Config, listener: &Listener) -> InjectNetworks {
     let allowed = listener.inject_from.as_ref().map(|networks| networks.0.clone()).unwrap_or_default();
     let tenants = config.networks.iter().flat_map(Network::each).map(|(network, of)| (network, of.tenant.clone()));

@@ -31,7 +31,7 @@ struct OutboundRoutes {
     resolver: Resolver,
     hosts: HostSettings,
     from: ReversePath,
-    /// Ways to bring mail, and their names.
+    /// Possible sessions of the sender, with their names.
     sessions: Vec<(String, Session)>,
     runtime: Runtime,
 }
@@ -42,10 +42,10 @@ pub enum OutboundError {
     /// A file of the configuration cannot be used.
     #[error(transparent)]
     Files(#[from] ServeError),
-    /// A login that does not exist.
+    /// The login does not exist.
     #[error("there is no login `{0}`")]
     NoLogin(String),
-    /// No listener is for them.
+    /// No listener accepts this sender.
     #[error("no [[listener]] lets {0}")]
     NoListener(String),
 }

@@ -31,7 +31,7 @@ use crate::services::inject::{InjectKeys, Injector};
 use crate::services::watch::CHECKPOINT_HANGS;
 use posthaste_config::{Config, Storage};
 
-/// The server as the page sees it.
+/// Data for the page about the server.
 pub(crate) struct Overview {
     receiver: Receiver,
     injector: Injector,
@@ -53,11 +53,11 @@ struct Shown {
 
 /// Interval between checks of certificates.
 const CERTIFICATES_EVERY: Duration = Duration::from_secs(600);
-/// Destinations in a list.
+/// Maximum destinations in a list.
 const DESTINATIONS_MAX: usize = 50;
-/// Tenants of the configuration in a list.
+/// Maximum configured tenants in a list.
 const TENANTS_MAX: usize = 200;
-/// Suspensions that are named.
+/// Maximum suspensions that are named.
 const SUSPENSIONS_MAX: usize = 10;
 
 impl Overview {

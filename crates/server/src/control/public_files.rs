@@ -1,4 +1,5 @@
-//! Files for programs of others, by HTTP: challenges of an authority, the MTA-STS policy (RFC 8461), settings of mail programs (autoconfig).
+//! Public files by HTTP: challenges of an authority, the MTA-STS policy (RFC 8461), settings of mail programs
+//! (autoconfig).
 
 use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,7 +22,7 @@ pub(crate) struct PublicFiles {
 }
 
 struct Shown {
-    /// Our domains, in lower case.
+    /// Configured domains, in lower case.
     domains: Vec<String>,
     policy: String,
     /// Servers of users, as XML.

@@ -47,7 +47,7 @@ pub struct ServeFailure {
     pub log_format: LogFormat,
 }
 
-/// `format` is set to the configured one once that is read.
+/// Runs the server; sets `format` to the configured one once it is read.
 // No generics here: with them the whole start would be compiled once more, in the program.
 fn run_process(
     options: ServeOptions,
@@ -106,7 +106,7 @@ impl Source {
         config
     }
 
-    /// After an error nothing is changed.
+    /// Reads the file again. After an error nothing is changed.
     fn read_again(&mut self) -> Result<Config, ConfigError> {
         let loaded = self.loaded.again(self.file.as_deref())?;
         crate::config::privileges::check_owners(&loaded.config).map_err(|error| loaded.error(error.to_string()))?;
@@ -197,7 +197,7 @@ async fn run(
     match at_once() {}
 }
 
-/// Logs the remaining work for the next start at the end.
+/// Logs the work that remains for the next start.
 fn tell_left(stopped: &Stopped, spool: &Path) {
     let spool = spool.display().to_string();
     let Stopped { in_time, for_mailboxes, for_transports } = *stopped;

@@ -45,15 +45,15 @@ use posthaste_config::{Config, ListenerTls, NeedsRestart};
 /// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stopped {
-    /// True if all sessions ended in time.
+    /// True if all sessions ended before the deadline.
     pub in_time: bool,
     /// Messages that are in the spool and not in all of their mailboxes: the next start has them delivered.
     pub for_mailboxes: Left,
-    /// Messages that programs, files and LMTP servers have not got.
+    /// Messages not yet passed to programs, files and LMTP servers.
     pub for_transports: Left,
 }
 
-/// A server at work.
+/// A running server.
 pub struct MailServer {
     pub(crate) config: Config,
     services: Services,
@@ -69,8 +69,9 @@ pub struct MailServer {
 impl MailServer {
     /// Listens, opens the store and finishes what an earlier run left, and serves. Needs a tokio runtime.
     ///
-    /// The process stays the user that it is. `user` and `group` of the configuration are for [`serve`](crate::serve), which owns the process. Another user or
-    /// group there is an error: the server would have more rights than it was to have.
+    /// The process keeps its user. `user` and `group` of the configuration are for [`serve`](crate::serve), which owns
+    /// the process. If they name another user or group, the start fails: the server would have more rights than
+    /// intended.
     ///
     /// # Errors
     /// See [`ServeError`]; nothing listens then.
@@ -99,7 +100,7 @@ impl MailServer {
         }
     }
 
-    /// Its TCP addresses, with the chosen ports.
+    /// TCP addresses of the server, with the chosen ports.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses.tcp
     }
@@ -157,7 +158,7 @@ pub(crate) struct Reloaded {
     pub kept: Vec<&'static str>,
 }
 
-/// The parts of its services that the server asks.
+/// Services that the server itself calls.
 struct Started {
     receiver: Receiver,
     addresses: Addresses,

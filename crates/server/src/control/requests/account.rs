@@ -47,7 +47,7 @@ struct ControlMailboxParts {
 
 type AccountLock = tokio::sync::Mutex<()>;
 
-/// An account that was found.
+/// An account, as opened for a session.
 struct Found {
     account: Arc<dyn MailAccount>,
     adding: Arc<AccountLock>,
@@ -179,7 +179,7 @@ struct Session {
     added: u64,
 }
 
-/// An error of the connection, or an answer.
+/// Maximum octets of a message; 0: no limit.
 type Answered = io::Result<Result<MailDone, MailstoreError>>;
 
 impl Session {
@@ -363,7 +363,7 @@ impl Session {
         Ok(Ok(MailDone::default()))
     }
 
-    /// Takes all pieces, also of a message that is refused.
+    /// I/O error of the connection, or the command's result.
     async fn add(&mut self, mail: AddedMail) -> io::Result<MailAnswer> {
         let mut bytes = mail.bytes;
         let mut writer = self.begin(mail).await;
