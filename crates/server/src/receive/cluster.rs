@@ -12,7 +12,7 @@ use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 
 /// A node of a cluster, for receiving mail and for the operator's commands.
 pub(crate) trait NodeControl: Send + Sync {
-    /// Its shards, as known to it and to the engine now. Blocks.
+    /// The node's shards, as known to it and to the engine now. Blocks.
     fn status(&self) -> ClusterStatus;
 
     /// The engine's settings, and the nodes by their cells. Takes some seconds. Blocks.
@@ -38,19 +38,23 @@ pub(crate) trait NodeControl: Send + Sync {
     /// No such node, it was not removed, or the engine does not answer.
     fn add_node(&self, node: &str) -> Result<(), String>;
 
-    /// Looks for half a minute whether anybody acts for a shard, and says what may be lost if this node opens it. Blocks.
+    /// Checks for half a minute that no node acts for a shard, and returns what may be lost if this node opens it.
+    /// Blocks.
     ///
     /// # Errors
-    /// Somebody acts for it, this node's member has stopped, the log lacks what a member has, or the engine does not answer.
+    /// Another node acts for the shard, this node's member has stopped, the log lacks records that a member has, or the
+    /// engine does not answer.
     fn look_at_opening(&self, shard: u16) -> Result<ShardOpening, String>;
 
-    /// Has this node take a shard, at the revision that the look has found. Returns at once: [`status`](Self::status) shows the owner. Blocks for the engine.
+    /// Makes this node take over a shard, at the revision from the check. Returns at once: [`status`](Self::status)
+    /// shows the owner. Blocks for the engine.
     ///
     /// # Errors
-    /// As for the look; the shard's cell was written since.
+    /// As for the check; or the shard's cell was written since.
     fn open_shard(&self, shard: u16, revision: u64) -> Result<(), String>;
 
-    /// Changes what all nodes have in common: durable in the engine when it returns. Waits a few seconds until all have it. Blocks.
+    /// Changes data shared by all nodes: durable in the engine on return. Waits a few seconds until all nodes have the
+    /// change. Blocks.
     ///
     /// # Errors
     /// The engine does not answer: the text says if the change may have been made.
@@ -62,16 +66,17 @@ pub(crate) trait NodeControl: Send + Sync {
     /// The list cannot be read.
     fn suppressed(&self, wanted: &SuppressionFilter, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String>;
 
-    /// Shows the wanted ones of the entries that bounces and complaints have put on this node's list, and that other nodes do not have yet. Blocks.
+    /// Passes matching entries to `show` that bounces and complaints have put on this node's list and other nodes do
+    /// not have yet. Blocks.
     ///
     /// # Errors
     /// The list cannot be read.
     fn unshared(&self, wanted: &SuppressionFilter, show: &mut dyn FnMut(Suppressed) -> bool) -> Result<(), String>;
 
-    /// The other nodes.
+    /// Queries to the other nodes.
     fn others(&self) -> &dyn OtherNodes;
 
-    /// The suspension of a scope that was last made or ended for all nodes.
+    /// The latest suspension of a scope, made or ended for all nodes.
     fn suspension(&self, scope: &Named) -> Option<SharedSuspension>;
 
     /// Begins a transaction under this node's home shard, or, if permitted, under another owned one. `None`: it accepts
@@ -106,7 +111,7 @@ pub(crate) trait OtherNodes: Send + Sync {
     /// The name of this node.
     fn me(&self) -> &str;
 
-    /// The others on the list. Blocks for a few seconds at most.
+    /// The other nodes in the configuration. Blocks for a few seconds at most.
     fn list(&self) -> Vec<OtherNode>;
 
     /// Asks nodes at once. The answers are in the same order; of an error, the text is the reason. Blocks, for hardly longer than `patience`, and less for silent nodes.

@@ -1,4 +1,4 @@
-//! The list of destinations, and questions that only one of them can answer.
+//! The list of destinations, and queries to a specific one.
 
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -103,7 +103,7 @@ impl Destinations {
         self.intakes().into_iter().find_map(|intake| intake.spool().poisoned())
     }
 
-    /// The list, and the queues of further shards.
+    /// All destinations, including the queues of further shards.
     fn all(&self) -> impl Iterator<Item = &dyn Destination> {
         let own = self.remote.queue();
         let others =
@@ -148,7 +148,7 @@ impl Destinations {
         }
     }
 
-    /// Figures of all of them together.
+    /// Figures of all destinations together.
     pub fn figures(&self) -> DestinationFigures {
         self.all().map(|destination| destination.figures()).fold(DestinationFigures::default(), |sum, each| {
             DestinationFigures {
@@ -165,7 +165,7 @@ impl Destinations {
         self.maildirs.figures()
     }
 
-    /// Why their mail does not proceed.
+    /// Problems that hold up mail.
     pub fn troubles(&self) -> Vec<Trouble> {
         self.list.iter().flat_map(|destination| destination.troubles()).collect()
     }
@@ -175,7 +175,7 @@ impl Destinations {
         self.list.iter().for_each(|destination| destination.retry());
     }
 
-    /// Messages that mailboxes and transports have not got.
+    /// Messages not yet delivered to mailboxes, and to transports.
     pub fn left(&self) -> (Left, Left) {
         (self.maildirs.left(), self.transports.left())
     }
@@ -219,7 +219,7 @@ pub(crate) struct Late<D> {
 }
 
 impl<D> Late<D> {
-    /// `is_own`: true for its own places.
+    /// `is_own`: true for places of this destination.
     pub fn new(is_own: fn(&MailPlace) -> bool) -> Self {
         Self { opened: OnceLock::new(), is_own }
     }

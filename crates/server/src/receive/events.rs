@@ -21,7 +21,7 @@ use crate::receive::logins::{Session, refusal};
 use crate::receive::message_log::LogLine;
 use posthaste_config::Config;
 
-/// The event log at work.
+/// The event log as a service of the server.
 #[derive(Debug)]
 pub(crate) struct Events {
     log: EventLog,
@@ -268,7 +268,7 @@ fn helo(session: &Session) -> Arc<str> {
     session.helo.as_deref().unwrap_or_default().into()
 }
 
-/// The login; empty for none.
+/// Name of the login; empty without one.
 fn user(session: &Session) -> &str {
     session.identity.as_ref().map_or("", |identity| &identity.authorization_id)
 }

@@ -12,7 +12,7 @@ use posthaste_message::{Edit, HeaderEditor, HeaderScan, RawField, Summary, auths
 use crate::receive::author::Author;
 use crate::receive::tenants::{LabelFields, Labels, name_in};
 
-/// Sees all of a message.
+/// Processes all of an arriving message.
 pub(crate) struct Head {
     scan: HeaderScan,
     /// `None` without a rule.
@@ -28,7 +28,7 @@ pub(crate) enum HeaderRefusal {
     Loop { hops: usize },
     /// A field that should name a tenant or a campaign.
     NoName { field: Arc<str> },
-    /// The first line continues a field above it, which would be one of ours.
+    /// The first line continues a field, and would continue one that this server writes above it.
     Folded,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct HeaderRules {
     pub fields: LabelFields,
     /// The fields' values are used.
     pub reads_labels: bool,
-    /// Addresses are changed by it.
+    /// Map for addresses in the header.
     pub canonical: Option<Arc<AddressMap>>,
     /// Blind copies are removed; the author and missing fields are noted.
     pub is_submission: bool,
@@ -47,7 +47,7 @@ pub(crate) struct HeaderRules {
     pub may_sign: bool,
     /// The whole message is passed to a verifier of signatures, and the author is noted.
     pub verifies: bool,
-    /// Authentication-Results with these services' names are removed as forged: only we write them.
+    /// Authentication-Results fields with these service names are removed as forged: only this server writes them.
     pub foreign_results: Option<Arc<[Arc<str>]>>,
 }
 
@@ -61,7 +61,7 @@ struct Edits {
 #[derive(Debug, Default)]
 pub(crate) struct HeaderFacts {
     pub labels: Labels,
-    /// A field that has no name in it.
+    /// Name of a label field with an invalid value.
     pub invalid: Option<Arc<str>>,
     /// Author of a submission, and of a message that may be signed.
     pub author: Author,
@@ -268,7 +268,7 @@ fn is_of(results: &[u8], services: &[Arc<str>]) -> bool {
     }
 }
 
-/// A header of more octets costs a second allocation.
+/// Usual maximum of a header; more octets cost a second allocation.
 const HEADER_BYTES_USUAL: usize = 4 << 10;
 
 #[cfg(test)]

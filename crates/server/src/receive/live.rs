@@ -12,7 +12,7 @@ use posthaste_smtp::{Side, Witness};
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// The onlookers. Clones share them.
+/// Followers of live dialogues. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Live(Arc<Shared>);
 
@@ -25,7 +25,7 @@ struct Shared {
     kept_bytes: AtomicUsize,
 }
 
-/// The dialogues that an onlooker sees.
+/// Selects the dialogues for a follower.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shown {
     pub inbound: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Watching {
     live: Live,
     number: u64,
     pub lines: Receiver<Value>,
-    /// Dropped lines since the last call.
+    /// Number of dropped lines since the last call.
     dropped: Arc<AtomicU64>,
 }
 
@@ -101,7 +101,7 @@ impl Witnesses for Live {
 }
 
 impl Watching {
-    /// Lines that were left out since this was asked last.
+    /// Number of lines dropped since the last call.
     pub fn dropped(&self) -> u64 {
         self.dropped.swap(0, Ordering::Relaxed)
     }

@@ -26,12 +26,12 @@ enum RecipientList {
     ToNextHop,
 }
 
-/// True if there is a recipient.
+/// Result of a look-up of a recipient.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exists {
     /// The recipient exists, or cannot be checked.
     Yes,
-    /// There is not.
+    /// The recipient does not exist.
     No,
     /// Ask the next hop.
     AskNextHop,

@@ -14,7 +14,7 @@ use crate::repeats::Kind;
 /// The log line of a message.
 #[derive(Default)]
 pub(crate) struct LogLine {
-    /// The message's number, used everywhere else; `None` without a batch.
+    /// Number of the message; `None` if it was not stored.
     pub id: Option<Lsn>,
     /// The id in its Received field: the number is unknown before the message is durable.
     pub received_id: String,
@@ -30,10 +30,10 @@ pub(crate) struct LogLine {
     pub abandoned: bool,
     /// Results of the checks of a stranger's message.
     pub results: Option<String>,
-    /// Why they put it into Junk.
+    /// Why the checks put it into Junk.
     pub junk: Option<String>,
     pub why: Option<String>,
-    /// Our own problem that prevented it, if any.
+    /// Problem of this server that prevented acceptance, if any.
     pub trouble: Option<Kind>,
 }
 

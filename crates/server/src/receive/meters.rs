@@ -23,10 +23,10 @@ pub(crate) struct Meters {
     deferred: Histogram,
     /// Batches that a stream still has to pass, sampled each second.
     behind: Mutex<BTreeMap<String, Histogram>>,
-    /// Times that hosts became unreachable, and that TLS with one was given up for a while.
+    /// Times that hosts became unreachable, and times that TLS with a host was given up for a while.
     back_offs: AtomicU64,
     tls_avoided: AtomicU64,
-    /// Tokens of limits in a cluster: lent to this node, used of them, and used of its own share.
+    /// Tokens of limits in a cluster: lent to this node, lent ones used, and own ones used.
     lent: [AtomicU64; 3],
     /// Signed messages, and unsigned ones because of an unusable key.
     signed: AtomicU64,
@@ -82,7 +82,7 @@ impl Meters {
         }
     }
 
-    /// A recipient of this age is retried.
+    /// Records the age of a recipient that will be retried.
     pub fn deferred(&self, age_secs: u32) {
         self.deferred.count(age_secs.into());
     }
@@ -117,12 +117,12 @@ impl Meters {
         CheckCounts(self.checks.each_ref().map(|of| of.each_ref().map(|count| count.load(Ordering::Relaxed))))
     }
 
-    /// Hosts cannot be reached from now on.
+    /// Counts hosts that became unreachable.
     pub fn backed_off(&self) {
         self.back_offs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Mail is sent to a host in the clear, as TLS with it fails.
+    /// Counts a host that gets mail without TLS because TLS with it failed.
     pub fn tls_avoided(&self) {
         self.tls_avoided.fetch_add(1, Ordering::Relaxed);
     }
@@ -132,7 +132,7 @@ impl Meters {
         (self.back_offs.load(Ordering::Relaxed), self.tls_avoided.load(Ordering::Relaxed))
     }
 
-    /// Tokens of limits that other shards have lent to this node, that were used of them, and of its own share.
+    /// Counts tokens: lent to this node by other shards, lent ones used, and own ones used.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "for a node of a cluster"))]
     pub fn lent(&self, lent: u64, used: u64, alone: u64) {
         for (counter, more) in self.lent.iter().zip([lent, used, alone]) {
@@ -140,7 +140,7 @@ impl Meters {
         }
     }
 
-    /// Counts of tokens: lent, used of them, and used of the node's own share.
+    /// Counts of tokens: lent to this node, lent ones used, and own ones used.
     pub fn of_lending(&self) -> [u64; 3] {
         self.lent.each_ref().map(|counter| counter.load(Ordering::Relaxed))
     }

@@ -9,7 +9,7 @@ use posthaste_intake::{
 use posthaste_relay::sender::Relay;
 use posthaste_watch::StuckWorker;
 
-/// The queue for other hosts, while it is open. Mail for it is deferred otherwise.
+/// The queue for other hosts, while it is open. While it is closed, its mail is deferred.
 #[derive(Default)]
 pub(crate) struct RelaySlot {
     relay: RwLock<Option<Relay>>,
@@ -23,7 +23,7 @@ impl RelaySlot {
         self.relay.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes that it is open, or no longer.
+    /// Sets the open relay; `None` once it is closed.
     pub fn set(&self, relay: Option<Relay>) {
         let before = std::mem::replace(&mut *self.relay.write().unwrap_or_else(PoisonError::into_inner), relay);
         if let Some(before) = before {

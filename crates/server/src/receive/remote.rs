@@ -50,7 +50,7 @@ impl RemoteHosts {
         *self.resolver.write().unwrap_or_else(PoisonError::into_inner) = Some(resolver);
     }
 
-    /// Finds hosts and the records that mail is judged by.
+    /// Resolver for hosts, and for the records used in checks.
     pub fn resolver(&self) -> Option<Arc<Resolver>> {
         self.resolver.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -93,7 +93,7 @@ impl RemoteHosts {
         self.numbered_relays().into_iter().map(|(_, relay)| relay).collect()
     }
 
-    /// Likewise, each with the shard of a cluster that it is of.
+    /// All open relays, each with its shard in a cluster.
     pub fn numbered_relays(&self) -> Vec<(Option<u16>, Relay)> {
         match self.shards() {
             [] => self.relay.opened().map(|relay| (None, relay)).into_iter().collect(),

@@ -19,7 +19,7 @@ use tokio::task::spawn_blocking;
 use crate::receive::events::EventRecorder;
 use crate::receive::success::HEADER_BYTES_MAX;
 
-/// A recipient that is a return path of ours.
+/// A recipient that is a return path signed by this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Returned {
     /// The recipient of the sent message.
@@ -31,20 +31,20 @@ pub(crate) struct Returned {
 /// A message about mail sent from here.
 #[derive(Debug)]
 pub(crate) struct ReturnedMail {
-    /// The mail that it is about.
+    /// The sent messages that it concerns.
     pub returned: Vec<Returned>,
     /// The report; `None` if unreadable.
     pub report: Option<MailReport>,
 }
 
-/// The meaning of a recipient.
+/// Kinds of recipients.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReturnPath {
     /// An ordinary address.
     Ordinary,
     /// Forged, altered or expired.
     Invalid,
-    /// A return path that we have signed.
+    /// A return path signed by this server.
     Ours(Returned),
     /// A return path signed by us, whose recipient cannot be looked up now.
     NotNow,
@@ -58,7 +58,7 @@ struct ReportFields {
     status: String,
     text: String,
     message_id: String,
-    /// The line for a class, if the recipient was refused for good.
+    /// Class and reply in one line, if the recipient was refused permanently.
     refused: Option<String>,
     is_complaint: bool,
 }
@@ -173,7 +173,7 @@ fn header_has(pieces: &[Bytes], word: &[u8]) -> bool {
 
 /// RFC 5965 section 2.
 const REPORT_TYPE: &[u8] = b"feedback-report";
-/// Maximum size of a complaint, with the header of the original or all of it.
+/// Maximum size of a complaint, including the original or its header.
 const COMPLAINT_BYTES_MAX: usize = 1 << 20;
 
 /// The report in a message. One too large for memory is not read.

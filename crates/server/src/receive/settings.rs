@@ -26,17 +26,17 @@ use posthaste_config::{Checks, Config, LimitSection, Listener, ListenerAuth, Net
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub host_name: String,
-    /// `host_name` in its folded form: the authserv-id of our Authentication-Results.
+    /// `host_name` in folded form: the authserv-id in Authentication-Results of this server.
     pub authserv_id: Arc<str>,
     /// The checks of strangers' mail.
     pub checks: Checks,
-    /// The act on mail by its results.
+    /// Treatment of mail by its results.
     pub treatment: TreatmentRules,
     /// All authserv-ids of this server, folded: only we may write results with these names.
     own_services: Arc<[Arc<str>]>,
     /// The directory of all mail.
     pub mail: PathBuf,
-    /// The directory of all mail, if the password of the first minute is valid.
+    /// Directory of all mail, if the first password is valid.
     pub first_password_mail: Option<PathBuf>,
     /// The directory of the event log; `None` without one.
     pub events: Option<PathBuf>,
@@ -55,27 +55,27 @@ pub(crate) struct Settings {
     relay_of_listener: Vec<Option<bool>>,
     relay_networks: ByNetwork<bool>,
     relay_local: bool,
-    /// Domains for which mail of everybody is accepted.
+    /// Domains for which mail from any client is accepted.
     relay_domains: Vec<String>,
     /// Accounts have quotas.
     pub quota_is_set: bool,
-    /// Mail for an account that is full is refused for good.
+    /// True if mail for a full account is refused permanently.
     pub quota_is_permanent: bool,
     pub tenants: Tenants,
     /// The configured domains, for the page.
     pub own_domains: OwnDomains,
     pub maps: Maps,
-    /// The keys of signatures.
+    /// DKIM keys.
     pub signers: Arc<DomainSigners>,
     /// A notification of a failure returns a message up to this size whole.
     pub returned_bytes: u64,
     /// Limits of each listener of mail, in their order.
     limits: Vec<ByNetwork<MessageLimits>>,
-    /// Limits for mail of programs on this machine.
+    /// Limits for mail from local programs.
     local: MessageLimits,
 }
 
-/// Limits of a message outside the smtp crate.
+/// Limits of a message beyond those of the SMTP session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MessageLimits {
     pub hops: usize,
@@ -137,12 +137,12 @@ impl Settings {
         }
     }
 
-    /// Signs with these keys.
+    /// Replaces the signing keys.
     pub fn signing(self, signers: Arc<DomainSigners>) -> Self {
         Self { signers, ..self }
     }
 
-    /// True if mail of this session for any domain is sent on.
+    /// True if mail of this session is relayed to any domain.
     pub fn is_trusted(&self, session: &Session) -> bool {
         let by_login = || self.relay_said(session).is_none() && self.login(session).is_some();
         self.is_trusted_client(session) || by_login()
@@ -153,7 +153,7 @@ impl Settings {
         self.relay_local
     }
 
-    /// True for a trusted session without a login: such clients may also name the charged account.
+    /// True if mail of this session originates here: from a login, a local program or an HTTP request.
     pub fn is_trusted_client(&self, session: &Session) -> bool {
         match session.peer {
             Peer::Local { .. } => self.relay_local,
@@ -243,7 +243,7 @@ impl Settings {
         (!rates.is_empty()).then_some((account, &**rates))
     }
 
-    /// True if mail of this session for a domain that is not ours is sent on.
+    /// True if mail of this session for a foreign domain is relayed.
     pub fn may_relay(&self, session: &Session, domain: &str) -> bool {
         self.is_trusted(session) || self.relay_domains.iter().any(|open| open.eq_ignore_ascii_case(domain))
     }

@@ -10,9 +10,9 @@ pub(crate) enum SharedChange {
     Suppress(Suppressed),
     /// An entry of the suppression list is removed.
     Unsuppress {
-        /// Its tenant; empty: everybody.
+        /// Tenant of the entry; empty: all tenants.
         tenant: String,
-        /// Its address.
+        /// Address of the entry.
         address: String,
     },
     /// Suspends or resumes mail of a scope.
@@ -22,19 +22,19 @@ pub(crate) enum SharedChange {
 /// An operator's suspension.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SharedSuspension {
-    /// Its end, in Unix seconds; `None`: unlimited.
+    /// End of the suspension, in seconds since 1970; `None`: unlimited.
     pub until: Option<u64>,
     /// The reason, for people.
     pub reason: String,
-    /// The system user's id.
+    /// Id of the system user who made the change.
     pub uid: u32,
     /// Name of the token used over HTTP.
     pub token: String,
-    /// It was ended, at this time.
+    /// Time at which the suspension was ended, in seconds since 1970.
     pub resumed: Option<u64>,
 }
 
-/// Progress of a change.
+/// How far a change has spread.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Spread {
     /// Nodes on the list.

@@ -13,9 +13,9 @@ pub(crate) struct StuckStreams(Mutex<BTreeMap<String, StuckStream>>);
 #[derive(Debug)]
 struct StuckStream {
     error: String,
-    /// The remedy.
+    /// Remedy for the operator.
     help: String,
-    /// When the log named it last.
+    /// Time of its last log line.
     told: Instant,
 }
 
@@ -45,13 +45,13 @@ impl StuckStreams {
         self.streams().remove(stream);
     }
 
-    /// All of them, with the reasons.
+    /// All stuck streams, with the reasons.
     pub fn all(&self) -> Vec<String> {
         let of = |(stream, stuck): (&String, &StuckStream)| format!("{stream}: {}; {}", stuck.error, stuck.help);
         self.streams().iter().map(of).collect()
     }
 
-    /// Logs each again that was not logged for [`TOLD_EVERY`].
+    /// Logs each stuck stream again that was not logged for [`TOLD_EVERY`].
     pub fn tell_again(&self, now: Instant) {
         for (stream, stuck) in self.streams().iter_mut() {
             if now.saturating_duration_since(stuck.told) >= TOLD_EVERY {

@@ -39,13 +39,13 @@ pub(crate) struct Transaction {
     announced: u64,
     /// The tenant that the client's token is bound to.
     tenant: Option<Arc<str>>,
-    /// Its batch has entries of streams that only this node's own shard has.
+    /// True if the batch has entries of streams that only this node's home shard has.
     must_be_home: bool,
     /// Entries for its batch that are no destination's.
     also: Vec<Entry>,
-    /// In a cluster: the shard is not handed over before it is dropped.
+    /// In a cluster: guard that prevents a hand-over of the shard.
     begun: Option<Begun>,
-    /// Octets of the recipients here, in the envelope and in the spool's record.
+    /// Octets of local recipients, in the envelope and in the spool's record.
     bytes: usize,
     room: Reservation,
 }
@@ -53,17 +53,17 @@ pub(crate) struct Transaction {
 /// A recipient with a destination.
 struct Recipient {
     mailboxes: Mailboxes,
-    /// Without brackets, as the client gave it.
+    /// Address without brackets, as the client gave it.
     original: Arc<str>,
     /// ORCPT and NOTIFY, for its mailboxes at other hosts (RFC 3461 section 5.2.7.1).
     orcpt: Arc<str>,
     notify: Option<NotifyWhen>,
 }
 
-/// Why another recipient is refused.
+/// Why a further recipient is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Full {
-    /// This transaction has no room for it: 452 4.5.3.
+    /// The transaction has no room for it: 452 4.5.3.
     Transaction,
     /// No memory left for all transactions together: 452 4.3.1.
     Memory,
@@ -97,7 +97,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Recipients in our hands.
+    /// Number of accepted recipients.
     pub fn recipients(&self) -> usize {
         self.recipients.len()
     }
@@ -108,7 +108,7 @@ impl Transaction {
         (original, mailboxes)
     }
 
-    /// Redirects its mail to other folders.
+    /// Redirects mail of a recipient to other folders.
     pub fn set_mailboxes(&mut self, index: usize, mailboxes: Vec<Mailbox>) {
         if let Some(mailboxes) = Mailboxes::several(mailboxes) {
             self.recipients[index].mailboxes = mailboxes;
@@ -144,7 +144,7 @@ impl Transaction {
         self.names_client = true;
     }
 
-    /// True if it is named.
+    /// True if the HTTP client is named in `Received`.
     pub fn names_client(&self) -> bool {
         self.names_client
     }
@@ -154,7 +154,7 @@ impl Transaction {
         self.received_id = Some(received_id);
     }
 
-    /// Its assigned id.
+    /// Id assigned to the message.
     pub fn received_id(&self) -> Option<&str> {
         self.received_id.as_deref()
     }
@@ -164,7 +164,7 @@ impl Transaction {
         self.tenant = tenant;
     }
 
-    /// The tenant that it is bound to.
+    /// Tenant that the message is bound to.
     pub fn tenant(&self) -> Option<&Arc<str>> {
         self.tenant.as_ref()
     }
@@ -174,17 +174,17 @@ impl Transaction {
         self.must_be_home = true;
     }
 
-    /// True if only that may.
+    /// True if only this node's home shard may take the message.
     pub fn must_be_home(&self) -> bool {
         self.must_be_home
     }
 
-    /// Keeps the guard of its shard.
+    /// Stores the guard of the shard.
     pub fn hold(&mut self, begun: Begun) {
         self.begun = Some(begun);
     }
 
-    /// Its shard, in a cluster.
+    /// Shard of the transaction, in a cluster.
     pub fn shard(&self) -> Option<&Arc<ShardQueue>> {
         self.begun.as_ref().map(Begun::shard)
     }
@@ -355,8 +355,8 @@ pub(crate) fn notify_when(rcpt: &RcptTo) -> Option<NotifyWhen> {
     Some(NotifyWhen { success: notify.success, failure: notify.failure, delay: notify.delay })
 }
 
-/// Maximum octets of an envelope. The largest alias fits, and the smallest segment of a spool has room for it beside a
-/// body in memory.
+/// Maximum octets of an envelope. The largest alias fits. The smallest segment of a spool has room for such an envelope
+/// and a body in memory.
 const ENVELOPE_BYTES_MAX: usize = 2 << 20;
 /// Octets of an envelope included in every session's memory.
 const ENVELOPE_BYTES_FREE: usize = 4 << 10;

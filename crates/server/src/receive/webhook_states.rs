@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// The webhooks at work, by name.
+/// States of the configured webhooks, by name.
 #[derive(Debug, Default)]
 pub(crate) struct WebhookStates(Mutex<BTreeMap<String, WebhookState>>);
 
@@ -18,7 +18,7 @@ pub(crate) struct WebhookState {
 }
 
 impl WebhookStates {
-    /// There are these, and no others.
+    /// Removes all webhooks except these.
     pub fn keep(&self, names: &[&str]) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| names.contains(&name.as_str()));
     }
@@ -28,12 +28,12 @@ impl WebhookStates {
         self.change(name, |state| *state = WebhookState { behind_since: None, trouble: None });
     }
 
-    /// True if events wait for it.
+    /// Notes that events wait for the webhook.
     pub fn has_more(&self, name: &str) {
         self.change(name, |state| _ = state.behind_since.get_or_insert_with(Instant::now));
     }
 
-    /// Posting to the webhook fails.
+    /// Notes that posting to the webhook fails, and why.
     pub fn fails(&self, name: &str, why: &str) {
         self.change(name, |state| {
             state.behind_since.get_or_insert_with(Instant::now);

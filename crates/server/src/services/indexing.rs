@@ -1,7 +1,7 @@
 //! Keeps the search index up to date: a watch over the mail directory, on a thread of the lowest priority.
 //!
-//! Delivery does not know of it. The kernel reports each new name to the watch. Names that it drops while mail pours in
-//! are found later, by looking at directories. So receiving never waits; the index lags instead.
+//! Delivery does not notify the index: the kernel reports each new name to the watch. Names that the kernel drops under
+//! load are found later by scans. So receiving never waits; the index lags instead.
 
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll};

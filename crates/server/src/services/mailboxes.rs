@@ -47,7 +47,7 @@ fn table_of(config: &Config) -> PathBuf {
 /// Mailboxes that could not be opened.
 pub(crate) struct UnreadableMailboxes {
     pub error: String,
-    /// The remedy.
+    /// Remedy for the operator.
     pub help: String,
 }
 
@@ -87,7 +87,7 @@ type SettleMaildirs = Box<dyn Fn(Duration) -> Result<(), String> + Send + Sync>;
 pub(crate) struct DeliveredFiles {
     /// True if a mailbox still lacks the mail of a batch, or its file is not durable.
     pub awaits: Box<dyn Fn(Lsn) -> bool + Send + Sync>,
-    /// Writes them.
+    /// Destination that writes the files.
     pub writer: Arc<dyn Destination>,
     /// Cancels the delivery of mail accepted so far for a mailbox.
     pub remove: RemoveMailbox,

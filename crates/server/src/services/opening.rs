@@ -128,7 +128,7 @@ pub(crate) fn log_mended(damage: &Damage) {
     tracing::warn!(place, what, "a file of the spool is damaged or unreadable; it is rewritten");
 }
 
-/// `consumer`: owner of the lost entries.
+/// Logs damaged batches. `consumer`: owner of the lost entries.
 pub(crate) fn log_damaged(batches: &[Lsn], consumer: &str) {
     for batch in batches {
         tracing::error!(%batch, "a batch of the spool cannot be read: its entry for {consumer} is lost");

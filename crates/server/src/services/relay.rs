@@ -397,7 +397,7 @@ impl Receiver {
         Some(Addressee { path, is_rewritten, mailboxes })
     }
 
-    /// True if mail for `sender` goes to mailboxes here.
+    /// True if mail for `sender` goes to local mailboxes.
     pub fn is_ours(&self, sender: &str) -> bool {
         self.addressee(sender).is_some_and(|addressee| addressee.mailboxes.is_some())
     }
@@ -409,12 +409,12 @@ impl Receiver {
         self.addressee(sender).is_some_and(|addressee| is_ours(addressee) || self.settings().lets_programs_relay())
     }
 
-    /// Makes a notification for `sender` durable. `told`: entry of the stream that owes it, for the same batch.
-    /// `remote`: the queue's entry that sends it to another host. True if the sender can be notified at all; if not,
+    /// Makes a notification for `sender` durable. `told`: entry for the same batch, of the stream that must notify.
+    /// `remote`: the queue's entry that sends it to another host. True if the sender can be notified at all; otherwise
     /// nothing is stored.
     ///
     /// # Errors
-    /// It cannot be stored now.
+    /// The notification cannot be stored now.
     pub async fn notify(
         &self,
         sender: &str,
@@ -431,7 +431,7 @@ impl Receiver {
     /// Like [`notify`](Self::notify), for a stream of another spool, with its own destinations.
     ///
     /// # Errors
-    /// It cannot be stored now.
+    /// The notification cannot be stored now.
     pub async fn notify_by(
         &self,
         (intake, destinations): (&Intake, &[Arc<dyn Destination>]),
@@ -461,7 +461,7 @@ impl Receiver {
         kept.map(|_| true).map_err(|error| error.to_string())
     }
 
-    /// A notification for mailboxes of ours.
+    /// A notification for local mailboxes.
     fn notified(&self, rcpt: RcptTo, mailboxes: Mailboxes, written: &DsnMessage) -> Result<Mail<'static>, String> {
         let mut mail = MailFrom::new(ReversePath::Null);
         mail.body = if written.is_8bit { BodyType::EightBitMime } else { BodyType::SevenBit };

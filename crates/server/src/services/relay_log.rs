@@ -15,7 +15,7 @@ use posthaste_spool::{Entry, Lsn};
 
 use crate::receive::meters::Meters;
 
-/// Tells the log and the event log.
+/// Writes to the log and to the event log.
 pub(crate) struct RelayLog {
     pub recorder: Option<EventRecorder>,
     pub meters: Arc<Meters>,

@@ -89,7 +89,7 @@ fn draft_of(pieces: &[Bytes]) -> (Draft, Author) {
     (draft, author)
 }
 
-/// Seconds since 1970.
+/// Current time, in seconds since 1970.
 fn now() -> u64 {
     u64::try_from(unix_micros() / 1_000_000).unwrap_or_default()
 }

@@ -1,4 +1,5 @@
-//! Removes unfinished files in `tmp/` left by a crash of ours or another program, once they are too old to be in use.
+//! Removes unfinished files in `tmp/` that a crash of this or another program has left, once they are too old to be in
+//! use.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ pub(crate) struct Tidy {
 }
 
 impl Tidy {
-    /// Starts it. `None` without a thread: mail is still received, and the log says so.
+    /// Starts the thread. `None` if that fails: mail is still received, and the log has the error.
     pub fn begin(mail: PathBuf, place_copies: Box<PlaceCopies>) -> Option<Self> {
         let (until, is_over) = channel();
         let (alive, ended) = Ended::new();
@@ -72,7 +73,7 @@ impl Service for Tidy {
 
 const WITHOUT: &str = "unfinished files in mailboxes are not removed";
 
-/// The work done.
+/// Counts of a cleanup.
 #[derive(Debug, PartialEq, Eq)]
 struct Cleanup {
     removed: usize,

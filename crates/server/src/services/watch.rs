@@ -110,7 +110,7 @@ impl Drop for Watch {
     }
 }
 
-/// Problems that were logged already, so that each, and its end, is one line.
+/// Problems already logged, so that each gets one line, and one more at its end.
 #[derive(Debug, Default)]
 struct Alerts {
     /// A checkpoint of the spool hangs.

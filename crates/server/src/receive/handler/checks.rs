@@ -241,8 +241,8 @@ impl Check for ReleaseTimes {
     }
 }
 
-/// A large message goes to a file. Without space for it, the client is refused when it announces the message, not after
-/// sending it.
+/// A large message needs a file. Without space, the client is refused when it announces the size, not after sending the
+/// message.
 struct RoomForLarge;
 
 impl Check for RoomForLarge {

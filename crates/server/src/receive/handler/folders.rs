@@ -1,4 +1,4 @@
-//! Sorts mail with a detail into the folder of that name, if it exists.
+//! Sorts mail with an address detail into the folder of that name, if it exists.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -100,5 +100,5 @@ async fn look_up(receiver: &Receiver, root: &Path, detail: String, mailbox: &mut
 
 /// Concurrent look-ups: a hanging mount blocks no more threads.
 static LOOK_UPS: Semaphore = Semaphore::const_new(8);
-/// A client waits for it at RCPT.
+/// Maximum delay of a client at RCPT for the look-up.
 const PATIENCE: Duration = Duration::from_millis(200);

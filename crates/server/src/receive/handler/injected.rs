@@ -26,7 +26,7 @@ pub(crate) type Outcomes = BTreeMap<u32, Result<(), Refusal>>;
 pub(crate) struct InjectedMail {
     /// Session number; the session has no other message.
     pub id: u64,
-    /// Id in `Received`, the log and events: the request's id, and the message's number in it.
+    /// Id in `Received`, the log and events: the request's id, and the message's index.
     pub received_id: String,
     pub peer: Peer,
     pub mail: MailFrom,

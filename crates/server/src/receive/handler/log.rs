@@ -89,7 +89,7 @@ impl Receiver {
         reply
     }
 
-    /// Logs a login that sent from an address of others.
+    /// Logs a login that sent from an address of another user.
     pub(super) fn tell_foreign_sender(&self, session: &Session, user: &str, sender: &ReversePath) {
         let peer = session.peer.to_string();
         let from = sender.to_string();

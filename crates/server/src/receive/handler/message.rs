@@ -34,7 +34,7 @@ struct Checked {
     verdict: Result<(Mail<'static>, Option<ReturnedMail>), Stop>,
     /// Results of a stranger's message, for the log.
     results: Option<String>,
-    /// Why they put it into Junk.
+    /// Why the checks put it into Junk.
     junk: Option<String>,
     /// The Message-ID that was added.
     new_message_id: Option<String>,

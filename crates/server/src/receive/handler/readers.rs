@@ -27,7 +27,7 @@ impl Receiver {
         self
     }
 
-    /// The password of the first minute, if it is valid.
+    /// The first password, if it is valid.
     pub fn first_password(&self) -> Option<&FirstPassword> {
         self.0.first_password.as_ref().filter(|_| self.settings().first_password_mail.is_some())
     }
@@ -104,7 +104,7 @@ impl Receiver {
         })
     }
 
-    /// Checks the first password: for accounts with mail, and from this machine. A refusal is delayed by a second.
+    /// Checks the first password: for accounts with mail, and only from this machine. A refusal is delayed by a second.
     async fn check_first_password(
         &self,
         peer: &Peer,
@@ -141,7 +141,7 @@ impl Receiver {
     }
 }
 
-/// A refusal of the password of the first minute.
+/// Delay of a refusal of the first password.
 const FIRST_PASSWORD_DELAY: Duration = Duration::from_secs(1);
 
 /// True if both ends of the connection are on this machine.

@@ -50,7 +50,7 @@ pub(crate) struct Receiver(pub(super) Arc<Shared>);
 
 pub(super) struct Shared {
     pub(super) settings: RwLock<Arc<Settings>>,
-    /// Tells open sessions of readers of other settings.
+    /// Notifies open sessions of mail readers that settings were replaced.
     pub(super) replaced: watch::Sender<()>,
     pub(super) destinations: Destinations,
     pub(super) checks: CheckList,
@@ -68,7 +68,7 @@ pub(super) struct Shared {
     pub(super) gate: LoginGate,
     pub(super) first_password: Option<FirstPassword>,
     pub(super) quotas: Quotas,
-    /// This server's node of a cluster, if it is one.
+    /// The cluster node of this server, in a cluster.
     pub(super) cluster: OnceLock<Arc<dyn NodeControl>>,
 }
 
@@ -130,7 +130,7 @@ impl Receiver {
         self
     }
 
-    /// The onlookers.
+    /// Followers of live dialogues.
     pub fn live(&self) -> &Live {
         &self.0.live
     }
@@ -254,7 +254,7 @@ pub(super) trait Check: Sync {
 /// Checks in order, and the timeout of those at the end of data.
 pub(super) struct CheckList {
     pub checks: &'static [&'static dyn Check],
-    /// Timeout of all checks at the end of data together. Then the client is told to come back.
+    /// Timeout of all checks at the end of data together. After it, the client is told to try again later.
     pub patience: Duration,
 }
 
@@ -267,7 +267,7 @@ pub(super) enum Checking<'a> {
     Waiting(Pin<Box<dyn Future<Output = Result<(), Stop>> + Send + 'a>>),
 }
 
-/// Ends the transaction or the command.
+/// A check's decision to end the transaction or the command.
 #[derive(Debug)]
 pub(super) struct Stop {
     /// The answer to the client.
@@ -293,7 +293,7 @@ impl From<Reply> for Stop {
     }
 }
 
-/// MAIL.
+/// Data at MAIL.
 pub(super) struct AtMail<'a> {
     pub receiver: &'a Receiver,
     pub session: &'a Session,
@@ -303,26 +303,26 @@ pub(super) struct AtMail<'a> {
     pub mail: &'a MailFrom,
 }
 
-/// RCPT.
+/// Data at RCPT.
 pub(super) struct AtRcpt<'a> {
     pub receiver: &'a Receiver,
     pub session: &'a Session,
     pub settings: &'a Settings,
-    /// Without this recipient.
+    /// The transaction, without this recipient.
     pub transaction: &'a mut Transaction,
     /// Address from the client, or from a check that has changed it.
     pub rcpt: Cow<'a, RcptTo>,
     /// The message is released later.
     pub is_held: bool,
-    /// Every client may send to it.
+    /// True if any client may send to the recipient.
     pub is_open: bool,
-    /// The signed return path that it was.
+    /// Data of the recipient, if it was a signed return path.
     pub returned: Option<Returned>,
     /// The route of its mail, once looked up.
     pub goes: Option<Goes>,
     /// Address to verify at the next hop.
     pub asked_for: Option<Address>,
-    /// The account that it is counted for.
+    /// The account that the recipient counts for.
     pub account: Option<Cow<'a, str>>,
 }
 
@@ -341,7 +341,7 @@ impl AtRcpt<'_> {
     }
 }
 
-/// DATA.
+/// Data at DATA.
 pub(super) struct AtData<'a> {
     pub receiver: &'a Receiver,
     pub session: &'a Session,
@@ -370,18 +370,18 @@ pub(super) struct ReadMessage<'a> {
     pub sender_check: Option<(SenderCheck, Box<Verifier>)>,
     /// Results of these checks, for the log.
     pub results: Option<String>,
-    /// Why they put it into Junk.
+    /// Why the checks put it into Junk.
     pub junk: Option<String>,
     pub body: &'a StoredBody,
     /// Recipients of the message.
     pub transaction: &'a mut Transaction,
     /// Labels, hold time and expiry. The rest follows from the transaction.
     pub mail: Mail<'static>,
-    /// A complaint that it is.
+    /// The complaint, if the message is one.
     pub complaint: Option<ReturnedMail>,
     /// The message's id in `Received`.
     pub received_id: &'a str,
-    /// Header fields written in front of it, each line ended by CRLF.
+    /// Header fields written in front of the message, each line ended by CRLF.
     pub front: Vec<u8>,
     /// The Message-ID that was added.
     pub new_message_id: Option<String>,

@@ -46,7 +46,8 @@ impl From<Full> for Stop {
     }
 }
 
-/// Routes mail for our signed return paths to the original sender. If that is unknown, the mail is read and discarded.
+/// Routes mail to return paths signed by this server to the original sender. If that is unknown, the mail is read and
+/// discarded.
 pub(super) struct ReturnPathLookup;
 
 impl ReturnPathLookup {
@@ -313,7 +314,7 @@ impl Receiver {
         }
     }
 
-    /// True if mail for a domain that is not ours is sent on.
+    /// True if mail for a foreign domain is relayed.
     fn may_relay(&self, session: &Session, path: &ForwardPath) -> bool {
         let Some(address) = path.address().filter(|_| self.remote().is_open()) else { return false };
         self.settings().may_relay(session, &address.domain().to_string())

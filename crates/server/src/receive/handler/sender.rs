@@ -59,7 +59,7 @@ async fn treat(message: &mut ReadMessage<'_>, findings: &SenderFindings) -> Resu
     Ok(())
 }
 
-/// Senders ask these for help with a refusal.
+/// True for addresses whose senders ask for help with a refusal.
 fn is_exempt(rcpt: &RcptTo) -> bool {
     is_exempt_address(&rcpt.forward_path.bare())
 }

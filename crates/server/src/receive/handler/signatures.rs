@@ -1,4 +1,4 @@
-//! Signatures of mail written here.
+//! Signatures of mail that originates here.
 
 use posthaste_accounts::AuthorRight;
 use posthaste_directory::Address;
@@ -67,7 +67,7 @@ fn sign(message: &mut ReadMessage<'_>) -> Result<bool, Stop> {
     }
 }
 
-/// True if the author is one of the client's: `senders=any` is no right to a signature.
+/// True if the author belongs to the client: `senders=any` alone does not permit a signature.
 fn may_sign_as(message: &ReadMessage<'_>, author: &Address) -> bool {
     let ReadMessage { settings, session, .. } = message;
     if let Some((name, login)) = settings.login(session) {

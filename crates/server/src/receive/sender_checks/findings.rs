@@ -6,7 +6,7 @@ use posthaste_authres::spf::{Question, Verdict};
 use posthaste_authres::{AuthResults, PlainText};
 use posthaste_dkim::Verification;
 
-/// A client by its own words.
+/// A client as it identifies itself.
 #[derive(Debug, Clone)]
 pub(crate) struct ClaimedSender {
     pub(super) ip: IpAddr,
@@ -86,5 +86,5 @@ impl SenderFindings {
     }
 }
 
-/// With one signature.
+/// Usual octets of a summary, with one signature.
 const SUMMARY_BYTES_USUAL: usize = 64;

@@ -1,4 +1,4 @@
-//! Checks of a stranger's message: SPF, DKIM, DMARC, the field Authentication-Results, and the treatment of the message by them.
+//! Checks of a stranger's message: SPF, DKIM, DMARC, Authentication-Results, and the resulting treatment.
 
 mod findings;
 mod questions;
@@ -33,14 +33,14 @@ pub(crate) struct SenderCheck {
 
 /// The check of SPF.
 enum Spf {
-    /// DNS was not asked: all its answers were known.
+    /// All answers of DNS were cached.
     Known(Verdict),
     /// Runs while the body arrives.
     Running(JoinHandle<Verdict>),
 }
 
 impl Spf {
-    /// Needs a tokio runtime.
+    /// Starts the check. Needs a tokio runtime.
     fn begin(resolver: &Arc<Resolver>, sender: &Arc<ClaimedSender>) -> Self {
         let (dns, claimed) = (Questions(Arc::clone(resolver)), Arc::clone(sender));
         let mut check = Box::pin(async move { spf::check(&dns, &claimed.question()).await });
@@ -51,7 +51,7 @@ impl Spf {
         }
     }
 
-    /// The verdict; `None`: there is none by the deadline.
+    /// The verdict; `None` if the deadline passes.
     async fn verdict(&mut self, deadline: Instant) -> Option<Verdict> {
         match self {
             Self::Known(verdict) => Some(verdict.clone()),
@@ -158,7 +158,7 @@ impl Drop for Spf {
     }
 }
 
-/// By their records, so receivers of any configuration share them.
+/// Keys by their DNS records, shared by receivers of any configuration.
 static KNOWN_KEYS: LazyLock<KnownKeys> = LazyLock::new(KnownKeys::default);
 
 /// Results of the signatures; their keys are queried concurrently.

@@ -7,7 +7,7 @@ use posthaste_smtp::driver::ByNetwork;
 
 use super::findings::SenderFindings;
 
-/// The act on a message by its results.
+/// Treatment of a message by its results.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Treatment {
     Take,
@@ -26,7 +26,7 @@ pub(crate) struct TreatmentRules {
 }
 
 impl TreatmentRules {
-    /// Checked settings are assumed.
+    /// Expects validated settings.
     pub fn new(checks: &Checks) -> Self {
         let (networks, domains) = checks.forwarders();
         let forwarder_networks = ByNetwork::new(false, networks.into_iter().map(|network| (network, true)).collect());

@@ -16,7 +16,7 @@ use crate::services::relay::RelayService;
 /// This program is not a node: see [`EngineLogin::read`].
 ///
 /// # Errors
-/// Always.
+/// Always returns an error.
 pub fn set_copy_aside(
     config: &Config,
     _: u16,

@@ -104,7 +104,7 @@ struct SuppressionValue {
 }
 
 impl ControlDesk {
-    /// Goes on from the snapshot of the last run.
+    /// Continues from the snapshot of the last run.
     ///
     /// # Errors
     /// The snapshot cannot be read, or the thread cannot be started.
@@ -338,7 +338,7 @@ fn forward(list: Arc<Suppressions>, shard: Arc<ControlShard>) -> std::io::Result
     Ok(end)
 }
 
-/// Skips entries that a newer release allows and this one does not.
+/// Adds entries to the list, and skips those that only a newer release allows.
 fn add(list: &Suppressions, entries: &[Suppressed], is_fed: bool, now: u64) -> Result<(), String> {
     let valid: Vec<Suppressed> = entries.iter().filter(|entry| entry.check().is_ok()).cloned().collect();
     if valid.is_empty() {
@@ -376,7 +376,7 @@ fn by(of: &SharedSuspension) -> Originator {
     Originator { uid: of.uid, token: of.token.clone(), reason: of.reason.clone() }
 }
 
-/// True if a queue's suspension was made for this one. Clocks and whole seconds differ a little.
+/// True if a queue's suspension comes from this shared one. Clocks and whole seconds differ a little.
 fn is_same(relay: &Relay, entry: &QueueEntry, scope: &MailScope, of: &SharedSuspension) -> bool {
     let QueueEntry::Suspended { scope: other, until, reason } = entry else { return false };
     let has_end = *until < Secs::MAX;
@@ -390,19 +390,19 @@ fn suspension_of(key: &Bytes, value: Option<&Bytes>) -> Option<(MailScope, Share
     Some((scope_names::scope(&scope).ok()?, serde_json::from_slice(value?).ok()?))
 }
 
-/// `None` if it has no meaning here.
+/// Decodes a suppression; `None` if it is invalid here.
 fn suppression_of(value: &Bytes) -> Option<SuppressionValue> {
     serde_json::from_slice(value).ok()
 }
 
-/// True of a suspension that is over, which no queue has any more.
+/// True for an expired suspension, which no queue has any more.
 fn is_old(value: &Bytes, now: u64) -> bool {
     let of: Option<SharedSuspension> = serde_json::from_slice(value).ok();
     let end = |of: SharedSuspension| of.resumed.or(of.until);
     of.and_then(end).is_some_and(|end| end.saturating_add(KEPT_SECS) < now)
 }
 
-/// Suspensions that are over take no room.
+/// Removes expired suspensions.
 fn forget_old(table: &mut ControlTable, now: u64) {
     let old = table.values(ControlKind::Suspension).filter(|(_, value)| is_old(value, now)).map(|(key, _)| key.clone());
     for key in old.collect::<Vec<_>>() {
@@ -440,7 +440,7 @@ fn lock(table: &SharedTable) -> MutexGuard<'_, ControlTable> {
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reports to the other nodes that this one has applied it.
+/// Reports to the other nodes that this node has applied changes up to this place.
 fn publish(node: &ClusterNode, place: ControlPlace) {
     node.publish(CONTROL_SHARD, MemberReport { spool: 0, log: place.log, applied: place.position, digest: None });
 }
@@ -450,7 +450,7 @@ const PUT_PATIENCE: Duration = Duration::from_secs(10);
 /// Timeout for the other nodes, which report their position each second.
 const SPREAD_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Most entries in a list that are not forwarded yet. Forwarding takes seconds.
+/// Maximum entries in a list of those not yet forwarded. Forwarding takes seconds.
 const UNSHARED_MAX: usize = 2000;
 /// Interval between checks for addresses to forward.
 const FORWARD_EVERY: Duration = Duration::from_secs(1);

@@ -23,7 +23,7 @@ pub(super) struct ShardView {
     pub end: Option<LogPosition>,
     /// Bytes used, and the limit.
     pub room: Option<(u64, u64)>,
-    /// Questions without an answer.
+    /// Queries without an answer.
     pub troubles: Vec<String>,
 }
 

@@ -11,12 +11,12 @@ pub(super) struct QueueHealth {
 #[derive(Debug)]
 struct OpenFailure {
     why: String,
-    /// This node owned the shard.
+    /// True if this node owned the shard.
     as_owner: bool,
 }
 
 impl QueueHealth {
-    /// Notes a failed attempt. True if it is the one after which the shard is given up.
+    /// Notes a failed attempt. True if the shard must now be given up.
     pub fn note_failed(&mut self, as_owner: bool, why: &str) -> bool {
         self.failed = self.failed.saturating_add(1);
         // What kept the owner's queue shut is of more use than what follows from it.
@@ -33,7 +33,7 @@ impl QueueHealth {
         self.error.take_if(|error| as_owner || !error.as_owner);
     }
 
-    /// True after a number of failures in a row: this node is no use for the shard.
+    /// True after a number of failures in a row: this node should not own the shard.
     pub fn is_hopeless(&self) -> bool {
         self.failed >= OPENINGS_MAX
     }

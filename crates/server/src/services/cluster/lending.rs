@@ -35,7 +35,7 @@ pub(super) struct ShardLending {
     _answers: Box<dyn Send + Sync>,
 }
 
-/// The tokens that a shard borrows.
+/// Tokens borrowed by a shard.
 struct Borrowed {
     lending: Arc<Lending>,
     may_act: MayAct,
@@ -118,7 +118,7 @@ impl Lending {
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the owner of a shard. `None`: there is none, or it has not answered in time.
+    /// Asks the owner of a shard for tokens. `None`: there is no owner, or no answer in time.
     fn ask(&self, home: usize, request: &TokenRequest) -> Option<TokenAnswer> {
         let (shard, question) = (self.shards[home], request.encode());
         let here = self.homes().get(&shard).cloned();
@@ -155,7 +155,7 @@ impl Borrowed {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps in touch with a home until the end.
+    /// Exchanges requests with a home until the end.
     fn run(&self, home: usize) {
         while self.turn(home) {
             let wanted = &self.wanted[home];
@@ -259,9 +259,9 @@ fn nanos(clock: &dyn LeaseClock) -> u64 {
     u64::try_from(clock.now().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A later answer is useless.
+/// Timeout of a request: a later answer is useless.
 const PATIENCE: Duration = Duration::from_nanos(VALID);
-/// Wishes of this time go in one request.
+/// Wishes within this time go into one request.
 const GATHER: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use posthaste_cluster::{
 
 use super::nodes::{NodeList, is_silent};
 
-/// Has the log restated when it has grown, and cut when all nodes have read on.
+/// Restates the log when it has grown, and cuts it when all nodes have read on.
 pub(super) struct LogCutter {
     me: NodeName,
     shard: Arc<ControlShard>,
@@ -57,7 +57,7 @@ impl LogCutter {
         Ok(())
     }
 
-    /// One node does it: the first that runs.
+    /// Restates the log, on one node only: the first that runs.
     fn restate(&mut self, listed: &[(NodeName, NodeCell)]) -> Result<(), ControlShardError> {
         let now = BootTime.wall();
         let first = listed.iter().find(|(_, cell)| !is_silent(cell, now));

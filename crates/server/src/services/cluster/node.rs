@@ -68,7 +68,7 @@ impl OpenShards {
     /// Connects to the engine, and opens the spool of each shard. `None` without a cluster.
     ///
     /// # Errors
-    /// The engine does not answer or does not keep the promise, a spool cannot be opened, or the process shall end.
+    /// The engine does not answer or has unsafe settings, a spool cannot be opened, or the process must end.
     pub async fn open(config: &Config, login: EngineLogin, repeats: Arc<Repeats>) -> Result<Option<Self>, ServeError> {
         let Some(cluster) = config.cluster.clone() else { return Ok(None) };
         let config = config.clone();
@@ -269,7 +269,7 @@ fn open(
 /// Why a step of the start failed.
 #[derive(Debug)]
 enum Unopened {
-    /// The engine has not answered: it may start, too.
+    /// The engine has not answered: it may still be starting.
     Silent(String),
     Failed(ServeError),
 }
@@ -307,7 +307,7 @@ impl From<ServeError> for Unopened {
     }
 }
 
-/// Asks again until then while the engine does not answer: its servers may start at the same time, and elect leaders.
+/// Retries until a deadline while the engine does not answer: its servers may still be starting, or electing leaders.
 fn answered<T>(until: Instant, ask: impl Fn() -> Result<T, Unopened>) -> Result<T, ServeError> {
     loop {
         match ask() {
@@ -371,7 +371,7 @@ fn random() -> u64 {
     random_id() as u64
 }
 
-/// A node at work.
+/// A running cluster node.
 pub(crate) struct ClusterService {
     node: Arc<ClusterNode>,
     relays: Vec<Arc<ShardRelay>>,
@@ -448,13 +448,13 @@ impl Service for ClusterService {
     }
 }
 
-/// Bytes that may wait for the engine in each shard.
+/// Maximum bytes that wait for the engine in each shard.
 const PENDING_BYTES_MAX: u64 = 256 << 20;
 /// Time after which a request without an answer is lost.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest that a start waits for the engine.
+/// Maximum time that a start waits for the engine.
 const ENGINE_STARTS: Duration = Duration::from_secs(60);
-/// Interval between two questions for the engine's room.
+/// Interval between queries of the engine's room.
 const ENGINE_PACE: Duration = Duration::from_secs(5);
 /// A planned hand-over waits this long for open transactions.
 const TRANSACTIONS: Duration = Duration::from_secs(10);

@@ -24,7 +24,7 @@ impl NodeList {
         self.names.iter().cloned().collect()
     }
 
-    /// The nodes that were not removed.
+    /// Nodes that were not removed, with their cells.
     ///
     /// # Errors
     /// The engine does not answer.
@@ -56,7 +56,7 @@ impl NodeList {
         add_node(&*self.cells, self.known(node)?).map_err(|error| error.to_string())
     }
 
-    /// Refuses the start of a node that is off the list.
+    /// Refuses the start of a removed node.
     ///
     /// # Errors
     /// The engine does not answer.

@@ -1,4 +1,4 @@
-//! The other nodes, which are asked through the engine.
+//! Queries to the other nodes, through the engine.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use super::engine_view::{Call, EngineView, ask_all};
 use super::nodes::{NodeList, is_silent};
 use crate::receive::cluster::{OtherNode, OtherNodes, PeerAnswerer};
 
-/// The other nodes on the list.
+/// The other nodes of the configuration, reached through the engine.
 pub(super) struct EngineNodes {
     pub me: String,
     pub nodes: NodeList,
     pub cells: Arc<dyn Cells>,
     pub peers: Arc<dyn Peers>,
-    /// Questions of others are answered as long.
+    /// Guard: while it exists, queries of other nodes are answered.
     pub answers: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 

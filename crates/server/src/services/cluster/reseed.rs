@@ -14,12 +14,13 @@ use super::node::{copy_of, engine_config};
 use crate::config::engine_login::EngineLogin;
 use crate::config::error::ServeError;
 
-/// Sets the copy of a shard aside that the server of this configuration has, which must not run. `begins_anew`: the log is replaced by an empty one before.
-/// `may` is told what will happen, and decides. Returns the new place of the copy; `None` if it may not. Blocks, with `begins_anew` for half a minute.
+/// Sets the copy of a shard aside, by the configuration of a server that must not run. `begins_anew`: first replaces
+/// the log by an empty one. `may` gets a description of the consequences, and decides. Returns the new path of the
+/// copy; `None` if `may` refuses. Blocks, with `begins_anew` for half a minute.
 ///
 /// # Errors
-/// There is no such copy, the server runs, the engine does not answer, the log no longer has its first record, or somebody acts for the shard that is to
-/// begin anew. Nothing is changed then.
+/// There is no such copy, the server runs, the engine does not answer, the log no longer has its first record, or a
+/// node acts for the shard whose log is to be replaced. Nothing is changed then.
 pub fn set_copy_aside(
     config: &Config,
     shard: u16,
@@ -77,10 +78,10 @@ fn bounds(log: &dyn ShardLog) -> Result<(LogPosition, LogPosition), posthaste_cl
     Ok((log.first()?, log.end()?))
 }
 
-/// Has the log of a shard renewed if nobody acts for the shard, and `may` says so. False if it does not.
+/// Replaces the log of a shard by an empty one, if no node acts for the shard and `may` agrees. False if `may` refuses.
 ///
 /// # Errors
-/// Somebody acts for the shard, or has written its cell while `may` decided; or the engine does not answer.
+/// A node acts for the shard, or has written its cell while `may` decided; or the engine does not answer.
 fn begin_anew(
     (cells, shard): (&dyn Cells, u16),
     pause: &dyn Fn(Duration),

@@ -25,7 +25,7 @@ use crate::receive::cluster::{Begun, ENGINE_PATIENCE, NodeControl, OtherNodes};
 use crate::receive::shared::{SharedChange, SharedSuspension, Spread};
 use crate::receive::success::random_id;
 
-/// A node at work.
+/// A running node, as operators see it.
 pub(super) struct ServingNode {
     pub node: String,
     pub running: Arc<ClusterNode>,

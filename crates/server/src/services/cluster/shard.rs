@@ -51,7 +51,7 @@ pub(super) struct ShardParts {
     pub dir: PathBuf,
     pub settings: Arc<Mutex<RelaySettings>>,
     pub notifier: Arc<dyn Notifier>,
-    /// Lends and borrows tokens of limits. `None`: there is one shard only.
+    /// Lends and borrows tokens of limits. `None` with a single shard.
     pub lending: Option<Arc<Lending>>,
 }
 
@@ -108,7 +108,7 @@ impl ShardState {
         Some(self.opened()?.stats().recipients)
     }
 
-    /// The relay that is open.
+    /// The open relay, if any.
     pub fn opened(&self) -> Option<Relay> {
         self.queue.owner().opened().or_else(|| self.queue.standby().opened())
     }
@@ -140,7 +140,7 @@ impl ShardRelay {
         Ok(Self { state, orders })
     }
 
-    /// Ends the relay by then. Blocks.
+    /// Ends the relay by the deadline. Blocks.
     pub fn end_by(&self, deadline: Instant) {
         let (tell, told) = channel();
         self.order(Order::End(deadline, tell));
@@ -186,7 +186,7 @@ impl ShardService for ShardRelay {
 enum Role {
     Standby,
     Owner(Lease),
-    /// Was the owner, and waits to be a standby.
+    /// Released as owner; waits to become a standby.
     Released,
 }
 
@@ -196,7 +196,7 @@ struct Worker {
     role: Role,
     /// Of the owner's relay.
     lent: Option<ShardLending>,
-    /// The failed opening is logged.
+    /// True if the failed opening was logged.
     is_told: bool,
     alarm: Alarm,
 }

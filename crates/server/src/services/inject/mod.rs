@@ -93,8 +93,8 @@ impl Injector {
         *self.0.bounds.write().unwrap_or_else(PoisonError::into_inner) = Bounds::of(config);
     }
 
-    /// Receives the mail of a request. All of it is validated before the first message is received; then the messages
-    /// are received concurrently, and share the syncs of the spool. The answer counts a recipient as a success once its
+    /// Receives the mail of a request. The whole request is validated before the first message is received. Then the
+    /// messages are received concurrently, and share the syncs of the spool. A recipient counts as a success once its
     /// message is durable.
     pub async fn inject(&self, call: InjectCall<'_>) -> InjectReply {
         self.answer(call).await.unwrap_or_else(InjectReply::from)
@@ -178,7 +178,7 @@ impl Injector {
 }
 
 impl Delivery {
-    /// Receives the messages that are left, and answers for all recipients.
+    /// Receives the remaining messages, and answers for all recipients.
     async fn run(self) -> InjectReply {
         let Self { injector, request, sizes, mut only, bounds, peer, tenant, key, is_asked } = self;
         let before = key.as_ref().map(|key| key.running.before().clone()).unwrap_or_default();
@@ -261,7 +261,7 @@ fn reply<'a>(request: &InjectRequest, outcome: impl Fn(u32) -> Result<&'a (), &'
     InjectReply { body: answer.to_json(), ..InjectReply::of(answer.status()) }
 }
 
-/// Minimum memory: a large message is alone if it needs all of it.
+/// Minimum memory: a large message may use all of it, alone.
 const ROOM_KIB_MIN: u32 = 16 << 10;
 const ROOM_KIB_MAX: u32 = 1 << 24;
 const MESSAGE_KIB_MIN: u32 = 16;

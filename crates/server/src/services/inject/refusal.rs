@@ -4,7 +4,7 @@ use posthaste_inject::InvalidRequest;
 
 use crate::services::renders::RenderFailure;
 
-/// An invalid request: nothing of it is received.
+/// A refused request: none of its mail is received.
 #[derive(Debug)]
 pub(super) struct Refused {
     pub status: u16,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use posthaste_delivery::local::{LocalDelivery, MountStats, RecoveredMailbox, WaitingMailbox};
 use tokio::time::Instant;
 
-/// Looks at the mailboxes now and then.
+/// Checks the mailboxes at intervals.
 pub(crate) struct MailAlerts {
     store: LocalDelivery,
     told: Told,
@@ -26,7 +26,7 @@ impl MailAlerts {
     }
 }
 
-/// Troubles that the log has named already.
+/// Problems already logged.
 #[derive(Debug, Default)]
 struct Told {
     waiting: Option<Instant>,
@@ -36,7 +36,7 @@ struct Told {
     mounts: HashMap<Arc<str>, Arc<str>>,
     /// Mounts that were named because they are not bound to their file systems.
     unbound: HashSet<Arc<str>>,
-    /// Why mounts are or were short of space. A mailbox keeps the reason until all waiting mail is delivered.
+    /// Shortages of space on mounts. A mailbox keeps the reason until all waiting mail is delivered.
     shortages: HashSet<Arc<str>>,
 }
 

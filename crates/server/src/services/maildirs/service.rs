@@ -30,8 +30,8 @@ pub(crate) struct MaildirService {
 }
 
 impl MaildirService {
-    /// Opens the streams of the mail mounts, and finishes deliveries of an earlier run. `damage`: reported by the
-    /// spool's opening. `known`: from the table of mailboxes, if there is one.
+    /// Opens the streams of the mail mounts, and finishes deliveries of an earlier run. `damage`: as reported when the
+    /// spool was opened. `known`: from the table of mailboxes, if it is open.
     ///
     /// # Errors
     /// [`ServeError::Storage`].
@@ -69,7 +69,7 @@ impl MaildirService {
         Ok((Self { store: store.clone(), owners, failed }, store, restored))
     }
 
-    /// Access to its files, for readers of the mailboxes.
+    /// Access to delivered files, for readers of the mailboxes.
     pub fn files(&self) -> DeliveredFiles {
         let store = self.store.clone();
         let awaits = Box::new(move |lsn| store.needs_body(lsn));

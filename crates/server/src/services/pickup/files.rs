@@ -78,7 +78,7 @@ impl Files {
         self.shares.free.min(FOUND_MAX)
     }
 
-    /// True if it is queued, at work or waiting.
+    /// True if the file is queued, in progress or waiting.
     pub fn is_known(&self, name: &OsStr) -> bool {
         self.known.contains_key(name)
     }
@@ -172,7 +172,7 @@ impl Look {
 
 /// Maximum files found by one scan. The next one finds more.
 const FOUND_MAX: usize = 1000;
-/// Maximum known files. One user may have half of them.
+/// Maximum known files. A single user may have half of them.
 const KNOWN_MAX: usize = 100_000;
 const RETRY: BackOff = BackOff::new(Duration::from_secs(5), Duration::from_secs(300));
 

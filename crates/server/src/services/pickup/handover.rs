@@ -21,9 +21,9 @@ pub(super) struct Fates {
     pub refused: Refused,
     /// The reply in place of the receiver's, if it was not asked.
     pub not_asked: Option<Reply>,
-    /// Recipients that may get it at another attempt, and why not now.
+    /// Recipients to be retried at another attempt, with the reasons.
     pub later: Vec<(RcptTo, Reply)>,
-    /// Recipients that may get it in another transaction.
+    /// Recipients to be retried in another transaction.
     pub at_once: Vec<RcptTo>,
 }
 

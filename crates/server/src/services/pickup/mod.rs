@@ -104,7 +104,7 @@ impl Service for Pickup {
     }
 }
 
-/// The work of the service.
+/// State of the worker task.
 struct Worker {
     path: PathBuf,
     receiver: Receiver,
