@@ -37,14 +37,15 @@ impl Alone {
         })
     }
 
-    /// Its options, with `--help` and `--version`.
+    /// The program's options, with `--help` and `--version`.
     pub fn command(&self) -> clap::Command {
         let mut command = (self.options)(clap::Command::new("posthaste").version(env!("CARGO_PKG_VERSION")));
         command.build();
         command
     }
 
-    /// Parses the line. `None` for help, the version, or a mistake: these need the options of the whole program.
+    /// Parses the command line. `None` for help, the version, or a mistake: these need the options of the whole
+    /// program.
     pub fn parse(&self, command: clap::Command, line: &[OsString]) -> Option<Command> {
         let matches = command.try_get_matches_from(line.get(1..)?).ok()?;
         (self.read)(&matches).ok()

@@ -127,7 +127,7 @@ pub fn status(server: &ServerArgs) -> Result<ClusterStatus, AnyError> {
     Ok(serde_json::from_value(lines.into_iter().next().unwrap_or_default())?)
 }
 
-/// Says what may be lost, orders it, and waits until this node owns the shard.
+/// Prints what may be lost, gives the order, and waits until this node owns the shard.
 fn open_shard(server: &ServerArgs, shard: u16, yes: bool) -> Result<ExitCode, AnyError> {
     complain(&format!("shard {shard}: waiting half a minute for a sign of an owner"));
     let look = Request::Cluster { order: Some(ClusterOrder::Open { shard, revision: None }) };
@@ -195,7 +195,7 @@ fn move_shard(server: &ServerArgs, shard: u16, to: Option<String>) -> Result<Exi
     .into())
 }
 
-/// True if a node acts for it.
+/// True if a node acts for the shard.
 pub fn is_well(shard: &ShardStatus) -> bool {
     let cannot_act = shard.role == ShardRole::Owner && shard.queue_error.is_some();
     shard.role != ShardRole::Stopped && shard.owner.is_some() && !cannot_act

@@ -25,7 +25,7 @@ impl ConfigArg {
         Loaded::load(self.named().as_deref())
     }
 
-    /// The named file. From here on, errors of this command mention it.
+    /// The configuration file that was named. Later errors of this command mention it.
     pub fn named(&self) -> Option<PathBuf> {
         USED.get_or_init(|| FoundFile::find(self.config.as_deref()));
         self.config.clone()

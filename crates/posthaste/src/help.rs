@@ -31,7 +31,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Shells", &["completions"]),
 ];
 
-/// `Some` if the line asks for the help of the whole program; `true` if it names no command.
+/// `Some` if the command line asks for the program's help; `true` if it names no command.
 pub fn asked(line: &[OsString]) -> Option<bool> {
     match line {
         [_] => Some(true),

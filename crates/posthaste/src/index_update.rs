@@ -177,7 +177,7 @@ fn is_among(root: &Path, roots: &[PathBuf]) -> bool {
     std::path::absolute(root).is_ok_and(|root| roots.contains(&root))
 }
 
-/// Runs the hook. Its failure is reported, but does not concern the index.
+/// Runs the hook. A failure is reported, but does not affect the index.
 fn after(args: &Update, report: &Report) -> Result<ExitCode, Failure> {
     if !args.no_hooks {
         run_hook(&args.index.path()?, report).unwrap_or_else(|why| complain(&why));

@@ -169,7 +169,7 @@ impl Load {
         }
     }
 
-    /// The plan that the options describe. Its target is the server started by us, if there is one.
+    /// The plan given by the options. Its target is the server started by this program, if there is one.
     fn plan(&self, own: Option<&ScratchServer>) -> Result<(Plan, Option<String>), AnyError> {
         let pace = &self.pace;
         let session = &self.session;

@@ -1,4 +1,4 @@
-//! notmuch's output format, for front ends and scripts written for it.
+//! notmuch's output format, for front ends and scripts that expect it.
 
 use posthaste_search::state::bits;
 use posthaste_search::{FoundMessage, split_addresses};

@@ -58,7 +58,7 @@ enum End {
 }
 
 impl Explained<'_> {
-    /// True if it is refused, or one of its next hops has no host.
+    /// True if the recipient is refused, or one of its next hops has no host.
     fn is_bad(&self) -> bool {
         let is_stuck = |way: &OutboundRoute| way.hops.usual.problem.is_some();
         match &self.end {

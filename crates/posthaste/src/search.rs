@@ -232,7 +232,7 @@ impl Summary {
     }
 }
 
-/// True if there are none.
+/// Writes the summaries. True if there are none.
 fn write_summaries(pager: &PagerOption, form: SummaryForm, all: Vec<Summary>) -> Result<bool, Failure> {
     match form {
         SummaryForm::Text => {
@@ -273,7 +273,7 @@ fn values(searcher: &Searcher, plan: &Plan, output: Output, matched: &Bitmap) ->
     Ok(values.into_iter().skip(plan.offset).take(plan.limit).collect())
 }
 
-/// True if there are none.
+/// Writes the values. True if there are none.
 fn write_values(pager: &PagerOption, output: Output, format: Format, values: Vec<String>) -> Result<bool, Failure> {
     let shown = |value: &String| match output {
         Output::Threads => format!("thread:{value}"),

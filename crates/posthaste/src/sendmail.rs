@@ -163,8 +163,8 @@ fn send(name: Name, words: &[OsString]) -> Result<(), Failure> {
     }
 }
 
-/// Lists mail that programs have submitted and the server has not taken yet, in the form of `mailq`. With `is_short`,
-/// prints nothing if there is none.
+/// Lists mail that programs have submitted and the server has not accepted yet, in the form of `mailq`. With
+/// `is_short`, prints nothing if there is none.
 fn not_taken(directory: &PickupDirectory, is_short: bool) -> String {
     let path = harmless(&directory.path().display().to_string());
     let file = |entry: &DirEntry| {

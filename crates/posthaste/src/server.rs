@@ -1,4 +1,4 @@
-//! The only import of the server: commands call its functions by these names, and know nothing else of it.
+//! The only import of the server crate: commands call its functions by these names.
 
 pub use posthaste_server::logging::error_line;
 pub use posthaste_server::{

@@ -30,16 +30,17 @@ pub struct Exporter {
 #[derive(Default)]
 pub struct Exported {
     pub batches: u64,
-    /// Damage to the exported data, with the batch if it is known.
+    /// Damage to the exported data, with the batch if known.
     pub damaged: Vec<(Option<Lsn>, String)>,
 }
 
 impl Exporter {
-    /// Makes the directory, or restarts an interrupted export in it. With the name of a stream, writes only its
-    /// entries.
+    /// Creates the directory, or restarts an interrupted export in it. With the name of a stream, writes only the
+    /// entries of that stream.
     ///
     /// # Errors
-    /// `AlreadyExists`, as nothing is mixed with other files; `WouldBlock` while another export works there; others of making it.
+    /// `AlreadyExists` if the directory has other files; `WouldBlock` while another export uses it; errors of creating
+    /// it.
     pub fn new(dir: &Path, stream: Option<&str>) -> io::Result<Self> {
         let unfinished =
             begin(dir).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", dir.display())))?;

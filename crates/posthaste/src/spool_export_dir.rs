@@ -15,7 +15,7 @@ use crate::spool_manifest::{MANIFEST, MOUNTS, SNAPSHOTS, STREAMS};
 /// manifest: empty, locked and with the name of an unfinished one.
 ///
 /// # Errors
-/// `AlreadyExists` if anything else is there; `WouldBlock` while another export works there; others of making it.
+/// `AlreadyExists` if the directory has other files; `WouldBlock` while another export uses it; errors of creating it.
 pub fn begin(dir: &Path) -> io::Result<File> {
     match new_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
@@ -42,7 +42,7 @@ pub fn begin(dir: &Path) -> io::Result<File> {
 /// Files of an unfinished export.
 ///
 /// # Errors
-/// `AlreadyExists` if there is anything else.
+/// `AlreadyExists` if the directory has other files.
 fn may_begin(dir: &Path) -> io::Result<Vec<String>> {
     let names = std::fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let mut names = names.collect::<io::Result<Vec<String>>>()?;

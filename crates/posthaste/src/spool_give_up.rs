@@ -13,7 +13,7 @@ use crate::spool_inspect::{damage_json, damage_text};
 use crate::spool_waiting::{Waiting, all, date};
 use crate::terminal::harmless;
 
-/// Abandoned data: no stream waits for it any more.
+/// Abandoned data: no stream waits for the data any more.
 #[derive(Default)]
 pub struct GivenUp {
     /// Missing segments of the log.
@@ -29,16 +29,16 @@ pub struct GivenUp {
 struct LostBody {
     batch: Lsn,
     why: String,
-    /// Copy of the rest of the body, if there is any.
+    /// Copy of the rest of the body, if any.
     kept: Option<PathBuf>,
-    /// The message, if a mailbox or transport waited for it.
+    /// The message, if a mailbox or transport was waiting for it.
     message: Option<Waiting>,
     /// Recipients at other hosts, including those already delivered. Empty if their names are lost.
     remote: Option<Vec<String>>,
 }
 
 /// Gives up missing segments, lost batches and unreadable bodies, after copying the rest of each body. A body that
-/// turns out to be whole stays.
+/// proves intact is kept.
 pub fn give_up(dir: &Path, closed: ClosedFileSpool) -> Result<GivenUp, Box<dyn std::error::Error>> {
     let unreadable = closed.unreadable_bodies()?;
     let segments = closed.missing().to_vec();

@@ -20,7 +20,7 @@ struct Content {
 
 /// The streams of an export.
 pub const STREAMS: &str = "streams.json";
-/// Their snapshots.
+/// Directory of the streams' snapshots.
 pub const SNAPSHOTS: &str = "snapshots";
 /// The ids of mail mounts, as in the spool.
 pub const MOUNTS: &str = "mounts";
@@ -46,7 +46,7 @@ impl Manifest {
         self.0.keys().map(String::as_str)
     }
 
-    /// Bytes of a file. `None` if it is not in the export.
+    /// Recorded bytes of a file. `None` if the file is not in the export.
     pub fn bytes_of(&self, name: &str) -> Option<u64> {
         self.0.get(name).map(|content| content.bytes)
     }
@@ -65,7 +65,7 @@ impl Manifest {
     /// Reads the manifest of the export in `dir`. `None` if there is none.
     ///
     /// # Errors
-    /// `InvalidData` if it is damaged; others of reading.
+    /// `InvalidData` if the manifest is damaged; errors of reading.
     pub fn read(dir: &Path) -> io::Result<Option<Self>> {
         match std::fs::read(dir.join(MANIFEST)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -129,7 +129,7 @@ impl Content {
         }
     }
 
-    /// The difference of a file. `None` if it is unchanged.
+    /// How a file differs from the manifest. `None` if it is unchanged.
     fn compare(&self, path: &Path) -> Option<String> {
         let read = || {
             let mut file = File::open(path)?;

@@ -12,7 +12,7 @@ use crate::progress::progress_bar;
 use crate::queue::AnyError;
 use crate::terminal::harmless;
 
-/// Messages written now, and messages that were already there.
+/// Number of messages written now, and number that already existed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
     pub written: u64,
@@ -41,7 +41,7 @@ pub(super) struct Written {
 }
 
 /// Writes the text of a message with LF, or unchanged if it would differ when read back. `write` gets the text;
-/// `restart` is called before all of it is written again. `None` after a read error, which is reported.
+/// `restart` is called before the text is written from its start again. `None` after a read error, which is reported.
 pub(super) fn copy_text<W>(
     session: &mut MailSession,
     row: &MailRow,

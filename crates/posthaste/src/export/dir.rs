@@ -1,7 +1,7 @@
 //! A directory that an export writes into.
 //!
-//! Its owner may change anything there while root writes. So no link below the named path is followed, and no existing
-//! file is opened for writing.
+//! The directory's owner may change anything in it while root writes. So no link below the named path is followed, and
+//! no existing file is opened for writing.
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
@@ -45,7 +45,7 @@ impl TargetDir {
         Self::named(path)
     }
 
-    /// Opens a directory in it.
+    /// Opens a subdirectory.
     ///
     /// # Errors
     /// `NotADirectory` for a link; others of `open`.
@@ -110,7 +110,7 @@ impl TargetDir {
         Ok(renameat(&self.fd, name.as_ref(), &to.fd, new.as_ref())?)
     }
 
-    /// Makes the names in it durable.
+    /// Makes the names in the directory durable.
     ///
     /// # Errors
     /// Errors of `fsync`.
@@ -123,7 +123,7 @@ impl TargetDir {
         &self.fd
     }
 
-    /// Its path, for messages.
+    /// Path of the directory, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }

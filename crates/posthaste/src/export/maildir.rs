@@ -1,4 +1,4 @@
-//! Export into a Maildir. A message always gets the same name there, so an export can be repeated.
+//! Export into a Maildir. A message always gets the same file name, so an export can be repeated.
 
 use std::collections::HashMap;
 use std::fs::{File, FileTimes};
@@ -153,7 +153,7 @@ impl Subdirs {
     }
 }
 
-/// The levels of a mailbox below another; empty for that mailbox itself.
+/// Levels of a mailbox name below another; empty for the same name.
 fn below<'a>(name: &'a str, above: &str) -> Option<&'a str> {
     let rest = name.strip_prefix(above)?;
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }

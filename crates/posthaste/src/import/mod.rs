@@ -42,7 +42,7 @@ pub struct ImportArgs {
     json: bool,
 }
 
-/// Splits the text into an account and a mailbox of it.
+/// Splits the text into an account and, if given, one of its mailboxes.
 pub fn account_and_mailbox(text: &str) -> (&str, Option<&str>) {
     let (account, mailbox) = text.split_once('/').map_or((text, None), |(account, mailbox)| (account, Some(mailbox)));
     (account, mailbox.map(|mailbox| mailbox.trim_end_matches('/')).filter(|mailbox| !mailbox.is_empty()))

@@ -1,6 +1,6 @@
 //! Files that an import moves: each gets a second name in `tmp/` of the mailbox, from which the server takes it.
 //!
-//! The first name goes once the message is durable, as with a copy. So a kill at any moment loses nothing, and a
+//! The source name is removed once the message is durable, as with a copy. So a kill at any moment loses nothing, and a
 //! repeated import finds the message or the file.
 
 use std::path::PathBuf;

@@ -32,7 +32,7 @@ const BATCH_MESSAGES: usize = 4000;
 const BATCH_BYTES: usize = 8 << 20;
 /// Pieces read ahead: together about as much as the largest batch.
 const PIECES_AHEAD: usize = 64;
-/// Parts of a refused batch, each added separately: few syncs find the bad message, and it is sent few times.
+/// Parts of a refused batch, each added separately: this finds the bad message with few syncs and few repetitions.
 const PARTS: usize = 8;
 /// Longer messages are read again when sent, instead of being kept in memory.
 const MEMORY_BYTES_MAX: u64 = 256 << 10;
@@ -42,7 +42,7 @@ const MEMORY_BYTES_MAX: u64 = 256 << 10;
 pub struct Counts {
     /// Added now.
     pub added: u64,
-    /// Added by an earlier run.
+    /// Messages that an earlier run has added.
     pub there: u64,
     /// Could not be imported.
     pub left_out: u64,
@@ -80,9 +80,9 @@ struct Prepared<'a> {
     key: Key,
     sha256: String,
     mail: AddedMail,
-    /// Its octets, if it is short.
+    /// Octets of the message, if it is short.
     octets: Option<Vec<u8>>,
-    /// Its file, if the mailbox may take it unchanged.
+    /// File of the message, if the mailbox may take it unchanged.
     read: Option<ReadFile>,
 }
 

@@ -36,7 +36,7 @@ pub enum Source {
 
 /// Messages for one mailbox.
 pub struct SourceFolder {
-    /// Name below the given mailbox; empty for that mailbox itself.
+    /// Name below the given mailbox; empty for that mailbox.
     pub levels: String,
     /// The messages.
     pub files: Vec<SourceFile>,
@@ -273,7 +273,7 @@ fn entries(dir: &OwnedFd) -> io::Result<Entries> {
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl SourceFile {
-    /// Its path, for messages.
+    /// Path of the message, for error texts.
     pub fn path(&self) -> PathBuf {
         self.dir.path.join(&*self.name.to_string_lossy())
     }
@@ -296,7 +296,7 @@ impl SourceFile {
         self.unique().and_then(|name| name.secs()).unwrap_or(0)
     }
 
-    /// Its flags by their IMAP names.
+    /// Flags of the message, by their IMAP names.
     pub fn flags(&self) -> Vec<String> {
         let letters = self.unique().map_or(Flags::NONE, |name| Flags::of_name(name.as_str()));
         let system = [
@@ -434,7 +434,7 @@ impl Text {
     /// The message at this offset of an mbox file.
     ///
     /// # Errors
-    /// It is no longer there.
+    /// The message no longer exists.
     pub fn of_mbox(path: &Path, offset: u64) -> io::Result<Self> {
         let mut reader = open_mbox(path, offset)?;
         let message = reader.next_message()?.ok_or_else(|| io::Error::other("the file has been changed"))?;

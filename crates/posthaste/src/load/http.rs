@@ -40,7 +40,7 @@ pub fn targets(named: &[Target], session: &SessionOptions) -> Result<(Vec<Target
     Ok((targets, is_http))
 }
 
-/// The token and the keys of a run by HTTP. `own` is the server started for it.
+/// Token and keys of a run by HTTP. `own`: the server started for the run.
 ///
 /// # Errors
 /// The token cannot be read or made.

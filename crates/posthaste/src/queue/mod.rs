@@ -1,6 +1,6 @@
 //! `posthaste queue …` and `mailq`: the queue of a running server, through its control socket.
 //!
-//! This module has the commands; each group of them has a file of its own.
+//! Commands of the queue; each group has a file of its own.
 
 mod args;
 mod cat;

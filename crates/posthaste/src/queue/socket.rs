@@ -66,8 +66,8 @@ pub(super) fn connect(server: &ServerArgs, request: Request) -> Result<Connectio
     connect_or_open(server.config.load()?.config, "queue", request)
 }
 
-/// Asks the server. If none runs, this process opens `what` and answers as a server would. It does so on a thread with the
-/// identity of the spool's owner: the server could not use files of root.
+/// Asks the server. If none runs, this process opens `what` and answers like a server. It does so on a thread with the
+/// identity of the spool's owner: a server could not use files of root.
 pub fn connect_or_open(config: Config, what: &str, request: Request) -> Result<Connection, AnyError> {
     if let Some(mut stream) = connect_in(&config.storage.data)? {
         stream.write_all((serde_json::to_string(&request)? + "\n").as_bytes())?;

@@ -12,7 +12,7 @@ use crate::queue::AnyError;
 /// Waits until the host has a certificate in `dir`, or its first try has failed. Blocks.
 ///
 /// # Errors
-/// Those of `go_on`.
+/// Errors of `go_on`.
 pub fn wait_for(dir: &Path, host: &str, go_on: impl Fn() -> Result<(), AnyError>) -> Result<Finding, AnyError> {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -83,7 +83,7 @@ impl Made {
         Ok(())
     }
 
-    /// Ends the server that was started last, and waits for that.
+    /// Ends the server that was started last, and waits until it has ended.
     pub fn end_server(&mut self) {
         self.0.retain_mut(|thing| match thing {
             Thing::Server(server, words) => {

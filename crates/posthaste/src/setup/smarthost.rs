@@ -22,7 +22,7 @@ impl Smarthost {
     /// Reads `HOST[:PORT]`, and a file with a name and a password in its first two lines.
     ///
     /// # Errors
-    /// One of them is invalid, or the file cannot be read.
+    /// A value is invalid, or the file cannot be read.
     pub fn read(text: &str, login: Option<&Path>) -> Result<Self, AnyError> {
         let wrong = || format!("`{text}` is not a smarthost, such as smtp.example.net:587");
         let (host, port) = match text.rsplit_once(':') {

@@ -53,7 +53,7 @@ impl Step {
         all.into_iter().filter(is_of_here).collect()
     }
 
-    /// Its line in the plan.
+    /// Line of the step in the plan.
     pub fn text(self, wanted: &Wanted, place: &Place) -> String {
         let dir = place.config_dir.display();
         match self {
@@ -84,7 +84,7 @@ impl Step {
         }
     }
 
-    /// True if it is done.
+    /// True if the step is done.
     ///
     /// # Errors
     /// It cannot be checked, or something else is in its place.
@@ -198,7 +198,7 @@ impl Step {
 /// Calls another command of this program on the new configuration. Returns its output.
 ///
 /// # Errors
-/// Its words.
+/// The error text of the command.
 pub fn own(place: &Place, args: &[&str], input: Option<&str>) -> Result<Vec<u8>, AnyError> {
     let mut command = own_command(place, args)?;
     let mut running = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -280,7 +280,7 @@ fn give_to_group(path: &Path, place: &Place) -> Result<(), AnyError> {
     Ok(())
 }
 
-/// Makes a new file, durably and whole: a run that is cut off leaves none in parts.
+/// Creates a file durably and atomically: an interrupted run leaves no partial file.
 ///
 /// # Errors
 /// It exists, or cannot be written.

@@ -82,8 +82,7 @@ impl Wanted {
         format!("{user}@{}", self.domain)
     }
 
-    /// The configuration that an earlier run wrote for this address, with what was changed in it since. Its first line
-    /// says that it is.
+    /// The configuration that an earlier run wrote for this address, including later edits. Its first line marks it.
     pub fn written(&self, place: &Place) -> Option<String> {
         let text = std::fs::read_to_string(place.config()).ok()?;
         text.starts_with(&self.mark()).then_some(text)
@@ -189,7 +188,7 @@ impl Wanted {
     }
 }
 
-/// The text with an empty line for the user, so that places in it stay.
+/// The text with an empty line in place of the user, so that positions in it do not change.
 fn without_user(text: &str) -> String {
     text.split_inclusive('\n').map(|line| if line.starts_with("user = ") { "\n" } else { line }).collect()
 }
