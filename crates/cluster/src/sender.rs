@@ -47,7 +47,7 @@ pub struct OwnerIdentity {
     pub nonce: u64,
     /// Log id for a new log.
     pub log: u64,
-    /// The epoch that the shard's cell gave; without one, the next after the log's last.
+    /// Epoch from the shard's cell; `None`: the log's last epoch plus one.
     pub epoch: Option<u64>,
 }
 

@@ -244,7 +244,8 @@ impl Listener {
         self.protocol.is_of_readers()
     }
 
-    /// True if any host may connect without TLS. Such a listener answers without secrets only, such as ACME challenges.
+    /// True for HTTP without TLS on port 80 that other hosts can reach. It answers without secrets only, such as ACME
+    /// challenges.
     pub fn is_public(&self) -> bool {
         self.is_http() && self.tls_mode() == ListenerTls::Off && self.has_port(80) && !self.is_near()
     }

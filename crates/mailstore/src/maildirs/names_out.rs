@@ -19,7 +19,7 @@ use crate::table::FileNote;
 
 /// Maximum files renamed before one sync. The mailbox is locked meanwhile.
 const FILES_AT_ONCE: usize = 64;
-/// For each renamed file, so many files that already have the right name may join the sync.
+/// Maximum files that already have the right name and need only the sync, for each one that is renamed.
 const SHOWN_FOR_ONE: usize = 64;
 
 /// The name of a file that has left its mailbox.
@@ -79,8 +79,8 @@ struct Work {
 }
 
 impl Work {
-    /// Selects at most `count` files. `has_lost`: skips files that already have the right name, as it cannot become
-    /// durable.
+    /// Selects at most `count` files to rename. `has_lost`: skips files that already have the right name, as it cannot
+    /// become durable.
     fn of(state: &MailboxState, skipped: &HashSet<u32>, count: usize, has_lost: bool) -> Self {
         let is_open = |uid: &u32| !skipped.contains(uid);
         let behind = state.behind.keys().filter(|uid| is_open(uid));

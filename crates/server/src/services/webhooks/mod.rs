@@ -25,7 +25,7 @@ use hook::Hook;
 use posthaste_config::{Config, Webhook};
 use stop::Stop;
 
-/// The webhooks at work.
+/// The running webhooks.
 pub(crate) struct Webhooks {
     dir: PathBuf,
     poison: PoisonWatch,
