@@ -45,7 +45,7 @@ fn config(segments: u64) -> Config {
     Config { ring, scrub_bytes_per_sec: 0, ..Config::default() }
 }
 
-/// Makes a spool of which `count` batches are needed.
+/// Makes a spool in which `count` batches are needed.
 fn fill(dir: &Path, segments: u64, count: u64, every: u64, body: usize) {
     let (spool, _) = FileSpool::open(dir, config(segments)).expect("it opens");
     let [stuck, quick, keeps] = ["stuck", "quick", "keeps"].map(|name| spool.stream(name).expect("a stream"));
@@ -62,7 +62,7 @@ fn fill(dir: &Path, segments: u64, count: u64, every: u64, body: usize) {
     let (begun, cpu) = (Instant::now(), cpu_time());
     spool.checkpoint().expect("a checkpoint");
     report("checkpoint", begun.elapsed(), &format!("cpu {:?}", cpu_time() - cpu));
-    // Some new ones, and some that are let go here and there, so that every live file is rewritten.
+    // Some new batches, and some released here and there, so that every live file is rewritten.
     append(&spool, count / 100, |_| vec![stuck], &body);
     let first = after.get() + 1 - count * every;
     let also = (0..count / KEPT_EVERY / 2).map(|n| Lsn::new(first + 2 * n * KEPT_EVERY * every));
@@ -70,7 +70,7 @@ fn fill(dir: &Path, segments: u64, count: u64, every: u64, body: usize) {
     let (begun, cpu) = (Instant::now(), cpu_time());
     spool.checkpoint().expect("a checkpoint");
     report("checkpoint after changes", begun.elapsed(), &format!("cpu {:?}", cpu_time() - cpu));
-    // Behind the checkpoint.
+    // After the checkpoint.
     append(&spool, count / 10, |_| vec![stuck], &body);
     let stats = spool.file_stats();
     let what =
@@ -79,7 +79,7 @@ fn fill(dir: &Path, segments: u64, count: u64, every: u64, body: usize) {
     spool.abandon();
 }
 
-/// Appends batches until that many are durable, and says which LSN was the last.
+/// Appends `count` batches, waits until they are durable, and returns the last LSN.
 fn append(spool: &FileSpool, count: u64, streams: impl Fn(u64) -> Vec<StreamId>, body: &Bytes) -> Lsn {
     let [durable, refused, last] = [(); 3].map(|()| Arc::new(AtomicU64::new(0)));
     let window = (WINDOW_BYTES / (body.len() as u64 + 1)).clamp(1, WINDOW);
@@ -100,7 +100,7 @@ fn append(spool: &FileSpool, count: u64, streams: impl Fn(u64) -> Vec<StreamId>,
                 last.store(lsn.get(), Ordering::Release);
                 told.fetch_add(1, Ordering::Release);
             }
-            // Packing cannot keep pace: another takes its place.
+            // Packing cannot keep pace: this one is replaced by a new batch.
             Err(AppendError::Full(_) | AppendError::Busy) => drop(again.fetch_add(1, Ordering::Release)),
             Err(error) => panic!("{error}"),
         };
@@ -133,7 +133,7 @@ fn report(what: &str, took: Duration, more: &str) {
     println!("{what:>26} {:>9.3} s  {more}", took.as_secs_f64());
 }
 
-/// Has the kernel forget what it holds of the files below a directory, all of which are durable.
+/// Drops the page cache of the files below a directory. All of them are durable.
 fn forget_cached(dir: &Path) {
     for entry in std::fs::read_dir(dir).expect("a directory").flatten() {
         if entry.file_type().expect("a type").is_dir() {
@@ -146,7 +146,7 @@ fn forget_cached(dir: &Path) {
     }
 }
 
-/// The most memory that this process has had.
+/// Peak memory of this process, in MiB.
 fn peak_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -158,8 +158,8 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Of the needed batches each of so many has a body that a second stream keeps.
+/// One needed batch in this many has a body that a second stream keeps.
 const KEPT_EVERY: u64 = 50;
-/// Batches under way, and bytes of their bodies.
+/// Batches in flight, and bytes of their bodies.
 const WINDOW: u64 = 8192;
 const WINDOW_BYTES: u64 = 64 << 20;

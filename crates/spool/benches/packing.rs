@@ -70,7 +70,7 @@ fn turn(spool: &FileSpool, segment_bytes: u64, time: Duration, packs: bool) {
     println!("{rate:>9.0}/s  p50 {:>6} p99 {:>7} longest {:>7} us  {packed}", at(0.5), at(0.99), at(1.0));
 }
 
-/// Packs what the appends have left, of which every second body is let go.
+/// Packs the remains of the appends, after releasing every second body.
 fn pack_alone(spool: &FileSpool) {
     let stream = spool.stream("queue").expect("a stream");
     let last = spool.stats().published;
@@ -89,7 +89,8 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Appends, so many at a time, until `goes_on` says no to the last one that is durable and how many were; says how long each took.
+/// Keeps `WINDOW` appends in flight until `goes_on`, called with the last durable LSN and the number of durable
+/// batches, returns false. Returns the time of each append.
 fn drive(spool: &FileSpool, stream: StreamId, mut goes_on: impl FnMut(Lsn, u64) -> bool) -> Vec<Duration> {
     let body = Bytes::from(vec![7; BODY]);
     let (tell, told) = channel();
@@ -119,5 +120,5 @@ fn drive(spool: &FileSpool, stream: StreamId, mut goes_on: impl FnMut(Lsn, u64) 
 
 const BODY: usize = 10 << 10;
 const CALLERS: usize = 64;
-/// A new spool's LSNs begin after it.
+/// Gap before the first LSN of a new spool.
 const LSN_GAP: u64 = 1 << 20;

@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Makes a message durable, and says that the first stream is done with it.
+/// Makes a message durable, and advances the first stream past it.
 fn accept_and_deliver(dir: &Path) -> Result<Lsn, Box<dyn Error>> {
     let (spool, report) = FileSpool::open(dir, Config::default())?;
     assert!(report.damage.is_empty(), "damage to acknowledged batches is for the operator: {:?}", report.damage);
@@ -42,7 +42,7 @@ fn accept_and_deliver(dir: &Path) -> Result<Lsn, Box<dyn Error>> {
 
     let released = Released { below: Lsn::new(lsn.get() + 1), also: Vec::new() };
     spool.advance(delivery, lsn, None, released);
-    // Durable with the next checkpoint, such as that of the end.
+    // The advance is durable with the next checkpoint, such as the one made on drop.
     Ok(lsn)
 }
 

@@ -26,9 +26,9 @@ pub type Then = Box<dyn FnOnce(Result<Lsn, AppendError>) + Send>;
 /// Bodies that a stream no longer needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Released {
-    /// All bodies of batches below this.
+    /// All bodies of batches below this LSN.
     pub below: Lsn,
-    /// And these.
+    /// More released batches, at or above `below`.
     pub also: Vec<Lsn>,
 }
 
@@ -91,8 +91,8 @@ pub trait Spool: Send + Sync {
     /// `content` is called once and may be slow: no lock is held meanwhile.
     ///
     /// # Errors
-    /// An error of `content`, of writing or of syncing; EIO of a sync closes the spool to writing. An older snapshot
-    /// with that name is kept.
+    /// An error of `content`, of writing or of syncing; after EIO of a sync the spool accepts nothing more. An older
+    /// snapshot with that name is kept.
     fn write_snapshot(
         &self,
         name: &SnapshotName,
@@ -119,9 +119,9 @@ pub trait Spool: Send + Sync {
     /// True if a stream has not released a body.
     fn needs_body(&self, stream: StreamId, body: Lsn) -> bool;
 
-    /// For a body that [`read`](Self::read) reports as damaged: reads it again from the disk instead of the page cache.
-    /// If it is still damaged, copies its bytes into the directory `kept/`, durable on return; then the stream may
-    /// release it. Later calls make no second copy. Blocks.
+    /// Call it for a body that [`read`](Self::read) reports as damaged: reads it again from the disk instead of the
+    /// page cache. If it is still damaged, copies its bytes into the directory `kept/`, durable on return; then the
+    /// stream may release the body. Later calls make no second copy. Blocks.
     ///
     /// # Errors
     /// An error of reading or writing, such as a full disk: keep the body needed until the copy exists.
@@ -151,8 +151,8 @@ pub trait Spool: Send + Sync {
     /// and the spool does not hold it. A consumer must not call this from its own callbacks.
     fn detach(&self, stream: StreamId);
 
-    /// Why nothing is accepted until the spool is reopened, if a write or a sync has failed. Takes no lock, so it may
-    /// be called before each act.
+    /// The reason why nothing is accepted until the spool is reopened, after a failed write or sync; else `None`. Takes
+    /// no lock, so it may be called before each use.
     fn poisoned(&self) -> Option<Arc<str>>;
 
     /// Recommended pauses of intake before each message; the queue adds its own.
@@ -168,8 +168,8 @@ pub trait Spool: Send + Sync {
     /// streams.
     fn watch(&self) -> &Watch;
 
-    /// Checks if the thread that calls consumers returns, callers that wait for a batch included, and all other workers
-    /// of [`watch`](Self::watch). Call it every few seconds.
+    /// Checks if calls to consumers and to the callbacks of appends return, and all other workers of
+    /// [`watch`](Self::watch). Call it every few seconds.
     fn look_for_stuck(&self, now: Instant) -> Vec<StuckWorker>;
 
     /// Counters and sizes.
@@ -229,7 +229,7 @@ pub trait SpoolAdmin: Spool {
 /// An entry that has become durable.
 #[derive(Debug, Clone)]
 pub struct Published {
-    /// Its batch.
+    /// The entry's batch.
     pub lsn: Lsn,
     /// The entry, in the stream's own format.
     pub payload: Bytes,
@@ -244,9 +244,9 @@ pub enum PublishedBody {
     None,
     /// In memory, as passed by the caller: front fields first.
     Memory(Arc<[Bytes]>),
-    /// To be read with [`Spool::read`].
+    /// In the spool; read it with [`Spool::read`].
     Stored {
-        /// Its bytes.
+        /// Length of the body in bytes.
         len: u64,
     },
 }
@@ -256,29 +256,29 @@ pub enum PublishedBody {
 pub enum Replayed<'a> {
     /// An entry, as appended.
     Entry {
-        /// Its batch.
+        /// The entry's batch.
         lsn: Lsn,
-        /// The payload.
+        /// The entry's content, in the stream's own format.
         payload: &'a Bytes,
         /// True if it was appended as needing the body.
         needs_body: bool,
-        /// Bytes of the batch's body.
+        /// Length of the batch's body in bytes.
         body_len: u64,
     },
     /// A batch with an entry for the stream is unreadable.
     Damaged {
-        /// The batch.
+        /// LSN of the damaged batch.
         lsn: Lsn,
     },
     /// Entries up to here are missing, and their number is unknown: the stream's snapshots are unreadable, or the spool
     /// was rebuilt. Entries shown before may be outdated. Messages whose body the stream has not released were shown.
     Uncertain {
-        /// The last batch concerned.
+        /// LSN of the last batch that may be missing.
         through: Lsn,
     },
 }
 
-/// The state that a stream starts from.
+/// The state from which a stream starts its replay.
 #[derive(Debug)]
 pub struct Restored {
     /// The last readable snapshot, if any.
@@ -287,23 +287,23 @@ pub struct Restored {
     pub unreadable: Vec<Damage>,
 }
 
-/// A stream's progress.
+/// Progress and needs of one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamStats {
-    /// Its id.
+    /// Permanent id of the stream.
     pub id: StreamId,
-    /// Its name.
+    /// Name under which the stream was registered.
     pub name: String,
-    /// Its last [`advance`](Spool::advance).
+    /// Position of its last [`advance`](Spool::advance).
     pub position: Lsn,
     /// True if it has an attached consumer.
     pub is_attached: bool,
-    /// Batches with an entry that it has not passed.
+    /// Number of batches after the position that have an entry for the stream.
     pub entries: u64,
-    /// The lowest of them.
+    /// The lowest of these batches; `None` without any.
     pub first: Option<Lsn>,
-    /// Bodies that it has not released.
+    /// Number of bodies that the stream has not released.
     pub bodies: u64,
 }
 
@@ -313,49 +313,49 @@ pub struct StreamStats {
 pub struct Stats {
     /// Every batch up to this one is published.
     pub published: Lsn,
-    /// Batches that were cancelled when they were on the disk.
+    /// Batches cancelled too late: their bytes were already on the disk.
     pub cancelled: u64,
-    /// Bytes written for batches, with padding.
+    /// Bytes written for batches, including padding.
     pub bytes_written: u64,
     /// Syncs that made batches durable.
     pub syncs: u64,
-    /// Time spent in them, in nanoseconds.
+    /// Total time of these syncs, in nanoseconds.
     pub sync_ns: u64,
-    /// The longest of them, in nanoseconds.
+    /// Duration of the longest sync, in nanoseconds.
     pub sync_ns_max: u64,
-    /// Each of them, in microseconds.
+    /// Distribution of sync durations, in microseconds.
     pub sync_us: HistogramRead,
-    /// Records made durable by one of them: batches, and the spool's own notes.
+    /// Distribution of records per sync: batches, and the spool's own cancel entries.
     pub commit_records: HistogramRead,
-    /// The space for new batches that is in use, in parts of `space_max`.
+    /// Space in use for new batches, in the same unit as `space_max`: segments for a ring.
     pub space_used: u64,
-    /// See `space_used`.
+    /// Space for new batches; intake slows down as `space_used` approaches it.
     pub space_max: u64,
     /// Registered streams.
     pub streams: usize,
-    /// Bodies in files of their own, and their bytes.
+    /// Number of bodies in files of their own.
     pub large_bodies: usize,
-    /// See `large_bodies`.
+    /// Total bytes of these files' bodies.
     pub large_bytes: u64,
-    /// Successful and failed checkpoints.
+    /// Checkpoints that succeeded since the opening.
     pub checkpoints: u64,
-    /// See `checkpoints`.
+    /// Checkpoints that failed since the opening.
     pub checkpoints_failed: u64,
-    /// Duration of the checkpoint in progress, so that a hanging one is visible.
+    /// Running time of the checkpoint in progress, so that a hanging one is visible; else `None`.
     pub checkpoint_running: Option<Duration>,
 }
 
-/// The work of a scrub.
+/// Progress of a scrub.
 #[derive(Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScrubReport {
-    /// Batches, large bodies and snapshots.
+    /// Number of batches, large bodies and snapshots read.
     pub read: u64,
-    /// Their bytes.
+    /// Bytes read.
     pub bytes: u64,
-    /// Damaged places that a stream needs.
+    /// Damage to data that a stream needs.
     pub damage: Vec<Damage>,
-    /// True if it was ended early.
+    /// True if `pause` ended the scrub early.
     pub is_partial: bool,
 }
 
@@ -373,13 +373,13 @@ impl ScrubReport {
 /// The outcome for a damaged body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetAside {
-    /// Intact after another read: nothing was done.
+    /// The second read found the body intact: nothing was copied.
     Whole,
-    /// The rest was copied into this file.
+    /// The readable bytes were copied into this file.
     Kept(PathBuf),
-    /// Nothing is left to copy.
+    /// No byte of the body can be read.
     Gone {
-        /// The missing part.
+        /// The missing file or index.
         why: String,
     },
 }

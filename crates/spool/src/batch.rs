@@ -19,10 +19,11 @@ impl std::fmt::Display for StreamId {
 /// The spool's own stream: its entries name cancelled batches.
 pub(crate) const OWN: u16 = 0;
 
-/// The part of a batch for one stream. Its values are absolute ("uid 7: flags seen"), never differences: a stream may see an entry again.
+/// The part of a batch for one stream. Payloads must state absolute values ("uid 7: flags seen"), never differences: a
+/// stream may see an entry again.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// The stream.
+    /// The stream that gets the entry.
     pub stream: StreamId,
     /// True if the stream needs the batch's body until it releases it.
     pub needs_body: bool,
@@ -36,9 +37,9 @@ pub enum Body {
     /// No body.
     #[default]
     None,
-    /// In memory; written with the batch.
+    /// In memory; written into the batch's record.
     Inline(FrontFields, Vec<Bytes>),
-    /// In a file already.
+    /// In its own file, which is already durable.
     File(FrontFields, FinishedUpload),
 }
 
@@ -71,7 +72,7 @@ impl Body {
 /// The unit of an append: all of it becomes durable, or nothing.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// One or more; a stream may have several.
+    /// At least one; a stream may have several.
     pub entries: Vec<Entry>,
     /// The body, once for all streams.
     pub body: Body,
@@ -86,7 +87,7 @@ pub(crate) enum BodyPlace {
         len: u32,
         front: FrontRegion,
     },
-    /// The record has its front fields.
+    /// In its own file; the record has only its front fields.
     File(BodyFile),
 }
 

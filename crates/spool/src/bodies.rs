@@ -21,7 +21,7 @@ use crate::files;
 use crate::front::FrontRegion;
 use crate::room::{Reserved, Room};
 
-/// Location of a large body, from its batch.
+/// Location of a large body, as its batch records it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BodyFile {
     pub upload: u64,
@@ -70,7 +70,7 @@ pub(crate) enum BodyError {
 }
 
 impl BodyError {
-    /// Describes the damage of the body, unless the disk failed.
+    /// A description of the damage. `Err` if the disk failed, so that nothing is known about the body.
     pub fn what(self) -> io::Result<&'static str> {
         match self {
             BodyError::Damaged(what) => Ok(what),
@@ -94,7 +94,7 @@ impl Bodies {
         Ok(Bodies { dir, room })
     }
 
-    /// Opens it read-only, without creating a directory.
+    /// Uses the directory read-only, without creating it.
     pub fn at(dir: PathBuf) -> Self {
         let room = Arc::new(Room::new(&dir, Space::default()));
         Bodies { dir, room }
@@ -130,7 +130,7 @@ impl Bodies {
         self.dir.join(self.name(upload))
     }
 
-    /// The uploads that have a file.
+    /// Ids of all uploads with a file.
     pub fn list(&self) -> io::Result<Vec<u64>> {
         let upload = |name: String| u64::from_str_radix(name.strip_suffix(ENDING)?, 16).ok();
         Ok(files::list(&self.dir)?.into_iter().filter_map(upload).collect())
@@ -155,7 +155,7 @@ impl Bodies {
         Ok(Bytes::from(bytes).slice(skipped..skipped + (range.end - range.start) as usize))
     }
 
-    /// Reads all of it and returns the damage.
+    /// Reads the whole body and reports damage.
     pub fn verify(&self, body: BodyFile) -> Result<(), BodyError> {
         let (file, table) = self.open_checked(body)?;
         let mut bytes = Vec::new();
@@ -169,7 +169,7 @@ impl Bodies {
     /// Like [`verify`](Self::verify), but bypasses the page cache. Unreadable sectors count as damage.
     pub fn verify_again(&self, body: BodyFile) -> io::Result<Result<(), &'static str>> {
         if let Ok(file) = File::open(self.path(body.upload)) {
-            // Without it the look shows what the page cache has.
+            // Without this call, the read shows the content of the page cache.
             let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         }
         match self.verify(body) {
@@ -226,7 +226,7 @@ struct OnDisk {
 impl Drop for OnDisk {
     fn drop(&mut self) {
         if !*self.is_wanted.get_mut() {
-            // What cannot be removed now is removed by the next opening.
+            // The next opening removes a file that cannot be removed now.
             let _ = self.bodies.remove(self.upload);
         }
     }
@@ -266,12 +266,12 @@ impl Upload {
         Ok(())
     }
 
-    /// For a pause: releases the reservation. Later bytes reserve again. Does not block.
+    /// Releases the reservation during a pause. Later bytes reserve again. Does not block.
     pub fn pause(&mut self) {
         self.reserved.pause();
     }
 
-    /// Bytes so far.
+    /// Bytes written so far.
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -284,8 +284,8 @@ impl Upload {
     /// Makes the file and its name durable. Blocks for as long as the disk takes.
     ///
     /// # Errors
-    /// An error of `write` or `fsync`: then the file is removed. EIO of a sync stops the whole spool, as the device may
-    /// have lost writes of others.
+    /// An error of `write` or `fsync`: then the file is removed. EIO of a sync poisons the whole spool, as the device
+    /// may have lost writes of other files.
     pub fn finish(mut self) -> io::Result<FinishedUpload> {
         if !self.len.is_multiple_of(CHUNK) {
             self.table.put_u32_le(self.chunk_crc);
@@ -336,13 +336,13 @@ impl FinishedUpload {
     /// Keeps the file: from here on a record may refer to it.
     ///
     /// # Panics
-    /// If another batch has it: each of them would remove it later.
+    /// If another batch has kept the file: each of them would remove it later.
     pub(crate) fn keep(&self) {
         let was_kept = self.file.is_wanted.swap(true, Ordering::AcqRel);
         assert!(!was_kept, "body file {:016x} is in another batch", self.body.upload);
     }
 
-    /// Notes that no record refers to it: its last owner removes the file. False if this was the last owner, and the
+    /// Notes that no record refers to the file: its last owner removes it. False if this was the last owner, and the
     /// file still exists.
     pub(crate) fn give_back(self) -> bool {
         self.file.is_wanted.store(false, Ordering::Release);

@@ -21,7 +21,7 @@ use crate::{StoreKind, files};
 /// State that determines the whole spool, together with the files that it names and the ring after `through`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
-    /// Increases with each attempt; the higher one counts.
+    /// Increases with each attempt; the copy with the higher counter is valid.
     pub counter: u64,
     /// The kind of the spool, once the directory of its records is durable: from then on that directory must exist.
     pub kind: Option<StoreKind>,
@@ -29,19 +29,19 @@ pub(crate) struct Checkpoint {
     pub through: u64,
     /// The first segment of the ring still in use.
     pub ring_low: u64,
-    /// No segment from there on contains a batch up to this LSN.
+    /// No segment from `ring_low` on contains a batch up to this LSN.
     pub freed: u64,
-    /// Ids are never reused.
+    /// The id for the next new stream. Ids are never reused.
     pub next_stream: u16,
     pub next_pack: u64,
     pub streams: Vec<StreamRow>,
     pub packs: Vec<PackRow>,
-    /// Windows with needed batches, and the generation of their files.
+    /// Windows with needed batches, each with the generation of its live file.
     pub windows: Vec<(u64, u64)>,
-    /// The durable part of the ring at that time.
+    /// The durable part of the ring when the checkpoint was taken.
     pub proof: Proof,
-    /// Cancelled batches whose cancel entry was not durable at that time: nothing else records them if a live file or a
-    /// snapshot is lost.
+    /// Batches cancelled when the checkpoint was taken, without a durable cancel entry: nothing else records them if a
+    /// live file or a snapshot is lost.
     pub cancelled: Vec<u64>,
 }
 
@@ -51,13 +51,13 @@ pub(crate) struct StreamRow {
     pub name: String,
     /// The stream's last position: it needs no entry up to this LSN.
     pub position: u64,
-    /// The LSN up to which entries are unknown: no snapshot of the stream is readable, or the spool was rebuilt. 0:
-    /// they are known.
+    /// The LSN up to which entries are unknown, because no snapshot of the stream is readable, or the spool was
+    /// rebuilt. 0: all are known.
     pub uncertain: u64,
-    /// Entries after the position and up to here may be lost, because the ring lost batches after the last
-    /// checkpoint. 0: none.
+    /// Entries between the position and this LSN may be lost, because the ring lost batches after the last checkpoint.
+    /// 0: none.
     pub lost: u64,
-    /// The last snapshot, and that of the previous checkpoint if it differs, in case the last one cannot be read.
+    /// The last snapshot, and the previous checkpoint's if it differs, in case the last one cannot be read.
     pub snapshots: Vec<SnapshotRow>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct PackRow {
 }
 
 impl Checkpoint {
-    /// Facts for the ring about itself.
+    /// The part of the checkpoint that the ring needs when it opens.
     pub fn on_record(&self) -> OnRecord {
         let low = self.ring_low;
         let known = Lsn::new(self.through);
@@ -133,7 +133,7 @@ impl Checkpoint {
         if head.array()? != MAGIC {
             return None;
         }
-        // An earlier, longer one may have left bytes after it.
+        // A longer, earlier checkpoint may have left bytes after this one.
         let sealed = bytes.get(..usize::try_from(head.u64()?).ok()?.checked_add(16 + 4)?)?;
         let mut fields = Fields::of(&unseal(sealed)?[16..]);
         let mut decoded = Checkpoint {
@@ -189,7 +189,7 @@ impl SnapshotRow {
 
 const MAGIC: [u8; 8] = *b"PHCHECK\x02";
 
-/// The findings of an opening.
+/// Result of reading both checkpoint files.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Valid(Checkpoint),
@@ -307,7 +307,7 @@ impl CheckpointFiles {
         if in_place {
             self.write_in_place(slot, bytes)?;
         } else {
-            // With room to grow: what is longer than the one before must find its place on a full disk, too.
+            // With room to grow: a longer checkpoint must fit on a full disk, too.
             let mut padded = bytes.to_vec();
             padded.resize(bytes.len().next_multiple_of(FILE_STEP), 0);
             posthaste_fsops::replace_file(&path_of(&self.dir, slot), files::OWNER, &padded)?;
@@ -317,7 +317,7 @@ impl CheckpointFiles {
     }
 }
 
-/// New files have a multiple of this length.
+/// Length of new files is a multiple of this many bytes.
 const FILE_STEP: usize = 64 << 10;
 
 fn name_of(slot: usize) -> String {

@@ -27,10 +27,10 @@ struct Taken {
     checkpoint: Checkpoint,
     /// The first segment of the ring still in use; the checkpoint may keep earlier ones.
     ring_low: u64,
-    /// Records to forget once it is durable, and everything that it does not need.
+    /// Records to forget once the checkpoint is durable, and all records that it does not need.
     forgotten: LsnSet,
     unneeded: LsnSet,
-    /// Windows to write, and those that became empty.
+    /// Windows to write; an empty window loses its file.
     windows: Vec<(u64, Window)>,
     doomed: Doomed,
 }
@@ -63,8 +63,8 @@ impl Shared {
         outcome.map(drop)
     }
 
-    /// Ends a loss in the ring that a durable checkpoint knows of: appends a record without a stream, and makes a
-    /// checkpoint. Without a later record, each opening would treat more possible numbers of missing segments as lost.
+    /// Ends a loss in the ring that a durable checkpoint records: appends a record without a stream, and makes a
+    /// checkpoint. Without a later record, each opening would treat more possible LSNs of missing segments as lost.
     /// Blocks.
     pub fn end_loss(&self) -> Result<(), CheckpointError> {
         if self.store.ring().is_none() || self.core.state().lost_through == 0 {
@@ -87,12 +87,12 @@ impl Shared {
     }
 
     /// # Errors
-    /// After a failed sync or write nothing more is written.
+    /// [`CheckpointError::Poisoned`] after a failed sync or write.
     pub fn not_poisoned(&self) -> Result<(), CheckpointError> {
         self.store.poisoned().map_or(Ok(()), |why| Err(CheckpointError::Poisoned(why)))
     }
 
-    /// Returns the position of each stream in it.
+    /// Makes a checkpoint. Returns the position of each stream in it.
     fn checkpoint_now(&self, work: &mut Work) -> Result<BTreeMap<u16, Lsn>, CheckpointError> {
         self.not_poisoned()?;
         let mut taken = self.take(work);
@@ -119,10 +119,10 @@ impl Shared {
         Ok(taken.checkpoint.streams.iter().map(|row| (row.id, Lsn::new(row.position))).collect())
     }
 
-    /// A consistent copy of the present state in memory.
+    /// Copies the present state in memory, consistently.
     fn take(&self, work: &mut Work) -> Taken {
         work.counter += 1;
-        // Before the state is held: a segment that fills up meanwhile is needed anyway.
+        // Before the lock on the state: a segment that fills up meanwhile is needed anyway.
         let Extent { proof, segments, held } = self.store.extent();
         let is_pressed = self.is_pressed();
         self.core.bytes.store(0, Ordering::Relaxed);

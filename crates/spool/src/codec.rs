@@ -1,6 +1,6 @@
 //! Encoding of our own files, with a checksum at their end.
 
-/// Appends the CRC-32C of the present bytes.
+/// Appends the CRC-32C of `bytes`.
 pub(crate) fn seal(mut bytes: Vec<u8>) -> Vec<u8> {
     let crc = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());

@@ -10,11 +10,11 @@ use crate::{Lsn, StoreKind};
 /// Durability of a kind on an LSM tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LsmDurability {
-    /// A group of batches is synced before its callers are told.
+    /// Each group of batches is synced before its callers get a result.
     #[default]
     Synced,
-    /// A group was passed to the kernel: a power cut loses it. For comparison with servers that do so; no server's
-    /// configuration can select it.
+    /// Each group is only passed to the kernel: a power cut loses it. For comparison with servers that do the same; no
+    /// server's configuration can select it.
     None,
 }
 
@@ -23,33 +23,37 @@ pub enum LsmDurability {
 pub struct Config {
     /// Kind of the store. A spool of another kind is refused.
     pub kind: StoreKind,
-    /// Durability of kinds on an LSM tree. The others always sync.
+    /// Durability of kinds on an LSM tree. All other kinds always sync.
     pub lsm_durability: LsmDurability,
     /// The ring's segments and limits; other kinds use its limits of batches and of waiting bytes. Its own events are
     /// passed on as [`SpoolEvent`](crate::SpoolEvent)s.
     pub ring: posthaste_ring::Config,
     /// Longest time between checkpoints, if anything has changed.
     pub checkpoint_every: Duration,
-    /// A checkpoint is also made after this many bytes of heads and bodies.
+    /// Bytes of heads and bodies after which a checkpoint is made.
     pub checkpoint_bytes: u64,
-    /// A longer checkpoint is reported as an event.
+    /// Duration above which a checkpoint is reported as an event.
     pub checkpoint_slow: Duration,
     /// Target size of a pack. A pack has at least one record, so it may be larger.
     pub pack_bytes: u64,
-    /// Batches with a body are refused while the file system has less than this free, and large bodies that would take it below.
+    /// Floor of free bytes on the file system: below it batches with a body are refused. Large bodies that would fall
+    /// below it are refused, too.
     pub free_bytes_min: u64,
     /// Like [`free_bytes_min`](Self::free_bytes_min), for inodes; ignored if the file system does not count them.
     pub free_inodes_min: u64,
-    /// Starts a thread for checkpoints and packs. Without it the owner calls `checkpoint` and the like.
+    /// Starts a thread for checkpoints and packs. Without it the owner must call `checkpoint`, `pack_oldest` and
+    /// `clean_packs`.
     pub keeper: bool,
-    /// Time between two scrubs of the keeper: it reads all stored data and verifies the checksums. Damage is reported as an event.
+    /// Interval of background scrubs: each reads all stored data and verifies the checksums. Damage is reported as an
+    /// event.
     pub scrub_every: Duration,
-    /// Limit of a scrub in bytes a second; 0: no scrub.
+    /// Maximum read rate of a scrub in bytes per second; 0 disables scrubs.
     pub scrub_bytes_per_sec: u64,
-    /// The highest LSN of this spool that its owner has recorded elsewhere. If this is another spool, whose LSNs end
-    /// below it, new ones begin above it, and above all that the first one may have assigned since. Zero if unknown.
+    /// The highest LSN of this spool that its owner has recorded elsewhere; 0 if unknown. If the directory holds
+    /// another spool, whose LSNs end below it, new LSNs begin above it and above all LSNs that the first spool may have
+    /// assigned since.
     pub lsns_above: Lsn,
-    /// Callback for failures.
+    /// Receives failures and other events.
     pub events: Events,
     /// Watches the spool's workers, also by [`Spool::look_for_stuck`](crate::Spool::look_for_stuck). Keep a clone to
     /// check it while consumers are being opened.

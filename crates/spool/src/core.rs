@@ -20,16 +20,16 @@ use crate::{AppendError, Consumer, Entry, Published, PublishedBody};
 
 /// A store, for entries about cancelled batches.
 pub(crate) trait CancelLog: Send + Sync {
-    /// Appends an entry that records a batch's cancellation, as part of the next write. `core` learns its outcome.
+    /// Appends an entry that records a batch's cancellation, as part of the next write. `core` gets the outcome.
     fn append_cancel(&self, core: &Arc<Core>, cancelled: u64);
 }
 
 #[derive(Default)]
 pub(crate) struct Core {
     state: Mutex<State>,
-    /// Locked while consumers are called, including the look-up of them.
+    /// Held while consumers are looked up and called.
     telling: Mutex<()>,
-    /// Like `telling`, for notices of checkpoints: a consumer that hangs must not delay a checkpoint.
+    /// Like `telling`, for notices of checkpoints: a hanging consumer must not delay a checkpoint.
     announcing: Mutex<()>,
     pub bell: Bell,
     pub showing: Showing,
@@ -37,17 +37,17 @@ pub(crate) struct Core {
     pub bytes: AtomicU64,
     /// The keeper is called when `bytes` passes this.
     pub bytes_wanted: AtomicU64,
-    /// The log of the store that publishes here, once open.
+    /// The store's log, once it is open.
     cancels: OnceLock<Weak<dyn CancelLog>>,
 }
 
 impl Core {
-    /// Makes the core; its workers are in `watch`.
+    /// Adds the core's workers to `watch`.
     pub fn new(watch: Watch) -> Self {
         Core { showing: Showing::new(watch), ..Core::default() }
     }
 
-    /// Notes that the store is open: cancel entries go there.
+    /// Sets the open store, which gets cancel entries.
     pub fn opened(&self, store: Weak<dyn CancelLog>) {
         let is_first = self.cancels.set(store).is_ok();
         assert!(is_first, "a core has one store");
@@ -57,17 +57,17 @@ impl Core {
         self.state.lock().expect("nothing panics while it is held")
     }
 
-    /// The lock for calls to consumers: while it is held, no detached consumer is called or referenced.
+    /// The lock for calls to consumers. While it is held, no detached consumer is called or referenced.
     pub fn telling(&self) -> MutexGuard<'_, ()> {
         self.telling.lock().expect("consumers do not panic")
     }
 
-    /// Removes a stream's consumer, and waits for the end of a call to it.
+    /// Removes a stream's consumer, and waits until a running call to it has returned.
     pub fn detach(&self, stream: u16) {
         let consumer = self.state().streams.get_mut(&stream).and_then(|stream| stream.consumer.take());
         drop(self.telling());
         drop(self.announcing.lock().expect("consumers do not panic"));
-        // Not under a lock: what goes with it is not known here.
+        // Dropped without a lock held: the consumer's drop may run any code.
         drop(consumer);
     }
 
@@ -111,13 +111,13 @@ impl Core {
             self.bell.ring(Wanted::Look);
         }
         if owes_cancels {
-            // Some were refused, or cancelled in an earlier life.
+            // Some batches were refused, or cancelled before a restart.
             self.append_cancels();
         }
     }
 
-    /// Notes a durable batch that was cancelled: consumers do not see it, and an entry in the store's next write
-    /// records it for later openings. Called on the store's own thread.
+    /// Handles a durable batch that was cancelled: consumers do not see it, and an entry in the store's next write
+    /// records the cancellation for later openings. Called on the store's own thread.
     pub fn cancelled(self: &Arc<Self>, lsn: Lsn) {
         let mut state = self.state();
         state.published = lsn.get();
@@ -155,7 +155,7 @@ pub(crate) enum AppendedBody {
 }
 
 impl AppendedBody {
-    /// The batch was refused.
+    /// Handles the refusal of the batch.
     pub fn refused(&self, error: &AppendError) {
         let AppendedBody::File(file) = self else { return };
         match error {
@@ -177,7 +177,7 @@ impl AppendedBody {
 pub(crate) struct FileOfBatch {
     body: BodyFile,
     core: Arc<Core>,
-    /// Taken once the fate is known.
+    /// Taken once the batch's outcome is known.
     upload: Cell<Option<FinishedUpload>>,
 }
 
@@ -191,13 +191,13 @@ impl FileOfBatch {
         self.body
     }
 
-    /// The batch is durable: the file is its body.
+    /// The batch is durable, so the file is its body. Returns the file's location.
     fn wanted(&self) -> BodyFile {
         drop(self.upload.take());
         self.body
     }
 
-    /// Leaves the batch undecided: the next opening finds out if it is durable.
+    /// Leaves the batch undecided: the next opening finds out whether it is durable.
     fn leave(&self) {
         drop(self.upload.take());
     }
@@ -221,17 +221,17 @@ impl Drop for FileOfBatch {
     }
 }
 
-/// The work that the keeper is called for.
+/// Kind of work requested from the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wanted {
-    /// Something may be due.
+    /// A checkpoint or a pack may be due.
     Look,
-    /// The ring is full: make a checkpoint at once, and packs.
+    /// The ring is full: make a checkpoint and packs at once.
     Room,
     Stop,
 }
 
-/// Calls the keeper.
+/// Wakes the keeper.
 #[derive(Default)]
 pub(crate) struct Bell {
     wanted: Mutex<Option<Wanted>>,
@@ -242,11 +242,11 @@ impl Bell {
     pub fn ring(&self, wanted: Wanted) {
         let mut now = self.wanted.lock().expect("nothing panics while it is held");
         *now = (*now).max(Some(wanted));
-        // Beside the keeper somebody may pause.
+        // Wakes all: a pausing thread may wait besides the keeper.
         self.changed.notify_all();
     }
 
-    /// True if the end is requested.
+    /// True if the keeper is asked to stop.
     pub fn is_end_wanted(&self) -> bool {
         *self.wanted.lock().expect("nothing panics while it is held") == Some(Wanted::Stop)
     }
@@ -271,7 +271,7 @@ impl Bell {
         let waited = self.changed.wait_timeout_while(now, timeout, |wanted| wanted.is_none());
         let mut now = waited.expect("nothing panics while it is held").0;
         match *now {
-            // It stays: whatever is rung after it does not count.
+            // A stop request stays pending: it outranks later requests.
             Some(Wanted::Stop) => Some(Wanted::Stop),
             _ => now.take(),
         }

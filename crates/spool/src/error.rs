@@ -29,7 +29,7 @@ pub enum AppendError {
     TooLarge {
         /// Bytes of all entries and the body.
         bytes: usize,
-        /// Bytes that fit.
+        /// Maximum bytes of a record.
         limit: usize,
     },
     /// The batch names a stream that is not registered.
@@ -50,7 +50,7 @@ pub enum AppendError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another process has it open.
+    /// Another process has the spool open.
     #[error("the spool is in use: stop the process that has it open, or use another directory")]
     Locked,
     /// Both checkpoints are damaged, missing or unreadable, and there are data to lose.
@@ -69,10 +69,10 @@ pub enum OpenError {
         dir.display()
     )]
     NoRecords {
-        /// The directory.
+        /// The empty or missing directory.
         dir: std::path::PathBuf,
     },
-    /// An import into it is incomplete.
+    /// An earlier import into the directory was not finished.
     #[error("the import into the spool has not ended: repeat `posthaste spool import`")]
     Importing,
     /// The spool's kind differs from the configured one. Nothing was changed.
@@ -82,19 +82,19 @@ pub enum OpenError {
     OtherKind {
         /// The kind of the existing spool.
         found: StoreKind,
-        /// The kind that was asked for.
+        /// The configured kind.
         wanted: StoreKind,
     },
-    /// This program was built without it.
+    /// This program was built without support for the spool's kind.
     #[error("this program was built without spools of the kind \"{kind}\": build it with the feature of that name")]
     NotBuilt {
-        /// The kind.
+        /// The kind of the existing spool.
         kind: StoreKind,
     },
     /// The file system failed.
     #[error("cannot open the spool: {0}")]
     Io(#[from] io::Error),
-    /// The log could not be opened.
+    /// The log or database of the store could not be opened.
     #[error("{0}")]
     Log(Box<dyn std::error::Error + Send + Sync>),
 }
@@ -109,33 +109,33 @@ pub enum ReadError {
     /// The body is shorter than the range.
     #[error("the body of batch {lsn} has {len} bytes")]
     OutOfRange {
-        /// The batch.
+        /// LSN of the batch.
         lsn: Lsn,
-        /// Bytes of its body.
+        /// Length of its body in bytes.
         len: u64,
     },
     /// The body's checksum does not match. [`Spool::set_aside`](crate::Spool::set_aside) keeps a copy.
     #[error("the body of batch {lsn} is damaged: {what}")]
     Damaged {
-        /// The batch.
+        /// LSN of the batch.
         lsn: Lsn,
-        /// The checksum that does not match.
+        /// Name of the part with a wrong checksum.
         what: String,
     },
-    /// Its file, an index that leads to it or its head is missing or damaged. An operator may restore or repair it.
+    /// The body's file, its index or the batch's head is missing or damaged. An operator may restore or repair it.
     #[error("batch {lsn} cannot be reached: {what}")]
     Unreachable {
-        /// The batch.
+        /// LSN of the batch.
         lsn: Lsn,
-        /// The missing part.
+        /// The missing or damaged part.
         what: String,
     },
     /// The disk failed.
     #[error("cannot read the body of batch {lsn}: {error}")]
     Io {
-        /// The batch.
+        /// LSN of the batch.
         lsn: Lsn,
-        /// The error of the disk.
+        /// The read error.
         error: io::Error,
     },
 }
@@ -144,9 +144,9 @@ pub enum ReadError {
 #[derive(Debug, thiserror::Error)]
 #[error("snapshots/{name} cannot be read: {error}; `posthaste spool repair` goes on without it")]
 pub struct RestoreError {
-    /// The snapshot.
+    /// Name of the snapshot.
     pub name: String,
-    /// The error of the disk.
+    /// The read error.
     pub error: io::Error,
 }
 
@@ -154,10 +154,10 @@ pub struct RestoreError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// Empty, longer than 200 bytes or with control characters.
+    /// The name is empty, longer than 200 bytes or has control characters.
     #[error("{0:?} is not a valid stream name")]
     Name(String),
-    /// All 65,535 stream ids have been used; ids are not reused.
+    /// All 65,535 stream ids have been used; ids are never reused.
     #[error("no more streams can be registered")]
     TooMany,
     /// No stream has this name.
@@ -166,7 +166,7 @@ pub enum StreamError {
     /// A consumer is attached to it.
     #[error("stream {0:?} has a consumer")]
     Attached(String),
-    /// The write could not be made durable.
+    /// The change could not be made durable: the checkpoint failed.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
 }
@@ -178,9 +178,9 @@ pub enum CheckpointError {
     /// The file system failed.
     #[error("{what}: {error}")]
     Io {
-        /// The operation.
+        /// The failed operation.
         what: &'static str,
-        /// The error of the disk.
+        /// The error of the file system.
         error: io::Error,
     },
     /// A write or a sync failed earlier, so the device is not trusted.
@@ -201,15 +201,15 @@ pub enum ReplayError {
     /// The stream does not exist.
     #[error("there is no stream {0}")]
     NoStream(StreamId),
-    /// A consumer is attached already.
+    /// The stream already has a consumer.
     #[error("stream {0} has a consumer")]
     Attached(StreamId),
     /// The disk failed; the data may be intact.
     #[error("cannot read batch {lsn}: {error}")]
     Io {
-        /// The batch.
+        /// LSN of the batch.
         lsn: Lsn,
-        /// The error of the disk.
+        /// The read error.
         error: io::Error,
     },
 }

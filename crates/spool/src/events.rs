@@ -12,7 +12,7 @@ use crate::Lsn;
 pub enum SpoolEvent {
     /// A checkpoint failed: nothing is freed until one succeeds, and the spool fills.
     CheckpointFailed {
-        /// The error.
+        /// Text of the checkpoint's error.
         error: String,
     },
     /// A checkpoint took longer than [`Config::checkpoint_slow`](crate::Config::checkpoint_slow).
@@ -22,28 +22,28 @@ pub enum SpoolEvent {
     },
     /// Needed batches could not be moved into a pack, or packs could not be merged.
     PackingFailed {
-        /// The error.
+        /// Text of the error.
         error: String,
     },
-    /// A segment of the ring could not be made: batches that need it are refused.
+    /// A segment of the ring could not be created: batches that need it are refused.
     SegmentFailed {
-        /// The error.
+        /// Text of the error.
         error: String,
     },
     /// A write or a sync failed: nothing is accepted until the spool is reopened.
     Poisoned {
-        /// Why.
+        /// Text of the first error.
         why: String,
     },
-    /// Stored bytes differ from the written ones.
+    /// Stored bytes differ from the written bytes.
     Damage(Damage),
-    /// The file system fell below a floor, or is above them again.
+    /// Free space fell below a configured floor, or is above all floors again.
     ShortOfSpace {
-        /// True if it is below.
+        /// True if it fell below a floor.
         is_short: bool,
-        /// Bytes and inodes that are free.
+        /// Free bytes on the file system.
         free_bytes: u64,
-        /// See `free_bytes`.
+        /// Free inodes on the file system.
         free_inodes: u64,
     },
 }
@@ -51,11 +51,11 @@ pub enum SpoolEvent {
 /// Damage to stored data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// The batch, if it is known.
+    /// LSN of the damaged batch; `None` if unknown.
     pub lsn: Option<Lsn>,
-    /// File or part of the spool.
+    /// Damaged file or part of the spool.
     pub place: String,
-    /// The damage.
+    /// Description of the damage, and of the loss.
     pub what: String,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Receives events. Must not block for long: the keeper waits for it.
+/// Callback for events. Must not block for long: the keeper waits for it.
 #[derive(Clone)]
 pub struct Events(Arc<dyn Fn(SpoolEvent) + Send + Sync>);
 

@@ -7,7 +7,8 @@ use bytes::BufMut;
 
 use crate::Lsn;
 
-/// Takes fields from the front of an entry's payload. Each method returns `None` if the bytes end too early, and then takes nothing.
+/// Takes fields from the front of an entry's payload. If the bytes end too early, a method returns `None` and takes
+/// nothing.
 ///
 /// ```
 /// use bytes::BufMut;
@@ -25,7 +26,7 @@ use crate::Lsn;
 pub struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// The fields in `bytes`.
+    /// Starts at the first of `bytes`.
     pub fn of(bytes: &'a [u8]) -> Self {
         Fields(bytes)
     }
@@ -74,7 +75,7 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// The number of a batch: eight bytes.
+    /// The LSN of a batch: eight bytes.
     pub fn lsn(&mut self) -> Option<Lsn> {
         self.u64().map(Lsn::new)
     }
@@ -88,7 +89,7 @@ impl<'a> Fields<'a> {
         Some(text.into())
     }
 
-    /// Ends the reading; `None` if bytes remain.
+    /// Checks the end of the payload; `None` if bytes remain.
     pub fn end(&self) -> Option<()> {
         self.is_empty().then_some(())
     }

@@ -10,10 +10,10 @@ use std::path::Path;
 use rustix::fs::{Advice, Mode, OFlags, fadvise};
 use rustix::io::Errno;
 
-/// Mode of the files here: owner only.
+/// Mode of the spool's files: owner only.
 pub(crate) const OWNER: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Creates an empty file for reading and writing; truncates an existing one of an earlier run.
+/// Creates an empty file for reading and writing; truncates the file of an earlier run.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
     Ok(posthaste_fsops::open(path, flags, OWNER)?.into())
@@ -37,7 +37,7 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// beyond the end.
 pub(crate) fn read_again(file: &File, offset: u64, len: u64) -> io::Result<Vec<u8>> {
     let first = offset / SECTOR * SECTOR;
-    // Without it the read shows what the page cache has.
+    // Without this call, the read shows the content of the page cache.
     let _ = fadvise(file, first, NonZeroU64::new(offset - first + len), Advice::DontNeed);
     let mut bytes = vec![0; len.min(file.metadata()?.len().saturating_sub(offset)) as usize];
     let is_bad_sector = |error: &io::Error| error.raw_os_error() == Some(Errno::IO.raw_os_error());
@@ -47,7 +47,7 @@ pub(crate) fn read_again(file: &File, offset: u64, len: u64) -> io::Result<Vec<u
     }
     let mut at = 0;
     while at < bytes.len() {
-        // To the end of the sector.
+        // Up to the end of the sector.
         let end = bytes.len().min(at + (SECTOR - (offset + at as u64) % SECTOR) as usize);
         match file.read_exact_at(&mut bytes[at..end], offset + at as u64) {
             Err(error) if is_bad_sector(&error) => bytes[at..end].fill(0),
@@ -81,7 +81,7 @@ pub(crate) fn random() -> u64 {
 pub(crate) fn list(dir: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(dir)? {
-        // A name that is not UTF-8 is none of ours.
+        // The spool has no file whose name is not UTF-8.
         names.extend(entry?.file_name().into_string());
     }
     names.sort_unstable();

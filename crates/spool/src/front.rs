@@ -8,25 +8,25 @@ use crate::fields::Fields;
 
 /// Header fields in front of a body, each line ended by CRLF.
 ///
-/// For every reader they and the body are one message: [`Spool::read`](crate::Spool::read) and every length begin at
-/// their first octet. Damage costs only the fields: readers then get a field `X-Lost` with the same number of octets
-/// and lines, so that no length changes.
+/// For every reader the fields and the body are one message: [`Spool::read`](crate::Spool::read) and every length begin
+/// at the first octet of the fields. If the fields are damaged, readers get a field `X-Lost` with the same number of
+/// octets and lines, so that no length changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FrontFields(Bytes);
 
-/// Why octets are invalid as front fields.
+/// Why octets cannot be front fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrontFieldsError {
-    /// More than [`FrontFields::BYTES_MAX`].
+    /// Longer than [`FrontFields::BYTES_MAX`]; the length in bytes.
     #[error("too many fields in front of a message: {0} octets")]
     TooLong(usize),
-    /// A line without CRLF, an empty one, or a first line that continues another.
+    /// A line without CRLF, an empty line, or a continuation as the first line.
     #[error("the fields in front of a message are not lines of a header")]
     NotLines,
 }
 
 impl FrontFields {
-    /// 64 KiB.
+    /// Maximum length: 64 KiB.
     pub const BYTES_MAX: usize = 64 << 10;
 
     /// Checks the lines and the length, but not the content of the fields.
@@ -50,12 +50,12 @@ impl FrontFields {
         }
     }
 
-    /// Their octets.
+    /// The octets of the fields.
     pub fn bytes(&self) -> &Bytes {
         &self.0
     }
 
-    /// The number of their octets.
+    /// Length of the fields in octets.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -65,7 +65,7 @@ impl FrontFields {
         self.0.is_empty()
     }
 
-    /// The number of their lines.
+    /// Number of lines.
     pub fn lines(&self) -> usize {
         self.0.iter().filter(|octet| **octet == b'\n').count()
     }
@@ -104,7 +104,7 @@ impl FrontRegion {
         (whole == crc).then(|| [&self.substitute()[..], body].concat().into())
     }
 
-    /// These fields after replacement by [`substitute`](Self::substitute).
+    /// The description of these fields after [`substitute`](Self::substitute) has replaced them.
     pub fn replaced(&self) -> Self {
         FrontRegion { crc: crc32c::crc32c(&self.substitute()), ..*self }
     }
@@ -129,15 +129,15 @@ impl FrontRegion {
             out.resize(end.saturating_sub(2).max(out.len()), b'.');
             out.extend_from_slice(b"\r\n");
         }
-        // What a damaged head could say of lines must not change the length.
+        // A wrong line count in a damaged head must not change the length.
         out.resize(len, b'.');
         out.into()
     }
 }
 
-/// Name of the placeholder.
+/// Name of the placeholder field.
 const NAME: &[u8] = b"X-Lost:";
-/// A field of one letter without a value.
+/// The shortest field: one letter without a value.
 const SHORTEST: usize = b"X:\r\n".len();
 
 #[cfg(test)]

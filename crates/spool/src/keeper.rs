@@ -1,5 +1,5 @@
-//! The thread that makes checkpoints when they are due, and room when the ring is short of it. Nothing else waits for
-//! these files.
+//! The thread that makes checkpoints when they are due, and makes room when the ring is short of it. Appends never wait
+//! for these files.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,13 +47,13 @@ fn run(shared: &Shared) {
         if wanted == Some(Wanted::Stop) {
             return;
         }
-        // On a full disk every refused batch asks for room: what has failed is tried once in a while, and told as often.
+        // On a full disk every refused batch asks for room: after a failure, tries and reports are rate-limited.
         if std::mem::take(&mut has_failed) && shared.core.bell.wait_for_stop(LOOK_EVERY) {
             return;
         }
         shared.look_at_space();
         if shared.store.poisoned().is_some() {
-            // Until the spool is opened again there is nothing to keep.
+            // Nothing can be written until the spool is reopened.
             continue;
         }
         let is_due = Instant::now() >= due;
@@ -70,8 +70,8 @@ fn run(shared: &Shared) {
 }
 
 impl Shared {
-    /// One round: asks laggards, makes a checkpoint if one is due or frees anything, packs if the ring is short. True
-    /// if it made a checkpoint.
+    /// One round: asks lagging streams to advance, makes a checkpoint if one is due or would free anything, packs if
+    /// the ring is short. True if it made a checkpoint.
     pub fn keep(&self, is_due: bool, is_room_wanted: bool) -> Result<bool, crate::CheckpointError> {
         let Some(ring) = self.store.ring() else { return self.keep_records(is_due, is_room_wanted) };
         let max = self.segments_max(ring);
@@ -87,7 +87,7 @@ impl Shared {
         let is_full = self.core.bytes.load(Ordering::Relaxed) >= self.config.checkpoint_bytes;
         let is_changed = self.core.state().is_changed();
         let mut made = false;
-        // Packs that are needed no more hold the disk's bytes as the ring's segments do.
+        // Unneeded packs occupy the disk just as the ring's segments do.
         let is_disk_full = is_room_wanted && max < stats.max_segments;
         if is_changed && (is_due || is_full || is_disk_full)
             || (is_pressed || is_room_wanted) && self.is_oldest_free(ring)
@@ -95,12 +95,12 @@ impl Shared {
             self.checkpoint()?;
             made = true;
         }
-        // A segment that the checkpoint has freed may be all that was wanted.
+        // A segment freed by the checkpoint may be enough.
         let in_use = ring.stats().segments_in_service;
         let wanted = usize::from(is_pressed && is_room_wanted && !made);
         let is_packing = in_use * 8 >= max * 5 || wanted > 0;
         let mut left = if is_packing { in_use.saturating_sub(max / 2).max(wanted) } else { 0 };
-        // Each checkpoint makes room: what presses on intake ends before the last segment is packed.
+        // Each checkpoint makes room: pressure on intake ends before the last segment is packed.
         while left > 0 && !self.core.bell.is_end_wanted() {
             let packed = self.pack_oldest(left.min(PACKED_AT_ONCE))?;
             if packed == 0 {
@@ -161,7 +161,7 @@ impl Shared {
         last <= state.packed_through || last <= state.published && !state.is_any_needed(first..=last)
     }
 
-    /// Asks streams behind an LSN to advance, once for each LSN.
+    /// Asks streams that lag behind an LSN to advance, once for each LSN.
     fn ask_laggards(&self, through: u64) {
         let _telling = self.core.telling();
         let asked: Vec<_> = {
@@ -182,8 +182,8 @@ impl Shared {
         }
     }
 
-    /// Compares free space with the floors. Below the floor of bytes it first removes free segments of the ring: space
-    /// is more urgent than the next burst of mail.
+    /// Compares free space with the floors. Below the floor of bytes it first removes free segments of the ring: other
+    /// files need the space more than the next burst of mail does.
     pub fn look_at_space(&self) {
         let room = self.bodies.room();
         let Ok((mut space, mut is_short)) = room.look() else { return };
@@ -198,7 +198,7 @@ impl Shared {
     }
 }
 
-/// Segments packed for one checkpoint.
+/// Number of segments packed before each checkpoint.
 const PACKED_AT_ONCE: usize = 4;
 
 /// Interval of the keeper's rounds without requests.

@@ -1,9 +1,9 @@
 //! Durable batches for several ordered consumers.
 //!
 //! For every program that processes each accepted item in several ways, each at its own pace: a message is delivered
-//! into mailboxes, relayed and logged. A *batch* is durable as a whole: its body once, and an entry for each *stream*
-//! that it concerns. A stream reports its position and the bodies that it no longer needs; unneeded data are removed.
-//! docs/formats.md has the byte tables, docs/internals/recovery.md what a power cut leaves.
+//! into mailboxes, relayed and logged. A *batch* becomes durable as a whole: its body once, and an entry for each
+//! *stream* that it concerns. A stream reports its position and the bodies that it no longer needs; unneeded data are
+//! removed. docs/formats.md has the byte tables, docs/internals/recovery.md what a power cut leaves.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -13,7 +13,7 @@ use crate::fields::Fields;
 use crate::files;
 use crate::lsn_set::LsnSet;
 
-/// LSNs in a window: 64 KiB for a stream that needs each of them.
+/// LSNs in a window. A stream that needs every one of them takes 64 KiB.
 pub(crate) const WINDOW: u64 = 1 << 18;
 
 pub(crate) fn window_of(lsn: u64) -> u64 {
@@ -27,9 +27,9 @@ pub(crate) fn lsns_of(window: u64) -> std::ops::RangeInclusive<u64> {
 /// The content of one window's file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// Stream, true for words of bodies (else of entries), number of the word, word.
+    /// Stream, true for a word of bodies (else of entries), number of the word, word.
     pub words: Vec<(u16, bool, u64, u64)>,
-    /// Bodies that lie in files of their own, by their LSNs.
+    /// Bodies in files of their own, by LSN.
     pub large: Vec<(u64, crate::bodies::BodyFile)>,
 }
 
@@ -51,7 +51,7 @@ impl Window {
         for &(stream, is_body, key, word) in &self.words {
             out.put_u16_le(stream);
             out.put_u8(is_body.into());
-            // Within the window it fits: 4096 words.
+            // A window has at most 4096 words, so the number fits.
             out.put_u16_le((key % (WINDOW / 64)) as u16);
             out.put_u64_le(word);
         }
@@ -87,7 +87,7 @@ impl Window {
 
 const MAGIC: [u8; 8] = *b"PHLIVE\x00\x01";
 
-/// The directory of these files.
+/// The directory of live files.
 #[derive(Debug)]
 pub(crate) struct LiveFiles {
     dir: PathBuf,
@@ -114,7 +114,7 @@ impl LiveFiles {
         files::sync_dir(&self.dir)
     }
 
-    /// `None` if it is damaged, missing or unreadable.
+    /// Reads a window's file. `None` if it is damaged, missing or unreadable.
     pub fn read(&self, window: u64, generation: u64) -> io::Result<Option<Window>> {
         match std::fs::read(self.path(window, generation)) {
             Err(error) if posthaste_fsops::is_of_disk(&error) => Ok(None),

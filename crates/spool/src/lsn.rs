@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Lsn(u64);
 
 impl Lsn {
-    /// Below every batch.
+    /// Less than the LSN of every batch.
     pub const ZERO: Lsn = Lsn(0);
 
     /// The sequence number `number`.
@@ -23,7 +23,7 @@ impl Lsn {
         Lsn(number)
     }
 
-    /// The batch `number` of a shard of a cluster. The shard is in the bits above the number.
+    /// The LSN of batch `number` in a shard of a cluster. The shard is in the bits above the number.
     ///
     /// # Panics
     /// If the number does not fit into 48 bits.
@@ -37,7 +37,7 @@ impl Lsn {
         self.0
     }
 
-    /// The shard of a cluster that gave it; 0 for a spool that is not a shard.
+    /// The shard of a cluster that assigned the LSN; 0 for a spool that is not a shard.
     pub const fn shard(self) -> u16 {
         (self.0 >> SHARD_SHIFT) as u16
     }
@@ -91,7 +91,7 @@ impl<'de> Deserialize<'de> for Lsn {
     }
 }
 
-/// A batch is one record of the ring.
+/// A batch is one record of the ring, with the same number.
 impl From<posthaste_ring::Lsn> for Lsn {
     fn from(lsn: posthaste_ring::Lsn) -> Self {
         Lsn(lsn.get())

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// A set of LSNs: 64 of them share one word, and only words that are not 0 are kept. Ten million neighbours take about 4 MB; a lone one takes
-/// one entry of the map.
+/// A set of LSNs, in words of 64 bits; zero words are not stored. Ten million consecutive LSNs take about 4 MB; an
+/// isolated one takes one map entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LsnSet {
     words: BTreeMap<u64, u64>,
@@ -82,10 +82,10 @@ impl LsnSet {
         self.words_in(range).flat_map(|(key, word)| bits(word).map(move |bit| key * 64 + bit))
     }
 
-    /// The non-zero words of a range by their number, without bits outside of it.
+    /// The non-zero words of a range with their numbers; bits outside the range are cleared.
     pub fn words_in(&self, range: RangeInclusive<u64>) -> impl Iterator<Item = (u64, u64)> + '_ {
         let (first, last) = range.into_inner();
-        // An empty range is one that ends before it begins; a map panics at such.
+        // An empty range ends before it begins; a map would panic on it.
         let keys = if first <= last { first / 64..=last / 64 } else { 0..=0 };
         let masked = move |(key, word): (&u64, &u64)| {
             let mut word = *word;

@@ -1,4 +1,4 @@
-//! Reads a message from any of its places.
+//! Reads a message from memory or from the spool.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,9 +9,7 @@ use bytes::Bytes;
 use crate::{FrontFields, Lsn, ReadError, SetAside, Spool};
 
 /// The octets of a message for one target: its prefix, then the front fields and the body of its batch. Clones share
-/// them.
-///
-/// Offsets begin at the prefix. Without one they equal those of [`Spool::read`].
+/// them. Offsets begin at the prefix; without a prefix they equal the offsets of [`Spool::read`].
 #[derive(Clone)]
 pub struct MessageReader {
     prefix: Bytes,
@@ -26,12 +24,12 @@ enum Source {
     Spool { spool: Arc<dyn Spool>, batch: Lsn },
 }
 
-/// A permanently unreadable message.
+/// A message that can never be read completely.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostMessage {
-    /// The error of reading.
+    /// Text of the read error.
     pub why: String,
-    /// The file with the rest of it, if any.
+    /// File with the readable rest; `None` if nothing was kept.
     pub kept: Option<PathBuf>,
 }
 
@@ -57,7 +55,7 @@ impl MessageReader {
     /// # Errors
     /// See [`ReadError`].
     pub fn open(spool: Arc<dyn Spool>, batch: Lsn) -> Result<Self, ReadError> {
-        // The spool tells the length to a reader that asks for more.
+        // The spool reports the length when a reader asks for more.
         match spool.read(batch, u64::MAX - 1..u64::MAX) {
             Err(ReadError::OutOfRange { len, .. }) => Ok(Self::in_spool(spool, batch, len)),
             Err(error) => Err(error),
@@ -71,7 +69,7 @@ impl MessageReader {
         MessageReader { prefix, ..self }
     }
 
-    /// Octets of all.
+    /// Octets of prefix, front fields and body together.
     pub fn len(&self) -> u64 {
         self.prefix.len() as u64 + self.batch_len
     }
@@ -147,11 +145,11 @@ impl MessageReader {
         Ok(pieces)
     }
 
-    /// Decides if an attempt failed for good, because the message is damaged or gone. The rest of it is set aside
-    /// first. Blocks.
+    /// Decides if an attempt failed for good, because the message is damaged or gone. First copies the readable rest
+    /// into a file. Blocks.
     ///
     /// # Errors
-    /// The reason to retry: the failure may be temporary, or the rest could not be saved.
+    /// The reason to retry: the failure may be temporary, or the rest could not be copied.
     pub fn give_up(&self, failed: io::Error) -> io::Result<LostMessage> {
         let unreadable = failed.get_ref().and_then(|error| error.downcast_ref());
         let (Some(Unreadable(error)), Source::Spool { spool, batch }) = (unreadable, &self.source) else {
@@ -161,7 +159,7 @@ impl MessageReader {
         match error {
             ReadError::NotFound(_) => return lost(None),
             ReadError::Damaged { .. } => {}
-            // All else may be put right: a missing file put back, an index repaired, a disk replaced.
+            // All other failures can be repaired: a file put back, an index repaired, a disk replaced.
             _ => return Err(failed),
         }
         match spool.set_aside(*batch) {

@@ -22,7 +22,7 @@ const MAGIC: [u8; 8] = *b"PHNAMES\x01";
 const FILE: &str = "streams";
 
 impl Names {
-    /// Durable when this returns.
+    /// Writes both files. Durable on return.
     pub fn write(&self, spool: &Path) -> io::Result<()> {
         let mut out = MAGIC.to_vec();
         out.put_u16_le(self.next);

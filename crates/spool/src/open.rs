@@ -28,21 +28,21 @@ use crate::state::{State, Stream};
 use crate::store::{self, Store, Unneeded, VisitError};
 use crate::{Config, FileSpool, OpenError, StoreKind, files};
 
-/// The findings of an opening.
+/// Result of an opening.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct OpenReport {
-    /// Damage to stored data, with the loss caused by each; everything else is intact.
+    /// Damage to stored data, each with the resulting loss; everything else is intact.
     pub damage: Vec<Damage>,
-    /// Truncated unfinished writes of the last process, and damage with an intact second copy. None of it was
-    /// acknowledged.
+    /// Truncated unfinished writes of the last process, and damage with an intact second copy. No acknowledged data are
+    /// lost.
     pub cut_off: Vec<Damage>,
     /// Unreadable files whose content a second copy or the batches contain. They were rewritten, or will be with the
     /// next checkpoint.
     pub mended: Vec<Damage>,
-    /// Batches after the last checkpoint.
+    /// Number of batches after the last checkpoint.
     pub batches_behind_checkpoint: u64,
-    /// The last batch.
+    /// LSN of the last batch.
     pub last: Lsn,
     /// Body files without a batch. They are kept, because an unreadable file may refer to them.
     pub unnamed_bodies: Vec<String>,
@@ -128,7 +128,7 @@ impl FileSpool {
         Ok((FileSpool::begin(shared, checkpoint.through)?, report))
     }
 
-    /// Starts the threads of a spool that is read. `through`: of its checkpoint.
+    /// Starts the threads of an opened spool. `through`: the last batch that its checkpoint covers.
     fn begin(shared: Arc<Shared>, through: u64) -> io::Result<FileSpool> {
         shared.look_at_space();
         // A later opening may not find it any more: of a segment that was cut off nothing tells once a record follows it.
@@ -153,7 +153,7 @@ fn first_checkpoint(dir: &Path, report: &mut OpenReport) -> Result<(CheckpointFi
     }
     let checkpoint = match found {
         Found::Valid(checkpoint) => {
-            // Before anything is removed or used again that only an older one names.
+            // Before any file is removed or reused that only an older checkpoint names.
             files.make_durable(&checkpoint)?;
             checkpoint
         }
@@ -209,14 +209,14 @@ fn remove_unnamed(dir: &Path, live: &LiveFiles, snapshots: &Snapshots, state: &S
     snapshots.remove_others(&named.filter(SnapshotName::is_file).collect::<Vec<_>>())
 }
 
-/// The batches after the checkpoint.
+/// Facts about the batches after the checkpoint.
 struct TakenIn {
     batches: u64,
-    /// LSN of the last damaged record, whose content is unknown; 0 if none.
+    /// LSN of the last damaged record with unknown content; 0 if none.
     lost_through: u64,
 }
 
-/// Takes in every batch after the checkpoint.
+/// Reads every batch after the checkpoint into `state`.
 fn read_store(store: &dyn Store, state: &mut State, through: u64, damage: &mut Vec<Damage>) -> io::Result<TakenIn> {
     let mut batches = Vec::new();
     let mut cancelled = BTreeSet::new();
@@ -236,7 +236,7 @@ fn read_store(store: &dyn Store, state: &mut State, through: u64, damage: &mut V
             state.add_large(lsn, body);
         }
     }
-    // What was not needed at once is removed below, with all that no batch names.
+    // Unneeded body files are removed below, with those that no batch names.
     state.doomed.uploads.clear();
     damaged.retain(|damage| damage.lsn.is_none_or(|lsn| !cancelled.contains(&lsn.get())));
     let lost_through = damaged.iter().filter_map(|damage| damage.lsn).max().map_or(0, Lsn::get);
@@ -324,7 +324,7 @@ fn find_again(
         }
         true
     })?;
-    // That of other batches is found elsewhere.
+    // Entries of other batches are found elsewhere.
     damage.extend(damaged.into_iter().filter(|it| it.lsn.is_none_or(|lsn| (first..=last).contains(&lsn.get()))));
     for (lsn, head) in found.into_iter().filter(|(lsn, _)| !cancelled.contains(lsn)) {
         state.find_again(lsn, &head);
@@ -334,7 +334,7 @@ fn find_again(
     Ok(())
 }
 
-/// For a store that removes single records: removes those that returned after a power cut, and reports missing ones.
+/// For a store that removes single records: removes those that reappeared after a power cut, and reports missing ones.
 fn forget_again(store: &dyn Store, state: &State, checkpoint: &Checkpoint, is_certain: bool, damage: &mut Vec<Damage>) {
     let Some(held) = store.extent().held else { return };
     let needed = state.all_needed();
@@ -343,7 +343,7 @@ fn forget_again(store: &dyn Store, state: &State, checkpoint: &Checkpoint, is_ce
         damage.push(Damage { lsn: Some(Lsn::new(lsn)), place: store.name().to_owned(), what });
     }
     if is_certain {
-        // Later ones may be kept for a stream that starts from an older snapshot.
+        // Later records may be kept for a stream that starts from an older snapshot.
         let lsns = held.without(&needed, 0..=checkpoint.freed.min(checkpoint.through));
         store.forget(&Unneeded { lsns, ..Unneeded::default() });
     }

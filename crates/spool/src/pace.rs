@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::shared::Shared;
 
-/// The pace of one pack. Each piece is followed by a pause of equal length, so that commits have half of the device and
-/// of a processor. There is no pause without commits, or while the ring is short of room.
+/// The pace of one pack. Each piece is followed by an equally long pause, so that commits get half of the device and of
+/// a processor. There is no pause without commits, or while the ring is short of room.
 pub(crate) struct Pace<'a> {
     shared: &'a Shared,
     begun: Instant,
@@ -33,7 +33,7 @@ impl<'a> Pace<'a> {
         (self.begun, self.bytes, self.syncs) = (Instant::now(), bytes, stats.syncs);
     }
 
-    /// Adds time to the piece, and to the allowed pause.
+    /// Adds `took` to the time of the piece, and so to the pause after it, up to `pause_max`.
     #[cfg(test)]
     pub fn behind(&mut self, took: Duration, pause_max: Duration) {
         (self.begun, self.pause_max) = (self.begun - took, pause_max);
@@ -42,5 +42,5 @@ impl<'a> Pace<'a> {
 
 /// Bytes of one write of a pack.
 const PIECE_BYTES: u64 = 1 << 20;
-/// A slower device is busy with other work; a pack of 256 MiB is still made within half a minute.
+/// Maximum pause. A slower device is busy with other work; even so a pack of 256 MiB is made within half a minute.
 const PAUSE_MAX: Duration = Duration::from_millis(100);

@@ -91,7 +91,7 @@ impl Shared {
         Ok(done)
     }
 
-    /// The oldest unpacked segments to which nothing more is written or published.
+    /// The oldest unpacked segments, without those that still get writes or publications.
     fn sealed_segments(&self, ring: &Ring, count: usize) -> Vec<SegmentInfo> {
         let segments = ring.segments();
         let state = self.core.state();
@@ -109,8 +109,8 @@ impl Shared {
         segment.bytes_used * 4 >= segment.segment_bytes * 3 && needed * 4 >= records * 3
     }
 
-    /// Turns a segment into a pack: the file gets a second name, and keeps it when the ring releases its own. `found`:
-    /// its known damage.
+    /// Turns a segment into a pack: the file gets a second name, which it keeps when the ring removes its own. `found`:
+    /// known damage of the segment.
     fn adopt(
         &self,
         ring: &Ring,
@@ -129,7 +129,7 @@ impl Shared {
             let mut written = Ok(());
             ring.reader(segment.number)?.scan(&mut |located| {
                 let lsn = located.header.lsn.get();
-                // A damaged head is not found.
+                // The damage of a head hides its record.
                 lost.extend(std::iter::from_fn(|| needed.next_if(|needed| *needed < lsn)));
                 if needed.next_if_eq(&lsn).is_some() {
                     written = index.push(IndexEntry::of(located.offset.into(), &located.header), located.head);
@@ -140,7 +140,7 @@ impl Shared {
             lost.extend(needed);
             let records = index.entries().len() as u64;
             index.finish()?;
-            // This makes the second name durable, too.
+            // This sync also makes the second name durable.
             files::sync_dir(self.packs.dir())?;
             Ok(PackRow { id, first, last, records, bytes: segment.segment_bytes })
         })();
@@ -155,7 +155,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Copies the needed parts of some segments into one pack, until it is full. Returns the number of segments.
+    /// Copies the needed parts of `segments` into one pack, until it is full. Returns the number of packed segments.
     fn copy_segments(&self, ring: &Ring, segments: &[SegmentInfo], work: &mut Work) -> Result<usize, CheckpointError> {
         let first = segments[0].first.get();
         let last = segments[segments.len() - 1].last.get();
@@ -179,7 +179,8 @@ impl Shared {
         let copied = match copied {
             Ok(row) => Ok(row),
             Err(CopyError::Io(error)) => Err(error),
-            // Those in front once more, without this one: damage is rare. The next round finds it again, and adopts it.
+            // Repeats the segments before this one, without it: damage is rare. The next round finds the damage again,
+            // and adopts the segment.
             Err(CopyError::Damaged(_)) if done > 0 => {
                 self.packs.remove(id);
                 return self.copy_segments(ring, &segments[..done], work);
@@ -192,7 +193,7 @@ impl Shared {
         };
         let row = self.packed(id, copied)?;
         let last = segments[done - 1].last.get();
-        // All of the segments is packed, also after the last batch that was copied: none of them is kept to be packed once more.
+        // The segments are packed completely, also after the last copied batch: none of them is packed again.
         self.enter_pack(row.map(|row| PackRow { first, last, ..row }), last);
         Ok(done)
     }
@@ -204,7 +205,7 @@ impl Shared {
         (state.next_pack - 1, state.needed(first..=last))
     }
 
-    /// `None`: no record was needed.
+    /// Enters a finished pack into the state. `None`: no record was needed.
     fn enter_pack(&self, row: Option<PackRow>, packed_through: u64) {
         let mut state = self.core.state();
         state.packs.extend(row);
@@ -223,8 +224,8 @@ impl Shared {
         outcome.map_err(CheckpointError::io("cannot write a pack"))
     }
 
-    /// Visits records of a segment in the ring, in order, by one scan. A record that the scan misses is looked up
-    /// separately, which tells the reason.
+    /// Visits `wanted` records of a segment in the ring, in order, by one scan. A record that the scan misses is looked
+    /// up separately, which yields the reason.
     fn each_of_segment(
         &self,
         reader: &SegmentReader,
@@ -265,7 +266,7 @@ impl Shared {
         self.not_poisoned()?;
         let before = self.core.state().packs.len();
         let mut less = self.drop_empty_packs();
-        // Merging goes on until nothing is worth it; the bound is for a mistake in that.
+        // Merging continues while it is worth it; the bound guards against a bug in that decision.
         for _ in 0..=before {
             if self.core.bell.is_end_wanted() {
                 break;
@@ -339,7 +340,7 @@ impl Shared {
     }
 }
 
-/// A pack while records are copied into it, at its pace.
+/// A pack being filled with copied records, at its pace.
 struct Copying<'a> {
     shared: &'a Shared,
     id: u64,
@@ -408,7 +409,7 @@ fn without_body(head: Bytes) -> Bytes {
     }
 }
 
-/// Neighbours worth merging: those with less than 30 % needed, together with small ones; or many small ones.
+/// Neighbouring packs worth merging: packs with less than 30 % needed, together with small ones; or many small ones.
 fn worth_merging(packs: &[(PackRow, u64)], pack_bytes: u64) -> Option<std::ops::Range<usize>> {
     let bytes = |&(row, needed): &(PackRow, u64)| row.bytes * needed / row.records.max(1);
     let is_poor = |&(row, needed): &(PackRow, u64)| needed * 10 < row.records * 3;
@@ -433,8 +434,8 @@ fn worth_merging(packs: &[(PackRow, u64)], pack_bytes: u64) -> Option<std::ops::
     None
 }
 
-/// Number of small packs in a row that are merged: each record is rewritten once for each power of this number by which
-/// the packs grow.
+/// Number of adjacent small packs that are merged at once. Each record is rewritten once whenever the size of its pack
+/// grows by this factor.
 const SMALL_PACKS: usize = 8;
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use rustix::fs::{FlockOperation, OFlags};
 
 use crate::{OpenError, files};
 
-/// Creates the lock's file if it is missing.
+/// Locks the spool in `dir`; creates the lock file if it is missing.
 pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
     let lock = posthaste_fsops::open(dir.join(LOCK), flags, files::OWNER).map_err(io::Error::from)?;
@@ -19,12 +19,13 @@ pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
 }
 
 /// # Errors
-/// [`OpenError::Importing`] while an import into the directory has not ended.
+/// [`OpenError::Importing`] while an import into the directory is unfinished.
 pub(crate) fn has_been_imported(dir: &Path) -> Result<(), OpenError> {
     if dir.join(IMPORTING).try_exists()? { Err(OpenError::Importing) } else { Ok(()) }
 }
 
-/// The file with the list of segments. Outside of the ring's directory, as it reveals a loss of the whole directory.
+/// Name of the file with the list of segments. It lies outside of the ring's directory, so that it reveals a loss of
+/// the whole directory.
 pub(crate) const ROSTER: &str = "segments";
 pub(crate) const LOCK: &str = "lock";
 /// Exists while an import is incomplete.

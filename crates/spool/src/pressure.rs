@@ -1,4 +1,4 @@
-//! The pause of intake before each message, so that making room keeps up.
+//! The pause of intake before each message, so that making room keeps pace.
 //!
 //! Pressure comes from the ring, once the keeper must pack to make room, and from the queue of mail for other hosts,
 //! once sendable mail waits for long. No mail is refused for it, and no pause exceeds [`PAUSE_MAX`].
@@ -31,15 +31,15 @@ impl Pressure {
         self.queue.store(level.to_bits(), Ordering::Relaxed);
     }
 
-    /// The pause of intake before a message. The queue's part counts only for `queued` messages.
+    /// The pause of intake before a message. The queue's part applies only to messages for other hosts (`queued`).
     pub fn pause(&self, queued: bool) -> Duration {
         let ring = pause_of_ring(self.used.load(Ordering::Relaxed), self.usable.load(Ordering::Relaxed));
         if queued { ring.max(pause_at(f32::from_bits(self.queue.load(Ordering::Relaxed)))) } else { ring }
     }
 }
 
-/// Pressure from three quarters on. The keeper packs from five eighths on, so a queue of deferred mail alone keeps the
-/// ring below.
+/// Pressure starts at three quarters. The keeper packs from five eighths on, so a queue of deferred mail alone keeps
+/// the ring below that.
 fn pause_of_ring(used: u64, usable: u64) -> Duration {
     let from = usable / 4 * 3;
     if used <= from {
@@ -48,10 +48,10 @@ fn pause_of_ring(used: u64, usable: u64) -> Duration {
     pause_at((used - from) as f32 / usable.saturating_sub(from).max(1) as f32)
 }
 
-/// The third power: hardly anything at first, so that a burst is not noticed, and enough near the end to slow thousands
-/// of connections.
+/// The third power of `level`: almost nothing at first, so that a burst is not slowed, and enough near the end to slow
+/// thousands of connections.
 fn pause_at(level: f32) -> Duration {
-    // Also of what is not a number.
+    // NaN gives no pause, too.
     if level > 0.0 { PAUSE_MAX.mul_f32(level.min(1.0).powi(3)) } else { Duration::ZERO }
 }
 

@@ -29,7 +29,7 @@ impl Shared {
         }
     }
 
-    /// Reads the front fields and the body, or of a large body the front fields, out of the record.
+    /// Reads front fields and body from the record; for a large body only its front fields.
     fn read_record(&self, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
         // Between the look-up and the reading a batch may have moved from the ring into a pack, or from one pack into another.
         for _ in 0..MOVES_MAX {
@@ -103,7 +103,7 @@ impl Shared {
             Err(ReadError::Io { lsn, error }) if !posthaste_fsops::is_of_disk(&error) => {
                 Err(ReadError::Io { lsn, error })
             }
-            // Released meanwhile, and then its record is gone, or was packed without them: nothing is lost.
+            // The batch was released meanwhile: its record is gone, or was packed without the fields. Nothing is lost.
             Err(_) if !self.core.state().is_body_needed(lsn.get()) => Err(ReadError::NotFound(lsn)),
             Err(error) => {
                 self.tell_lost_front(lsn, &error.to_string());
@@ -112,7 +112,7 @@ impl Shared {
         }
     }
 
-    /// The record's body region with damage in its front fields only: placeholders replace them.
+    /// The record's body region, with placeholders for its front fields if only these are damaged.
     pub fn mended_in_store(&self, lsn: Lsn) -> Option<Bytes> {
         let head = Head::decode(self.store.read_head(lsn).ok()?)?;
         let (raw, _) = self.store.read_body_again(lsn).ok()?;
@@ -131,18 +131,18 @@ impl Shared {
         }
     }
 
-    /// A needed body that is missing is never given up: that may be repaired.
+    /// The error for a needed but missing body. It is never given up, as an operator may restore it.
     fn missing(&self, lsn: Lsn, what: &str) -> ReadError {
         if self.core.state().is_body_needed(lsn.get()) {
             ReadError::Unreachable { lsn, what: what.to_owned() }
         } else {
-            // Released meanwhile.
+            // The batch was released meanwhile.
             ReadError::NotFound(lsn)
         }
     }
 
     fn read_pack(&self, pack: u64, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
-        // The index of a pack can be made again.
+        // The index of a pack can be rebuilt.
         let unreachable = |error: PackError| match error {
             PackError::Damaged(what) => ReadError::Unreachable { lsn, what: what.to_owned() },
             PackError::Io(error) => ReadError::Io { lsn, error },
@@ -171,14 +171,14 @@ impl Shared {
                 None => Found::Damaged("its head has an unknown format".to_owned()),
             }),
             Err(RecordError::Io(lsn, error)) => Err(ReplayError::Io { lsn, error }),
-            // A scan passes over a record whose header or head is damaged.
+            // A scan skips a record whose header or head is damaged.
             Err(RecordError::NotFound(_)) => Ok(Found::Damaged("its record is damaged or missing".to_owned())),
             Err(error) => Ok(Found::Damaged(error.to_string())),
         }
     }
 
     fn read_store(&self, lsn: Lsn, range: &Range<u64>) -> Result<Bytes, ReadError> {
-        // The store cuts off what reaches beyond the body.
+        // The store cuts off the part of the range beyond the body.
         let cut = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
         let bytes = match self.store.read_body(lsn, cut(range.start)..cut(range.end)) {
             Ok(bytes) => bytes,
@@ -208,7 +208,7 @@ fn part(lsn: Lsn, whole: &Bytes, range: &Range<u64>) -> Result<Bytes, ReadError>
     Ok(whole.slice(range.start as usize..range.end as usize))
 }
 
-/// The reason for a message with damaged front fields only.
+/// Description of the damage if only front fields are lost.
 pub(crate) const LOST_FRONT: &str = "the fields in front of a message are damaged, the message is whole";
 
 fn check_range(lsn: Lsn, range: &Range<u64>, len: u64) -> Result<(), ReadError> {

@@ -77,9 +77,9 @@ impl Shared {
         }
     }
 
-    /// For a stream that starts from an older snapshot, or from none. Replays the remaining entries between that and
-    /// the stream's position, except those whose body it has released. Also replays every entry whose body it has not
-    /// released. True if nothing was missing.
+    /// For a stream that starts from an older snapshot, or from none. Replays the remaining entries between that
+    /// snapshot and the stream's position, except those with a released body, and every entry with an unreleased body.
+    /// True if nothing was missing.
     fn replay_gap(
         &self,
         stream: StreamId,
@@ -113,7 +113,7 @@ impl Shared {
             }
             match Head::decode(record.head) {
                 Some(mut head) => {
-                    // A released body belongs to a message that is done with.
+                    // A released body belongs to a message whose processing has ended.
                     let is_needed = needed.next_if_eq(&lsn).is_some();
                     head.entries.retain(|entry| is_needed || !entry.needs_body);
                     if !cancelled.contains(&lsn) {
@@ -125,7 +125,7 @@ impl Shared {
             ControlFlow::Continue(())
         });
         needed.for_each(|lsn| find(lsn, visitor));
-        // Asked at the end: records go meanwhile.
+        // Checked at the end, because records may be removed meanwhile.
         is_whole &= visited.is_ok() && self.has_all_since(after);
         failed.map_or(Ok(is_whole), Err)
     }
@@ -147,7 +147,7 @@ impl Shared {
                 }
                 let some: Vec<_> = found.entries.iter(after + 1..=u64::MAX).take(AT_ONCE).collect();
                 if some.is_empty() {
-                    // Under one lock with the look: what is published next goes to the consumer.
+                    // Both under one lock: the consumer gets everything published later.
                     found.consumer = Some(consumer);
                     return Ok(());
                 }
@@ -167,7 +167,7 @@ impl Shared {
                             consumer.published(Published { lsn, payload: entry.payload, body });
                         }
                     }
-                    // Told when it was looked for.
+                    // The look-up has reported it.
                     Found::Damaged(_) | Found::Gone => {}
                 }
                 after = lsn;
@@ -185,7 +185,8 @@ impl Shared {
         if let Some(first) =
             in_store.first().zip(in_store.last()).filter(|ends| is_dense(*ends)).map(|(first, _)| *first)
         {
-            // The scan shows only whole records. One that it leaves out is looked up on its own, which tells why; after a failure so are all that follow.
+            // The scan shows only intact records. A skipped record is looked up on its own, which yields the reason;
+            // after a failure so are all that follow.
             let _ = self.store.visit(Lsn::new(first), &mut |record| {
                 match (left.peek(), Head::decode(record.head)) {
                     (Some(lsn), Some(head)) if *lsn == record.lsn.get() => {
@@ -237,7 +238,7 @@ impl Shared {
         Ok(Found::Gone)
     }
 
-    /// Reports a lost head once, here or in the opening.
+    /// Reports a lost head once per process.
     fn tell_lost_head(&self, lsn: u64, what: &str) {
         if self.lost_heads.lock().expect("nothing panics while it is held").insert(lsn) {
             let place = self.store.name().to_owned();
@@ -279,7 +280,7 @@ fn show(stream: StreamId, lsn: u64, found: Found, visitor: &mut dyn FnMut(Replay
 
 /// Number of heads whose skipping costs as much as one look-up in the store.
 const SPARSE: u64 = 16;
-/// Batches that a replay takes from the state under one lock; they are read in a few MiB.
+/// Batches that a replay takes from the state under one lock; a few MiB of records are read for them.
 const SHOWN_AT_ONCE: usize = 16 << 10;
 /// Like [`SHOWN_AT_ONCE`], for an attachment, which looks up each batch on its own.
 const AT_ONCE: usize = 1024;

@@ -1,8 +1,8 @@
 //! Room on the file system for large bodies being written.
 //!
 //! No space is allocated ahead. Bytes that uploads may still write are reserved in steps. Each step is compared with
-//! the free space minus the steps of all others. So uploads together never take the file system below the floor, and
-//! a paused one reserves nothing.
+//! the free space minus the reservations of all other uploads. So uploads together never take the file system below the
+//! floor, and a paused upload reserves nothing.
 
 use std::io;
 use std::path::Path;
@@ -23,14 +23,14 @@ pub(crate) struct Room {
 /// Counts of all uploads together.
 #[derive(Debug, Default)]
 struct Count {
-    /// Bytes that they may write without another query.
+    /// Bytes reserved for uploads and not written yet: they need no other query of the file system.
     reserved: u64,
-    /// Bytes that they have written.
+    /// Bytes written by all uploads since the start.
     written: u64,
 }
 
 impl Room {
-    /// On the file system of a directory.
+    /// Room on the file system of `dir`, which keeps `floor` free.
     pub fn new(dir: &Path, floor: Space) -> Self {
         let dir = dir.to_owned();
         Self::with(floor, Box::new(move || Space::of(&dir)))
@@ -46,7 +46,7 @@ impl Room {
         Ok((space, !space.covers(self.floor)))
     }
 
-    /// Bytes of the floor that the file system lacks if it has that much left.
+    /// Bytes missing to the floor if the file system has `space` left.
     pub fn missing(&self, space: Space) -> u64 {
         self.floor.bytes.saturating_sub(space.bytes)
     }
@@ -54,7 +54,7 @@ impl Room {
     /// Bytes above the floor, minus reservations of uploads.
     ///
     /// # Errors
-    /// An error of asking the file system.
+    /// An error of the query of the file system.
     pub fn free(&self) -> io::Result<u64> {
         let space = (self.look)()?;
         Ok(space.bytes.saturating_sub(self.floor.bytes).saturating_sub(self.count().reserved))
@@ -63,18 +63,18 @@ impl Room {
     /// Checks if a body of that many bytes would find room now, in addition to those in progress.
     ///
     /// # Errors
-    /// [`io::ErrorKind::StorageFull`], or those of asking the file system.
+    /// [`io::ErrorKind::StorageFull`], or an error of the query of the file system.
     pub fn check(&self, bytes: u64) -> io::Result<()> {
         self.reserve_if(bytes, |_| ())
     }
 
-    /// Changes the count if there is room for that many bytes.
+    /// Changes the count by `then` if there is room for that many bytes.
     fn reserve_if(&self, bytes: u64, then: impl FnOnce(&mut Count)) -> io::Result<()> {
         let written_before = self.count().written;
-        // Without the lock on the count: a file system that hangs must not block those that give room back.
+        // Without the lock on the count: a hanging file system must not block uploads that return room.
         let space = (self.look)()?;
         let mut count = self.count();
-        // The file system may not have counted what was written since.
+        // The file system may not have counted recent writes.
         let bytes = count.reserved.saturating_add(count.written - written_before).saturating_add(bytes);
         if space.bytes < bytes.saturating_add(self.floor.bytes) {
             let what = "the spool's file system has no room for a body of this size";
@@ -111,7 +111,7 @@ pub(crate) struct Reserved {
 
 impl Reserved {
     /// Begins a body of `announced` bytes (0: unknown). There must be room for all of them now, but only the first step
-    /// is reserved: announcing is free.
+    /// is reserved: an announcement alone holds no space.
     ///
     /// # Errors
     /// Like [`Room::check`].
@@ -131,7 +131,7 @@ impl Reserved {
         if missing == 0 {
             return Ok(());
         }
-        // What comes later is asked for again; what has come must find room now.
+        // Later bytes are checked again; received bytes must find room now.
         self.grow(missing.saturating_add(self.ahead(bytes))).or_else(|_| self.grow(missing))
     }
 
@@ -147,7 +147,7 @@ impl Reserved {
         self.give_back(self.bytes);
     }
 
-    /// Bytes to reserve in advance: as many as were received, within bounds, and not more than announced.
+    /// Bytes to reserve in advance: as many as were received, within bounds, and at most the announced length.
     fn ahead(&self, coming: u64) -> u64 {
         let come = self.written.saturating_add(coming);
         let step = come.clamp(STEP_BYTES, STEP_BYTES_MAX);
@@ -178,7 +178,7 @@ impl Drop for Reserved {
 
 /// Bytes reserved for a body at first, and at least with each step.
 const STEP_BYTES: u64 = 1 << 20;
-/// Bytes reserved with a step at most.
+/// Maximum bytes of one reservation step.
 const STEP_BYTES_MAX: u64 = 16 << 20;
 
 #[cfg(test)]
@@ -224,7 +224,7 @@ pub(crate) mod tests {
         announced.want(300_000).unwrap();
         announced.wrote(300_000);
         assert_eq!(reserved(&room), 700_000);
-        // More than was announced.
+        // More bytes than announced.
         announced.want(900_000).unwrap();
         announced.wrote(900_000);
         assert_eq!(reserved(&room), 0);
@@ -259,7 +259,7 @@ pub(crate) mod tests {
         assert_eq!(room.free().unwrap(), 60 * MIB);
         let other = Reserved::begin(&room, 60 * MIB).unwrap();
         assert_eq!(room.free().unwrap(), 59 * MIB);
-        // Only the step of the other one counts.
+        // Of the other upload only its step counts.
         room.check(59 * MIB).unwrap();
         assert!(is_full(room.check(60 * MIB)));
         drop(other);
@@ -274,7 +274,7 @@ pub(crate) mod tests {
         let seen = room.clone();
         let asked = Arc::new(AtomicU64::new(0));
         let look = move || {
-            // With the third look another upload writes what it had reserved, too late for that look to see it.
+            // During the third query another upload writes reserved bytes, too late for that query to count them.
             let nth = asked.fetch_add(1, Ordering::Relaxed);
             if nth == 2 {
                 let mut other = Reserved { room: seen.get().unwrap().clone(), announced: 0, written: 0, bytes: 0 };

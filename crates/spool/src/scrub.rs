@@ -16,7 +16,7 @@ use crate::state::Stream;
 use crate::store::{RecordError, VisitError};
 use crate::{Lsn, ScrubReport};
 
-/// The background scrub's thread. Dropping it ends the thread after its current batch.
+/// Handle of the background scrub's thread. Dropping it ends the thread after its current batch.
 pub(crate) struct Scrubber {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -64,7 +64,7 @@ impl Stop {
     }
 }
 
-/// Time from the start after which `bytes` may have been read.
+/// Earliest time after the start at which `bytes` may have been read.
 fn due(bytes: u64, bytes_per_sec: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / bytes_per_sec.max(1))
 }
@@ -140,7 +140,7 @@ impl Shared {
                 })
             });
             match outcome {
-                // Cleaned away meanwhile.
+                // The pack was removed meanwhile.
                 Err(_) if !is_there() => {}
                 Err(PackError::Damaged(what)) => report.note(None, &place, what),
                 outcome => outcome?,
@@ -167,7 +167,7 @@ impl Shared {
                     outcome = Err(error);
                     return ControlFlow::Break(());
                 }
-                // Freed meanwhile, or of no use to anybody.
+                // The batch was released meanwhile.
                 Err(RecordError::NotFound(_)) => {}
                 Err(RecordError::BodyDamaged(_)) if !self.is_body_needed(lsn) => {}
                 Err(RecordError::BodyDamaged(_)) if self.mended_in_store(record.lsn).is_some() => {
@@ -238,7 +238,7 @@ impl Shared {
                 Err(error) => {
                     let mut state = self.core.state();
                     let is_needed = |stream: &Stream| stream.snapshots().into_iter().any(|row| row.name == name);
-                    // It may have gone meanwhile.
+                    // The snapshot may have been removed meanwhile.
                     if state.streams.get(&stream).is_some_and(is_needed) {
                         report.damage.push(name.damage(&error));
                         match error {
@@ -256,7 +256,7 @@ impl Shared {
     }
 }
 
-/// The damage of a record and where it lies. A damaged head counts as long as anything of the batch is needed.
+/// Damage of a record, by its part. A damaged head counts as long as anything of the batch is needed.
 pub(crate) enum Broken {
     Head(&'static str),
     Body(&'static str),

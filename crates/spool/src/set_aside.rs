@@ -1,4 +1,4 @@
-//! Damaged bodies: their rest is copied to a place that survives their release.
+//! Damaged bodies: copies the readable rest to a directory where it survives the release of the batch.
 
 use std::fs::File;
 use std::io;
@@ -31,7 +31,7 @@ impl Shared {
         let dir = kept_dir(&self.dir);
         let kept = dir.join(format!("{lsn}.body"));
         if kept.exists() {
-            // An earlier run may have been killed between the copy and the sync of its name.
+            // An earlier run may have been killed between the copy and the sync of the file's name.
             files::sync_dir(&dir)?;
             return Ok(SetAside::Kept(kept));
         }
@@ -45,7 +45,7 @@ impl Shared {
         self.bodies.room().check(len)?;
         let written = (|| {
             posthaste_fsops::make_dir(&dir)?;
-            // Under another name until it is whole. Two who write it at the same time write the same.
+            // Under a temporary name until it is complete. Two concurrent writers write the same bytes.
             let unfinished = dir.join(format!(".{lsn}.{:016x}", files::random()));
             let copied = match again {
                 Reread::DamagedFile(body) => self.copy(lsn, body, &unfinished),
@@ -64,7 +64,7 @@ impl Shared {
     }
 
     fn read_again(&self, lsn: Lsn) -> io::Result<Reread> {
-        // Without its head nobody knows whose message it is.
+        // Without the head nobody knows whose message this is.
         let has_head = !matches!(self.find(lsn.get()), Ok(Found::Damaged(_)));
         let of = |(bytes, is_whole): (Bytes, bool)| {
             if is_whole && has_head { Reread::Whole } else { Reread::Damaged(bytes) }
@@ -137,5 +137,5 @@ impl Shared {
     }
 }
 
-/// Bytes of a large body in memory while it is copied.
+/// Bytes of a large body held in memory while it is copied.
 const PIECE_BYTES: u64 = 1 << 20;

@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     pub checkpoints: AtomicU64,
     pub checkpoints_failed: AtomicU64,
     pub checkpoint_since: Mutex<Option<Instant>>,
-    // Held for its lock.
+    // Held for the lock on the directory.
     pub _watch: posthaste_fsops::DeviceWatch,
     pub _lock: std::fs::File,
 }
@@ -49,18 +49,19 @@ pub(crate) struct Work {
     pub live: LiveFiles,
     /// Counter of the last attempt.
     pub counter: u64,
-    /// The first segment of the ring needed at the last attempt: all before it have been free since.
+    /// The first needed segment of the ring at the last attempt: all earlier ones have been free since.
     pub ring_low: u64,
     /// Like [`ring_low`](Self::ring_low), of the last durable checkpoint.
     pub durable_ring_low: u64,
     /// Records unneeded by the last durable checkpoint: the next one forgets them.
     pub unneeded: LsnSet,
-    /// Damaged records of packs, by pack: it is not merged while one of them is needed, or until a restart.
+    /// Damaged records of packs, by pack. A pack is not merged while one of its damaged records is needed, or until a
+    /// restart.
     pub damaged_packs: HashMap<u64, Vec<Lsn>>,
 }
 
 impl Work {
-    /// The state after a durable checkpoint.
+    /// The state of work after `checkpoint` became durable.
     pub fn after(checkpoint: &Checkpoint, files: CheckpointFiles, live: LiveFiles) -> Self {
         let &Checkpoint { counter, ring_low, .. } = checkpoint;
         Self {
@@ -79,5 +80,6 @@ pub(crate) fn moves_too_often() -> std::io::Error {
     std::io::Error::other("it moves too often")
 }
 
-/// Maximum moves of a batch: once from the ring and once with each cleaning; no reader is slow enough to see more.
+/// Maximum moves of a batch during one read: from the ring into a pack, and once with each merge. No reader is slow
+/// enough to see more.
 pub(crate) const MOVES_MAX: usize = 8;

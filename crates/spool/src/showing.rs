@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use posthaste_watch::{StuckWorker, Watch, Watcher, Worker};
 
-/// The call that the ring's thread makes once a batch is durable.
+/// Progress of the ring's thread as it publishes durable batches.
 #[derive(Debug)]
 pub(crate) struct Showing {
     worker: Worker,
@@ -26,22 +26,22 @@ impl Showing {
         Showing { worker, stream: AtomicU16::new(0), watcher: Watcher::of(watch) }
     }
 
-    /// It waits until consumers may be called.
+    /// The thread waits until consumers may be called.
     pub fn begins(&self) {
         self.step(0, 1);
     }
 
-    /// It calls the consumer of a stream.
+    /// The thread calls the consumer of a stream.
     pub fn shows(&self, stream: u16) {
         self.step(stream, 2);
     }
 
-    /// Calls the callbacks of waiting appends.
+    /// The thread calls the callbacks of waiting appends.
     pub fn answers(&self) {
         self.step(0, 3);
     }
 
-    /// Continues with the next batch.
+    /// The thread is done with this batch.
     pub fn ends(&self) {
         self.step(0, 0);
     }
@@ -51,7 +51,7 @@ impl Showing {
         self.worker.pulse().step(step);
     }
 
-    /// New findings. `name` returns a stream's name.
+    /// Newly stuck calls. `name` returns a stream's name.
     pub fn look(&self, now: Instant, name: impl FnOnce(u16) -> Option<String>) -> Vec<StuckWorker> {
         let stream = Some(self.stream.load(Ordering::Relaxed)).filter(|stream| *stream != 0);
         let name = stream.and_then(name).map_or_else(String::new, |name| format!("stream {name}"));

@@ -8,7 +8,7 @@ use crate::events::Damage;
 use crate::files;
 
 /// Identifies a stream's state at its position: a snapshot, which is a file of the spool, or a cursor, which is only a
-/// text.
+/// text in the checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SnapshotName {
     text: String,
@@ -16,7 +16,8 @@ pub struct SnapshotName {
 }
 
 impl SnapshotName {
-    /// A snapshot. `None` for an invalid name: empty, longer than 200 bytes, or with a slash, a dot in front or a control character.
+    /// The name of a snapshot. `None` if it is invalid: empty, longer than 200 bytes, with a slash, a leading dot or a
+    /// control character.
     pub fn new(name: &str) -> Option<Self> {
         let is_name = !name.is_empty()
             && name.len() <= 200
@@ -31,7 +32,7 @@ impl SnapshotName {
         Self::new(text).map(|name| SnapshotName { is_file: false, ..name })
     }
 
-    /// The text.
+    /// The name of the snapshot, or the cursor's text.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -115,9 +116,10 @@ impl Write for Sealing {
     }
 }
 
-/// After the content: its length (u64, little-endian), then the CRC-32C of the content and that length (u32). Zeros are not a valid trailer.
+/// Bytes after the content: its length (u64, little-endian), then the CRC-32C of the content and that length (u32).
+/// Zeros are not a valid trailer.
 const TRAILER: u64 = 12;
-/// Bytes of one write, and of one read.
+/// Bytes of one write or read.
 const WRITTEN_AT_ONCE: usize = 256 << 10;
 
 /// The directory `snapshots/`.

@@ -32,7 +32,7 @@ use crate::{
 
 /// A spool in a directory of a file system.
 ///
-/// Dropping it makes a last checkpoint, without which acknowledged data are safe, too.
+/// Dropping it makes a last checkpoint. Acknowledged data are safe without it, too.
 pub struct FileSpool {
     pub(crate) shared: Arc<Shared>,
     pub(crate) keeper: Option<Keeper>,
@@ -46,7 +46,7 @@ impl FileSpool {
         set_aside::kept_dir(spool)
     }
 
-    /// Ends without a last checkpoint, like a kill: advances since the last one are forgotten.
+    /// Closes the spool without a last checkpoint, like a kill: advances since the previous one are forgotten.
     pub fn abandon(mut self) {
         drop((self.scrubber.take(), self.keeper.take()));
         self.is_abandoned = true;
@@ -67,7 +67,7 @@ impl FileSpool {
         }
     }
 
-    /// Figures of its ring and its packs.
+    /// Figures of the ring and the packs.
     pub fn file_stats(&self) -> FileStats {
         let ring = self.shared.store.ring().map(posthaste_ring::Ring::stats).unwrap_or_default();
         let state = self.shared.core.state();
@@ -93,15 +93,15 @@ impl FileSpool {
     }
 }
 
-/// Figures of a spool in a directory, in addition to those of every kind.
+/// Figures of a spool in a directory, in addition to [`Stats`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FileStats {
-    /// The ring's own.
+    /// Figures of the ring.
     pub ring: posthaste_ring::RingStats,
-    /// Packs, and their bytes.
+    /// Number of packs.
     pub packs: usize,
-    /// See `packs`.
+    /// Total bytes of the packs.
     pub pack_bytes: u64,
 }
 
@@ -140,13 +140,13 @@ impl SpoolAdmin for FileSpool {
 
 impl Drop for FileSpool {
     fn drop(&mut self) {
-        // Everything that has an LSN gets its answer first.
+        // All batches with an LSN get their outcome first.
         self.shared.store.flush();
         drop((self.scrubber.take(), self.keeper.take()));
         if self.is_abandoned {
             return;
         }
-        // Its owner may have made it a moment ago, with a bound on how long that may take.
+        // The owner may have made a checkpoint a moment ago, with a time limit.
         if self.shared.core.state().is_changed() {
             // It fails where others would have failed, and was told about then.
             let _ = self.shared.checkpoint();
@@ -322,7 +322,7 @@ impl Spool for FileSpool {
 /// A body written with its batch: its place, its form for publication, and the bytes of the record.
 fn inline(front: FrontFields, mut parts: Vec<Bytes>) -> (BodyPlace, AppendedBody, Vec<Bytes>) {
     let len = parts.iter().map(Bytes::len).sum::<usize>();
-    // Longer than any segment: the ring refuses it.
+    // The body is longer than any segment: the ring refuses it.
     let len = u32::try_from(len).unwrap_or(u32::MAX);
     let place = BodyPlace::Record { len, front: FrontRegion::of(&front) };
     if !front.is_empty() {
@@ -331,7 +331,7 @@ fn inline(front: FrontFields, mut parts: Vec<Bytes>) -> (BodyPlace, AppendedBody
     (place, AppendedBody::Memory(parts.clone().into()), parts)
 }
 
-/// Like [`inline`], of a body that is in a file: the record has its front fields.
+/// Like [`inline`], for a body in a file: the record has its front fields.
 fn in_file(front: FrontFields, upload: FinishedUpload, core: &Arc<Core>) -> (BodyPlace, AppendedBody, Vec<Bytes>) {
     let file = FileOfBatch::new(upload, FrontRegion::of(&front), core.clone());
     let parts = if front.is_empty() { Vec::new() } else { vec![front.bytes().clone()] };
@@ -365,7 +365,7 @@ impl Shared {
                 }
             }
         }
-        // With no other one to start from: the disk may read it later.
+        // No other snapshot is left to start from: the disk may read this one later.
         if let (None, Some(failed)) = (&snapshot, failed) {
             return Err(failed);
         }
@@ -401,7 +401,7 @@ impl Shared {
             return Err(AppendError::NoStream(entry.stream));
         }
         drop(state);
-        // Only the keeper asks the file system, once a second and when it is rung: who appends may hold locks.
+        // Only the keeper queries the file system, once a second and on request: callers of append may hold locks.
         if body != BodyPlace::None && self.is_short_of_space.load(Ordering::Relaxed) {
             self.core.bell.ring(Wanted::Room);
             return Err(AppendError::Full("the file system has too little space or too few inodes left".into()));

@@ -23,30 +23,31 @@ pub(crate) struct State {
     pub published: u64,
     pub streams: BTreeMap<u16, Stream>,
     pub next_stream: u16,
-    /// By their LSNs, which do not overlap.
+    /// Packs in order of their LSNs, which do not overlap.
     pub packs: Vec<PackRow>,
     pub next_pack: u64,
-    /// Up to here batches are read from packs, later ones from the ring.
+    /// Batches up to this LSN are read from packs, later ones from the ring.
     pub packed_through: u64,
     /// Needed bodies in their own files.
     pub large: BTreeMap<u64, BodyFile>,
     /// Generations of the live files that the last checkpoint names.
     pub windows: BTreeMap<u64, u64>,
-    /// Windows that have changed since.
+    /// Windows that changed since the last checkpoint.
     pub dirty: BTreeSet<u64>,
     /// Cancelled batches without a durable cancel entry. `true`: it is being written.
     pub cancelled: BTreeMap<u64, bool>,
-    /// Body files of refused or cancelled batches: marked by the next checkpoint, removed after the one that follows.
+    /// Body files of refused or cancelled batches: the next checkpoint marks them, and they are removed after the
+    /// following one.
     pub unripe_uploads: Vec<u64>,
     /// Streams unknown to every durable checkpoint.
     pub undurable_streams: BTreeSet<u16>,
     /// Set by changes that [`is_changed`](Self::is_changed) would not see otherwise.
     pub is_changed_otherwise: bool,
-    /// The ring contains no batch up to here any more.
+    /// The ring contains no batch up to this LSN any more.
     pub freed: u64,
     /// The last acknowledged batch that the opening found lost.
     pub lost_through: u64,
-    /// Of the last checkpoint.
+    /// The last batch that the last checkpoint covers.
     pub through: u64,
     pub doomed: Doomed,
 }
@@ -74,11 +75,11 @@ impl Doomed {
     }
 }
 
-/// An ordered consumer of entries.
+/// Position and needs of one registered stream.
 #[derive(Default)]
 pub(crate) struct Stream {
     pub name: String,
-    /// Its last advance: it has processed everything up to here.
+    /// LSN of its last advance: it has processed everything up to there.
     pub position: u64,
     pub snapshot: Option<SnapshotRow>,
     /// Snapshots in the last durable checkpoint: the stream's own, and the previous one.
@@ -87,20 +88,20 @@ pub(crate) struct Stream {
     pub uncertain: u64,
     /// See [`StreamRow::lost`].
     pub lost: u64,
-    /// Batches after the position that have an entry for it.
+    /// Batches after the position with an entry for the stream.
     pub entries: LsnSet,
-    /// Batches whose body it has not released.
+    /// Batches whose body the stream has not released.
     pub bodies: LsnSet,
-    /// Releases of bodies after the position: they count when it has passed them.
+    /// Bodies released ahead of the position: a release takes effect once the position has passed its batch.
     early: BTreeSet<u64>,
     early_below: u64,
     pub consumer: Option<Arc<dyn Consumer>>,
-    /// The last position to which it was asked to advance.
+    /// The last position to which the stream was asked to advance.
     pub asked: u64,
 }
 
 impl Stream {
-    /// A stream that starts after this LSN.
+    /// A new stream whose position is `position`.
     pub fn new(name: &str, position: u64) -> Self {
         Stream { name: name.to_owned(), position, ..Stream::default() }
     }
@@ -126,7 +127,7 @@ impl Stream {
         }
     }
 
-    /// Its snapshots, latest first: the previous one counts if the last one is unreadable.
+    /// The stream's snapshots, latest first: the previous one is used if the last one is unreadable.
     pub fn snapshots(&self) -> Vec<SnapshotRow> {
         let Some(last) = &self.snapshot else { return Vec::new() };
         let is_other = |row: &&SnapshotRow| last.name.is_file() && row.name.is_file() && row.name != last.name;
@@ -155,14 +156,14 @@ impl Stream {
         }
     }
 
-    /// Handles a durable checkpoint with these snapshots. Returns those that became useless.
+    /// Handles a durable checkpoint with these snapshots. Returns the snapshots that are no longer needed.
     fn made_durable(&mut self, rows: &[SnapshotRow]) -> Vec<SnapshotName> {
         let named = [0, 1].map(|nth| rows.get(nth).cloned());
         let before = std::mem::replace(&mut self.durable, named);
         before.into_iter().flatten().map(|row| row.name).filter(|name| !self.names(name)).collect()
     }
 
-    /// True if a checkpoint, or the next one, refers to this file.
+    /// True if the last checkpoint or the next one refers to this file.
     fn names(&self, name: &SnapshotName) -> bool {
         self.durable.iter().flatten().chain(&self.snapshot).any(|row| row.name == *name)
     }
@@ -185,7 +186,7 @@ impl Stream {
         }
     }
 
-    /// The first batch in a range of which it needs any part.
+    /// The first batch in a range of which the stream needs any part.
     fn first_needed(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let entry = self.entries.first_in(range.clone());
         let body = self.bodies.first_in(range);
@@ -194,7 +195,7 @@ impl Stream {
 }
 
 impl State {
-    /// A stream has an entry in a batch that is durable now.
+    /// Notes a durable batch with an entry for `stream`.
     pub fn add_entry(&mut self, lsn: u64, stream: u16, needs_body: bool) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
         stream.entries.insert(lsn);
@@ -218,7 +219,7 @@ impl State {
     pub fn lose(&mut self, through: u64) {
         self.lost_through = through;
         if through <= self.through {
-            // The live files say who needs anything of those.
+            // The live files say who needs anything of these batches.
             return;
         }
         self.published = self.published.max(through);
@@ -246,7 +247,7 @@ impl State {
         let published = self.published;
         self.is_changed_otherwise = true;
         let Some(stream) = self.streams.get_mut(&stream) else { return };
-        // Nothing that it cannot have seen.
+        // No entry before the stream's first position.
         stream.position = stream.position.max(position.min(published));
         let passed = stream.entries.take(0..=stream.position);
         stream.uncertain = 0;
@@ -258,7 +259,8 @@ impl State {
         self.doomed.snapshots.extend(before.filter(|name| !stream.names(name)));
         stream.early.extend(released.also.iter().map(|lsn| lsn.get()));
         stream.early_below = stream.early_below.max(released.below.get());
-        // An entry that is seen again after a power cut must find its body: so nothing is released before the position has passed it.
+        // After a power cut an entry may be seen again, and must find its body: so nothing is released before the
+        // position has passed it.
         let mut freed = match stream.early_below.min(stream.position + 1).checked_sub(1) {
             Some(last) => stream.bodies.take(0..=last),
             None => LsnSet::default(),
@@ -272,7 +274,7 @@ impl State {
         for set in [&passed, &freed] {
             self.dirty.extend(set.words_in(0..=u64::MAX).map(|(word, _)| window_of(word * 64)));
         }
-        // As few look-ups as there are large bodies or freed ones, whatever is less.
+        // Iterates over the large bodies or the released ones, whichever are fewer.
         let gone: Vec<u64> = if freed.len() < self.large.len() as u64 {
             freed.iter(0..=u64::MAX).filter(|lsn| self.large.contains_key(lsn)).collect()
         } else {
@@ -306,7 +308,7 @@ impl State {
         self.give_up_body(lsn);
     }
 
-    /// Removes a stream; data that only it needed are released.
+    /// Removes a stream. Releases the data that only it needed.
     pub fn forget_stream(&mut self, id: u16) {
         let Some(stream) = self.streams.remove(&id) else { return };
         self.is_changed_otherwise = true;
@@ -322,7 +324,7 @@ impl State {
         }
     }
 
-    /// See [`Stream::leave_out`]. Their files are removed with the next checkpoint.
+    /// Drops unreadable snapshots, see [`Stream::leave_out`]. The next checkpoint removes their files.
     pub fn leave_out_snapshots(&mut self, stream: u16, unreadable: &[SnapshotName]) {
         let Some(stream) = self.streams.get_mut(&stream) else { return };
         stream.leave_out(unreadable);
@@ -330,7 +332,7 @@ impl State {
         self.is_changed_otherwise = true;
     }
 
-    /// Handles a durable checkpoint. Returns snapshots that became useless.
+    /// Handles a durable checkpoint. Returns the snapshots that are no longer needed.
     pub fn made_durable(&mut self, checkpoint: &Checkpoint) -> Vec<SnapshotName> {
         self.through = checkpoint.through;
         let mut useless = Vec::new();
@@ -381,7 +383,7 @@ impl State {
         all
     }
 
-    /// The published ones of these batches that no stream needs.
+    /// The published LSNs in `held` that no stream needs.
     pub fn unneeded(&self, held: &LsnSet) -> LsnSet {
         held.without(&self.all_needed(), 0..=self.published)
     }
@@ -461,7 +463,7 @@ impl State {
         }
     }
 
-    /// The streams, packs and numbers of a checkpoint; the needs come from its live files.
+    /// The state in a checkpoint: streams, packs and numbers. The needs come from its live files.
     pub fn of_rows(checkpoint: &Checkpoint) -> Self {
         let stream = |row: &StreamRow| Stream {
             name: row.name.clone(),

@@ -8,15 +8,16 @@ use crate::Lsn;
 /// Result of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
-    /// The batch is not and will not be written, and `then` is not called.
+    /// In time: the batch is not written, and `then` is not called.
     NotWritten,
-    /// It is being or was just written under this LSN. `then` is not called, and no consumer sees the batch.
+    /// The batch is being written, or was just written, under this LSN. `then` is not called, and no consumer sees the
+    /// batch.
     Written(Lsn),
-    /// `then` was called or is being called.
+    /// Too late: `then` was called, or is being called.
     TooLate,
 }
 
-/// A batch that some kind of spool writes.
+/// A batch that a store is writing.
 pub trait Cancel: Send + Sync {
     /// See [`Ticket::cancel`].
     fn cancel(&self) -> Cancelled;
@@ -26,7 +27,7 @@ pub trait Cancel: Send + Sync {
 #[derive(Clone)]
 pub struct Ticket(Fate);
 
-/// One for each append, so that the ring's needs no allocation.
+/// A variant for each source, so that an append to the ring needs no allocation.
 #[derive(Clone)]
 enum Fate {
     Decided,
@@ -35,12 +36,12 @@ enum Fate {
 }
 
 impl Ticket {
-    /// For a batch whose cancellation is decided by `batch`.
+    /// A ticket for a batch that `batch` can cancel.
     pub fn new(batch: Arc<dyn Cancel>) -> Self {
         Ticket(Fate::Other(batch))
     }
 
-    /// For a batch that was refused at once.
+    /// A ticket for a batch that was refused at once.
     pub fn refused() -> Self {
         Ticket(Fate::Decided)
     }
@@ -49,8 +50,9 @@ impl Ticket {
         Ticket(Fate::OfRing(ticket))
     }
 
-    /// Cancels the batch unless it was published: one atomic decision, so that either `then` is called or this succeeds, never both. Streams never see a
-    /// cancelled batch, with one exception: it was written, and the power fails before its cancel entry is durable.
+    /// Cancels the batch unless it was published. This is one atomic decision: either `then` is called or this
+    /// succeeds, never both. Streams never see a cancelled batch, with one exception: it was written, and the power
+    /// fails before its cancel entry is durable.
     pub fn cancel(&self) -> Cancelled {
         match &self.0 {
             Fate::Decided => Cancelled::TooLate,

@@ -21,26 +21,26 @@ use crate::pack::{IndexEntry, PackError, PackReader};
 use crate::snapshots::{SnapshotError, SnapshotName, SnapshotReader};
 use crate::store::RecordError;
 
-/// A batch needed by some stream.
+/// A batch that some stream needs.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ExportedBatch {
     /// LSN of the batch.
     pub lsn: Lsn,
-    /// The entries of streams that need any part of it.
+    /// Entries for streams that need any part of the batch.
     pub entries: Vec<ExportedEntry>,
-    /// Bytes of front fields at the start of the body.
+    /// Length of the front fields at the start of the body, in bytes.
     pub front_len: u32,
-    /// The body, if any stream needs it; or the read error.
+    /// The body, or the error of reading it; `None` if no stream needs it.
     pub body: Option<Result<ExportedBody, String>>,
 }
 
-/// An entry of an exported batch.
+/// One entry of an exported batch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportedEntry {
-    /// The stream's name.
+    /// Name of the stream.
     pub stream: String,
-    /// Content, in JSON as hex.
+    /// Content of the entry; hex in JSON.
     #[serde(with = "hex")]
     pub payload: Bytes,
     /// True if it was appended as needing the body.
@@ -51,15 +51,15 @@ pub struct ExportedEntry {
     pub holds_body: bool,
 }
 
-/// The streams of a spool: without them a new spool could not continue the old one.
+/// The streams of a spool, from which a new spool can continue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportedStreams {
-    /// The last batch: new ones follow it.
+    /// LSN of the last batch: new ones follow it.
     pub last: Lsn,
-    /// Ids below this are not reused.
+    /// Lowest id for new streams: lower ids are never reused.
     pub next_id: u16,
-    /// The streams.
+    /// All streams of the spool.
     pub streams: Vec<ExportedStream>,
 }
 
@@ -71,13 +71,13 @@ pub struct ExportedStream {
     pub id: u16,
     /// Name of the stream.
     pub name: String,
-    /// Position of the stream: it needs no batch up to here.
+    /// Position of the stream: it needs no entry up to this LSN.
     pub position: Lsn,
-    /// The content of entries up to here is unknown; 0 for none.
+    /// LSN up to which entries are unknown; 0 if all are known.
     pub uncertain: Lsn,
-    /// Entries after the position and up to here may be lost; 0 for none.
+    /// Entries between the position and this LSN may be lost; 0 if none.
     pub lost: Lsn,
-    /// The last snapshot first.
+    /// Snapshots of the stream, last first.
     pub snapshots: Vec<ExportedSnapshot>,
 }
 
@@ -85,7 +85,7 @@ pub struct ExportedStream {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportedSnapshot {
-    /// Its position.
+    /// The stream's position at the snapshot.
     pub position: Lsn,
     /// Name of the snapshot, or the text of a cursor.
     pub name: String,
@@ -94,13 +94,13 @@ pub struct ExportedSnapshot {
 }
 
 impl ExportedSnapshot {
-    /// Name of the snapshot; `None` if it is invalid.
+    /// The checked name; `None` if it is invalid.
     pub fn name(&self) -> Option<SnapshotName> {
         if self.is_file { SnapshotName::new(&self.name) } else { SnapshotName::cursor(&self.name) }
     }
 }
 
-/// Payloads in JSON.
+/// Payloads as hex in JSON.
 mod hex {
     use bytes::Bytes;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -128,13 +128,13 @@ mod hex {
 pub enum ExportedBody {
     /// Complete, in memory.
     Memory(Bytes),
-    /// In a file with verified checksums.
+    /// In a file, whose checksums were verified.
     File {
-        /// Front fields of the batch.
+        /// Front fields of the batch, which are not in the file.
         front: Bytes,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Bytes of the body in it, from the beginning on.
+        /// Length of the body, from the start of the file.
         len: u64,
     },
 }
@@ -230,7 +230,8 @@ impl ClosedFileSpool {
         Ok(all)
     }
 
-    /// The needed entries of a batch, and those of a needed body: the stream's name, and the payload.
+    /// The needed entries of a batch, and all entries for streams that hold its body: the stream's name, and the
+    /// payload.
     fn needed_entries<'a>(&'a self, lsn: u64, head: &'a Head) -> impl Iterator<Item = (&'a str, &'a Bytes)> {
         head.entries.iter().filter_map(move |entry| {
             let stream = self.state.streams.get(&entry.stream)?;
@@ -252,7 +253,7 @@ impl ClosedFileSpool {
         })
     }
 
-    /// The streams, for an export of all of them.
+    /// Positions and snapshots of all streams, for a complete export.
     pub fn streams(&self) -> ExportedStreams {
         let snapshot = |row: &SnapshotRow| ExportedSnapshot {
             position: Lsn::new(row.position),
@@ -289,7 +290,7 @@ impl ClosedFileSpool {
             BodyPlace::Record { .. } => record_body(head, place)?.map(ExportedBody::Memory),
             BodyPlace::File(file) => match self.bodies.verify(file) {
                 Ok(()) => {
-                    // Lost fields are no reason to lose the message.
+                    // A message is exported even if its front fields are lost.
                     let front = record_body(head, place)?.unwrap_or_else(|_| file.front.substitute());
                     let path = bodies::dir_of(&self.dir).join(self.bodies.name(file.upload));
                     Ok(ExportedBody::File { front, path, len: file.len })
@@ -331,7 +332,7 @@ fn is_bad_sector(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// The front fields and the body, or of a large body the front fields; or why they cannot be read.
+/// The front fields and the body, or the reason why they cannot be read. For a large body: only the front fields.
 fn record_body(head: &Head, place: &Located<'_>) -> io::Result<Result<Bytes, String>> {
     Ok(match place {
         Located::Ring(reader, offset, header) => match reader.body(*offset, header, 0..u32::MAX) {
@@ -351,7 +352,7 @@ fn record_body(head: &Head, place: &Located<'_>) -> io::Result<Result<Bytes, Str
     })
 }
 
-/// The body region of a record with damage in its front fields only: placeholders replace them.
+/// The body region of a record, with placeholders if only its front fields are damaged.
 pub(super) fn mended(reader: &SegmentReader, offset: u32, header: &RecordHeader, head: &Head) -> Option<Bytes> {
     let (raw, _) = reader.body_again(offset, header).ok()?;
     head.front().mended(&raw, header.body_crc)

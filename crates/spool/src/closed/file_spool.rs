@@ -25,7 +25,7 @@ use crate::store::groups::records_lost;
 use crate::store::{self, RING, RecordError, damage_of};
 use crate::{Lsn, OpenError, StoreKind, files};
 
-/// A spool on the disk.
+/// A spool in a directory, not opened for writing.
 pub struct ClosedFileSpool {
     pub(super) dir: PathBuf,
     pub(super) checkpoint: Checkpoint,
@@ -33,7 +33,7 @@ pub struct ClosedFileSpool {
     pub(super) ring: Vec<Segment>,
     /// Place of each batch in the ring: index in `ring`, offset, header.
     pub(super) places: BTreeMap<u64, (usize, u32, RecordHeader)>,
-    /// The records of a kind that writes in groups.
+    /// The records, if the spool's kind writes in groups.
     pub(super) records: Option<ClosedRecords>,
     pub(super) packs: PackCache,
     pub(super) bodies: Bodies,
@@ -43,7 +43,7 @@ pub struct ClosedFileSpool {
     pub(super) spare: Vec<Spare>,
     /// Windows of batches with an unreadable live file.
     pub(super) lost_windows: Vec<u64>,
-    /// Segments of the ring that are missing, and that an opening refuses to do without.
+    /// Missing segments of the ring, without which an opening is refused.
     pub(super) missing: Vec<u64>,
     pub(super) _lock: Option<File>,
 }
@@ -63,7 +63,7 @@ pub(super) struct Segment {
 }
 
 impl ClosedFileSpool {
-    /// Indexes all batches. Holds the spool's lock.
+    /// Locks the spool and indexes all its batches.
     ///
     /// # Errors
     /// [`OpenError::Locked`] while another process has it open; `NotFound` if there is no spool; see [`OpenError`].
@@ -72,11 +72,12 @@ impl ClosedFileSpool {
         Self::read(dir, Some(lock))
     }
 
-    /// Like [`open`](Self::open), but also while a server has the spool open: shows one moment of it. Data may be moved
-    /// or removed during the reading: a result is valid only if [`is_current`](Self::is_current) is true afterwards.
+    /// Like [`open`](Self::open), but also works while a server has the spool open: shows one moment of it. Data may be
+    /// moved or removed during the reading: a result is valid only if [`is_current`](Self::is_current) is true
+    /// afterwards.
     ///
     /// # Errors
-    /// Like [`open`](Self::open), except that it may be in use.
+    /// Like [`open`](Self::open), but without [`OpenError::Locked`].
     pub fn glance(dir: &Path) -> Result<Self, OpenError> {
         if !dir.join(LOCK).exists() {
             return Err(no_spool().into());
@@ -89,7 +90,7 @@ impl ClosedFileSpool {
         };
         for _ in 1..GLANCES {
             let closed = Self::read(dir, None);
-            // Files are removed and segments used again after a checkpoint alone.
+            // Files are removed and segments reused only after a checkpoint.
             match (closed, counter_now()?) {
                 (Ok(closed), Some(counter)) if counter == closed.checkpoint.counter => return Ok(closed),
                 (Err(OpenError::NoCheckpoint), None) => return Err(OpenError::NoCheckpoint),
@@ -101,7 +102,7 @@ impl ClosedFileSpool {
 
     /// True if another process has it open now. Takes no lock, so it does not block others.
     ///
-    /// # Errors
+    /// `NotFound` if there is no spool; errors of opening its lock file.
     /// `NotFound` if there is no spool; those of opening its lock.
     pub fn is_in_use(dir: &Path) -> Result<bool, OpenError> {
         match lock(dir) {
@@ -157,7 +158,7 @@ impl ClosedFileSpool {
         self.damage.push(Damage { lsn: lsn.map(Lsn::new), place: place.into(), what: what.into() });
     }
 
-    /// Notes losses of the ring that a stream needs; up to the checkpoint, the live files list them.
+    /// Notes damage to the ring that a stream needs; up to the checkpoint, the live files list the needed batches.
     fn note_lost(&mut self, found: &[posthaste_ring::RingDamage]) {
         let through = self.checkpoint.through;
         let is_needed = |(first, last): (posthaste_ring::Lsn, posthaste_ring::Lsn)| {
@@ -167,7 +168,7 @@ impl ClosedFileSpool {
         self.damage.extend(lost.map(damage_of).collect::<Vec<_>>());
     }
 
-    /// Segments of the ring that are missing, and that an opening refuses to do without: see [`OpenError::Missing`].
+    /// Missing segments of the ring, without which an opening is refused: see [`OpenError::Missing`].
     pub fn missing(&self) -> &[u64] {
         &self.missing
     }
@@ -184,7 +185,7 @@ impl ClosedFileSpool {
         for name in names.into_iter().filter(|name| name.ends_with(".seg")) {
             let path = dir.join(&name);
             let reader = match SegmentReader::open(&path) {
-                // Never used, or told as damage.
+                // Never used, or already reported as damage.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
                 reader => reader?,
             };
@@ -214,7 +215,7 @@ impl ClosedFileSpool {
             }
             self.ring.push(Segment { name, number, reader });
         }
-        // What follows the mark may be torn, and then it does not exist.
+        // Records after the mark may be torn; a torn record does not exist.
         let mark = mark.max(self.checkpoint.through);
         let behind: Vec<_> = self.places.range(mark + 1..).map(|(lsn, place)| (*lsn, *place)).collect();
         for (lsn, (at, offset, header)) in behind {
@@ -269,13 +270,13 @@ impl ClosedFileSpool {
         Ok(())
     }
 
-    /// True if no checkpoint was made since: then everything found is still in its place.
+    /// True if no checkpoint was made since the opening: then everything found is still in its place.
     pub fn is_current(&self) -> bool {
         let now = CheckpointFiles::open(&self.dir);
         now.is_ok_and(|(_, found, _)| matches!(found, Found::Valid(now) if now.counter == self.checkpoint.counter))
     }
 
-    /// Takes the records in; returns the heads that can be read, and of the others why not.
+    /// Indexes the records. Returns the readable heads, and for each other record the reason.
     fn read_records(&mut self, records: ClosedRecords) -> io::Result<(BTreeMap<u64, Head>, Vec<Damage>)> {
         let mut heads = BTreeMap::new();
         let mut damaged = Vec::new();
@@ -297,8 +298,8 @@ impl ClosedFileSpool {
         Ok((heads, damaged))
     }
 
-    /// Notes damaged records that are needed, and all after the last checkpoint: records are published whole, so these
-    /// were acknowledged.
+    /// Notes damaged records if they are needed, or later than the last checkpoint: records are published whole, so
+    /// these were acknowledged.
     fn note_damaged_records(&mut self, damaged: Vec<Damage>, heads: &BTreeMap<u64, Head>) {
         let through = self.checkpoint.through;
         let cancelled = self.cancelled(heads);
@@ -315,7 +316,7 @@ impl ClosedFileSpool {
         missing.iter(0..=u64::MAX).for_each(|lsn| self.note(Some(lsn), records.place(), RECORD_MISSING));
     }
 
-    /// See [`ClosedRecords::mended`].
+    /// The body region with placeholders; see [`ClosedRecords::mended`].
     pub(super) fn mended_record(&self, lsn: u64) -> Option<Bytes> {
         let records = self.records.as_ref()?;
         let (_, head) = records.medium.head(Lsn::new(lsn)).ok()?;
@@ -372,5 +373,5 @@ pub(super) fn is_never_used(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Attempts at a glance that no checkpoint disturbs.
+/// Maximum attempts at a glance without a checkpoint in between.
 const GLANCES: usize = 4;

@@ -1,8 +1,7 @@
 //! A new spool from an exported one, of the same or another kind.
 //!
-//! Batches keep their numbers, streams their positions and snapshots: entries and snapshots, which refer to batches,
-//! stay valid. So nothing is delivered twice or held. As a batch can be in a spool only once, an import always makes a
-//! new spool.
+//! Batches keep their LSNs, streams their positions and snapshots, so everything that refers to a batch stays valid.
+//! Nothing is delivered twice or held back. As a batch can be in a spool only once, an import always makes a new spool.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -28,7 +27,7 @@ use crate::store;
 use crate::store::groups::RecordImport;
 use crate::{FrontFields, Lsn, OpenError, SnapshotName, StoreKind, files};
 
-/// A spool under construction. Nothing opens it before [`finish`](Self::finish) has returned.
+/// A spool under construction. It cannot be opened before [`finish`](Self::finish) has returned.
 pub struct SpoolImport {
     dir: PathBuf,
     kind: StoreKind,
@@ -41,7 +40,7 @@ pub struct SpoolImport {
     _lock: File,
 }
 
-/// A batch to import.
+/// One batch to import.
 pub struct ImportedBatch<'a> {
     /// LSN, above that of the previous batch.
     pub lsn: Lsn,
@@ -49,11 +48,11 @@ pub struct ImportedBatch<'a> {
     pub entries: Vec<ExportedEntry>,
     /// Bytes of front fields at the start of the body.
     pub front_len: u32,
-    /// The body with its length, if any stream holds it.
+    /// The body and its length in bytes, if any stream holds it.
     pub body: Option<(&'a mut dyn Read, u64)>,
 }
 
-/// Target of the records.
+/// Destination of the records, by the kind of the spool.
 enum Records {
     Packs { dir: PathBuf, writer: Option<PackWriter> },
     Groups(RecordImport),
@@ -110,7 +109,7 @@ impl SpoolImport {
         })
     }
 
-    /// Puts in a snapshot of a stream.
+    /// Imports a snapshot of a stream.
     ///
     /// # Errors
     /// Errors of reading and writing.
@@ -118,10 +117,10 @@ impl SpoolImport {
         self.snapshots.write(name, &mut |out| io::copy(&mut *content, out).map(drop))
     }
 
-    /// Puts in a batch.
+    /// Imports a batch.
     ///
     /// # Errors
-    /// `InvalidData` for a batch that cannot be; errors of reading and writing.
+    /// `InvalidData` for an impossible batch; errors of reading and writing.
     pub fn batch(&mut self, batch: ImportedBatch<'_>) -> io::Result<()> {
         let lsn = batch.lsn.get();
         if lsn <= self.last || lsn > self.state.published || batch.entries.len() > crate::batch::ENTRIES_MAX {
@@ -180,7 +179,7 @@ impl SpoolImport {
         Ok((BodyPlace::File(BodyFile { front: region, ..upload.body }), front.bytes().clone()))
     }
 
-    /// Makes it a spool that can be opened. Durable when this returns.
+    /// Completes the spool, so that it can be opened. Durable on return.
     ///
     /// # Errors
     /// Errors of writing.
@@ -193,18 +192,18 @@ impl SpoolImport {
         live.sync()?;
         Names { next: self.state.next_stream, streams: self.state.names() }.write(&self.dir)?;
         let windows = self.windows.iter().map(|window| (*window, 1)).collect();
-        // What lies between the batches has no entry that anybody needs.
+        // The gaps between the batches hold no needed entries.
         let freed = self.state.published;
         let checkpoint = Checkpoint { counter: 1, kind: Some(self.kind), freed, windows, ..self.state.rows() };
         CheckpointFiles::open(&self.dir)?.0.write(&checkpoint)?;
-        // The last of all: without this nothing is opened here.
+        // Last of all: without it the spool cannot be opened.
         files::remove(&self.dir.join(IMPORTING))?;
         files::sync_dir(&self.dir)
     }
 }
 
 /// # Errors
-/// `AlreadyExists` unless there is nothing, or an import that has not ended.
+/// `AlreadyExists` unless the directory is missing, empty, or holds an unfinished import.
 fn may_begin(dir: &Path) -> io::Result<()> {
     let names = files::list(dir)?;
     if names.iter().any(|name| name == IMPORTING) || names.iter().all(|name| name == LOCK) {
@@ -274,6 +273,6 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Longer bodies get a file of their own.
+/// Bodies above this length get a file of their own, in bytes.
 const INLINE_MAX: u64 = 1 << 20;
 const PACK_BYTES: u64 = 256 << 20;

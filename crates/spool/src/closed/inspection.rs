@@ -6,27 +6,27 @@ use crate::events::Damage;
 use crate::store::RING;
 use crate::{Lsn, StoreKind, StreamId, StreamStats};
 
-/// The content of a spool.
+/// Content of a closed spool, as `posthaste spool` reports it.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Kind of the store.
+    /// Storage engine of the spool: ring, files, Fjall or RocksDB.
     pub kind: StoreKind,
-    /// Number of the last checkpoint.
+    /// Counter of the last checkpoint.
     pub checkpoint: u64,
-    /// The last batch that the checkpoint covers.
+    /// LSN of the last batch that the checkpoint covers.
     pub through: Lsn,
-    /// The last batch.
+    /// LSN of the last batch in the spool.
     pub last: Lsn,
-    /// The streams and their needs.
+    /// Position and needs of each stream.
     pub streams: Vec<StreamStats>,
-    /// Segments of the ring that are in service, in order.
+    /// Segments of the ring in service, in order.
     pub segments: Vec<PlaceReport>,
     /// Packs, in order.
     pub packs: Vec<PlaceReport>,
     /// Large bodies: batch, file, bytes.
     pub large: Vec<(Lsn, String, u64)>,
-    /// Body files that no batch names.
+    /// Body files to which no batch refers.
     pub unnamed_bodies: Vec<String>,
     /// Damage found so far; [`ClosedFileSpool::verify`] reads everything.
     pub damage: Vec<Damage>,
@@ -40,20 +40,20 @@ pub struct Inspection {
 pub struct PlaceReport {
     /// File name.
     pub name: String,
-    /// First and last batch; zero without any.
+    /// LSN of the first batch; 0 if there is none.
     pub first: Lsn,
-    /// See `first`.
+    /// LSN of the last batch; 0 if there is none.
     pub last: Lsn,
-    /// Batches in it.
+    /// Number of batches in the file.
     pub records: u64,
-    /// Needed batches.
+    /// Number of batches that some stream needs.
     pub needed: u64,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
 impl ClosedFileSpool {
-    /// Lists the content.
+    /// Lists segments, packs, large bodies, streams and damage.
     ///
     /// # Errors
     /// An error of reading.

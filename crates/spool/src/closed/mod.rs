@@ -1,4 +1,4 @@
-//! A spool seen from outside: inspection, verification and export. Changes nothing except in [`repair`](ClosedFileSpool::repair).
+//! A closed spool: inspection, verification and export. Changes nothing except in [`repair`](ClosedFileSpool::repair).
 
 mod export;
 mod file_spool;
@@ -25,24 +25,24 @@ pub use repair::Repaired;
 use crate::state::Stream;
 use crate::{Lsn, ScrubReport};
 
-/// Mail of a closed spool, or of one moment of an open one, for verification, repair and export. The same for all kinds
-/// of spool.
+/// Mail of a closed spool, or of one moment of an open one, for verification, repair and export. One interface for all
+/// kinds of spool.
 pub trait ClosedSpool {
-    /// Visits every entry that its stream needs, in order: the stream's name, the batch, the payload, and the length of
-    /// the batch's body, which is not read.
+    /// Visits every needed entry, in order, with the stream's name, the batch, the payload, and the length of the
+    /// batch's body, which is not read.
     ///
     /// # Errors
     /// An error of reading. Skips entries of batches with a lost head.
     fn entries(&self, each: &mut dyn FnMut(&str, Lsn, &Bytes, u64)) -> io::Result<()>;
 
-    /// The body of a batch, or the read error; `None` if there is none, or its batch is lost.
+    /// The body of a batch, or the error of reading it; `None` if there is none, or its batch is lost.
     ///
     /// # Errors
     /// An error of reading.
     fn body(&self, lsn: Lsn) -> io::Result<Option<Result<ExportedBody, String>>>;
 
     /// Visits every needed batch, in order, with the needed parts, until `each` returns false. Returns the needed
-    /// batches with unreadable heads, which it left out.
+    /// batches that it skipped because their heads are unreadable.
     ///
     /// # Errors
     /// An error of reading; other damage is reported in the batch.
@@ -54,7 +54,7 @@ pub trait ClosedSpool {
     /// An error of reading, except for unreadable sectors.
     fn unreadable_bodies(&self) -> io::Result<Vec<(Lsn, String)>>;
 
-    /// Batches with unreadable heads, needed only for their entries, in order: these are lost.
+    /// Batches with unreadable heads of which only entries are needed, in order: these entries are lost.
     ///
     /// # Errors
     /// An error of reading, except for unreadable sectors.
@@ -63,11 +63,11 @@ pub trait ClosedSpool {
     /// The streams that need any part of a batch.
     fn needed_by(&self, lsn: Lsn) -> Vec<&str>;
 
-    /// Bytes that [`verify`](Self::verify) reads, about.
+    /// Approximate number of bytes that [`verify`](Self::verify) reads.
     fn bytes(&self) -> u64;
 
-    /// Reads everything that is needed and compares the checksums. Calls `pace` after each batch with the bytes read so far. Sleep there to leave the disk to others,
-    /// or end it.
+    /// Reads all needed data and verifies the checksums. Calls `pace` after each batch with the progress so far. Sleep
+    /// there to leave the disk to others, or break to end it.
     ///
     /// # Errors
     /// An error of reading, except for damage.
@@ -76,7 +76,7 @@ pub trait ClosedSpool {
     /// [`verify_with`](Self::verify_with) without pauses.
     ///
     /// # Errors
-    /// As there.
+    /// Like [`verify_with`](Self::verify_with).
     fn verify(&self) -> io::Result<ScrubReport> {
         self.verify_with(&mut |_| ControlFlow::Continue(()))
     }
@@ -88,7 +88,7 @@ pub trait ClosedSpool {
     /// lost. A damaged copy of a head is harmless and stays.
     ///
     /// # Errors
-    /// An error of reading; files that could not be written are in the result.
+    /// An error of reading. The result lists files that could not be written.
     fn repair(&self) -> io::Result<Repaired>;
 }
 

@@ -1,4 +1,4 @@
-//! Makes a new spool from the remains of one that has lost both checkpoint files.
+//! Makes a new spool from the remains of a spool that has lost both checkpoint files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -28,26 +28,26 @@ use crate::store::groups::RecordImport;
 use crate::store::{self, RING, RecordError};
 use crate::{OpenError, StoreKind, files};
 
-/// The content of a rebuilt spool.
+/// Result of a rebuild.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rebuilt {
-    /// Batches that were found.
+    /// Number of batches found.
     pub batches: u64,
-    /// Its streams. Each sees all of its batches again, and learns that some are missing.
+    /// Names of the streams. Each sees all of its batches again, and learns that some may be missing.
     pub streams: Vec<String>,
-    /// Large bodies that were copied.
+    /// Number of large bodies copied.
     pub large: u64,
-    /// Batches left out because a needed large body's file is missing: released, or lost.
+    /// Batches left out because the file of their large body is missing: they were released, or are lost.
     pub left_out: Vec<Lsn>,
-    /// Parts that could not be read.
+    /// Damage found while reading.
     pub damage: Vec<Damage>,
 }
 
-/// The places of a batch: in the ring, in a pack, or in both.
+/// Locations of a batch: in the ring, in a pack, or in both.
 struct RecordPlaces(Vec<(usize, u32, RecordHeader)>);
 
-/// Everything that was found.
+/// The remains of the old spool.
 #[derive(Default)]
 struct Left {
     /// The records, for a kind that writes in groups; then there are no places, and all records are intact.
@@ -64,11 +64,11 @@ impl ClosedFileSpool {
     /// damaged or missing. `dir` is not changed. The streams' positions and releases are unknown. So every stream sees
     /// everything again, from the beginning and without its snapshot, marked as
     /// [`Replayed::Uncertain`](crate::Replayed::Uncertain). LSNs stay the same. An interrupted run leaves a directory
-    /// in which no spool can be opened.
+    /// that cannot be opened as a spool.
     ///
     /// # Errors
-    /// [`OpenError::Locked`] while somebody has it open; [`OpenError::Importing`]; `AlreadyExists` if a checkpoint is
-    /// readable, or `to` exists; those of reading and writing.
+    /// [`OpenError::Locked`] while another process has it open; [`OpenError::Importing`]; `AlreadyExists` if a
+    /// checkpoint is readable, or `to` exists; errors of reading and writing.
     pub fn rebuild(dir: &Path, to: &Path) -> Result<Rebuilt, OpenError> {
         let _lock = lock(dir)?;
         has_been_imported(dir)?;
@@ -123,7 +123,7 @@ impl ClosedFileSpool {
         let last = state.published;
         state.streams.values_mut().for_each(|stream| stream.uncertain = last);
         let checkpoint = Checkpoint { counter: 1, kind: Some(kind), freed: last, windows, ..state.rows() };
-        // The last of all: without it the directory is none that is opened.
+        // Last of all: without it the directory cannot be opened.
         CheckpointFiles::open(to)?.0.write(&checkpoint)?;
         rebuilt.damage = left.damage;
         Ok(rebuilt)
@@ -167,7 +167,7 @@ impl Left {
                 ControlFlow::Continue(())
             })?;
             unknown.into_iter().for_each(|lsn| self.note(Some(lsn), &name, "its head has an unknown format"));
-            // A pack leaves out what nobody needed: LSNs are missing there, and no bytes.
+            // A pack leaves out unneeded batches: LSNs are missing, but no bytes.
             let is_damage = |gap: &Gap| ending == RING_ENDING || !gap.range.is_empty();
             for (first, last) in gaps.into_iter().filter(is_damage).filter_map(|gap| gap.lsns) {
                 self.note(Some(first.get()), &name, format!("batches {first} to {last} are damaged"));
@@ -177,7 +177,7 @@ impl Left {
         Ok(())
     }
 
-    /// Like [`read`](Self::read), of a kind that writes in groups.
+    /// Like [`read`](Self::read), for a kind that writes in groups.
     fn read_records(&mut self, records: ClosedRecords) -> io::Result<()> {
         for lsn in records.held.iter(0..=u64::MAX) {
             match records.medium.head(Lsn::new(lsn)) {
@@ -192,13 +192,13 @@ impl Left {
                 Err(error) => self.note(Some(lsn), records.place(), error.to_string()),
             }
         }
-        // A record that is there was whole.
+        // An existing record was complete.
         self.mark = u64::MAX - 1;
         self.records = Some(records);
         Ok(())
     }
 
-    /// The body of a batch, from a place where it is intact.
+    /// The body of a batch, from any location where it is intact.
     fn body(&self, lsn: u64) -> Result<Bytes, RecordError> {
         if let Some(records) = &self.records {
             return records.medium.body(Lsn::new(lsn), 0..u32::MAX);
@@ -213,7 +213,7 @@ impl Left {
         last
     }
 
-    /// The body of a batch that has lost only its front fields, and its head with their placeholders.
+    /// The body of a batch that has lost only its front fields, with placeholders; updates its head accordingly.
     fn mend(&mut self, lsn: u64) -> Option<Bytes> {
         let head = self.heads.get(&lsn)?.clone();
         let body = match &self.records {
@@ -252,7 +252,7 @@ impl Left {
         Ok(gone.into_iter().map(Lsn::new).collect())
     }
 
-    /// The streams at position zero. Permanently removed ones have no name any more.
+    /// The streams at position zero. Names of permanently removed streams are gone.
     fn state(&mut self, dir: &Path) -> io::Result<State> {
         let ids: BTreeSet<u16> =
             self.heads.values().flat_map(|head| head.entries.iter().map(|entry| entry.stream)).collect();

@@ -10,7 +10,7 @@ use crate::lsn_set::LsnSet;
 use crate::store::groups::Medium;
 use crate::{Lsn, StoreKind};
 
-/// The records.
+/// The records of a closed spool, and the damage found.
 #[derive(Clone)]
 pub(super) struct ClosedRecords {
     pub kind: StoreKind,
@@ -19,7 +19,7 @@ pub(super) struct ClosedRecords {
 }
 
 impl ClosedRecords {
-    /// The directory in the spool.
+    /// Name of the records' directory in the spool.
     pub fn place(&self) -> &'static str {
         self.kind.dir()
     }
@@ -28,17 +28,17 @@ impl ClosedRecords {
         Damage { lsn: Some(Lsn::new(lsn)), place: self.place().to_owned(), what: what.to_owned() }
     }
 
-    /// Bytes of all together.
+    /// Total bytes of the records.
     pub fn bytes(&self) -> u64 {
         self.medium.bytes(&self.held)
     }
 
-    /// The body region of a record with damage in its front fields only: placeholders replace them.
+    /// The body region of a record, with placeholders if only its front fields are damaged.
     pub fn mended(&self, lsn: u64, head: &Head) -> Option<Bytes> {
         let crc = self.medium.header(Lsn::new(lsn)).ok()?.body_crc;
         head.front().mended(&self.medium.body_again(Lsn::new(lsn)).ok()?.0, crc)
     }
 }
 
-/// Damage.
+/// Description of the damage if a record is missing.
 pub(crate) const RECORD_MISSING: &str = "its record is missing";

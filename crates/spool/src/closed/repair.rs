@@ -19,13 +19,13 @@ use crate::snapshots::SnapshotName;
 use crate::state::State;
 use crate::store::RING;
 
-/// The work of a repair.
+/// Result of a repair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Repaired {
     /// Repaired files.
     pub files: Vec<String>,
-    /// Files that could not be repaired, with the reasons.
+    /// Files that could not be repaired, each with the reason.
     pub failed: Vec<(String, String)>,
 }
 
@@ -60,14 +60,14 @@ impl ClosedFileSpool {
 
     fn repair_checkpoint(&self) -> io::Result<()> {
         let (mut files, ..) = CheckpointFiles::open(&self.dir)?;
-        // The one that counts must be on the disk before the other is written.
+        // The valid checkpoint must be on the disk before the other file is written.
         files.make_durable(&self.checkpoint)?;
         files.write(&self.checkpoint)
     }
 
     fn leave_out_snapshot(&self, name: &SnapshotName) -> io::Result<()> {
         let (mut files, found, _) = CheckpointFiles::open(&self.dir)?;
-        // With what was repaired before.
+        // Includes files repaired before.
         let Found::Valid(mut checkpoint) = found else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "no checkpoint can be read"));
         };
@@ -88,7 +88,7 @@ impl ClosedFileSpool {
         write_damaged_copies(&path, &header)
     }
 
-    /// Replaces a damaged index: written under another name first.
+    /// Replaces a damaged index: written under a temporary name first.
     fn repair_index(&self, row: &PackRow) -> io::Result<()> {
         let is_lost = |window: &u64| {
             let lsns = lsns_of(*window);
@@ -109,9 +109,9 @@ impl ClosedFileSpool {
             ControlFlow::Continue(())
         })?;
         let mut lost = false;
-        // A segment that was adopted has others, too: cancelled ones must not come back.
+        // An adopted segment also has unneeded records: cancelled batches must not come back.
         for (lsn, _) in self.state.needed(row.first..=row.last) {
-            // What the pack has lost of it, a block that is whole may still tell.
+            // An intact index block may still list records whose heads the pack has lost.
             let known = damaged.as_ref().and_then(|index| Some((index.entry(lsn)?, index)));
             let known = known.map(|(entry, index)| (entry, index.head(&entry).unwrap_or_default()));
             let record = known.or_else(|| {
@@ -134,7 +134,7 @@ impl ClosedFileSpool {
     }
 }
 
-/// The other copy is not touched.
+/// Rewrites the damaged copy of the header only.
 fn write_damaged_copies(path: &Path, header: &SegmentHeader) -> io::Result<()> {
     let blocks = header.encode_blocks();
     let file = posthaste_fsops::open(path, OFlags::WRONLY | OFlags::CLOEXEC, OWNER)?;

@@ -1,4 +1,4 @@
-//! Reads all needed data.
+//! Reads and verifies all needed data.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -110,7 +110,7 @@ impl ClosedFileSpool {
         packs + ring.sum::<u64>() + records + large
     }
 
-    /// Reads the records. True if `pace` has ended it.
+    /// Verifies the records. True if `pace` ended it early.
     fn verify_records(
         &self,
         report: &mut ScrubReport,
@@ -122,7 +122,7 @@ impl ClosedFileSpool {
             let header = match records.medium.head(Lsn::new(lsn)) {
                 Ok((header, _)) => header,
                 Err(RecordError::Io(_, error)) if !posthaste_fsops::is_of_disk(&error) => return Err(error),
-                // Noted when the heads were read.
+                // Reported when the heads were read.
                 Err(_) => continue,
             };
             match records.medium.body(Lsn::new(lsn), 0..0) {

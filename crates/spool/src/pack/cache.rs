@@ -1,4 +1,4 @@
-//! Open packs: the [`OPEN_MAX`] that were read last.
+//! The open packs, at most [`OPEN_MAX`]; the least recently used is closed first.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ impl PackCache {
                 return Ok(open[open.len() - 1].1.clone());
             }
         }
-        // Not while the others are held up: two may open the same one, which costs nothing but that.
+        // Opened without the lock, so that other readers do not wait: two may open the same pack, which is harmless.
         let reader = Arc::new(PackReader::open(&self.dir, id)?);
         let mut open = self.open.lock().expect("nothing panics while it is held");
         if open.len() == OPEN_MAX {
@@ -44,7 +44,7 @@ impl PackCache {
         Ok(reader)
     }
 
-    /// Closes an unneeded pack and removes its files. Failed removals are left to the next opening.
+    /// Closes a pack and removes its files. The next opening retries failed removals.
     pub fn remove(&self, id: u64) {
         for path in [pack_path(&self.dir, id), index_path(&self.dir, id)] {
             let _ = files::remove(&path);

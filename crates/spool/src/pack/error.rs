@@ -1,6 +1,6 @@
 use std::io;
 
-/// Why a pack, or something in it, could not be read.
+/// Why a pack, or a record in it, could not be read.
 #[derive(Debug)]
 pub(crate) enum PackError {
     /// The bytes differ from those written.
@@ -18,7 +18,7 @@ impl From<PackError> for io::Error {
 }
 
 impl PackError {
-    /// A missing file is not lost because of a failing disk, but lost nevertheless.
+    /// Turns an error of opening a file into [`Damaged`](Self::Damaged) with `what` if the file is missing.
     pub fn of_missing(what: &'static str) -> impl Fn(io::Error) -> Self {
         move |error| match error.kind() {
             io::ErrorKind::NotFound => PackError::Damaged(what),

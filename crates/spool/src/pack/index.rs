@@ -56,7 +56,8 @@ const BLOCK: usize = 4096;
 const ENTRY: usize = 32;
 const ENTRIES_IN_BLOCK: usize = (BLOCK - 4) / ENTRY;
 /// Minimum ratio of body to head length for which the head is copied to the index. It bounds the copies' share of a
-/// pack. Heads without a copy are close together, so reading across their bodies costs at most this factor.
+/// pack. Heads without a copy lie close together, so a reader that skims over their bodies reads at most this factor
+/// more.
 const BODY_TO_HEAD_MIN: usize = 8;
 /// Encoded bytes in memory until they are written.
 const WRITTEN_AT_ONCE: usize = 1 << 20;
@@ -77,7 +78,7 @@ impl IndexWriter {
         Ok(IndexWriter { file, pack, entries: Vec::new(), buffer: Vec::new(), at: BLOCK as u64 })
     }
 
-    /// Enters a record with its head; LSNs grow.
+    /// Adds a record with its head; LSNs must increase.
     pub fn push(&mut self, entry: IndexEntry, head: &[u8]) -> io::Result<()> {
         let is_copied = !head.is_empty() && head.len() * BODY_TO_HEAD_MIN <= entry.body_len as usize;
         let copy = NonZeroU64::new(self.end()).filter(|_| is_copied);
@@ -145,7 +146,7 @@ fn encode_block(entries: &[IndexEntry]) -> Vec<u8> {
     sealed_block(bytes)
 }
 
-/// The entries of a block with a verified checksum.
+/// Decodes `count` entries of a block whose checksum was verified.
 fn decode_block(block: &[u8; BLOCK], count: usize) -> Vec<IndexEntry> {
     let u64_at = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
     let u32_at = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().expect("four bytes"));
@@ -174,7 +175,7 @@ fn sealed_block(mut bytes: Vec<u8>) -> Vec<u8> {
     seal(bytes)
 }
 
-/// Position in a block of the copies' field: the offset of the first copy, and a bit for each entry with one.
+/// Offset in a block of its field about copies: the offset of the first copy, and a bit for each entry with one.
 const COPIES_AT: usize = ENTRIES_IN_BLOCK * ENTRY;
 const _: () = assert!(COPIES_AT + 8 + 16 <= BLOCK - 4 && ENTRIES_IN_BLOCK <= 128);
 

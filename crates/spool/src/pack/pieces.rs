@@ -18,7 +18,7 @@ impl Pieces {
         let within = |at: u64, piece: &Bytes| {
             let start = usize::try_from(offset.checked_sub(at)?).ok()?;
             let end = start.checked_add(len).filter(|end| *end <= piece.len())?;
-            // A copy, so that a part that is kept does not keep the whole piece in memory.
+            // A copy, so that a small part does not keep the whole piece in memory.
             Some(Bytes::copy_from_slice(&piece[start..end]))
         };
         let mut last = self.0.lock().expect("nothing panics while it is held");

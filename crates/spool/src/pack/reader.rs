@@ -34,8 +34,8 @@ impl PackReader {
         Ok(PackReader { path, file, index, pieces: Pieces::default() })
     }
 
-    /// A record. If the index lacks it, its head was damaged when the pack was made: the whole pack is searched, as it
-    /// may be readable now.
+    /// The index entry of a record. If the index lacks it, its head was damaged when the pack was made: then the whole
+    /// pack is searched, as the head may be readable now.
     pub fn find(&self, lsn: u64) -> Result<Option<IndexEntry>, PackError> {
         if let Some(entry) = self.index.find(lsn)? {
             return Ok(Some(entry));
@@ -51,7 +51,7 @@ impl PackReader {
             })
         });
         match looked.map_err(PackError::Io) {
-            // Without its header or its name it cannot be looked through.
+            // A pack without its header or its name cannot be searched.
             Err(PackError::Io(error))
                 if !matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::NotFound) =>
             {
@@ -82,7 +82,7 @@ impl PackReader {
         self.index.find(lsn).ok()?
     }
 
-    /// The head that lies in the pack, checked.
+    /// The head in the pack, verified.
     pub fn head_of_record(&self, entry: &IndexEntry) -> Result<Bytes, PackError> {
         let offset = entry.offset + RECORD_HEADER as u64;
         if entry.body_len < LARGE_BODY {
@@ -94,7 +94,7 @@ impl PackReader {
         self.part(offset, entry.head_len, entry.head_crc, "a head is damaged")
     }
 
-    /// The body, checked.
+    /// The body, verified.
     pub fn body(&self, entry: &IndexEntry) -> Result<Bytes, PackError> {
         let offset = entry.offset + RECORD_HEADER as u64 + u64::from(entry.head_len);
         self.part(offset, entry.body_len, entry.body_crc, "a body is damaged")
@@ -128,7 +128,7 @@ impl PackReader {
     }
 }
 
-/// Heads in front of bodies from this size on are read by themselves.
+/// Size of a body in bytes from which on the head before it is read separately.
 const LARGE_BODY: u32 = 16 << 10;
 
 #[cfg(test)]

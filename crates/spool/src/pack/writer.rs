@@ -30,7 +30,7 @@ impl PackWriter {
         Ok(PackWriter { dir: dir.to_owned(), header, output, index })
     }
 
-    /// Appends a record with a higher LSN. Without a body it counts as one with a damaged body.
+    /// Appends a record; its LSN must be the highest so far. `None` as body writes one that counts as damaged.
     pub fn append(&mut self, lsn: u64, head: &[u8], body: Option<&[u8]>) -> io::Result<()> {
         let body_crc = body.map_or(CRC_OF_DAMAGED, crc32c::crc32c);
         let body = body.unwrap_or_default();
@@ -50,7 +50,7 @@ impl PackWriter {
         self.output.fill_to(offset + record_span(head.len(), body.len()) as u64)
     }
 
-    /// Bytes so far.
+    /// Bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.output.len
     }
@@ -89,7 +89,7 @@ struct Aligned {
     len: u64,
 }
 
-/// Differs from the CRC of no bytes, which is 0.
+/// Checksum of a damaged body without bytes; it differs from the CRC of no bytes, which is 0.
 const CRC_OF_DAMAGED: u32 = 1;
 /// Bytes of one write to the device.
 const PIECE: usize = 1 << 20;
@@ -97,7 +97,7 @@ const PIECE: usize = 1 << 20;
 impl Aligned {
     fn create(path: &Path) -> io::Result<Self> {
         let file = files::create(path)?;
-        // Where there is no direct I/O the page cache serves as well, only slower.
+        // Without direct I/O the page cache works as well, only slower.
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let direct = posthaste_fsops::open(path, flags, files::OWNER).ok().map(File::from);
         Ok(Aligned { file, direct, buffer: vec![0; PIECE + BLOCK], filled: 0, len: 0 })
@@ -117,7 +117,7 @@ impl Aligned {
         Ok(())
     }
 
-    /// Fills with zeros up to this length, less than a block away.
+    /// Appends zeros up to this length, less than a block away.
     fn fill_to(&mut self, len: u64) -> io::Result<()> {
         const ZEROS: [u8; BLOCK] = [0; BLOCK];
         self.write(&ZEROS[..(len - self.len) as usize])
@@ -136,7 +136,7 @@ impl Aligned {
         let piece = &self.buffer[start..start + std::mem::take(&mut self.filled)];
         if let Some(direct) = &self.direct {
             match write_all_parts(direct, &mut [IoSlice::new(piece)], Some(offset)) {
-                // Larger blocks than ours, or a file system that takes the flag and not the write.
+                // The device has larger blocks, or the file system accepts the flag but not the write.
                 Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => self.direct = None,
                 written => return written,
             }

@@ -1,14 +1,14 @@
-//! The consequences of a commit, for the caller of the append.
+//! What happens after a commit, for the caller of the append.
 
 use std::sync::Arc;
 
 use crate::core::{Appended, Core, Wanted};
 use crate::{AppendError, Lsn, Then};
 
-/// A batch on its way through a store, which reports its outcome once. A type instead of a closure, so that it needs no
+/// A batch being written by a store, which reports its outcome once. A type instead of a closure, so that it needs no
 /// allocation of its own.
 ///
-/// Dropped without a report, the batch was cancelled.
+/// A value dropped without a report means that the batch was cancelled.
 pub(crate) enum Commit {
     /// A batch of the spool's user.
     Batch { core: Arc<Core>, appended: Appended, then: Then },
@@ -17,7 +17,7 @@ pub(crate) enum Commit {
 }
 
 impl Commit {
-    /// The batch is durable under this LSN, or it was refused.
+    /// Reports that the batch is durable under this LSN, or that it was refused.
     pub fn tell(self, outcome: Result<Lsn, AppendError>) {
         match self {
             Commit::Batch { core, appended, then } => {

@@ -1,4 +1,4 @@
-//! The kind of a spool on the disk.
+//! Detects the kind of a spool on the disk.
 
 use std::path::Path;
 

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 /// The directory of the ring.
 pub(crate) const RING: &str = "ring";
-/// The tree of an LSM kind, in the directory of its records.
+/// Name of an LSM kind's database in the directory of its records.
 pub(super) const DATABASE: &str = "database";
 
-/// The kind of a spool's storage. All kinds keep the same promise, and a spool never changes its kind. The numbers are
-/// those of checkpoints on disk.
+/// The storage engine of a spool. All keep the same promise, and a spool never changes its kind. The numbers are stored
+/// in checkpoints.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -30,12 +30,12 @@ pub enum StoreKind {
 impl StoreKind {
     pub(super) const ALL: [StoreKind; 4] = [StoreKind::Ring, StoreKind::Files, StoreKind::Fjall, StoreKind::Rocksdb];
 
-    /// A byte of a checkpoint; 0 for none.
+    /// Encodes a kind as a byte of a checkpoint; 0 for none.
     pub(crate) fn encode(kind: Option<Self>) -> u8 {
         kind.map_or(0, |kind| kind as u8)
     }
 
-    /// `None` for an unknown byte.
+    /// Decodes a byte of a checkpoint. `None` for an unknown byte.
     pub(crate) fn decode(byte: u8) -> Option<Option<Self>> {
         match byte {
             0 => Some(None),

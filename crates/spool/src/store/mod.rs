@@ -43,15 +43,16 @@ pub(crate) fn open(
     match config.kind {
         StoreKind::Ring => ring::open(dir, config, core, room, checkpoint),
         kind => {
-            // Its disk may be away: mail after the checkpoint would leave no trace, and its numbers would be given again.
+            // The disk may be unmounted: mail after the checkpoint would leave no trace, and its LSNs would be assigned
+            // again.
             let is_lost = checkpoint.kind.is_some() && !has_records(kind, &dir.join(kind.dir()))?;
             GroupStore::open(dir, config, core, checkpoint, is_lost, open_medium)
         }
     }
 }
 
-/// Opens or creates the medium of a kind that writes in groups, and finds the records. Unsynced records of the last
-/// process above `through` are durable on return.
+/// Opens or creates the medium of a kind that writes in groups, and finds the records. Records above `through` that the
+/// last process left unsynced are durable on return.
 fn open_medium(dir: &Path, config: &Config, through: u64) -> Result<OpenedMedium, OpenError> {
     match config.kind {
         StoreKind::Ring => unreachable!("the ring writes by itself"),
@@ -69,13 +70,13 @@ fn open_medium(dir: &Path, config: &Config, through: u64) -> Result<OpenedMedium
 /// groups.
 ///
 /// # Errors
-/// [`OpenError::Locked`] if the medium allows one opening, and is open; errors of reading.
+/// [`OpenError::Locked`] if the medium allows only one opening, and is open; errors of reading.
 pub(crate) fn look(kind: StoreKind, dir: &Path) -> Result<Option<OpenedMedium>, OpenError> {
     let at = dir.join(kind.dir());
     match kind {
         StoreKind::Ring => Ok(None),
         StoreKind::Files => files::look(&at).map(Some),
-        // Opening makes a tree where there is none.
+        // Opening would create a missing tree.
         kind if !has_records(kind, &at)? => files::look(&at).map(Some),
         kind => open_medium(&at, &Config { kind, ..Config::default() }, u64::MAX).map(Some),
     }
@@ -88,7 +89,7 @@ pub(crate) fn look(kind: StoreKind, dir: &Path) -> Result<Option<OpenedMedium>, 
 pub(crate) fn has_records(kind: StoreKind, dir: &Path) -> io::Result<bool> {
     match kind {
         StoreKind::Ring => Ok(true),
-        // The file of numbers alone may be lost.
+        // Only the file of numbers may be lost.
         StoreKind::Files => Ok(dir.join(NEXT).try_exists()? || files::has_dirs(dir)?),
         StoreKind::Fjall | StoreKind::Rocksdb => dir.join(DATABASE).try_exists(),
     }

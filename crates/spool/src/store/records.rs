@@ -1,4 +1,4 @@
-//! The store of records that every kind is.
+//! The interface of a store: durable records.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -17,7 +17,7 @@ use crate::{Lsn, Stats, Ticket};
 
 /// Durable records with a head and a body, under increasing numbers that are never reused.
 pub(crate) trait Store: CancelLog {
-    /// Its directory in the spool.
+    /// Name of its directory in the spool.
     fn name(&self) -> &'static str;
 
     /// Appends a record; does not block. `then` is called on the store's own thread, in LSN order, once the record is
@@ -25,12 +25,12 @@ pub(crate) trait Store: CancelLog {
     /// `then`.
     fn append(&self, head: Bytes, body: Vec<Bytes>, then: Commit) -> Ticket;
 
-    /// Like [`append`](Self::append), for a record owed by the store's own thread: it is part of the next write.
+    /// Like [`append`](Self::append), for a record that must be part of the next write, before waiting ones.
     fn append_first(&self, head: Bytes, then: Commit) {
         drop(self.append(head, Vec::new(), then));
     }
 
-    /// Waits until all that was appended before is durable or refused.
+    /// Waits until all earlier appends are durable or refused.
     fn flush(&self);
 
     /// Visits the published records from `from` on, in order, including cancelled ones. Skips records that are
@@ -46,40 +46,40 @@ pub(crate) trait Store: CancelLog {
     /// See [`RecordError`].
     fn read_head(&self, lsn: Lsn) -> Result<Bytes, RecordError>;
 
-    /// A part of the body of a record, cut at its end. The checksum of the whole body is verified first.
+    /// A part of the body of a record; a range beyond its end is cut. The checksum of the whole body is verified first.
     ///
     /// # Errors
     /// See [`RecordError`].
     fn read_body(&self, lsn: Lsn, range: Range<u32>) -> Result<Bytes, RecordError>;
 
-    /// The body on the disk, bypassing the page cache, and true if it is intact.
+    /// The body read from the disk, bypassing the page cache, and true if it is intact.
     ///
     /// # Errors
     /// See [`RecordError`]; a damaged body is no error.
     fn read_body_again(&self, lsn: Lsn) -> Result<(Bytes, bool), RecordError>;
 
-    /// The checksum (CRC-32C) that the body was written with.
+    /// The checksum (CRC-32C) with which the body was written.
     ///
     /// # Errors
     /// See [`RecordError`].
     fn body_crc(&self, lsn: Lsn) -> Result<u32, RecordError>;
 
-    /// The extent as a checkpoint begins.
+    /// The store's content when a checkpoint begins.
     fn extent(&self) -> Extent;
 
     /// Removes records that a durable checkpoint no longer needs.
     fn forget(&self, unneeded: &Unneeded);
 
-    /// Accepts nothing more until it is reopened, because a sync has failed on its device.
+    /// Refuses all appends until the store is reopened, because a sync has failed on its device.
     fn poison(&self, why: String);
 
-    /// The reason, if it accepts nothing more. Takes no lock.
+    /// The reason why the store refuses all appends, or `None`. Takes no lock.
     fn poisoned(&self) -> Option<Arc<str>>;
 
-    /// Counters of commits, and its space. The rest is zero.
+    /// Counters of commits, and space in use. The other fields are zero.
     fn stats(&self) -> Stats;
 
-    /// The ring, if it is one: only the ring has segments, which become packs.
+    /// The ring, if the store is one: only the ring has segments, which become packs.
     fn ring(&self) -> Option<&Ring> {
         None
     }
@@ -94,12 +94,12 @@ impl<S: Store> CancelLog for S {
     }
 }
 
-/// A record, for [`Store::visit`].
+/// A record during [`Store::visit`].
 pub(crate) struct Visited {
     pub lsn: Lsn,
-    /// Its checksum was right.
+    /// Head with a verified checksum.
     pub head: Bytes,
-    /// Bytes of its body, which is not read.
+    /// Length of the body in bytes; it is not read.
     pub body_len: u32,
 }
 
@@ -112,54 +112,54 @@ pub(crate) enum VisitError {
     Io(io::Error),
 }
 
-/// The records of a store at one moment.
+/// Content of a store at one moment.
 #[derive(Default)]
 pub(crate) struct Extent {
-    /// Their durable part, if a checkpoint records it.
+    /// Durable part of the records, if a checkpoint records it.
     pub proof: Proof,
-    /// Segments in service, if records are forgotten by these.
+    /// Segments in service, if whole segments are forgotten.
     pub segments: Vec<SegmentInfo>,
-    /// The records themselves, if single ones are forgotten.
+    /// LSNs of the records, if single records are forgotten.
     pub held: Option<LsnSet>,
 }
 
 /// Records to forget.
 #[derive(Default)]
 pub(crate) struct Unneeded {
-    /// All in segments below this number.
+    /// All records in segments below this number.
     pub segments_below: u64,
-    /// And these, for a store that forgets single ones.
+    /// Further records, for a store that forgets single ones.
     pub lsns: LsnSet,
 }
 
-/// The findings of an opening.
+/// Result of opening a store.
 pub(crate) struct Reopened {
-    /// Damage to records that had been acknowledged.
+    /// Damage to acknowledged records.
     pub damage: Vec<Damage>,
-    /// Unfinished writes of the last process.
+    /// Truncated unfinished writes of the last process.
     pub cut_off: Vec<Damage>,
-    /// The last record.
+    /// LSN of the last record.
     pub last: Lsn,
-    /// Acknowledged records up to here are lost.
+    /// Acknowledged records up to this LSN are lost.
     pub lost_through: Lsn,
-    /// Batches up to here can only be in packs. `None` if the store does not record it.
+    /// Batches up to this LSN can only be in packs. `None` if the store does not record it.
     pub packed_through: Option<u64>,
-    /// Bytes of records, and the limit for mail, which determine the pressure on intake. Read without a lock.
+    /// Bytes of records in use, which determine the pressure on intake. Read without a lock.
     pub bytes_used: Arc<AtomicU64>,
-    /// See `bytes_used`.
+    /// Limit of `bytes_used` for mail; pressure begins at three quarters of it.
     pub usable_bytes: u64,
 }
 
 /// Why a record could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordError {
-    /// It was never published, or was forgotten.
+    /// The record was never published, or was forgotten.
     #[error("record {0} is not in the log")]
     NotFound(Lsn),
-    /// Its header or head has other bytes than were written: it is lost.
+    /// The checksum of its header or head is wrong: the batch is lost.
     #[error("record {0} is damaged")]
     HeadDamaged(Lsn),
-    /// Its head is whole, its body has other bytes than were written.
+    /// The head is intact, but the checksum of the body is wrong.
     #[error("the body of record {0} is damaged")]
     BodyDamaged(Lsn),
     /// The disk failed.

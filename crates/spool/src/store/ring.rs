@@ -19,7 +19,7 @@ use crate::place::ROSTER;
 use crate::room::Room;
 use crate::{AppendError, Config, Lsn, OpenError, Stats, Ticket};
 
-/// Opens the ring with further knowledge: the checkpoint, and LSNs recorded elsewhere.
+/// Opens the ring with facts from outside: the checkpoint, and LSNs recorded elsewhere.
 pub(crate) fn open(
     dir: &Path,
     config: &Config,
@@ -56,11 +56,11 @@ pub(crate) fn open(
     Ok((store, reopened))
 }
 
-/// The ring's damage as the spool's.
+/// Converts damage of the ring.
 pub(crate) fn damage_of(found: &posthaste_ring::RingDamage) -> Damage {
     let what = match found.lsns {
         Some((first, last)) if first == last => found.what.to_owned(),
-        // Numbers that a lost end may have had, far more than it had.
+        // LSNs that a lost end may have had, many more than it had.
         Some((first, last)) if last.get() - first.get() >= posthaste_ring::LSN_GAP => {
             format!("{} (batches from {first} on)", found.what)
         }
@@ -105,7 +105,7 @@ impl Store for Ring {
     }
 
     fn flush(&self) {
-        // What it could say, each batch has been told.
+        // Each batch has already got this error.
         let _ = Ring::flush(self);
     }
 
@@ -114,7 +114,7 @@ impl Store for Ring {
             each(Visited { lsn: record.lsn.into(), head: record.head, body_len: record.body_len })
         });
         visited.map_err(|error| match error.kind() {
-            // Since the opening: the numbers of the batches are not known.
+            // At the opening: the batches are unknown.
             io::ErrorKind::InvalidData => {
                 VisitError::Damaged(vec![Damage { lsn: None, place: RING.to_owned(), what: error.to_string() }])
             }

@@ -12,13 +12,13 @@ use super::draft::RecordDraft;
 use super::record::name_of;
 use crate::store::groups::{NewRecord, WriteError};
 
-/// A record on its way into its directory.
+/// A record to be written into its directory.
 pub(crate) struct Job {
     pub dir: Arc<File>,
     pub record: NewRecord,
 }
 
-/// A job that was done.
+/// A finished job, with its outcome.
 pub(crate) struct Drafted {
     pub job: Job,
     pub draft: Result<RecordDraft, WriteError>,
@@ -37,7 +37,7 @@ struct WaitingJobs {
     is_ending: bool,
 }
 
-/// The threads. They start with the first batch of several records.
+/// The pool of threads. They start with the first batch of several records.
 #[derive(Default)]
 pub(crate) struct Crew {
     jobs: Arc<Jobs>,
@@ -45,13 +45,13 @@ pub(crate) struct Crew {
 }
 
 impl Crew {
-    /// Writes all and returns them in LSN order. The caller works, too; a thread that fails to start is left out.
+    /// Writes all jobs and returns them in LSN order. The caller works, too; a thread that fails to start is left out.
     pub fn write(&mut self, jobs: Vec<Job>) -> Vec<Drafted> {
         while self.threads.len() < THREADS_MAX.min(jobs.len().saturating_sub(1)) {
             let of_thread = self.jobs.clone();
             let run = move || {
                 while let Some((job, done)) = of_thread.next() {
-                    // Who waits for it has gone only after a panic.
+                    // The receiver is gone only after a panic.
                     let _ = done.send(of_thread.write(job));
                 }
             };

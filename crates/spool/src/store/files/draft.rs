@@ -1,4 +1,4 @@
-//! A record's file before it has its name.
+//! A record's file before it gets its name.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -12,7 +12,8 @@ use super::record::HIDDEN;
 use crate::files::OWNER;
 use crate::store::groups::WriteError;
 
-/// A synced file that is not a record yet. Dropped without a name it vanishes, or is removed by the next opening.
+/// A synced file that is not a record yet. If it is dropped without a name, it vanishes, or the next opening removes
+/// it.
 pub(crate) enum RecordDraft {
     Nameless(NamelessFile),
     /// On a file system without unnamed files it has a temporary name.
@@ -64,7 +65,7 @@ impl RecordDraft {
         }
     }
 
-    /// Names it; durable after a sync of the directory.
+    /// Gives the file its name; durable after a sync of the directory.
     ///
     /// # Errors
     /// Errors of `linkat` and `rename`. Without /proc, and without the right to name a file by its descriptor, this

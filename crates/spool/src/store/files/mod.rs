@@ -27,7 +27,7 @@ use crate::{Lsn, OpenError, files};
 
 pub(crate) struct FilesMedium {
     dir: PathBuf,
-    /// The highest directory that was written in.
+    /// Number of the highest directory with written records.
     writes_in: Arc<AtomicU64>,
 }
 
@@ -75,13 +75,13 @@ impl FilesMedium {
 
     /// Removes an empty directory that gets no more records.
     fn remove_empty(&self, number: u64, is_held: &dyn Fn(RangeInclusive<u64>) -> bool) {
-        // A group may have files in the last two.
+        // A group may have files in the last two directories.
         let is_written = number + 1 >= self.writes_in.load(Ordering::Acquire);
         if is_written || is_held(number * PER_DIR..=number * PER_DIR + (PER_DIR - 1)) {
             return;
         }
         let dir = dir_of(&self.dir, number);
-        // One that is not empty stays, and so does that above it.
+        // A directory that is not empty stays, and so does its parent.
         if posthaste_fsops::unlinkat(CWD, &*dir, AtFlags::REMOVEDIR).is_ok()
             && let Some(above) = dir.parent()
         {
@@ -119,7 +119,7 @@ impl Medium for FilesMedium {
             if dirs.last() != Some(&dir_number(lsn)) {
                 dirs.push(dir_number(lsn));
             }
-            // What cannot be removed is removed after the next opening.
+            // The next opening removes what cannot be removed now.
             let _ = files::remove(&path_of(&self.dir, lsn));
         }
         dirs.into_iter().for_each(|number| self.remove_empty(number, is_held));

@@ -1,4 +1,4 @@
-//! A record as a file: its path and its bytes.
+//! A record as a file: path and bytes.
 //!
 //! The [header](StoredHeader), the head, the body.
 //!
@@ -23,9 +23,9 @@ use crate::store::groups::{HEADER, STEP, StoredHeader};
 pub(crate) const PER_DIR: u64 = STEP;
 /// Directories in one parent.
 const DIRS: u64 = 1 << 12;
-/// In front of the name of a record that is not whole, on a file system without nameless files.
+/// Prefix of the temporary name of an unfinished record, on a file system without unnamed files.
 pub(crate) const HIDDEN: &str = ".";
-/// A record's file, open.
+/// The open file of a record.
 pub(crate) struct RecordFile {
     lsn: Lsn,
     file: File,
@@ -40,7 +40,7 @@ impl RecordFile {
             io::ErrorKind::NotFound => RecordError::NotFound(lsn),
             _ => RecordError::Io(lsn, error),
         };
-        // A pipe in its place is an error, and holds up nobody.
+        // A pipe in its place is an error, and must not block.
         let mut options = File::options();
         let options = options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
         let file = options.open(path_of(dir, lsn.get())).map_err(of_io)?;
@@ -81,7 +81,7 @@ impl RecordFile {
         Ok(Bytes::from(body).slice((range.start as usize).min(end)..end))
     }
 
-    /// The body on the disk, and true if it is intact.
+    /// The body read from the disk, and true if it is intact.
     ///
     /// # Errors
     /// An error of reading, except for unreadable sectors, which are zeros.
@@ -105,12 +105,12 @@ fn read_at(file: &File, lsn: Lsn, bytes: &mut [u8], offset: u64) -> Result<(), R
     })
 }
 
-/// The number of the directory that a record lies in.
+/// Number of a record's directory.
 pub(crate) fn dir_number(lsn: u64) -> u64 {
     lsn / PER_DIR
 }
 
-/// A directory by its [number](dir_number).
+/// Path of a directory, by its [number](dir_number).
 pub(crate) fn dir_of(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{:02x}", number / DIRS)).join(format!("{:02x}", number % DIRS))
 }
@@ -124,7 +124,7 @@ pub(crate) fn path_of(dir: &Path, lsn: u64) -> PathBuf {
     dir_of(dir, dir_number(lsn)).join(name_of(lsn))
 }
 
-/// The records with a file in place, and files of unfinished writes.
+/// LSNs of the records with a file in the right directory, and files of unfinished writes.
 ///
 /// # Errors
 /// An error of reading a directory. A missing one is no error.
@@ -150,7 +150,7 @@ pub(crate) fn list(dir: &Path) -> io::Result<(LsnSet, Vec<PathBuf>)> {
     Ok((found, unfinished))
 }
 
-/// Directories that are called by a number.
+/// Names in `dir` that are hex numbers.
 pub(super) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     let names = match files::list(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -13,7 +13,7 @@ use crate::store::groups::{GroupWriter, NewRecord, WriteError};
 
 pub(super) struct FilesWriter {
     dir: PathBuf,
-    /// The highest directory that was written in.
+    /// Number of the highest directory with written records.
     writes_in: Arc<AtomicU64>,
     crew: Crew,
     /// The directories of the group, by number, and the previous one.

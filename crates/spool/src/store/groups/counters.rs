@@ -54,7 +54,7 @@ impl GroupCounters {
             sync_ns_max: of(&self.sync_ns_max),
             sync_us: self.sync_us.read(),
             commit_records: self.commit_records.read(),
-            // Only the disk limits it.
+            // Limited only by the disk.
             space_max: 1,
             ..Stats::default()
         }

@@ -26,7 +26,7 @@ pub(crate) struct StoredHeader {
 }
 
 impl StoredHeader {
-    /// Of a head and a body in parts, each below 4 GiB.
+    /// The header of a record with this head and body, each below 4 GiB.
     pub fn of(head: &[u8], body: &[Bytes]) -> Self {
         StoredHeader {
             head_len: head.len() as u32,
@@ -44,7 +44,7 @@ impl StoredHeader {
         crate::codec::seal(out)
     }
 
-    /// `None` for anything but the header of this record.
+    /// Decodes a header; `None` unless it is intact and of record `lsn`.
     pub fn decode(lsn: u64, bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::of(crate::codec::unseal(bytes)?);
         if fields.array()? != MAGIC || fields.u64()? != lsn {

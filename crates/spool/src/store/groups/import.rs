@@ -11,7 +11,7 @@ use super::medium::{GroupWriter, Medium, NewRecord, WriteError};
 use super::numbers;
 use super::shared::GROUP_MAX;
 
-/// Records being written to a new spool, in groups that share their syncs.
+/// Records written to a new spool, in groups that share their syncs.
 pub(crate) struct RecordImport {
     writer: Box<dyn GroupWriter>,
     group: Vec<NewRecord>,
@@ -39,7 +39,7 @@ impl RecordImport {
         self.put_as(header, lsn, head, body)
     }
 
-    /// Adds a record with its old checksums: a damaged one stays damaged.
+    /// Adds a record with its old checksums: damage stays visible.
     ///
     /// # Errors
     /// Errors of writing.
@@ -50,7 +50,7 @@ impl RecordImport {
         if self.group.len() < GROUP_MAX && self.bytes < GROUP_BYTES { Ok(()) } else { self.flush() }
     }
 
-    /// Makes all durable.
+    /// Makes all records durable.
     ///
     /// # Errors
     /// Errors of writing.
@@ -68,5 +68,5 @@ fn io_error((WriteError::Write(error) | WriteError::Sync(error)): WriteError) ->
     error
 }
 
-/// Bytes of a group, which is held in memory.
+/// Maximum bytes of a group, which is held in memory.
 const GROUP_BYTES: u64 = 16 << 20;

@@ -1,5 +1,5 @@
-//! Stores whose records one thread writes in groups: it takes all waiting ones, makes them durable in their [`Medium`],
-//! and calls back in order.
+//! Stores whose records are written in groups by one thread. It takes all waiting records, makes them durable in their
+//! [`Medium`], and calls back in order.
 
 mod counters;
 mod header;

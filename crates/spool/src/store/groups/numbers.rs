@@ -6,16 +6,16 @@ use std::path::Path;
 use crate::codec::{seal, unseal};
 use crate::files;
 
-/// In the store's directory: the first LSN of the last opening.
+/// Name of the file in the store's directory with the first LSN of the last opening.
 pub(crate) const NEXT: &str = "next";
 /// An opening begins at a multiple of this.
 pub(crate) const STEP: u64 = 1 << 12;
 /// Gap between the highest LSN recorded elsewhere and the first of a replacement spool.
 const SEEN_GAP: u64 = 1 << 32;
-/// More LSNs than are ever assigned after a checkpoint.
+/// More LSNs than are ever assigned between two checkpoints.
 pub(super) const LOST_MAX: u64 = 1 << 32;
 
-/// Makes the directory of a new store. Durable when this returns.
+/// Creates the directory of a new store. Durable on return.
 ///
 /// # Errors
 /// Errors of writing.
@@ -25,8 +25,8 @@ pub(crate) fn begin(dir: &Path) -> io::Result<()> {
 }
 
 /// The first LSN of an opening, recorded durably on return. A failed sync may leave records in the page cache only:
-/// visible now, lost after a power cut, with no other trace of their numbers. Numbers of an opening are less than a
-/// group above its first, or above a durable one.
+/// visible now, lost after a power cut, with no other trace of their LSNs. LSNs of an opening are less than a group
+/// above its first one, or above a durable one.
 pub(super) fn reserve(dir: &Path, known: u64, seen: u64) -> io::Result<u64> {
     let reserved = match std::fs::read(dir.join(NEXT)) {
         Err(error) if posthaste_fsops::is_of_disk(&error) => 0,
@@ -41,7 +41,7 @@ fn write(dir: &Path, next: u64) -> io::Result<()> {
     Ok(posthaste_fsops::replace_file(&dir.join(NEXT), files::OWNER, &seal(next.to_le_bytes().to_vec()))?)
 }
 
-/// The first LSN of an opening. `known` is the highest recorded here, `seen` elsewhere.
+/// Computes the first LSN of an opening from the highest LSN recorded here (`known`) and elsewhere (`seen`).
 fn next_lsn(known: u64, seen: u64) -> u64 {
     let next = if known == 0 { 1 } else { (known / STEP + 2) * STEP };
     if seen < next { next } else { (seen / STEP + 2) * STEP + SEEN_GAP }

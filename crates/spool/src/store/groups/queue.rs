@@ -20,16 +20,16 @@ pub(crate) struct Waiting {
     pub told: Told,
 }
 
-/// The waiter for a record.
+/// The receiver of a record's outcome.
 pub(crate) struct Told {
     pub fate: RecordFate,
     then: Box<Commit>,
 }
 
-/// Work of the writer.
+/// One item of the writer's queue.
 pub(crate) enum Item {
     Record(Waiting),
-    /// Notified once everything before it is done.
+    /// A barrier: the sender is notified once all earlier items are done.
     Flush(Sender<()>),
 }
 
@@ -38,14 +38,14 @@ impl Waiting {
         Waiting { header, parts, told: Told { fate: RecordFate::default(), then: Box::new(then) } }
     }
 
-    /// The record with its number, and the callback.
+    /// Splits it into the record with its LSN, and the callback.
     pub fn numbered(self, lsn: u64) -> (NewRecord, Told) {
         (NewRecord { lsn, header: self.header, parts: self.parts }, self.told)
     }
 }
 
 impl Told {
-    /// Reports the outcome, unless it was cancelled. True if it reported.
+    /// Reports the outcome, unless the batch was cancelled. True if it reported.
     pub fn tell(self, outcome: Result<Lsn, AppendError>) -> bool {
         let is_decided = self.fate.decide();
         if is_decided {
@@ -55,7 +55,7 @@ impl Told {
     }
 }
 
-/// Records that wait, with a bound on its bytes.
+/// The queue of waiting records, with a limit in bytes.
 pub(crate) struct RecordQueue {
     inner: Mutex<Inner>,
     arrived: Condvar,
@@ -91,7 +91,7 @@ impl RecordQueue {
         Ok(())
     }
 
-    /// All waiting items, up to a batch; `None` once it is closed and empty.
+    /// All waiting items, up to a group's limit; blocks for the first. `None` once the queue is closed and empty.
     pub fn next(&self) -> Option<Vec<Item>> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.arrived.wait_while(inner, |inner| inner.items.is_empty() && !inner.is_closed);
@@ -102,7 +102,7 @@ impl RecordQueue {
         Some(batch).filter(|batch| !batch.is_empty())
     }
 
-    /// Accepts nothing more.
+    /// Closes the queue: later pushes fail.
     pub fn close(&self) {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
         self.arrived.notify_all();

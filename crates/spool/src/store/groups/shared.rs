@@ -13,7 +13,7 @@ pub(crate) struct GroupShared {
     pub(super) kind: StoreKind,
     pub(super) medium: Arc<dyn Medium>,
     pub(super) queue: RecordQueue,
-    /// Published records that were not removed.
+    /// LSNs of published records that were not removed.
     pub(super) held: Mutex<LsnSet>,
     pub(super) poison: OnceLock<Arc<str>>,
     pub(super) record_bytes_max: usize,
@@ -31,7 +31,7 @@ impl GroupShared {
         self.poison.get().cloned()
     }
 
-    /// Accepts nothing more. The first reason stays.
+    /// Refuses all later appends. Returns the first reason.
     pub(super) fn poison_with(&self, why: String) -> Arc<str> {
         let why: Arc<str> = why.into();
         if self.poison.set(why.clone()).is_ok() {
@@ -41,5 +41,5 @@ impl GroupShared {
     }
 }
 
-/// Records of a group: a medium of files has a descriptor for each until it has its name.
+/// Maximum records of a group: a medium of files keeps a descriptor open for each until it has its name.
 pub(super) const GROUP_MAX: usize = 256;

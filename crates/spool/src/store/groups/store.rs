@@ -1,4 +1,4 @@
-//! The store, open.
+//! A store of records in groups, as the spool uses it.
 
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -21,14 +21,15 @@ use crate::events::Damage;
 use crate::store::{Commit, Extent, RecordError, Reopened, Store, Unneeded, VisitError, Visited};
 use crate::{AppendError, Config, Lsn, OpenError, Stats, StoreKind, Ticket};
 
-/// The store, open.
+/// An open store with its writer thread.
 pub(crate) struct GroupStore {
     shared: Arc<GroupShared>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl GroupStore {
-    /// Opens it. `is_lost`: its records were there once, and are not. `open_medium` makes unsynced records of the last process above an LSN durable, and finds the records.
+    /// Opens the store. `is_lost`: it had records, and they are missing. `open_medium` makes unsynced records of the
+    /// last process above an LSN durable, and finds the records.
     pub fn open(
         dir: &Path,
         config: &Config,
@@ -43,7 +44,8 @@ impl GroupStore {
         }
         posthaste_fsops::make_dir(&dir)?;
         let (medium, held) = match open_medium(&dir, checkpoint.through) {
-            // A cut while the spool was made may leave a database that cannot be opened. It has accepted nothing.
+            // A power cut while the spool was created may leave a database that cannot be opened. It has accepted
+            // nothing.
             Err(OpenError::Log(_)) if checkpoint.kind.is_none() => {
                 std::fs::remove_dir_all(&dir)?;
                 posthaste_fsops::make_dir(&dir)?;
@@ -74,7 +76,7 @@ impl GroupStore {
             last: Lsn::new(last),
             lost_through: Lsn::new(lost_through),
             packed_through: Some(0),
-            // Only the disk limits it.
+            // Limited only by the disk.
             bytes_used: Arc::default(),
             usable_bytes: u64::MAX,
         };
@@ -83,14 +85,14 @@ impl GroupStore {
     }
 }
 
-/// The damage of a spool with a lost directory of records. `known`: the last batch recorded elsewhere; the number of
-/// later ones is unknown.
+/// The damage of a spool whose directory of records is lost. `known`: the last batch recorded elsewhere; how many
+/// followed is unknown.
 pub(crate) fn records_lost(kind: StoreKind, known: u64) -> Damage {
     let what = format!("holds no records: its disk may be away (batches from {} on)", known + 1);
     Damage { lsn: Some(Lsn::new(known + 1)), place: kind.dir().to_owned(), what }
 }
 
-/// A missing record is damage: nobody requests a forgotten one.
+/// Turns a missing record into damage: forgotten ones are never requested.
 fn missing_is_damage<T>(read: Result<T, RecordError>) -> Result<T, RecordError> {
     read.map_err(|error| match error {
         RecordError::NotFound(lsn) => RecordError::HeadDamaged(lsn),
@@ -127,7 +129,7 @@ impl Store for GroupStore {
     fn flush(&self) {
         let (tell, done) = channel();
         if self.shared.queue.push(Item::Flush(tell)).is_ok() {
-            // Without an answer the writer has panicked, and has refused everything.
+            // No answer means that the writer has panicked and refused everything.
             let _ = done.recv();
         }
     }
@@ -203,7 +205,7 @@ impl Store for GroupStore {
 impl Drop for GroupStore {
     fn drop(&mut self) {
         self.shared.queue.close();
-        // The last handle may go with something that the writer calls back. A panic was printed when it happened.
+        // A callback of the writer may drop the last handle. A panic was printed when it happened.
         if let Some(writer) = self.writer.take().filter(|it| it.thread().id() != std::thread::current().id()) {
             let _ = writer.join();
         }

@@ -17,7 +17,7 @@ pub(crate) struct StoreWriter {
     next_lsn: u64,
 }
 
-/// A record that has a number, and its bytes.
+/// A waiting record with its LSN.
 struct Numbered {
     lsn: Lsn,
     bytes: u64,
@@ -43,7 +43,7 @@ impl StoreWriter {
             }
             self.write(records);
             for tell in flushes {
-                // Who asked may have gone.
+                // The receiver may be gone.
                 let _ = tell.send(());
             }
         }
@@ -61,7 +61,7 @@ impl StoreWriter {
                     numbered.push(Numbered { lsn, bytes: record.header.record_len(), told });
                     group.push(record);
                 }
-                // It was cancelled.
+                // The batch was cancelled.
                 Ok(()) => {}
                 Err(error) => drop(waiting.told.tell(Err(error))),
             }
@@ -93,7 +93,7 @@ impl StoreWriter {
                 Err(error) => drop(record.told.tell(Err(self.shared.refusal(error)))),
             }
         }
-        // Asked after the syncs: another one on this device may have failed meanwhile.
+        // Checked after the syncs: another sync on this device may have failed meanwhile.
         if let Some(why) = self.shared.poisoned() {
             return refuse(durable, &AppendError::Poisoned(why));
         }
@@ -124,8 +124,8 @@ fn refuse(records: Vec<Numbered>, error: &AppendError) {
 }
 
 impl GroupShared {
-    /// Returns the error of a failed append. After a failed sync, and after unexplained errors, nothing more is
-    /// accepted.
+    /// The error for the caller of a failed append. After a failed sync, and after unexplained errors, poisons the
+    /// store.
     pub fn refusal(&self, error: WriteError) -> AppendError {
         let error = match error {
             WriteError::Sync(error) => return AppendError::Poisoned(self.poison_with(format!("sync failed: {error}"))),
@@ -141,7 +141,7 @@ impl GroupShared {
     }
 }
 
-/// If the writer panics, itself or in a callback, waiting appends are refused.
+/// If the writer panics, itself or in a callback, refuses all waiting appends on drop.
 struct RefusesTheRest(Arc<GroupShared>);
 
 impl Drop for RefusesTheRest {

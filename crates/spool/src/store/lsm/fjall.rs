@@ -85,7 +85,7 @@ impl LsmTree for FjallTree {
     fn remove(&self, lsns: &LsnSet) {
         let mut lsns = lsns.iter(0..=u64::MAX).peekable();
         while lsns.peek().is_some() {
-            // What is not removed is removed after the next opening.
+            // The next opening removes what is not removed now.
             if self.remove_batch(&mut lsns.by_ref().take(REMOVED_MAX)).is_err() {
                 return;
             }
@@ -104,5 +104,5 @@ fn io_error(error: fjall::Error) -> io::Error {
     }
 }
 
-/// Records of a batch that removes.
+/// Maximum records of one batch of removals.
 const REMOVED_MAX: usize = 4096;

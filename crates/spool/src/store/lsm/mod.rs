@@ -25,9 +25,9 @@ use super::records::RecordError;
 use crate::lsn_set::LsnSet;
 use crate::{LsmDurability, Lsn, OpenError};
 
-/// A tree with two parts.
+/// An LSM tree with two parts, heads and bodies.
 pub(super) trait LsmTree: Send + Sync + Sized + 'static {
-    /// Opens or creates it. All its content is durable on return.
+    /// Opens or creates the tree. All its content is durable on return.
     ///
     /// # Errors
     /// [`OpenError::Locked`] if another process has it open; [`OpenError::Log`] if it cannot be opened.
@@ -43,7 +43,7 @@ pub(super) trait LsmTree: Send + Sync + Sized + 'static {
     /// [`LsmError`].
     fn get(&self, part: Part, lsn: u64) -> Result<Option<Bytes>, LsmError>;
 
-    /// Writes all or nothing.
+    /// Writes all records or none.
     ///
     /// # Errors
     /// An error of the log: the tree accepts nothing more.
@@ -52,7 +52,7 @@ pub(super) trait LsmTree: Send + Sync + Sized + 'static {
     /// Removes records if possible; not durable by itself.
     fn remove(&self, lsns: &LsnSet);
 
-    /// Bytes on the disk.
+    /// Bytes of the tree on the disk.
     fn bytes(&self) -> u64;
 }
 
@@ -62,7 +62,7 @@ pub(super) enum Part {
     Bodies,
 }
 
-/// A record to put.
+/// A record to write.
 pub(super) struct LsmRecord {
     pub lsn: u64,
     /// Header and head.
@@ -72,7 +72,7 @@ pub(super) struct LsmRecord {
 
 /// Why a value cannot be read.
 pub(super) enum LsmError {
-    /// A checksum of the tree is wrong.
+    /// The tree reported a wrong checksum.
     Damaged,
     Io(io::Error),
 }
@@ -129,7 +129,7 @@ impl<T: LsmTree> Medium for LsmMedium<T> {
         Ok(body.slice((range.start as usize).min(end)..end))
     }
 
-    /// Reads through the caches: a tree offers nothing else.
+    /// Reads through the caches: a tree offers no other read.
     fn body_again(&self, lsn: Lsn) -> Result<(Bytes, bool), RecordError> {
         let header = self.header(lsn)?;
         let body = match self.get(Part::Bodies, lsn)? {

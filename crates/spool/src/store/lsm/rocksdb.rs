@@ -11,7 +11,7 @@ use super::{CACHE_BYTES, LsmError, LsmRecord, LsmTree, Part};
 use crate::lsn_set::LsnSet;
 use crate::{LsmDurability, OpenError};
 
-/// By [`Part`].
+/// Column families, by [`Part`].
 const FAMILIES: [Family; 2] =
     [Family { name: c"heads", blob_bytes_min: None }, Family { name: c"bodies", blob_bytes_min: Some(1 << 10) }];
 
@@ -53,7 +53,7 @@ impl LsmTree for RocksDb {
         batch.write(durability == LsmDurability::Synced).map_err(io::Error::other)
     }
 
-    /// Removes many neighbours as one range, which later reads must consider.
+    /// Removes long runs of LSNs as one range, which later reads must consider.
     fn remove(&self, lsns: &LsnSet) {
         let mut batch = RocksBatch::new(self);
         let mut lsns = lsns.iter(0..=u64::MAX).peekable();
@@ -70,7 +70,7 @@ impl LsmTree for RocksDb {
                 }
             }
         }
-        // What is not removed is removed after the next opening.
+        // The next opening removes what is not removed now.
         let _ = batch.write(false);
     }
 
@@ -79,5 +79,5 @@ impl LsmTree for RocksDb {
     }
 }
 
-/// Neighbours that are removed as a range.
+/// Minimum length of a run that is removed as a range.
 const RANGE_MIN: u64 = 64;
