@@ -13,7 +13,7 @@ const DESCRIPTORS_EACH: u64 = 3;
 /// Open mailboxes at most, whatever the descriptor limit of the process.
 const MAILBOXES_MAX: u64 = 4096;
 
-/// Forgotten entries, sometimes thousands: drop them outside any lock.
+/// Forgotten entries, sometimes thousands: drop them without a lock held.
 pub(crate) type Forgotten<K, V> = HashMap<K, V>;
 
 /// A map of at most `2 * generation_max` entries that roughly forgets the least recently used: entries unused while
@@ -30,7 +30,7 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         Self { young: HashMap::new(), old: HashMap::new(), generation_max: generation_max.max(1) }
     }
 
-    /// The value, and the entries forgotten by keeping it.
+    /// The value, and the entries that this use made the map forget.
     pub(crate) fn get<Q>(&mut self, key: &Q) -> (Option<&V>, Forgotten<K, V>)
     where
         K: std::borrow::Borrow<Q>,
@@ -45,7 +45,8 @@ impl<K: Eq + Hash, V> Recent<K, V> {
         (self.young.get(key), forgotten)
     }
 
-    /// Inserts a value; returns the entries forgotten for it. That may be a whole generation, which takes time to drop.
+    /// Inserts a value; returns the entries that the map forgets. That may be a whole generation, which takes time to
+    /// drop.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Forgotten<K, V> {
         let mut forgotten = Forgotten::default();
         if self.young.len() >= self.generation_max && !self.young.contains_key(&key) {

@@ -45,22 +45,22 @@ impl fmt::Debug for MessageId {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeliveryError {
-    /// This mailbox cannot take it: no permission, a file or a link in its place, a broken directory. Other mailboxes
-    /// are not affected; a retry helps once somebody has repaired it.
+    /// The mailbox cannot take mail: no permission, a file or a link in its place, a broken directory. Other mailboxes
+    /// are not affected; a retry helps only after a repair.
     #[error("the mailbox cannot be written to: {0}")]
     Mailbox(#[source] io::Error),
     /// The path is not a possible mailbox: never retry (550 5.1.3).
     #[error("not a mailbox: {0}")]
     BadMailbox(Arc<str>),
     /// The message was not accepted, or could not be made durable: nobody gets it. Without a spool,
-    /// [`IntakeError::Sync`] is a failed sync that was to cover it. Then the whole batch on that file system counts as
-    /// lost: deliver it again, and tell the operator.
+    /// [`IntakeError::Sync`] means that the sync of the message's batch failed. Then the whole batch on that file
+    /// system counts as lost: deliver it again, and tell the operator.
     #[error(transparent)]
     Intake(#[from] IntakeError),
 }
 
 impl DeliveryError {
-    /// Classifies an error of a mailbox by the possible remedy.
+    /// Classifies an error of a mailbox by what the caller can do.
     pub(crate) fn of_mailbox(e: io::Error) -> Self {
         match e.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => IntakeError::Full(e).into(),

@@ -15,7 +15,7 @@ use crate::cache::OpenMaildirs;
 use crate::error::{DeliveryError, MessageId};
 use crate::stats::{Counters, DeliveryStats};
 
-/// Settings from the constructors; every number at least 1.
+/// Settings from the constructors; all numbers are at least 1.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Config {
     pub(crate) max_batch: usize,
@@ -101,7 +101,7 @@ impl Queue {
         batch
     }
 
-    /// Takes queued messages without waiting. While another flusher waits for messages there are none.
+    /// Takes queued messages without waiting. Returns none while another flusher waits for messages.
     fn take_waiting(&self) -> Vec<Request> {
         let mut batch = Vec::new();
         match self.receiver.try_lock() {
@@ -124,7 +124,7 @@ impl Queue {
     /// Waits up to `max_wait` for the batch to fill.
     fn linger(&self, receiver: &mut mpsc::Receiver<Request>, batch: &mut Vec<Request>) {
         let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build() else {
-            return; // no descriptors for a timer: a smaller batch is no harm
+            return; // no descriptor for a timer: a smaller batch is harmless
         };
         let fill = async {
             while batch.len() < self.config.max_batch {

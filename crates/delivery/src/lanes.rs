@@ -13,7 +13,7 @@ use crate::cache::Recent;
 use crate::error::DeliveryError;
 use crate::flusher::{Config, Request, Shared};
 
-/// Most lanes; further file systems share them.
+/// Maximum lanes; further file systems share them.
 const LANES_MAX: usize = 64;
 /// Remembered paths with their file systems, in each of two generations.
 const PATHS_REMEMBERED: usize = 32 * 1024;

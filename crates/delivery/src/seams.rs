@@ -1,16 +1,16 @@
-//! Seams for tests: the clock, and a gate before operations on mailboxes and mounts.
+//! Hooks for tests: the clock, and a gate before operations on mailboxes and mounts.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Called before each step; may fail it, or block it like a hanging disk.
+/// Called before each step; may make the step fail, or block it like a hanging disk.
 pub(crate) type Gate = Arc<dyn Fn(Step<'_>) -> io::Result<()> + Send + Sync>;
 
 /// Returns the time.
 pub(crate) type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
 
-/// The step about to be done.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step<'a> {
     /// An operation on this mailbox.

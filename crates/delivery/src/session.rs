@@ -4,8 +4,8 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
-/// Identifies a session of the page cache: under equal tags, anything written to the mail root is still there, synced
-/// or not. The machine was not restarted and the file system not remounted in between.
+/// Identifies a session of the page cache: while the tag stays the same, anything written to the mail root is still
+/// there, synced or not. The machine was not restarted and the file system not remounted in between.
 ///
 /// A tag is the kernel's boot id and the mount's unique id, which is never reused within a boot (Linux 6.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,9 +13,9 @@ pub struct DeliveryStats {
     pub failed: u64,
     /// Batches flushed.
     pub batches: u64,
-    /// Messages in them; divided by `batches` the mean fill.
+    /// Total messages of all batches; divided by `batches`, the mean size.
     pub batch_messages: u64,
-    /// The largest batch.
+    /// Size of the largest batch, in messages.
     pub batch_messages_max: u64,
     /// Time from being queued until a batch took the message, summed over messages, in microseconds.
     pub wait_us: u64,

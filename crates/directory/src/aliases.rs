@@ -128,7 +128,7 @@ pub(crate) fn check(
         }
     }
     let Search { nodes, mut loops, .. } = search;
-    // In an order of their own, so that the first mistake is the same for each reader.
+    // In a fixed order, so that every run reports the same mistake first.
     loops.sort_unstable_by_key(|(id, _)| *id);
     for (id, target) in loops {
         let Some(mailbox) = own(id) else {
@@ -224,7 +224,7 @@ impl<'a, N: Fn(AliasId) -> String> Search<'a, N> {
     fn finish(&mut self, component: &[AliasId]) -> Result<(), Wrong> {
         let mut sum = Node { is_done: true, hops: component.len() as u32, ..Node::default() };
         for &id in component {
-            // All that is not done yet and can be reached is in the component.
+            // Every reachable alias that is not done is in this component.
             let back = self.targets(id).find(|(_, to)| !self.nodes[*to as usize].is_done);
             self.loops.extend(back.map(|(index, _)| (id, index)));
             let own = u32::from(back.is_some());

@@ -88,7 +88,7 @@ impl Directory {
             ForwardPath::Local(local_part) => self.look_up(local_part.as_str(), None, trace),
             ForwardPath::Address(address) => match address.domain() {
                 Host::Name(name) => self.look_up(address.local_part(), Some(name), trace),
-                // Never one of ours.
+                // Never one of our domains.
                 Host::Ip(_) | Host::Literal(_) => Err(DirectoryRefusal::Relay),
             },
         };
@@ -155,7 +155,7 @@ impl Directory {
             }
         }
         match table.catch_all {
-            // A mailbox is made for it, so it has to be one that nothing else can be mistaken for.
+            // A mailbox is made for this name, so it must not be confusable with anything else.
             _ if table.users.is_none() && user_name(rest).is_none() => Err(DirectoryRefusal::BadName),
             Some(CatchAll { alias, delivers }) if delivers || !is_postmaster => {
                 self.follow(alias, || table.address(&name), Rule::CatchAll, || table.address(local_part), trace)

@@ -17,7 +17,7 @@ impl Expression {
         if text.len() > TEXT_BYTES_MAX {
             return Err(format!("a pattern has at most {TEXT_BYTES_MAX} bytes"));
         }
-        // By itself, as `a)|(b` is none.
+        // Compiled alone first, because `a)|(b` is invalid by itself.
         build(text)?;
         let regex = build(&format!(r"\A(?:{text})\z"))?;
         Ok(Self { regex, text: text.to_owned() })
@@ -113,7 +113,7 @@ impl Template {
     }
 }
 
-/// A pattern's, in the configuration.
+/// Maximum bytes of a pattern in the configuration.
 const TEXT_BYTES_MAX: usize = 1000;
 /// Maximum size of a compiled pattern, and of its cache.
 const COMPILED_BYTES_MAX: usize = 256 << 10;

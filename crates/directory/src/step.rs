@@ -34,7 +34,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// In plain words.
+    /// Description of the rule in plain words.
     pub fn name(&self) -> &'static str {
         match self {
             Self::FirstDomain => "first domain",
@@ -48,7 +48,7 @@ impl Rule {
     }
 }
 
-/// Receives the steps of a look-up; arriving mail does without.
+/// Receives the steps of a look-up; not used for arriving mail.
 pub(crate) trait Trace {
     fn step(&mut self, step: impl FnOnce() -> AddressStep);
 

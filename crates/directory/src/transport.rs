@@ -51,17 +51,17 @@ impl Transport {
         Some(checked.map(|kind| Self { text: text.into(), kind }))
     }
 
-    /// The text in the configuration: its identity.
+    /// The text in the configuration, which identifies the transport.
     pub fn text(&self) -> &Arc<str> {
         &self.text
     }
 
-    /// Its kind.
+    /// The parsed kind of the transport.
     pub fn kind(&self) -> &TransportKind {
         &self.kind
     }
 
-    /// True if it uses the rights of the server's user: it runs a program, or writes a file.
+    /// True if the transport uses the rights of the server's user: it runs a program, or writes a file.
     pub fn acts_here(&self) -> bool {
         matches!(self.kind, TransportKind::Program(_) | TransportKind::File(_))
     }

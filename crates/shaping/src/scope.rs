@@ -79,7 +79,7 @@ impl Label {
 }
 
 impl DomainOrSite {
-    /// The domain or the site.
+    /// Name of the domain or the site.
     pub fn name(&self) -> &Arc<str> {
         match self {
             Self::Domain(name) | Self::Site(name) => name,

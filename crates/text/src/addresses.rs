@@ -10,7 +10,7 @@ pub fn split_addresses(field: &str) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut group = None;
     for item in RawAddresses::new(field.as_bytes()) {
-        // Cut at ASCII characters alone.
+        // Cuts only at ASCII characters.
         let text = |octets: Vec<u8>| String::from_utf8(octets).unwrap_or_default();
         match item {
             RawAddress::Mailbox { name, address } => {

@@ -8,7 +8,7 @@ use crate::tokens::{Tokens, random_key};
 /// An HTML alternative counts as different if more than one in this many of its words is new.
 const NEW_WORDS_SHARE: usize = 20;
 
-/// True if `html` has more words that `plain` lacks than a small share.
+/// True if more than a small share of the words in `html` are missing in `plain`.
 pub(super) fn says_more(html: &str, plain: &str) -> bool {
     let mut token = String::new();
     let key = random_key();

@@ -16,7 +16,8 @@ use crate::prune::prune_into;
 
 /// Maximum bytes of text indexed of one message; the rest of a longer one is skipped and reported.
 pub const TEXT_BYTES_MAX: usize = 16 << 20;
-/// Maximum bytes of a message's own header, a server's default. Of a message with a longer one nothing else is read.
+/// Maximum bytes of a message's own header, a common default of servers. If it is longer, nothing else of the message
+/// is read.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 /// Maximum depth and number of parts and enclosed messages.
 pub(super) const LIMITS: ScanLimits = ScanLimits { depth: 100, parts: 10_000 };
@@ -38,7 +39,7 @@ pub fn extract_whole(message: &[u8]) -> Extracted {
 }
 
 fn read(message: &[u8], is_whole: bool, headers: &HeaderNames) -> Extracted {
-    // A bug of ours must cost one message its body, not the run.
+    // A bug in the parser must cost one message its body, not stop the run.
     match catch_unwind(AssertUnwindSafe(|| try_extract(message, is_whole, headers))) {
         Ok(extracted) => extracted,
         Err(_) => {
@@ -50,7 +51,7 @@ fn read(message: &[u8], is_whole: bool, headers: &HeaderNames) -> Extracted {
 fn try_extract(bytes: &[u8], is_whole: bool, headers: &HeaderNames) -> Extracted {
     let mut out = Extracted { is_whole, ..Extracted::default() };
     let bytes = match header_cut_short(bytes) {
-        // Who reads one message wants to see its body.
+        // A reader of one message wants to see its whole body.
         Some(part) if !is_whole => {
             out.problem = Some("a header longer than 1 MiB");
             part
@@ -112,7 +113,7 @@ fn raw_text(bytes: &[u8]) -> String {
     body
 }
 
-/// `encoded`: number of encoded messages around it. [`LIMITS`] bounds the depth of all else.
+/// `encoded`: number of encoded messages around this part. [`LIMITS`] bounds every other depth.
 fn part(this: Part<'_, '_>, out: &mut Extracted, encoded: u32) {
     let media_type = this.media_type();
     note_type(out, &media_type);

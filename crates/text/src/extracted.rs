@@ -20,7 +20,7 @@ pub struct Extracted {
     pub date: Option<i64>,
     /// Without angle brackets; empty if there is none.
     pub message_id: String,
-    /// Ids of `References`, then of `In-Reply-To` where they are not among those: oldest first.
+    /// Ids of `References`, oldest first, then those of `In-Reply-To` that are not among them.
     pub references: Vec<String>,
     /// The identifier of `List-Id` (RFC 2919), such as `users.example.org`; without one, the list's name from other
     /// list fields.
@@ -39,7 +39,7 @@ pub struct Extracted {
     pub traits: Traits,
     /// Urgency stated by the sender.
     pub priority: Priority,
-    /// The reason why the message is not fully indexed.
+    /// The reason why the message is not fully indexed; `None` if it is.
     pub problem: Option<&'static str>,
 }
 

@@ -51,7 +51,7 @@ impl Head {
     }
 
     fn take(&mut self, field: Field<'_>, charset: Option<Charset>, others: &mut Others) {
-        // By length first: most fields are none of these.
+        // By length first: most fields have none of these names.
         match field.name.len() {
             2 if field.is("To") => self.to.add(field.addresses(charset)),
             2 if field.is("Cc") => self.cc.add(field.addresses(charset)),
@@ -117,7 +117,7 @@ pub(super) fn field_value(field: Field<'_>, charset: Option<Charset>) -> (String
     (value, is_all)
 }
 
-/// Fields that a search may mean and that are not indexed by themselves; of a very long header, the first ones.
+/// Fields that a search may refer to and that have no index field of their own; of a very long header, the first ones.
 pub(super) fn other_fields<'a>(fields: impl Iterator<Item = Field<'a>>) -> impl Iterator<Item = Field<'a>> {
     const OWN: [&[u8]; 5] = [b"From", b"To", b"Cc", b"Bcc", b"Subject"];
     let is_own = |name: &[u8]| OWN.iter().any(|own| name.eq_ignore_ascii_case(own));

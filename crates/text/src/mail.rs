@@ -38,7 +38,8 @@ pub struct MailText {
 }
 
 impl MailText {
-    /// Reads the fields of a header section whose names are searched: to decode all of them takes longer than all else that a search does.
+    /// Reads the fields of a header section whose names are searched. Decoding all fields would take longer than the
+    /// rest of a search.
     pub fn of_header(octets: &[u8], is_searched: &dyn Fn(&[u8]) -> bool) -> Self {
         // Other octets are decoded with the charset that a part has.
         let is_certain = std::str::from_utf8(octets).is_ok();

@@ -39,11 +39,11 @@ pub struct Tokens<'a> {
 /// step.
 #[derive(Debug, Clone, Copy)]
 pub struct Octets<'a> {
-    /// The first eight.
+    /// The first eight octets.
     pub first: u64,
     /// Octets beyond the first eight.
     pub rest: &'a [u64],
-    /// Octets in all.
+    /// Total number of octets.
     pub length: usize,
 }
 
@@ -74,8 +74,8 @@ impl<'a> Octets<'a> {
         length.saturating_sub(1) / 8
     }
 
-    /// A hash for tables in memory. With a secret key ([`random_key`]), nobody can write mail whose words all have one
-    /// hash.
+    /// A hash for tables in memory. With a secret key ([`random_key`]), nobody can craft mail whose words all have the
+    /// same hash.
     #[inline]
     pub fn hash(&self, key: u64) -> u64 {
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -25,7 +25,7 @@ pub struct BackOff {
 }
 
 impl BackOff {
-    /// Without a failure so far.
+    /// A back-off with no failure so far.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         BackOff { first, longest, failures: 0 }
     }

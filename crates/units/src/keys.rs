@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 /// Some keys of a table, with their values.
 pub trait Keys {
-    /// Their names.
+    /// Names of the keys.
     fn keys() -> Vec<&'static str>;
 
     /// Takes the next value of `table` if `key` is one of these; otherwise returns false and leaves the value.

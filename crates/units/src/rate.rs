@@ -102,7 +102,7 @@ impl Rate {
         };
         let (count, time) = rate.split_once('/').ok_or_else(bad)?;
         let count: u32 = count.trim().parse().map_err(|_| bad())?;
-        // A bare unit is one of it; a bare number has no unit, and would be read as seconds.
+        // A bare unit means one of that unit; a bare number has no unit, and would be read as seconds.
         let time = time.trim();
         let time = if time.starts_with(|c: char| c.is_ascii_digit()) { time.to_owned() } else { format!("1{time}") };
         if !time.ends_with(|c: char| c.is_ascii_alphabetic()) {

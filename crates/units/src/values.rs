@@ -146,7 +146,7 @@ where
 
 /// A part of the configuration that is a table of TOML.
 pub trait Table {
-    /// Its name.
+    /// Name of the table.
     const NAME: &'static str;
 }
 

@@ -12,7 +12,7 @@ use super::observer::DeliveryObserver;
 use crate::cache::OpenMaildirs;
 use crate::seams::Seams;
 
-/// Shared state, one copy per mount.
+/// State shared by the parts of one mount.
 #[derive(Clone)]
 pub(crate) struct Common {
     pub root_path: PathBuf,

@@ -90,15 +90,15 @@ impl LocalConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LocalOpenError {
-    /// The spool: in use by another process, or its file system failed.
+    /// The spool is in use by another process, or its file system failed.
     #[error("{}: {error}", dir.display())]
     Spool {
-        /// Its directory.
+        /// Directory of the spool.
         dir: PathBuf,
         /// The spool's error.
         error: posthaste_spool::OpenError,
     },
-    /// The stream of a mount, the mail root, or a thread.
+    /// The stream of a mount, the mail root or a thread could not be opened.
     #[error(transparent)]
     Stream(#[from] posthaste_consumer::StreamOpenError),
 }

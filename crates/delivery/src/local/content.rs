@@ -12,7 +12,7 @@ use super::message::{LineEnds, MailboxTarget};
 
 /// The octets of a message, and the time spent on them.
 pub(crate) struct Source<'a> {
-    /// Without the target's prefix.
+    /// The message without the target's prefix.
     pub reader: &'a MessageReader,
     pub large: Option<LargeBody>,
     /// Called before each step that may be slow.
@@ -21,15 +21,15 @@ pub(crate) struct Source<'a> {
 
 /// A message ready to be written.
 pub(crate) struct Content<'a> {
-    /// Bytes of the file: `S=`.
+    /// Bytes of the file: `S=` in its name.
     pub disk_size: u64,
-    /// Bytes on the wire: `W=`.
+    /// Bytes with CRLF line ends: `W=` in the file name.
     pub wire_size: u64,
-    /// INTERNALDATE: its file's time of modification.
+    /// INTERNALDATE: the file's modification time.
     pub modified: SystemTime,
-    /// The first part, or all.
+    /// The first part of the message, or all of it.
     head: Vec<u8>,
-    /// The rest of a large body: true if its CRs are removed.
+    /// Present if a large body follows; true if its CRs are removed.
     tail: Option<bool>,
     source: Source<'a>,
 }

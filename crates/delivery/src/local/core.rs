@@ -31,9 +31,9 @@ pub(super) struct Core {
     pub points: MountPoints,
     /// In the order of `points`.
     pub mounts: Vec<Arc<MailMount>>,
-    /// Streams of the readable mounts.
+    /// Streams of the mounts whose entries were readable.
     attached: Vec<AttachedStream>,
-    /// Set at the beginning of the end: no more retries.
+    /// Set when shutdown begins: no more retries.
     pub is_ending: AtomicBool,
     pub stop: AtomicBool,
     /// Wakes the keeper thread.
@@ -89,7 +89,7 @@ impl Core {
             let id = stream.id();
             let mut history = History::default();
             let (history, replayed) = match stream.replay(&mut history) {
-                // The disk may become readable: the mail stays, and the other mounts are served.
+                // The disk may become readable again: the mail stays, and the other mounts are served.
                 Err(error @ ReplayError::Io { .. }) => (Err(error.to_string().into()), None),
                 replayed => (Ok(history), Some(replayed?)),
             };
@@ -101,7 +101,7 @@ impl Core {
             replays.push(replayed);
             mounts.push(MailMount::new(files, id, limits.clone(), history));
         }
-        // All are read: now they receive new entries, and may act.
+        // All streams are read: now they get new entries, and may act.
         let mut attached = Vec::new();
         for (mount, replayed) in mounts.iter().zip(replays) {
             attached.extend(replayed.map(|replayed| replayed.attach(mount.clone())).transpose()?);
@@ -140,7 +140,7 @@ impl Core {
             let begin = |mount: &'_ Arc<MailMount>| {
                 let mount = mount.clone();
                 scope.spawn(move || {
-                    // A mount that has not answered yet has no work in flight.
+                    // A mount that has not answered has no work in flight.
                     if mount.has_begun() {
                         mount.wait_until_idle(deadline);
                     }
@@ -161,7 +161,7 @@ impl Core {
     }
 
     pub fn end(&self, deadline: Instant) {
-        // A failed disk is not worth waiting for; replay does the rest.
+        // Waiting for a failed disk is useless; the replay delivers the rest.
         let _ = self.sync(deadline);
         self.stop.store(true, Ordering::Release);
         drop(self.tick.0.lock());

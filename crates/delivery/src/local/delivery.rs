@@ -38,7 +38,7 @@ impl std::fmt::Debug for LocalDelivery {
 /// State of the last handle; dropping it ends local delivery.
 struct Handle {
     core: Arc<Core>,
-    /// True if spool and intake were opened here and so end with it.
+    /// True if spool and intake were opened here and are closed with this handle.
     owns_intake: bool,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -83,7 +83,7 @@ impl LocalDelivery {
             let keeper = core.clone();
             std::thread::Builder::new().name("delivery-keep".to_owned()).spawn(move || keeper.keep())
         };
-        // On failure those that were started end with the handle.
+        // On failure the started mounts end with the handle.
         *delivery.handle.keeper.lock().expect("the keeper's handle") =
             Some(started().map_err(StreamOpenError::io("threads of local delivery"))?);
         let deadline = Instant::now() + core.config.open_patience;
@@ -150,15 +150,15 @@ impl LocalDelivery {
         core.mounts.iter().any(|mount| core.intake.spool().needs_body(mount.stream, body))
     }
 
-    /// Acceptance of mail, which other destinations may share.
+    /// The acceptance of mail, which other destinations may share.
     pub fn intake(&self) -> &Intake {
         &self.handle.core.intake
     }
 
-    /// Checks that not too much mail waits for a mailbox already (SMTP 452 4.2.2).
+    /// Refuses a mailbox for which too much mail waits (SMTP 452 4.2.2).
     ///
     /// # Errors
-    /// Too much waits for it.
+    /// Too much mail waits for the mailbox.
     pub fn check_mailbox(&self, mailbox: &str) -> Result<(), MailboxFull> {
         self.check_mailboxes([mailbox])
     }
@@ -209,15 +209,15 @@ impl LocalDelivery {
         all
     }
 
-    /// Mailboxes that mail waits for, by name.
+    /// Mailboxes with waiting mail, sorted by name.
     pub fn waiting_mailboxes(&self) -> Vec<WaitingMailbox> {
         let mut all: Vec<_> = self.handle.core.mounts.iter().flat_map(|mount| mount.waiting_mailboxes()).collect();
         all.sort_by(|a, b| a.mailbox.cmp(&b.mailbox));
         all
     }
 
-    /// Messages missing in some of their mailboxes; after [`shutdown`](Self::shutdown), those left to the next opening.
-    /// Visits every message.
+    /// Counts messages missing in some of their mailboxes; after [`shutdown`](Self::shutdown), those left to the next
+    /// opening. Visits every message.
     pub fn remaining(&self) -> Remaining {
         let mut messages = HashSet::new();
         let mut mailboxes = HashSet::new();
@@ -232,7 +232,7 @@ impl LocalDelivery {
         all.map(|(mailbox, messages)| RecoveredMailbox { mailbox, messages }).collect()
     }
 
-    /// True if a file name belongs to this message, by its number in the spool, even after renames.
+    /// True if a file name belongs to message number `message` of the spool, even after the file was renamed.
     pub fn is_file_of(&self, message: u64, name: &str) -> bool {
         let unique = name.split_once('.').map_or("", |(_, unique)| unique);
         unique.strip_prefix(&super::files::mark_of(message)).is_some_and(|rest| rest.starts_with('R'))
@@ -300,7 +300,7 @@ impl LocalDelivery {
 
 impl Handle {
     fn end(&self, deadline: Instant) {
-        // Waiting mail keeps waiting, and is counted so.
+        // Waiting mail stays waiting, and is counted as such.
         if self.core.is_ending.swap(true, Ordering::AcqRel) {
             return;
         }

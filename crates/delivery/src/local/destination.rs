@@ -34,7 +34,7 @@ impl Destination for LocalDelivery {
         }
     }
 
-    /// Troubles of mounts, and unwritable mailboxes.
+    /// Problems of mounts, and unwritable mailboxes.
     fn troubles(&self) -> Vec<Trouble> {
         let stats = self.stats();
         let mut troubles: Vec<Trouble> = stats.mounts.iter().filter_map(trouble_of).collect();
@@ -54,7 +54,7 @@ impl Destination for LocalDelivery {
         self.end(deadline);
     }
 
-    /// Refuses if too much waits for an unwritable mailbox, or if its mount is stuck.
+    /// Refuses if too much mail waits for an unwritable mailbox, or if its mount is stuck.
     fn check(&self, place: &MailPlace, _: u64) -> Result<(), NotTaken> {
         let MailPlace::Maildir(mailbox) = place else { return Ok(()) };
         self.check_open(mailbox)?;
@@ -131,7 +131,7 @@ fn unusable(why: String) -> NotTaken {
 }
 
 impl Core {
-    /// Adds the entries of a message, one per mount, with the memory of each.
+    /// Adds one entry of the message per mount, with the memory that each needs.
     pub fn reserve(
         &self,
         targets: impl Iterator<Item = MailboxTarget>,

@@ -22,12 +22,12 @@ pub enum LocalEntry {
     /// A sync of the mount begins; durable before it does. Until the sync is known to have succeeded, visible mail may
     /// be in the page cache only.
     SyncBegun {
-        /// The session of the page cache.
+        /// Tag of the page cache's session.
         session: SessionTag,
     },
     /// A sync succeeded. Nobody waits for this entry: without it mail is rewritten.
     Synced {
-        /// The entry of its beginning.
+        /// LSN of the [`SyncBegun`](Self::SyncBegun) entry.
         begun: Lsn,
     },
     /// An attempt at a mailbox failed; for `posthaste spool inspect`. A later entry for the same mailbox replaces it.
@@ -47,31 +47,31 @@ pub struct MailboxDelivery {
     pub nonce: u32,
     /// Host name in the file names.
     pub host: Arc<str>,
-    /// Handling of its line ends.
+    /// Conversion of the line ends.
     pub line_ends: LineEnds,
     /// The batch with its body. `None`: this one. A replacement of an older entry names that entry's body.
     pub body: Option<OlderBody>,
     /// Facts about a large body, so that its sizes on disk need no second count.
     pub large: Option<LargeBody>,
-    /// The mailboxes still to reach, each with its number among the message's targets.
+    /// The mailboxes that lack the message, each with its number among the message's targets.
     pub targets: Vec<(u16, MailboxTarget)>,
 }
 
 /// The body of an older batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OlderBody {
-    /// The batch.
+    /// LSN of the batch.
     pub lsn: Lsn,
-    /// Bytes of the body.
+    /// Length of the body in bytes.
     pub len: u64,
 }
 
 /// Targets that became visible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Visible {
-    /// The session of the page cache.
+    /// Tag of the page cache's session.
     pub session: SessionTag,
-    /// Batches of the bodies, and numbers of targets.
+    /// The targets: LSN of the body's batch, and number of the target.
     pub targets: Vec<(Lsn, u16)>,
 }
 
@@ -92,7 +92,7 @@ pub struct MailboxTrouble {
 /// later mailbox has: batch numbers are unique.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removal {
-    /// Mail with a body in an earlier batch is not delivered. `None`: the batch of this entry.
+    /// Mail with a body in an earlier batch is not delivered. `None`: earlier than the batch of this entry.
     pub before: Option<Lsn>,
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,

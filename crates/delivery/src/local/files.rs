@@ -30,13 +30,13 @@ pub(crate) type Job = Taken<Held>;
 /// Result of a thread's work on a target.
 #[derive(Debug, Clone)]
 pub(crate) enum Done {
-    /// The file was written now.
+    /// The file was written by this attempt.
     Written,
-    /// The file existed, or its owner has removed it.
+    /// The file existed, or the mailbox's owner has removed it.
     Found,
     /// The target is given up for good.
     GivenUp(Lost),
-    /// No file: the mailbox was removed.
+    /// No file was written: the mailbox was removed.
     Removed,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Files {
     common: Common,
     dir: MountDir,
     room: MailRoom,
-    /// Used by its syncing thread only.
+    /// Descriptor for syncs; used by the syncing thread only.
     descriptor: Mutex<Option<Mount>>,
 }
 
@@ -79,7 +79,7 @@ impl Files {
         Space::of(self.dir.path())
     }
 
-    /// Finds its file system: see [`MountDir::find`]. Blocks while it hangs.
+    /// Finds the file system of the mount: see [`MountDir::find`]. Blocks while it hangs.
     ///
     /// # Errors
     /// An error of [`MountDir::find`].
@@ -89,12 +89,12 @@ impl Files {
         Ok(session)
     }
 
-    /// True if its file system is due for a check, because it was missing or short of space.
+    /// True if the file system is due for a check, because it was missing or short of space.
     pub fn is_look_due(&self, now: Instant) -> bool {
         self.room.is_look_due(now) || self.dir.is_look_due(now)
     }
 
-    /// Checks its file system. Blocks while it hangs.
+    /// Checks the file system. Blocks while it hangs.
     pub fn look_again(&self, now: Instant, has_waiting: bool) {
         if self.dir.is_look_due(now) {
             self.dir.look_again(now);
@@ -104,17 +104,17 @@ impl Files {
         }
     }
 
-    /// True if its file system has come back since the last call.
+    /// True if the file system has come back since the last call.
     pub fn take_return(&self) -> bool {
         self.dir.take_return()
     }
 
-    /// Describes the file system at its path, if it is another one.
+    /// Describes the file system at the mount's path, if it is another one.
     pub fn missing(&self) -> Option<Arc<str>> {
         self.dir.missing()
     }
 
-    /// The reason why it is not bound to its file system, if so.
+    /// The reason why the mount is not bound to its file system; `None` if it is.
     pub fn unbound(&self) -> Option<Arc<str>> {
         self.dir.unbound()
     }
@@ -126,7 +126,7 @@ impl Files {
         let mut descriptor = lock(&self.descriptor);
         let mount = descriptor.as_mut().ok_or(io::ErrorKind::NotFound)?;
         if !mount.facts().syncfs_trusted {
-            // Each file was synced at its write.
+            // Each file was synced when it was written.
             return Ok(());
         }
         mount.sync().inspect_err(|_| {
@@ -137,15 +137,15 @@ impl Files {
         })
     }
 
-    /// Delivers to targets in one mailbox; returns each result. Calls `step` before each step that may be slow.
+    /// Delivers to targets in one mailbox; returns the result of each. Calls `step` before each step that may be slow.
     pub fn work_off(&self, mailbox: &str, jobs: &[Job], step: &dyn Fn()) -> Vec<io::Result<Done>> {
         let all_fail = |error: io::Error| jobs.iter().map(|_| Err(copy(&error))).collect();
         step();
-        // Removed targets come in groups of their own.
+        // Targets of removed mailboxes come in separate groups.
         if jobs.iter().all(|job| job.is_removed) {
             return jobs.iter().map(|_| Ok(Done::Removed)).collect();
         }
-        // Checked before even a directory is made.
+        // Checked before any directory is made.
         let least = jobs.iter().map(|job| job.body_len).min().unwrap_or_default();
         if let Err(refused) = self.room.check(need_of(least), self.common.seams.now(), || self.space()) {
             return jobs.iter().map(|_| Err(refused.clone().into())).collect();
@@ -154,7 +154,7 @@ impl Files {
             Ok(opened) => opened,
             Err(error) => return all_fail(error),
         };
-        // Opened before the writes that it must vouch for.
+        // Opened before the writes whose sync it reports.
         let own_sync = is_foreign.then(|| Mount::of_dir(File::open(self.common.root_path.join(mailbox))?)).transpose();
         let own_sync = match own_sync {
             Ok(own_sync) => own_sync.filter(|mount| mount.facts().syncfs_trusted),
@@ -209,14 +209,14 @@ impl Files {
         }
         let found = there.as_ref().map_err(copy)?.get(&job.name_key())?.cloned();
         let renew = |found: Option<&Found>| match found {
-            // As for visible mail: whoever removed it does not want it again.
+            // As for visible mail: whoever removed the file does not want it again.
             None if self.common.expunged.contains(&job.key) => {
                 self.renew(maildir, Task::RenewIfThere, &name, &content, None)
             }
             found => self.renew(maildir, job.task, &name, &content, found),
         };
         match renew(found.as_ref()) {
-            // Its owner has moved it since the look-up.
+            // The owner has moved the file since the look-up.
             Err(error) if error.kind() == io::ErrorKind::NotFound && found.is_some() => {
                 let looked = look(maildir, &[job.name_key()])?;
                 renew(looked.get(&job.name_key())?)
@@ -236,7 +236,7 @@ impl Files {
         let is_trusted = maildir.facts().syncfs_trusted;
         let Some(found) = found else {
             if task == Task::RenewIfThere {
-                // A power cut must not restore a part of it: nothing would repair that.
+                // A power cut must not restore a part of the file: nothing would repair it.
                 return if is_trusted { Ok(false) } else { maildir.sync_names().map(|()| false) };
             }
             // A file in tmp/ with this name was never visible.
@@ -255,7 +255,7 @@ impl Files {
         })?;
         if !is_trusted {
             match maildir.sync_message(found.dir, &found.name) {
-                // Its owner has just moved it.
+                // The owner has just moved the file.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => sync_found(maildir, &found.name)?,
                 synced => synced?,
             }
@@ -263,14 +263,14 @@ impl Files {
         Ok(true)
     }
 
-    /// Reserves space; call it before a file is written.
+    /// Reserves disk space; call it before a file is written.
     fn take_room(&self, content: &Content<'_>) -> io::Result<()> {
         let taken = self.room.take(need_of(content.disk_size), self.common.seams.now(), || self.space());
         taken.map_err(io::Error::from)
     }
 
-    /// The mailbox, made if missing. True if it is on another file system than at acceptance, where this mount's sync
-    /// has no effect.
+    /// The mailbox, made if missing. True if it is on another file system than at acceptance, which this mount's sync
+    /// does not cover.
     fn maildir(&self, mailbox: &str) -> io::Result<(Arc<Maildir>, bool)> {
         self.common.seams.pass(Step::Mailbox(mailbox))?;
         let found = self.dir.found()?;
@@ -295,7 +295,7 @@ impl Job {
         &target.expect("a target of its message").1
     }
 
-    /// The part of its file name that survives a move by a reader.
+    /// The part of the file name that survives a move by a mail reader.
     fn name_key(&self) -> String {
         name_of(&self.deliver, self.key, 0, 0).key().to_owned()
     }
@@ -304,7 +304,7 @@ impl Job {
 /// Writes one message and makes it visible.
 fn deliver(maildir: &Maildir, name: &UniqueName, content: &Content<'_>) -> io::Result<()> {
     let mut draft = maildir.draft(name.as_str()).or_else(|error| match error.kind() {
-        // An attempt cut short by a crash: nothing of it became visible.
+        // Left by an attempt that a crash interrupted: nothing became visible.
         io::ErrorKind::AlreadyExists => {
             maildir.remove_tmp(name.as_str())?;
             maildir.draft(name.as_str())
@@ -340,7 +340,7 @@ pub(crate) fn unique_of(id: u64, nonce: u32, number: u16) -> String {
     format!("{}R{nonce:08x}T{number}", mark_of(id))
 }
 
-/// Its prefix, unique to the message.
+/// Prefix of the unique part, the same for all targets of the message.
 pub(super) fn mark_of(id: u64) -> String {
     format!("J{id:x}")
 }

@@ -17,7 +17,7 @@ impl HeldBody {
         HeldBody { parts, share: Mutex::new(Some(share)) }
     }
 
-    /// Releases its share even if a hanging thread still holds it, so that others need not wait.
+    /// Releases the share of memory even if a hanging thread still holds the body, so that others need not wait.
     pub fn let_go(&self) {
         drop(self.share.lock().expect("a share").take());
     }

@@ -1,4 +1,4 @@
-//! Result of replaying a mount's stream: the state of each message. Takes no action.
+//! Replays a mount's stream into the state of each message. Takes no action.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::session::SessionTag;
 #[derive(Default)]
 pub(crate) struct History {
     messages: BTreeMap<Lsn, Shown>,
-    /// The last *visible* entry of a target, and its session of the page cache. A target becomes visible again only if
+    /// The last *visible* entry of a target, with its session of the page cache. A target becomes visible again only if
     /// a failed sync may have lost it.
     visible: HashMap<Key, (Lsn, SessionTag)>,
-    /// Syncs by the entry of their beginning; true if known to have succeeded.
+    /// Syncs by the LSN of their *begun* entry; true if known to have succeeded.
     syncs: BTreeMap<Lsn, (SessionTag, bool)>,
     unknown: Vec<Lsn>,
     removals: Removals,
@@ -34,7 +34,7 @@ pub(crate) struct Shown {
     pub body_len: u64,
 }
 
-/// After a rebuild of the spool, mail that was delivered and moved may come again; the operator was told.
+/// After a rebuild of the spool, mail that was delivered and then moved may be delivered again; the operator was told.
 impl StreamState for History {
     type Error = ReplayError;
 
@@ -45,7 +45,7 @@ impl StreamState for History {
 }
 
 impl History {
-    /// Replays an entry. `body_len`: length of its batch's body.
+    /// Replays an entry. `body_len`: length in bytes of its batch's body.
     pub fn show(&mut self, lsn: Lsn, payload: &Bytes, body_len: u64) {
         self.seen = self.seen.max(lsn);
         match LocalEntry::decode(payload.clone()) {
@@ -79,7 +79,7 @@ impl History {
         self.messages.iter().map(|(body, shown)| (*body, shown))
     }
 
-    /// Bytes of their bodies and their state.
+    /// Bytes of the messages' bodies and state.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -108,7 +108,7 @@ impl History {
             let is_queued = |(_, state, _): &&(u16, State, Task)| *state == State::Queued;
             queued.extend(targets.iter().filter(is_queued).map(|(number, ..)| (*body, *number)));
             let doubts = targets.iter().filter_map(|(number, ..)| self.doubt_before((*body, *number)));
-            // Kept as long as the message: without it the next opening would take the note for that of a durable file.
+            // Kept as long as the message: without it the next opening would take the note for proof of a durable file.
             let entry = doubts.chain([shown.entry]).min().expect("the message's own");
             table.insert(*body, entry, shown.deliver.clone(), shown.body_len, None, targets);
         }
@@ -133,8 +133,8 @@ impl History {
         })
     }
 
-    /// True if a file noted as visible there is on the disk: the next sync succeeded, and no sync then in flight may
-    /// have failed.
+    /// True if a file noted as visible at `noted` is on the disk: the next sync succeeded, and no sync in flight at
+    /// that time may have failed.
     fn is_durable(&self, noted: Lsn, session: SessionTag) -> bool {
         let before = self.syncs.range(..noted).next_back();
         let after = self.syncs.range(noted..).next();
@@ -142,15 +142,15 @@ impl History {
         before.is_none_or(is_harmless) && after.is_some_and(|(_, (of, succeeded))| *of == session && *succeeded)
     }
 
-    /// A sync begun before a target was noted as visible, and not known to have succeeded: the reason to doubt the
-    /// target.
+    /// The sync that makes a target doubtful: begun before the target was noted as visible, and not known to have
+    /// succeeded.
     fn doubt_before(&self, key: Key) -> Option<Lsn> {
         let (noted, session) = self.visible.get(&key)?;
         let (begun, (of, succeeded)) = self.syncs.range(..noted).next_back()?;
         (of == session && !succeeded).then_some(*begun)
     }
 
-    /// True if a sync that ended or began after the note is not known to have succeeded.
+    /// True if a sync that ended or began after the note `noted` is not known to have succeeded.
     fn may_be_lost(&self, noted: Lsn, session: SessionTag) -> bool {
         let under_way = self.syncs.range(..noted).next_back();
         let later = self.syncs.range(noted..);

@@ -1,8 +1,8 @@
 //! The file system that a mail mount's stream is bound to.
 //!
-//! A file at the top of the mount holds a random id, made at first use; the spool's directory records it. Device
+//! A file at the top of the mount holds a random id, made at first use; the spool's directory records the id. Device
 //! numbers change with a restart, and XFS derives file system ids (`f_fsid`) from them, so neither identifies a disk. A
-//! copy of a disk has the file, too, and may replace it.
+//! copy of a disk contains the file, too, so it may replace the original.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::mounts::{point_of, stream_of};
 
-/// The id of a file system.
+/// The random id of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MountId(u128);
 
@@ -115,15 +115,15 @@ impl Marker {
 #[derive(Debug)]
 pub struct BoundMounts {
     spool: PathBuf,
-    // By mount point below the mail root. `None`: both lists were lost, and the mount has not shown its id yet.
+    // By mount point below the mail root. `None`: both lists were lost, and the mount has not shown its id so far.
     ids: Mutex<BTreeMap<Arc<str>, Option<MountId>>>,
 }
 
 /// Content of the two files.
 struct FoundLists {
-    /// `None`: neither file is whole, and at least one exists.
+    /// The bound ids; `None` if neither file is intact, and at least one exists.
     ids: Option<BTreeMap<Arc<str>, Option<MountId>>>,
-    /// Files that exist and are not whole, with the fault.
+    /// Damaged or unreadable files, each with the fault.
     spoiled: Vec<(&'static str, String)>,
 }
 
@@ -156,8 +156,8 @@ impl FoundLists {
 }
 
 impl BoundMounts {
-    /// Reads the lists of the spool in this directory; empty without a file. One missing, damaged or unreadable file of
-    /// the two does no harm.
+    /// Reads the lists of the spool in this directory; empty without a file. One missing, damaged or unreadable file is
+    /// harmless while the other is intact.
     ///
     /// # Errors
     /// A read error; `InvalidData` if neither file is whole and at least one exists.
@@ -202,13 +202,13 @@ impl BoundMounts {
         Ok((bound, spoiled.into_iter().map(told).collect()))
     }
 
-    /// The streams with their file systems; `None`: unknown.
+    /// The streams with the ids of their file systems; `None`: unknown.
     pub fn streams(&self) -> Vec<(String, Option<MountId>)> {
         self.ids().iter().map(|(point, id)| (stream_of(point), *id)).collect()
     }
 
-    /// Lets a stream take the file system found at the next start. False: it was not bound. Only while nobody else has
-    /// the spool open.
+    /// Unbinds a stream: it takes the file system found at the next start. False: it was not bound. Call it only while
+    /// nobody else has the spool open.
     ///
     /// # Errors
     /// An error of writing the file.
@@ -245,7 +245,7 @@ impl BoundMounts {
         Ok(true)
     }
 
-    /// Content of each of its files. `None`: an empty list needs none.
+    /// Content of each file. `None`: an empty list needs no file.
     pub fn text(&self) -> Option<String> {
         let ids = self.ids();
         (!ids.is_empty()).then(|| text_of(&ids))

@@ -14,17 +14,17 @@ use super::removals::Removals;
 /// A message that has not reached all of its mailboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Undelivered {
-    /// The spool's batch with its body.
+    /// LSN of the batch with the body.
     pub id: u64,
     /// Time of reception, in seconds since 1970.
     pub received_secs: u64,
-    /// Bytes of its body.
+    /// Length of the body in bytes.
     pub bytes: u64,
-    /// The mailboxes that it has not reached.
+    /// The mailboxes that lack the message.
     pub mailboxes: Vec<Unreached>,
 }
 
-/// A mailbox that a message has not reached.
+/// A mailbox that lacks a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreached {
     /// Path of the Maildir below the mail root.
@@ -54,8 +54,8 @@ pub fn undelivered(spool: &dyn ClosedSpool) -> std::io::Result<Vec<Undelivered>>
             Some(LocalEntry::Deliver(deliver)) => {
                 let (body, bytes) = deliver.body.map_or((lsn, body_len), |older| (older.lsn, older.len));
                 messages.insert(body, (deliver.secs, bytes));
-                // A later entry of the message names the remaining targets: the others are durable, and their notes are
-                // passed.
+                // A later entry of the message names the remaining targets: the other targets are durable, and their
+                // *visible* entries were passed.
                 let targets = deliver.targets.into_iter().map(|(number, target)| (number, target.mailbox));
                 of_mounts.insert((body, stream.to_owned()), targets.collect());
             }
@@ -106,7 +106,7 @@ pub fn each_undelivered(dir: &Path, each: &mut dyn FnMut(&Undelivered, &[u8])) -
                 None => is_whole = false,
             }
         }
-        // Otherwise it may have moved from the ring into a pack.
+        // Otherwise the body may have moved from the ring into a pack.
         if is_whole || spool.is_current() {
             break;
         }

@@ -5,10 +5,10 @@ use std::io;
 
 use posthaste_maildir::{Found, Maildir};
 
-/// Files of many messages, as found in a mailbox.
+/// Files of many messages, as one scan found them.
 pub(crate) struct FoundMessages {
     by_key: HashMap<String, Found>,
-    /// Result of making the absence of the others durable.
+    /// Result of making the absence of the missing files durable.
     gone: io::Result<()>,
 }
 
@@ -19,15 +19,15 @@ impl Default for FoundMessages {
 }
 
 impl FoundMessages {
-    /// True if the file was there.
+    /// True if the scan found the file.
     pub fn has(&self, key: &str) -> bool {
         self.by_key.contains_key(key)
     }
 
-    /// Its file; `None` if it is gone durably: no power cut brings it back beside its replacement.
+    /// The message's file; `None` if its absence is durable: no power cut brings it back beside its replacement.
     ///
     /// # Errors
-    /// It is not there, but a power cut may bring it back.
+    /// The file is missing, but a power cut may bring it back.
     pub fn get(&self, key: &str) -> io::Result<Option<&Found>> {
         match (self.by_key.get(key), &self.gone) {
             (None, Err(error)) => Err(copy(error)),

@@ -11,20 +11,20 @@ use posthaste_spool::MessageReader;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct LostMailboxMail {
-    /// The spool's batch that had its body.
+    /// LSN of the batch that had the body.
     pub id: u64,
     /// Time of reception, in seconds since 1970.
     pub received_secs: u64,
-    /// Bytes of its body.
+    /// Length of the body in bytes.
     pub bytes: u64,
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
-    /// The error.
+    /// Text of the read error.
     pub error: Arc<str>,
-    /// The file with the rest of the body, if there is any.
+    /// File with the readable rest of the body; `None` if nothing was kept.
     pub kept: Option<PathBuf>,
-    /// The mailbox still has a file of the message, from before a crash or a failed sync. It stays; it may or may not
-    /// be whole.
+    /// True if the mailbox still has a file of the message, from before a crash or a failed sync. The file stays; it
+    /// may be incomplete.
     pub is_there: bool,
 }
 
@@ -56,19 +56,19 @@ impl fmt::Debug for Losses {
     }
 }
 
-/// The reason why every attempt will fail, and the rest of the body.
+/// Why every attempt will fail, and the file with the rest of the body.
 #[derive(Debug, Clone)]
 pub(crate) struct Lost {
     pub error: Arc<str>,
     pub kept: Option<PathBuf>,
-    /// True if the mailbox has a file of it.
+    /// True if the mailbox has a file of the message.
     pub is_there: bool,
 }
 
-/// Decides if an attempt failed for good. The rest of the body is kept first.
+/// Decides if an attempt failed for good. First copies the readable rest of the body into a file.
 ///
 /// # Errors
-/// It did not, or the bytes could not be kept: retry.
+/// The failure may be temporary, or the bytes could not be copied: retry.
 pub(crate) fn given_up(reader: &MessageReader, is_there: bool, failed: io::Error) -> io::Result<Lost> {
     let lost = reader.give_up(failed)?;
     Ok(Lost { error: lost.why.into(), kept: lost.kept, is_there })

@@ -8,13 +8,13 @@ use posthaste_intake::GatheredBody;
 /// A message to deliver: one copy in the spool for all its mailboxes.
 #[derive(Debug)]
 pub struct MailboxMessage {
-    /// Its mailboxes; empty only for messages to other streams.
+    /// Mailboxes of the message; empty only for messages to other streams.
     pub targets: Vec<MailboxTarget>,
-    /// Its content.
+    /// Content of the message.
     pub body: GatheredBody,
-    /// Handling of its line ends.
+    /// Conversion of the line ends.
     pub line_ends: LineEnds,
-    /// Entries of other streams in the same batch.
+    /// Entries for other streams in the same batch.
     pub also: Vec<posthaste_spool::Entry>,
 }
 

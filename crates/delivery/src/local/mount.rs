@@ -38,7 +38,7 @@ pub(crate) struct Limits {
 pub(crate) struct MailMount {
     pub files: Files,
     pub stream: StreamId,
-    /// Its entries were unreadable: it takes and delivers nothing until the next opening.
+    /// True if the stream's entries were unreadable: the mount takes and delivers nothing until the next opening.
     pub is_stuck: bool,
     pub(super) limits: Limits,
     pub(super) state: Mutex<State>,
@@ -46,9 +46,10 @@ pub(crate) struct MailMount {
     idle: Condvar,
     /// Signals between the syncing thread and the threads that wait for it.
     pub(super) sync: Condvar,
-    /// `None` once stopped: no thread begins any more.
+    /// `None` once stopped: no thread starts any more.
     threads: Mutex<Option<Vec<JoinHandle<()>>>>,
-    /// Read-locked while a *visible* entry is made and appended; write-locked by a sync while it begins.
+    /// Read-locked while a *visible* entry is made and appended; write-locked by a sync while it begins, so that each
+    /// entry is before or after it.
     pub(super) noting: RwLock<()>,
     pub counters: Counters,
 }
@@ -101,7 +102,7 @@ impl MailMount {
         self.state.lock().expect("no thread panics while it holds a mount's state")
     }
 
-    /// Starts its syncing thread, which starts the others once the mount answers.
+    /// Starts the syncing thread, which starts the others once the mount answers.
     ///
     /// # Errors
     /// The thread could not be started.
@@ -135,7 +136,7 @@ impl MailMount {
         let has_visible = state.table.has_visible();
         state.syncing.want_if(has_visible);
         drop(state);
-        // One per processor, and never only one: a slow mailbox would hold up the others until it is relieved.
+        // One per processor, but at least two: otherwise a slow mailbox would hold up the others until `relieve` helps.
         let threads = std::thread::available_parallelism().map_or(WORKERS_MIN, usize::from);
         for _ in 0..threads.clamp(WORKERS_MIN, WORKERS_MAX) {
             // Without any thread the mail waits until `relieve` can start one.
@@ -181,7 +182,7 @@ impl MailMount {
         }
     }
 
-    /// True if it has answered since the opening.
+    /// True if the mount has answered since the opening.
     pub fn has_begun(&self) -> bool {
         self.state().history.is_none()
     }
@@ -201,7 +202,7 @@ impl MailMount {
         }
     }
 
-    /// Waits until no thread works at a mailbox, or at one below it. False after `deadline` (real time).
+    /// Waits until no thread works on a mailbox, or on one below it. False after `deadline` (real time).
     pub fn wait_until_left(&self, mailbox: &str, deadline: Instant) -> bool {
         let mut state = self.state();
         while state.is_at(mailbox) {
@@ -209,7 +210,7 @@ impl MailMount {
             if left.is_zero() {
                 return false;
             }
-            // Single mailboxes send no notification.
+            // Threads that leave a single mailbox send no notification.
             state = self.idle.wait_timeout(state, left.min(LEFT_PAUSE)).expect("a mount's state").0;
         }
         true
@@ -285,7 +286,8 @@ impl MailMount {
                     self.counters.given_up.fetch_add(u64::from(is_lost), Ordering::Relaxed);
                     state.troubles.gave_up(mailbox, job.key, now);
                     let entry = state.table.gave_up(job.key);
-                    // The position must pass it soon: a kill before would give it up and report it once more.
+                    // The position must pass the target soon: a kill before that would give it up and report it once
+                    // more.
                     state.syncing.want_through(entry);
                 }
                 Ok(done) => {
@@ -334,7 +336,7 @@ impl MailMount {
                 let (message, number) = job.key;
                 observer.given_up(MailboxTargetId { message, number, mailbox: mailbox.clone() }, error.clone());
             }
-            // A removal is known to its owner.
+            // The mailbox's owner knows about a removal.
             let Ok(Done::GivenUp(Lost { kept, is_there, .. })) = outcome else { continue };
             self.limits.losses.tell(&LostMailboxMail {
                 id: job.key.0.get(),
@@ -350,7 +352,8 @@ impl MailMount {
 
     /// Appends *visible* entries, each for many targets: every entry costs a write to the spool's device.
     fn note_visible(&self) {
-        // Held until it is appended: if one sync failed and another succeeded before, the entry would name lost files.
+        // Held until the entry is appended: if a sync failed and another one succeeded in between, the entry would name
+        // lost files.
         let _no_sync_begins = self.noting.read().expect("no thread panics while it appends a note");
         self.append_visible();
     }
@@ -408,7 +411,7 @@ impl Consumer for MailMount {
         let decoded = LocalEntry::decode(entry.payload.clone());
         let held = match (&decoded, parts) {
             (Some(LocalEntry::Deliver(deliver)), Some(parts)) => {
-                // Its share of the budget was taken before the append.
+                // The share of the budget was taken before the append.
                 let share = self.limits.budget.taken_over(memory_units(deliver, len).into());
                 Some(Arc::new(HeldBody::new(parts, share)))
             }
@@ -433,7 +436,7 @@ impl Consumer for MailMount {
                 state.table.insert(body, entry.lsn, deliver.into(), len, held, targets);
                 let ready_before = state.ready.len();
                 numbers.into_iter().for_each(|number| state.enqueue((body, number), now));
-                // A worker busy at a mailbox also takes its newly arriving mail.
+                // A worker busy with a mailbox also takes newly arriving mail for it.
                 let became_ready = state.ready.len() - ready_before;
                 let wanted = state.call(became_ready);
                 drop(state);
@@ -459,14 +462,14 @@ pub(crate) fn memory_units(deliver: &MailboxDelivery, body_len: u64) -> u32 {
 }
 
 const WORKERS_MIN: usize = 2;
-/// Half of the maximum of threads: the others replace those that a mailbox blocks.
+/// Half of the maximum number of threads: the other half replaces threads that mailboxes block.
 const WORKERS_MAX: usize = 32;
 const THREADS_MAX: usize = 64;
 /// Time that work may wait before another thread is started.
 const STUCK: Duration = Duration::from_millis(100);
-/// Waiting messages queued in one tick at most.
+/// Maximum waiting messages queued in one tick.
 const TRIES_AT_ONCE: usize = 1024;
 /// Interval of checks that threads have left a mailbox being removed.
 const LEFT_PAUSE: Duration = Duration::from_millis(20);
-/// Visible targets that are noted at once instead of at the next tick.
+/// Number of visible targets that are noted at once instead of at the next tick.
 const NOTED_AT_ONCE: usize = 256;

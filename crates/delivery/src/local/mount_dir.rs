@@ -1,5 +1,5 @@
-//! The directory of a mail mount: finds the right file system there, and notices another one in its place and its
-//! return.
+//! The directory of a mail mount. Finds the right file system there, and notices if another one is in its place or the
+//! right one returns.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ use crate::session::SessionTag;
 pub(crate) struct FoundMount {
     pub session: SessionTag,
     pub facts: MountFacts,
-    /// Opened at the same time. Not shared with other mounts: its lock is held during I/O.
+    /// Opened together with the mount's descriptor. Not shared with other mounts: its lock is held during I/O.
     pub root: MailRoot,
     /// Device and inode of the directory.
     at: (u64, u64),
@@ -38,7 +38,7 @@ pub(crate) struct MountDir {
 struct Known {
     found: Option<Arc<FoundMount>>,
     unbound: Option<Arc<str>>,
-    /// When its path last led elsewhere, or was last checked, and a description of what is there.
+    /// Set while the path leads elsewhere: the time of the last check, and what is there.
     missing: Option<(Instant, Arc<str>)>,
     has_returned: bool,
 }
@@ -83,7 +83,7 @@ impl MountDir {
                 (found, _) => return Err(self.is_another(expected, &found, common)),
             }
         } else {
-            // Deliverable mail does not wait for it.
+            // Deliverable mail must not wait for this lock.
             let made = Marker::make(&dir).and_then(|id| common.bound.bind(&self.point, id));
             unbound = made.err().map(|error| error.to_string().into());
         }
@@ -92,7 +92,7 @@ impl MountDir {
         let mount = Mount::of_dir(&dir)?;
         let metadata = dir.metadata()?;
         let found = FoundMount { session, facts: mount.facts(), root, at: (metadata.dev(), metadata.ino()) };
-        // Checks that it did not change during the opening.
+        // Checks that the path did not change during the opening.
         self.leads_to(&found)?;
         let mut known = self.known();
         (known.found, known.unbound) = (Some(Arc::new(found)), unbound);
@@ -102,13 +102,13 @@ impl MountDir {
     /// The facts found so far.
     ///
     /// # Errors
-    /// `NotFound`: none yet.
+    /// `NotFound`: the mount has not been found so far.
     pub fn found(&self) -> io::Result<Arc<FoundMount>> {
         self.known().found.clone().ok_or_else(|| self.not_mounted())
     }
 
-    /// Checks the mount before anything new is opened there: nothing may be made in the directory that it hides, or on
-    /// another file system.
+    /// Checks the mount before anything new is opened there: nothing may be made in the directory hidden below it, or
+    /// on another file system.
     ///
     /// # Errors
     /// `NotFound`: its path leads elsewhere.
@@ -122,13 +122,13 @@ impl MountDir {
         led
     }
 
-    /// True if it was missing at the last check, a second ago or more.
+    /// True if the mount was missing at the last check, which was at least a second ago.
     pub fn is_look_due(&self, now: Instant) -> bool {
         let is_old = |(since, _): &(Instant, _)| now.saturating_duration_since(*since) >= LOOK_PAUSE;
         self.known().missing.as_ref().is_some_and(is_old)
     }
 
-    /// Checks if it is back.
+    /// Checks if the mount is back.
     pub fn look_again(&self, now: Instant) {
         if let Ok(found) = self.found() {
             // `missing` keeps the error.
@@ -136,17 +136,17 @@ impl MountDir {
         }
     }
 
-    /// True if it has come back since the last call.
+    /// True if the mount has come back since the last call.
     pub fn take_return(&self) -> bool {
         std::mem::take(&mut self.known().has_returned)
     }
 
-    /// A description of what is at its path instead.
+    /// Describes what is at the mount's path instead; `None` if it is not missing.
     pub fn missing(&self) -> Option<Arc<str>> {
         self.known().missing.as_ref().map(|(_, what)| what.clone())
     }
 
-    /// The reason why the mount is not bound to its file system, if so.
+    /// The reason why the mount is not bound to its file system; `None` if it is.
     pub fn unbound(&self) -> Option<Arc<str>> {
         self.known().unbound.clone()
     }

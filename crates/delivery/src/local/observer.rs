@@ -11,7 +11,7 @@ pub trait DeliveryObserver: Debug + Send + Sync {
     /// cut loses both or none. If both, the targets are delivered and reported again.
     fn visible(&self, targets: Vec<MailboxTargetId>) -> Option<Entry>;
 
-    /// That batch was refused, with an entry for this many targets.
+    /// The batch with the *visible* entry was refused; it had an entry for this many targets.
     fn lost(&self, targets: u64);
 
     /// A target cannot be delivered now and is retried. Called once for each target since the opening.

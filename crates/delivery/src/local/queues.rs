@@ -17,11 +17,11 @@ use super::troubles::Troubles;
 use crate::session::SessionTag;
 
 pub(super) struct State {
-    /// Entries replayed until the mount answers: no work is done before.
+    /// Replayed entries, kept until the mount answers: no work is done before.
     pub history: Option<History>,
-    /// The reason why it does not answer.
+    /// The reason why the mount does not answer; `None` if it does.
     pub absent: Option<Arc<str>>,
-    /// Start of its thread's wait for an answer.
+    /// Start of the wait for the mount's answer.
     pub looking_since: Option<Instant>,
     pub session: Option<SessionTag>,
     pub table: Table<Held>,
@@ -33,11 +33,11 @@ pub(super) struct State {
     queues: HashMap<Arc<str>, Queue>,
     pub ready: VecDeque<Arc<str>>,
     running: usize,
-    /// Mailboxes among them that hang so long that shutdown does not wait for them.
+    /// Number of mailboxes in `running` that hang so long that shutdown does not wait for them.
     stalled: usize,
     /// Idle threads.
     pub waiting: usize,
-    /// Idle threads that were notified and are not awake yet; a lower bound.
+    /// Idle threads that were notified but are not awake; a lower bound.
     called: usize,
     pub taken: Instant,
     to_note: Vec<Arc<str>>,
@@ -153,7 +153,7 @@ impl State {
         }
     }
 
-    /// The next work of a thread: bounded, so that a hanging mailbox holds little.
+    /// The next group of work for a thread: bounded, so that a hanging mailbox holds few messages.
     pub fn take_group(&mut self, mailbox: &Arc<str>, now: Instant) -> (Vec<Job>, Arc<Mutex<Instant>>) {
         self.running += 1;
         self.taken = now;

@@ -1,4 +1,4 @@
-//! Removed mailboxes, and the batch before which mail for them is not delivered.
+//! Removed mailboxes, each with the batch before which its mail is not delivered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(crate) struct Removals(BTreeMap<Arc<str>, Removed>);
 struct Removed {
     /// Mail in earlier batches is not delivered.
     before: Lsn,
-    /// Its current entry.
+    /// LSN of the current entry of this removal.
     entry: Lsn,
 }
 

@@ -24,13 +24,14 @@ pub enum RemoveError {
     /// One of the spool's streams is unusable.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// It was removed, but mail still being written to it was not, because its file system does not answer.
+    /// The mailbox was removed, but a write of earlier mail is still in progress, because the file system does not
+    /// answer.
     #[error("mail is still being written to {0}: its file system does not answer")]
     Held(Arc<str>),
 }
 
-/// Records in a spool the removal of a mailbox and those below it: mail accepted for them so far is not delivered any
-/// more. Durable on return. Does not touch the Maildir.
+/// Records in a spool the removal of a mailbox and all mailboxes below it: mail accepted for them so far is no longer
+/// delivered. Durable on return. Does not touch the Maildir.
 ///
 /// # Errors
 /// All of [`RemoveError`] except `Held`.
@@ -38,7 +39,7 @@ pub fn remove_mailbox(spool: &dyn Spool, mailbox: &str) -> Result<(), RemoveErro
     MailboxPath::parse(mailbox).map_err(|error| RemoveError::BadMailbox(format!("{mailbox}: {error}").into()))?;
     let payload = LocalEntry::Removal(Removal { before: None, mailbox: mailbox.into() }).encode();
     let streams = spool.streams().into_iter().filter(|stream| is_of_mount(&stream.name));
-    // For all mounts: mail for it may wait where it lay before, or where nothing is mounted now.
+    // For all mounts: the mailbox's mail may wait in the stream of an earlier mount, or of one that is not mounted now.
     let entry = |name: String| Ok(Entry { stream: spool.stream(&name)?, needs_body: false, payload: payload.clone() });
     let entries = streams.map(|stream| entry(stream.name)).collect::<Result<Vec<_>, StreamError>>()?;
     if entries.is_empty() {

@@ -12,7 +12,7 @@ use super::mount::MailMount;
 use super::table::State;
 use crate::error::MessageId;
 
-/// Messages that opening found in the spool, and the work on them.
+/// Messages that the opening found in the spool, and their outcomes.
 #[derive(Debug, Default)]
 pub struct ReplayReport {
     /// Messages not known to be durable in all their mailboxes, on all mounts.
@@ -46,12 +46,12 @@ pub struct LocalReceipt {
 }
 
 impl LocalReceipt {
-    /// Its batch in the spool.
+    /// LSN of the message's batch in the spool.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Its present or future file names, in the order of the targets.
+    /// Present or future file names of the message, in the order of the targets.
     pub fn names(&self) -> impl Iterator<Item = MessageId> {
         let host = Host::new(&self.host);
         (0..self.targets).map(move |number| {
@@ -64,13 +64,13 @@ impl LocalReceipt {
 /// A message that waits for an unwritable mailbox, or for a mount that does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingMailboxMail {
-    /// The spool's batch with its body.
+    /// LSN of the batch with the body.
     pub id: u64,
-    /// The mailboxes that it waits for.
+    /// Mailboxes that lack the message.
     pub mailboxes: Vec<Arc<str>>,
-    /// Bytes of its body.
+    /// Length of the body in bytes.
     pub bytes: u64,
-    /// Attempts so far.
+    /// Number of attempts so far.
     pub attempts: u32,
     /// Error of the last attempt.
     pub error: Arc<str>,
@@ -81,9 +81,9 @@ pub struct WaitingMailboxMail {
 pub struct WaitingMailbox {
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
-    /// Messages that wait for it.
+    /// Number of messages that wait for the mailbox.
     pub messages: usize,
-    /// Bytes of their bodies.
+    /// Total bytes of their bodies.
     pub bytes: u64,
     /// Consecutive failed attempts, of any messages.
     pub attempts: u32,
@@ -95,9 +95,9 @@ pub struct WaitingMailbox {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remaining {
-    /// Messages, each counted once.
+    /// Number of messages, each counted once.
     pub messages: usize,
-    /// Mailboxes that lack some of their mail.
+    /// Number of mailboxes that lack mail.
     pub mailboxes: usize,
 }
 
@@ -107,7 +107,7 @@ pub struct Remaining {
 pub struct MailboxFull {
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
-    /// Bytes that wait for it.
+    /// Bytes of mail that wait for the mailbox.
     pub bytes: u64,
 }
 
@@ -116,7 +116,7 @@ pub struct MailboxFull {
 pub struct RecoveredMailbox {
     /// Path of the Maildir below the mail root.
     pub mailbox: Arc<str>,
-    /// Messages that waited.
+    /// Number of messages that waited.
     pub messages: u64,
 }
 
@@ -124,36 +124,36 @@ pub struct RecoveredMailbox {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountStats {
-    /// Its mount point below the mail root; empty for the root's own file system.
+    /// Mount point below the mail root; empty for the root's own file system.
     pub point: Arc<str>,
     /// Messages not known to be durable in their mailboxes.
     pub messages: usize,
     /// The reason why nothing can be delivered, if the mount has not answered since the opening, or another file system
     /// is there.
     pub absent: Option<Arc<str>>,
-    /// Its stream was unreadable, as `absent` says: mail for it is refused, and waiting mail stays in the spool until
-    /// the next opening.
+    /// True if its stream was unreadable, as `absent` says: mail for the mount is refused, and waiting mail stays in
+    /// the spool until the next opening.
     pub is_stuck: bool,
-    /// The reason why the mount is not bound to its file system, if so: then another one in its place would go
-    /// unnoticed.
+    /// The reason why the mount is not bound to its file system: another one in its place would go unnoticed. `None` if
+    /// it is bound.
     pub unbound: Option<Arc<str>>,
-    /// The reason why mail waits for space on it, if so: its file system would go below the floor.
+    /// The reason why mail waits for disk space; `None` if there is enough.
     pub short_of_space: Option<Arc<str>>,
-    /// The error of the last sync, if it failed.
+    /// The error of the last sync; `None` if it succeeded.
     pub sync_error: Option<Arc<str>>,
     /// Seconds for which a sync, or a check of the mount, has been hanging.
     pub sync_secs: Option<u64>,
 }
 
 impl MountStats {
-    /// The reason why nothing is delivered there, if so.
+    /// The reason why nothing is delivered to the mount; `None` if mail is delivered.
     pub fn trouble(&self) -> Option<Arc<str>> {
         let hangs = self.sync_secs.is_some_and(|secs| secs >= SYNC_HANGS_SECS);
         let hanging = hangs.then(|| "it does not answer: a sync of it, or a look at it, has not come back".into());
         self.absent.clone().or(self.sync_error.clone()).or(self.short_of_space.clone()).or(hanging)
     }
 
-    /// Its name for the operator.
+    /// Name of the mount for the operator.
     pub fn place(&self) -> String {
         if self.point.is_empty() { "the mail directory".to_owned() } else { format!("the mail mount {}", self.point) }
     }
@@ -203,7 +203,7 @@ pub struct LocalStats {
 }
 
 impl From<LocalStats> for crate::DeliveryStats {
-    /// Commits of the spool become batches, its sync times flush times.
+    /// Maps commits of the spool to batches, and its sync times to flush times.
     fn from(stats: LocalStats) -> Self {
         Self {
             delivered: stats.accepted,
@@ -251,7 +251,7 @@ impl MailMount {
         all
     }
 
-    /// Mailboxes of this mount that mail waits for.
+    /// Mailboxes of this mount with waiting mail.
     pub(super) fn waiting_mailboxes(&self) -> Vec<WaitingMailbox> {
         let state = self.state();
         let waiting = state.troubles.iter().map(|(mailbox, known)| WaitingMailbox {

@@ -1,7 +1,7 @@
 //! Disk space for deliveries on a mount's file system: each message reserves its space above a floor.
 //!
-//! The file system is asked once a second at most, while the space left above the floor exceeds the space taken since.
-//! Mail that does not fit waits, and so does the mount: it is *short* until the smallest refused message fits.
+//! The file system is queried at most once a second, while the space left above the floor exceeds the space taken
+//! since. Mail that does not fit waits, and so does the mount: it is *short* until the smallest refused message fits.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,19 +22,19 @@ pub(crate) struct MailRoom {
 struct LastLook {
     /// Time of the last query of the file system.
     at: Option<Instant>,
-    /// Space above the floor then, minus the space taken since.
+    /// Space above the floor at the last query, minus the space taken since.
     left: Space,
-    /// True if space was taken since: otherwise another query within the second tells nothing new.
+    /// True if space was taken since the last query: otherwise another query within the second is useless.
     is_used: bool,
     /// Space taken since the start.
     taken: Space,
     short: Option<Short>,
-    /// A shortage has ended, and waiting mail is to be retried.
+    /// True if a shortage has ended, and waiting mail must be retried.
     is_over: bool,
 }
 
 struct Short {
-    /// The smallest refused message.
+    /// Space of the smallest refused message.
     need: Space,
     why: Arc<str>,
 }
@@ -103,7 +103,7 @@ impl MailRoom {
         seen.short.is_some() && seen.is_old(now)
     }
 
-    /// Queries the file system, and ends the shortage if the refused message fits now, or if no mail waits.
+    /// Queries the file system, and ends the shortage if the refused message fits, or if no mail waits.
     pub fn look_again(&self, now: Instant, has_waiting: bool, look: impl FnOnce() -> io::Result<Space>) {
         let mut seen = self.look(now, look);
         if !has_waiting {

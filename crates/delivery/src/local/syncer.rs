@@ -85,7 +85,7 @@ impl MailMount {
             }
             self.sync.notify_all();
             if has_no_room {
-                // Every mount that releases entries frees space, this one included.
+                // Every mount that releases entries frees space, including this one.
                 let waited = self.sync.wait_timeout_while(state, RETRY_PAUSE, |state| !state.stop);
                 state = waited.expect("a mount's state").0;
                 state.syncing.wanted = true;
@@ -103,7 +103,7 @@ impl MailMount {
         self.files.look_again(self.now(), has_waiting);
         state = self.state();
         state.looking_since = None;
-        // The end of the mount may wait for this.
+        // The end of the mount may wait for this lock.
         self.sync.notify_all();
         state
     }
@@ -133,7 +133,7 @@ impl MailMount {
     /// One sync with its consequences.
     fn round(&self, through: Lsn) -> Result<(), Unfinished> {
         let synced = match self.sync_visible() {
-            // Nothing was visible: that clears no earlier failed sync.
+            // No mail was visible: this round does not clear an earlier failed sync.
             Ok(false) => {
                 let state = self.state();
                 let error = state.syncing.error.clone().filter(|_| state.table.len() > 0);
@@ -185,7 +185,7 @@ impl MailMount {
             Err(error) => {
                 let now = self.now();
                 let mut state = self.state();
-                // It may be lost, so no *visible* entry may name it.
+                // The mail may be lost, so no *visible* entry may name it.
                 state.unnoted.clear();
                 for key in state.table.sync_failed(begun) {
                     state.enqueue(key, now);
@@ -197,8 +197,8 @@ impl MailMount {
         }
     }
 
-    /// Durable before the sync: the sync may fail and the process be killed before it sees that, and the kernel reports
-    /// a failure only once.
+    /// Recorded durably before the sync: the sync may fail and the process be killed before it sees the failure, and
+    /// the kernel reports a failure only once.
     fn put_on_record(&self) -> Result<Lsn, AppendError> {
         let session = self.state().session.expect("the mount has answered");
         for _ in 0..ROOM_TRIES {
@@ -223,7 +223,7 @@ impl MailMount {
     }
 
     /// Rewrites, without their bodies, the messages that hold up the position, if the spool needs the space, or if far
-    /// more entries have come than wait.
+    /// more entries have arrived than messages wait.
     fn carry(&self, through: Lsn) -> Result<(), Unfinished> {
         let (through, session) = {
             let state = self.state();
@@ -256,8 +256,8 @@ impl MailMount {
         Ok(())
     }
 
-    /// Works in steps of a few MiB, each durable before the next: incoming mail then finds space in the spool's queue,
-    /// and its turn.
+    /// Works in steps of a few MiB, each durable before the next, so that incoming mail finds space in the spool's
+    /// queue.
     fn carry_laggards(&self, through: Lsn) -> Result<(), AppendError> {
         let mut after = Lsn::ZERO;
         loop {
@@ -293,7 +293,7 @@ impl MailMount {
 
 /// Interval of checks of a mount that does not answer.
 const PLACE_PAUSE: Duration = Duration::from_secs(1);
-/// Pause before a round is retried that found no space in the spool.
+/// Pause before the retry of a round that found no space in the spool.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Number of tries, and pauses, for a full spool.
 const ROOM_TRIES: u32 = 20;

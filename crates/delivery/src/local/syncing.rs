@@ -9,7 +9,7 @@ use posthaste_units::BackOff;
 /// Schedule and results of a mount's syncs.
 pub(super) struct Syncing {
     pub wanted: bool,
-    /// Messages with entries up to here are to be rewritten: the spool needs the space.
+    /// Messages with entries up to this LSN must be rewritten: the spool needs the space.
     pub through: Lsn,
     /// Bytes that became visible since the last sync began.
     pub bytes: u64,
@@ -108,7 +108,8 @@ impl Syncing {
 const SYNC_HANGS: Duration = Duration::from_secs(60);
 /// Longest pause between failing syncs, in intervals.
 const PAUSE_RATIO_MAX: u32 = 16;
-/// Entries that may be applied while messages wait, and further ones for each of those, before they are rewritten.
+/// Base number of entries that may be applied before waiting messages are rewritten; each waiting message allows as
+/// many more.
 const CARRY_ENTRIES: usize = 4096;
 const CARRY_RATIO: usize = 8;
 /// Like [`CARRY_ENTRIES`], in bytes that became visible.

@@ -34,30 +34,30 @@ pub(crate) enum State {
     Writing,
     /// In its mailbox, perhaps only in the page cache.
     Visible,
-    /// Waits for the next try of its mailbox: [`Troubles`](super::troubles::Troubles) has the time.
+    /// Waits until its mailbox is tried again, at the time in [`Troubles`](super::troubles::Troubles).
     Waiting,
 }
 
-/// The work on a target, by the state of its file.
+/// Kind of write for a target, by what is known about its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
     /// No file exists: write it.
     Write,
-    /// After a crash: a file that reads well came from the disk, or is still in the page cache. Otherwise write it.
+    /// After a crash: a readable file came from the disk, or is still in the page cache. If there is none, write it.
     LookFirst,
-    /// After a failed sync or attempt: a file that reads well may not be on the disk. Replace it by a new one, or write
-    /// it for the first time.
+    /// After a failed sync or attempt: a readable file may not be on the disk. Replace it by a new one, or write it for
+    /// the first time.
     Renew,
     /// Like `Renew`, but the target was visible: if the file is gone, its owner removed it.
     RenewIfThere,
 }
 
-/// A message's body in memory, with its share of the memory for all bodies; dropping it releases that.
+/// A message's body in memory, with its share of the memory for all bodies; dropping it releases the share.
 pub(crate) type Held<B> = Option<B>;
 
 /// A message, and its targets on this mount that are not durable.
 pub(crate) struct Message<B> {
-    /// Its current entry.
+    /// LSN of the message's current entry.
     pub entry: Lsn,
     pub deliver: Arc<MailboxDelivery>,
     pub body_len: u64,
@@ -69,16 +69,16 @@ struct Target {
     number: u16,
     state: State,
     task: Task,
-    /// A sync has failed during the write.
+    /// True if a sync has failed during the write.
     spoiled: bool,
-    /// A sync has failed since the first write, and it was not rewritten since.
+    /// True if a sync has failed since the first write, and the file was not rewritten since.
     in_doubt: bool,
 }
 
 /// The messages of one mount, by the batch with the body.
 pub(crate) struct Table<B> {
     messages: BTreeMap<Lsn, Message<B>>,
-    /// Current entries of messages here, with the number of messages.
+    /// LSNs of current entries, each with its number of messages.
     entries: BTreeMap<Lsn, usize>,
     /// Bytes of the bodies and the state of all messages.
     bytes: u64,
@@ -114,7 +114,7 @@ pub(crate) struct Taken<B> {
     pub body_len: u64,
     pub body: Held<B>,
     pub task: Task,
-    /// Its mailbox was removed since its acceptance.
+    /// True if the mailbox was removed since the message was accepted.
     pub is_removed: bool,
 }
 
@@ -161,7 +161,7 @@ impl<B: Clone> Table<B> {
         self.removals.show(entry, removal);
     }
 
-    /// True if a target's mailbox was removed since its acceptance.
+    /// True if a target's mailbox was removed since the message was accepted.
     pub fn is_removed(&self, key: Key) -> bool {
         let covers = |message: &Message<B>| self.removals.cover(message.mailbox(key.1), key.0);
         !self.removals.is_empty() && self.messages.get(&key.0).is_some_and(covers)
@@ -172,7 +172,7 @@ impl<B: Clone> Table<B> {
         self.removals.through(through).collect()
     }
 
-    /// Ends a rewrite: no later entry refers to finished targets, so their memory is dropped.
+    /// Called when no later entry refers to finished targets any more: drops their memory.
     pub fn all_is_carried(&mut self) {
         self.given_up.clear();
         self.removals.let_go(self.messages.keys().next().copied());
@@ -280,7 +280,7 @@ impl<B: Clone> Table<B> {
         let target = message.target_mut(key.1, State::Writing);
         target.state = State::Waiting;
         if target.task != Task::RenewIfThere {
-            // After any error, a part of it may be there.
+            // After any error, a part of the file may be there.
             target.task = Task::Renew;
         }
         message.let_body_go();
@@ -417,7 +417,7 @@ impl<B: Clone> Table<B> {
         lags.map(carried).take_while(fits).collect()
     }
 
-    /// Ends a replay: now all messages are known, and so is any doubt.
+    /// Ends a replay: all messages and all doubtful syncs are known now.
     pub fn end_of_doubt(&mut self) {
         if self.in_doubt == 0 {
             self.failed_sync = None;

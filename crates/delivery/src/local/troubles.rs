@@ -1,9 +1,9 @@
 //! Unwritable mailboxes, their waiting mail, and the time of the next try. Bookkeeping only: reads no clock and touches
 //! no disk.
 //!
-//! A mailbox is tried with one message, after 1 s, 2 s, 4 s and so on up to 5 min. Once that gets through, each of the
-//! others is tried once. Each try takes the message with the oldest last try, so one that can never be written holds up
-//! no other.
+//! A mailbox is tried with one message, after 1 s, 2 s, 4 s and so on up to 5 min. Once that message gets through, each
+//! of the others is tried once. Each try takes the message whose last try is oldest, so a message that can never be
+//! written does not hold up the others.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,9 +25,9 @@ struct Broken {
     delivered: u64,
     attempts: u32,
     due: Instant,
-    /// The message that is tried for all.
+    /// The message that is tried on behalf of all.
     probe: Option<Key>,
-    /// It is writable again: messages last tried before this try are tried once more.
+    /// Set once the mailbox is writable again: messages last tried before this number are tried once more.
     release_before: Option<u64>,
     error: Arc<str>,
 }
@@ -67,7 +67,7 @@ impl Troubles {
         self.mailboxes.get(mailbox).is_some_and(|broken| broken.messages.contains_key(&key))
     }
 
-    /// Bytes that wait for all of them.
+    /// Total bytes of mail for unwritable mailboxes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -101,7 +101,7 @@ impl Troubles {
         }
         broken.by_try.insert((self.tries, key));
         let was_probe = broken.probe == Some(key);
-        // Mail queued before the first failure was known says nothing new about the mailbox.
+        // A failure of mail queued before the first failure was known says nothing new about the mailbox.
         if !was_probe && broken.attempts > 0 {
             return false;
         }
@@ -210,7 +210,7 @@ impl Broken {
     }
 }
 
-/// Recovered mailboxes remembered at most.
+/// Maximum recovered mailboxes that are remembered.
 const RECOVERED_MAX: usize = 10_000;
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY: BackOff = BackOff::new(RETRY_FIRST, Duration::from_secs(300));

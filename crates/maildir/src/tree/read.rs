@@ -10,10 +10,10 @@ use super::method::IoMethod;
 #[cfg(feature = "io-uring")]
 use super::stat::bytes_read;
 
-/// Reads files in batches. Each thread has its own reader, which another thread may have made.
+/// Reads files in batches. It can be sent to another thread, but is used by one thread at a time.
 ///
-/// With [`IoMethod::Best`], cached files are read by ordinary calls, which is cheaper. Once some had to be read from a
-/// disk, files are read in batches.
+/// With [`IoMethod::Best`], cached files are read by ordinary calls, which is cheaper. Once a sample of files had to be
+/// read from a disk, files are read in batches.
 ///
 /// Memory: the largest file, and when batched 32 KiB for each file of two batches.
 pub struct FileReader {

@@ -1,9 +1,9 @@
 //! State of [call-ahead](super::ask_ahead): answers, next hops and their sessions.
 //!
-//! Answers are cached, at most [`ANSWERS_MAX`], for [`TAKEN`], [`REFUSED`] or [`NOT_KNOWN`]. Concurrent questions for
-//! one address share one answer. A next hop gets [`AT_ONCE`] questions at a time; its sessions are reused until idle
-//! for [`IDLE`]. A next hop that cannot be asked is left alone for [`NOT_KNOWN`]; questions meanwhile get "not known"
-//! at once.
+//! Answers are cached, at most [`ANSWERS_MAX`], for [`TAKEN`], [`REFUSED`] or [`NOT_KNOWN`]. Concurrent questions about
+//! one address share one answer. A next hop gets [`AT_ONCE`] questions at a time; its sessions are reused until they
+//! have been idle for [`IDLE`]. A next hop that cannot be asked is not asked again for [`NOT_KNOWN`]; questions
+//! meanwhile get "not known" at once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,16 +23,16 @@ use posthaste_queue::EntryText;
 /// Result of a call-ahead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ahead {
-    /// The next hop takes mail for it.
+    /// The next hop accepts mail for the address.
     Taken,
-    /// It refuses mail for it: the reply to give, 550.
+    /// The next hop refuses mail for the address: the reply to give, 550.
     Refused(Reply),
-    /// It cannot be asked now, or cannot tell: the reason.
+    /// The next hop cannot be asked now, or gave no clear answer: the reason.
     NotKnown(Arc<str>),
 }
 
 impl Ahead {
-    /// Time for which the answer holds.
+    /// Time for which the answer is cached.
     pub(super) fn lifetime(&self) -> Duration {
         match self {
             Ahead::Taken => TAKEN,
@@ -62,13 +62,13 @@ impl Default for CallAhead {
 }
 
 impl CallAhead {
-    /// Forgets answers and next hops: others may be responsible now.
+    /// Forgets answers and next hops: other hosts may be responsible now.
     pub fn forget(&self) {
         *self.answers.lock().expect("the answers") = Arc::new(Cache::new(ANSWERS_MAX));
         self.hops.lock().expect("the hops").clear();
     }
 
-    /// The answers, for as long as the same next hops are responsible.
+    /// The cached answers, valid as long as the same next hops are responsible.
     pub fn answers(&self) -> Arc<Cache<Ahead>> {
         self.answers.lock().expect("the answers").clone()
     }
@@ -82,10 +82,10 @@ impl CallAhead {
     }
 }
 
-/// A next hop.
+/// A next hop, with its askers and idle sessions.
 pub(super) struct Hop {
     pub turns: Semaphore,
-    /// Askers, including waiting ones.
+    /// Number of askers, including waiting ones.
     asking: AtomicUsize,
     state: Mutex<HopState>,
 }
@@ -95,16 +95,16 @@ struct HopState {
     idle: Vec<IdleSession>,
     /// True while a task ends idle sessions.
     has_reaper: bool,
-    /// End of the pause, and its reason.
+    /// End of the pause, and the reason for it.
     failed: Option<(Instant, Arc<str>)>,
 }
 
 /// A session for the next question.
 pub(super) struct IdleSession {
     pub session: OutgoingSession,
-    /// The session's host.
+    /// Name of the session's host.
     pub host: Arc<str>,
-    /// The source that it was opened from.
+    /// Source from which the session was opened.
     pub source: Arc<Egress>,
     since: Instant,
 }
@@ -135,14 +135,14 @@ impl Hop {
         (self.asking.fetch_add(1, Ordering::Relaxed) < ASKING_MAX).then_some(counted)
     }
 
-    /// The answer during a pause, if any.
+    /// The answer to give during a pause; `None` without a pause.
     pub fn trouble(&self) -> Option<Ahead> {
         let state = self.state();
         let (until, why) = state.failed.as_ref()?;
         (*until > Instant::now()).then(|| Ahead::NotKnown(why.clone()))
     }
 
-    /// Begins a pause: it could not be asked.
+    /// Begins a pause because the next hop could not be asked.
     pub fn failed(&self, why: &str) -> Ahead {
         let why: Arc<str> = EntryText::from(why).into();
         self.state().failed = Some((Instant::now() + NOT_KNOWN, why.clone()));
@@ -196,7 +196,7 @@ const REFUSED: Duration = Duration::from_secs(3600);
 const NOT_KNOWN: Duration = Duration::from_secs(30);
 /// About 30 MB with addresses of usual length.
 const ANSWERS_MAX: usize = 100_000;
-/// Next hops that are remembered without being asked.
+/// The reply for a refused address: with the next hop's enhanced code if it has one.
 const HOPS_MAX: usize = 1000;
 /// Concurrent questions to a next hop.
 const AT_ONCE: usize = 4;

@@ -19,7 +19,7 @@ pub(super) struct Alarm<W> {
 
 struct AlarmState<W> {
     due: BinaryHeap<Reverse<Due<W>>>,
-    /// Waiters due now, whatever the limits.
+    /// Waiters to wake now, regardless of limits.
     now: Vec<W>,
 }
 
@@ -58,7 +58,7 @@ impl<W> Alarm<W> {
         self.state.lock().expect("the alarm")
     }
 
-    /// Nanoseconds since the relay's opening: the time of all buckets.
+    /// Nanoseconds since the opening of the relay: the clock of all buckets.
     pub fn now(&self) -> u64 {
         u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
@@ -70,7 +70,7 @@ impl<W> Alarm<W> {
         }
     }
 
-    /// Wakes these soon. For callers that hold the lock of a site, so cannot serve another.
+    /// Wakes these waiters soon. For callers that hold the lock of a site, so cannot serve another.
     pub fn wake(&self, waiters: impl IntoIterator<Item = W>) {
         self.state().now.extend(waiters);
         self.changed.notify_one();

@@ -22,7 +22,7 @@ use crate::session::{Endpoint, Loss, OutgoingSession, RecipientVerdict, SessionO
 use posthaste_dns::Attempt;
 use posthaste_queue::QueueName;
 
-/// The host of a session, and the source that it is opened from.
+/// Host and source of a session.
 struct Asked<'a> {
     plan: &'a Plan,
     source: &'a Arc<Egress>,
@@ -31,7 +31,7 @@ struct Asked<'a> {
 
 /// Asks the next hop about an address. Dropping the future cancels the question.
 pub(super) async fn ask(shared: &Arc<Shared>, address: &Address) -> Ahead {
-    /// Aborts its task with the asker, so that questions never exceed sessions.
+    /// Aborts the question's task when the asker is dropped, so that questions never exceed sessions.
     struct Asking(JoinHandle<Ahead>);
     impl Drop for Asking {
         fn drop(&mut self) {
@@ -42,7 +42,7 @@ pub(super) async fn ask(shared: &Arc<Shared>, address: &Address) -> Ahead {
     (&mut asking.0).await.unwrap_or_else(|_| Ahead::NotKnown("the server ends".into()))
 }
 
-/// The cached answer, or that of the next hop.
+/// The cached answer, or the next hop's.
 async fn answer(shared: Arc<Shared>, address: Address) -> Ahead {
     let domain = address.domain().to_string().to_lowercase();
     let name = format!("{}@{domain}", address.local_part());
@@ -84,14 +84,14 @@ async fn ask_hop(shared: &Arc<Shared>, domain: &str, address: &Address) -> Ahead
 }
 
 /// # Errors
-/// No host could be asked: the error of the last.
+/// No host could be asked: the error of the last one.
 async fn ask_hosts(
     shared: &Arc<Shared>,
     plan: &Plan,
     hop: &Arc<Hop>,
     recipient: &RcptTo,
 ) -> Result<RecipientVerdict, String> {
-    // A session that was closed meanwhile says nothing of its host.
+    // A session that was closed meanwhile says nothing about its host.
     while let Some(IdleSession { mut session, host, source, .. }) = hop.take() {
         let asked = Asked { plan, source: &source, host: &host };
         if let Ok(verdict) = verify(shared, &mut session, &asked, recipient).await {
@@ -168,7 +168,7 @@ async fn ask_host(
     }
 }
 
-/// Opens a session for a question. A reply that ends it is reported, here and in [`verify`].
+/// Opens a session for a question. A reply that ends the session is reported, here and in [`verify`].
 async fn open_to_ask(
     shared: &Arc<Shared>,
     asked: &Asked<'_>,

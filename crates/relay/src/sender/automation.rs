@@ -1,5 +1,5 @@
-//! Rules for replies of other hosts: they suspend, slow down or give up a site, a domain, or a tenant or campaign there
-//! for a time. Recorded like an operator's commands.
+//! Rules for replies of other hosts: they suspend, slow down or give up mail for a site, a domain, or a tenant's or
+//! campaign's mail there for a time. Recorded like an operator's commands.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use posthaste_shaping::automation::AutomationRule;
 use posthaste_shaping::file::{AutomationAction, AutomationTarget};
 use posthaste_shaping::{DomainOrSite, Label, MailScope};
 
-/// Applies the rules for a reply that refuses a recipient, for now or for good.
+/// Applies the rules for a reply that refuses a recipient, temporarily or permanently.
 pub(super) fn automate(shared: &Arc<Shared>, site: &Site, queued: &Queued, recipient: &str, reply: &Reply) {
     apply_rules(shared, site, Some((queued, &domain_of(recipient))), reply);
 }
@@ -65,7 +65,7 @@ fn apply_rule(shared: &Arc<Shared>, rule: &AutomationRule, scope: MailScope, rep
     if shared.queue().is_in_force(&entry) {
         return;
     }
-    // Nobody waits for it: the next such reply repeats what a crash loses.
+    // Nobody waits for this record: the next such reply repeats what a crash loses.
     let by = Originator { uid: rustix::process::geteuid().as_raw(), reason: text.to_string(), ..Originator::default() };
     let event = shared.config.observer.as_ref().and_then(|observer| observer.suspended(&by, &entry));
     let of_queue = Entry { stream: shared.stream, needs_body: false, payload: entry.encode().into() };

@@ -1,10 +1,10 @@
 //! Delivery before intake: measures how far the relay lags with sendable mail.
 //!
 //! A message's lag is the volume of mail that arrived while it waited for its first attempt, as a share of the memory
-//! for messages. At 1 its body has left memory and is read back. Only messages that a connection takes are counted. So
-//! mail that waits for its time, for an operator or for an unreachable host does not count, nor does a site that its
-//! limits hold up. Of several sites the one that lags most does not count either: one slow destination, or a route that
-//! just came back, must not slow intake for others.
+//! for messages. At 1 its body has left memory and must be read back. Only messages that a connection takes are
+//! counted. So mail that waits for its time, for an operator or for an unreachable host does not count, nor does a site
+//! delayed by its limits. Of several sites, the one with the largest lag does not count either: one slow destination,
+//! or a route that just came back, must not slow intake for others.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl Backlog {
         self.behind += behind;
     }
 
-    /// Adds the other's work since its last look.
+    /// Adds the work that `other` collected since its last look.
     pub fn add_all(&mut self, other: Backlog) {
         if other.messages > 0.0 {
             self.messages += other.messages;
@@ -36,7 +36,7 @@ impl Backlog {
         }
     }
 
-    /// Takes the work; half of it remains for the next look, so it decays quickly.
+    /// Returns the recent work; half of it remains for the next look, so it decays quickly.
     pub fn look(&mut self) -> Backlog {
         let now = *self;
         self.looks += 1;

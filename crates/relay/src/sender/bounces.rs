@@ -82,7 +82,7 @@ impl ReturnPathSection {
         ReturnPaths::new(&nobody, &self.prefix).err().map(|error| ("prefix", error.to_string()))
     }
 
-    /// Reads the secrets. Returns the domain of the paths, too.
+    /// Reads the secrets. Also returns the domain of the signed paths.
     fn read(&self) -> Result<(ReturnPaths, String), BouncesError> {
         let secrets = Secrets::read(&self.secret_file)?;
         Ok((ReturnPaths::new(&secrets, &self.prefix)?, self.domain.clone()))
@@ -109,16 +109,16 @@ pub enum BouncesError {
         /// The mistake.
         error: RulesError,
     },
-    /// The suppression list.
+    /// The suppression list cannot be opened.
     #[error(transparent)]
     Suppression(#[from] SuppressionError),
-    /// The table of signed return paths.
+    /// The table of signed return paths cannot be opened.
     #[error(transparent)]
     Originals(#[from] OriginalsError),
-    /// The secrets of return paths.
+    /// The secrets of return paths cannot be read.
     #[error("relay.return_path: {0}")]
     Secret(#[from] SecretFileError),
-    /// The prefix of the paths.
+    /// The prefix of signed senders is invalid.
     #[error("relay.return_path: {0}")]
     Prefix(#[from] PrefixError),
 }
@@ -191,7 +191,7 @@ impl SignedPaths {
         format!("{}@{}", self.paths.sign(key, wall_time()), self.domain)
     }
 
-    /// The original of a recipient; `None` if it is not known. May read from the disk.
+    /// The original sender of a recipient's mail; `None` if unknown. May read from the disk.
     ///
     /// # Errors
     /// [`OriginalsError`].
@@ -199,12 +199,12 @@ impl SignedPaths {
         self.originals.find(key)
     }
 
-    /// True if something waits to become durable.
+    /// True if entries wait to become durable.
     pub(super) fn is_fed(&self) -> bool {
         self.originals.is_fed()
     }
 
-    /// Makes sent originals durable. Blocks.
+    /// Makes the originals of signed senders durable. Blocks.
     ///
     /// # Errors
     /// [`OriginalsError`].
@@ -227,15 +227,15 @@ impl SignedPaths {
 /// Bounce handling of a relay.
 #[derive(Debug, Clone, Default)]
 pub struct Bounces {
-    /// Rules for classes.
+    /// Rules for classes of replies.
     pub classes: Arc<Classes>,
-    /// The suppression list, if there is one.
+    /// The suppression list; `None` if there is none.
     pub suppressions: Option<Arc<Suppressions>>,
-    /// Puts bad addresses on the list.
+    /// Adds addresses refused as bad to the suppression list.
     pub suppress_bounces: bool,
-    /// Puts complaining recipients on the list.
+    /// Adds complaining recipients to the suppression list.
     pub suppress_complaints: bool,
-    /// Time on the list; `None`: for ever.
+    /// How long an address stays on the list; `None`: for ever.
     pub suppressed_for: Option<Duration>,
     /// Replaces senders by signed ones.
     pub return_path: Option<SignedPaths>,
@@ -280,18 +280,18 @@ impl Bounces {
         })
     }
 
-    /// True if something waits to become durable.
+    /// True if entries wait to become durable.
     pub(super) fn is_fed(&self) -> bool {
         self.suppressions.as_ref().is_some_and(|list| list.is_fed())
             || self.return_path.as_ref().is_some_and(SignedPaths::is_fed)
     }
 
-    /// The list, unless it is empty.
+    /// The suppression list; `None` if it is empty.
     pub(super) fn suppressed(&self) -> Option<&Suppressions> {
         self.suppressions.as_deref().filter(|list| !list.is_empty())
     }
 
-    /// Puts an address on the list, if the configuration says so for this source.
+    /// Adds an address to the suppression list, if the configuration says so for this source.
     pub fn suppress(&self, source: SuppressionSource, tenant: &str, address: &str, reason: String) {
         let is_wanted = match source {
             SuppressionSource::Bounce => self.suppress_bounces,
@@ -307,7 +307,8 @@ impl Bounces {
         let _ = list.feed(&Suppressed { address, tenant, source, reason, added, expires });
     }
 
-    /// Puts a recipient refused for good on the list, if wanted, and if the reply is certainly about the address.
+    /// Adds a permanently refused recipient to the suppression list, if configured, and if the reply is certainly about
+    /// the address.
     pub(super) fn suppress_refused(
         &self,
         envelope: &Envelope,
@@ -328,7 +329,7 @@ impl Bounces {
         }
     }
 
-    /// The signed sender of a transaction, which then has one recipient; `None` if its sender stays.
+    /// The signed sender of a transaction, which then has one recipient; `None` if its sender stays unchanged.
     pub(super) fn signed_sender(&self, transaction: &Transaction, envelope: &Envelope) -> Option<ReversePath> {
         let signed = self.return_path.as_ref()?;
         let key = keys_of(transaction).next()?;

@@ -1,4 +1,4 @@
-//! Hosts whose TLS fails: under an opportunistic policy they get cleartext for a time.
+//! Hosts whose TLS fails: under an opportunistic policy they get cleartext for some time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ pub(super) struct BrokenTls(Mutex<HashMap<Arc<str>, Failures>>);
 #[derive(Clone, Copy)]
 struct Failures {
     first: Instant,
-    /// End of the time without TLS.
+    /// End of the period without TLS.
     avoided_until: Option<Instant>,
 }
 
@@ -27,8 +27,8 @@ impl Failures {
 }
 
 impl BrokenTls {
-    /// Notes a failure of TLS. On the second, at least [`APART`] after the first, TLS is not tried for [`MEMORY`], and
-    /// the error is returned. The error is cut as replies are: certificates and alerts are a stranger's text. Beyond
+    /// Notes a failure of TLS. On the second one, at least [`APART`] after the first, TLS is avoided for [`MEMORY`],
+    /// and the error is returned. The error is cut like a reply: certificates and alerts are a stranger's text. Beyond
     /// [`HOSTS_MAX`] hosts nothing is noted.
     pub fn failed(&self, host: &Arc<str>, error: &str) -> Option<Arc<str>> {
         let mut hosts = self.0.lock().expect("hosts");
@@ -52,12 +52,12 @@ impl BrokenTls {
         None
     }
 
-    /// Forgets the failures: a session over TLS worked.
+    /// Forgets the failures of a host: a session over TLS worked.
     pub fn worked(&self, host: &str) {
         self.0.lock().expect("hosts").remove(host);
     }
 
-    /// True if TLS is not tried now.
+    /// True if TLS with the host is avoided now.
     pub fn has(&self, host: &str) -> bool {
         let until = self.0.lock().expect("hosts").get(host).and_then(|failures| failures.avoided_until);
         until.is_some_and(|until| until > Instant::now())

@@ -1,7 +1,8 @@
-//! Attempts after a crash: messages that waited then are recorded before each attempt, to find one that crashes the
-//! server.
+//! Attempts after a crash: each attempt of a message that waited during the crash is recorded before it begins, to find
+//! a message that crashes the server.
 //!
-//! After a clean end nothing is noted. Nor are messages received since the start: at a second crash they have waited.
+//! After a clean end nothing is recorded, nor for messages received since the start: at a second crash they have
+//! waited.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -36,17 +36,17 @@ pub struct Config {
     pub queue_limits: QueueLimits,
     /// Retry schedules.
     pub schedules: Schedules,
-    /// Most connections at a time.
+    /// Maximum concurrent connections.
     pub connections_max: usize,
-    /// Most connections to one site at a time.
+    /// Maximum concurrent connections to one site.
     pub site_connections_max: usize,
-    /// Most messages in one session.
+    /// Maximum messages in one session.
     pub session_messages_max: u64,
-    /// Most recipients in one transaction.
+    /// Maximum recipients in one transaction.
     pub recipients_max: usize,
     /// Limits for destinations, tenants and domains; the fields above are their defaults.
     pub shaping: Arc<ShapingRules>,
-    /// Lends the tokens of rates that are shared with other relays. `None`: this relay has them all.
+    /// Lends the tokens of rates that are shared with other relays. `None`: this relay has all tokens.
     pub lender: Option<Arc<dyn Lender>>,
     /// Timeouts of a session.
     pub timeouts: SessionTimeouts,
@@ -56,7 +56,8 @@ pub struct Config {
     pub mta_sts: Option<MtaSts>,
     /// Handling of messages with BODY=8BITMIME for hosts that do not offer it.
     pub eight_bit: EightBit,
-    /// Bytes of bodies and envelopes kept in memory for their first attempt. Beyond it they are read from the spool.
+    /// Maximum bytes of bodies and envelopes kept in memory for their first attempt. Other messages are read from the
+    /// spool.
     pub memory_bytes: usize,
     /// Initial pause, in seconds, of a site none of whose hosts has answered. Doubles with each failure, up to half an
     /// hour.
@@ -65,8 +66,8 @@ pub struct Config {
     pub returned_bytes_max: u64,
     /// Bounce handling.
     pub bounces: Bounces,
-    /// The last run did not [end](posthaste_intake::Destination::end_by) cleanly. Waiting messages are noted before
-    /// each attempt, and one in flight in three crashes is held.
+    /// True if the last run did not [end](posthaste_intake::Destination::end_by) cleanly. Waiting messages are then
+    /// noted before each attempt, and a message in flight in three crashes is held.
     pub has_crashed: bool,
     /// Initial notices to senders; [`Relay::set_notices`](super::Relay::set_notices) changes them.
     pub notices: Notices,
@@ -74,9 +75,9 @@ pub struct Config {
     pub notifier: Arc<dyn Notifier>,
     /// Signs mail whose header [`Relay::set_generic`](super::Relay::set_generic) changes. `None`: it leaves without a signature.
     pub signer: Option<Arc<dyn LeavingSigner>>,
-    /// Hears the dialogues of sessions.
+    /// Receives the dialogues of sessions.
     pub witnesses: Option<Arc<dyn Witnesses>>,
-    /// Hears of each attempt.
+    /// Receives each attempt and other events.
     pub observer: Option<Arc<dyn Observer>>,
 }
 
@@ -107,51 +108,53 @@ pub(super) struct FixedConfig {
 /// TLS for hosts that offer it, without verifying them (RFC 7435): for [`Config::tls`].
 ///
 /// # Errors
-/// Opening fails without a certificate library.
+/// No certificate library is available.
 pub fn opportunistic_tls() -> Result<Arc<rustls::ClientConfig>, posthaste_net::tls::TlsError> {
     posthaste_net::tls::client_config(&posthaste_net::tls::TlsTrust::Anything)
 }
 
 /// Receives the dialogues of sessions.
 pub trait Witnesses: Send + Sync {
-    /// Called when a session with an address of a host opens; returns its witness, if wanted. Must not block.
+    /// Called when a session with a host's address opens; returns its witness, or `None` if none is wanted. Must not
+    /// block.
     fn session(&self, host: &str, address: IpAddr) -> Option<Arc<dyn Witness>>;
 }
 
 /// Signs mail whose header has changed on its way out (RFC 6376).
 pub trait LeavingSigner: Send + Sync {
-    /// The fields `DKIM-Signature` of a message in pieces, each line ended by CRLF; empty if the domain of its author has no key. Blocks for the time of the signatures.
+    /// The `DKIM-Signature` fields for a message in pieces, each line ended by CRLF; empty if the author's domain has
+    /// no key. Blocks while signing.
     ///
     /// # Errors
-    /// It must not leave without.
+    /// The message must not leave unsigned: the reason.
     fn sign(&self, message: &[Bytes]) -> Result<String, NotSigned>;
 }
 
 /// Delivers notifications to senders, who may be local or remote.
 pub trait Notifier: Send + Sync {
-    /// True if such a sender may exist. Also true if that is known only later, as for remote addresses.
+    /// True if the sender may exist. Also true if that is known only later, as for remote addresses.
     fn knows(&self, sender: &str) -> bool;
 
-    /// Makes a notification durable in one batch: it as the body, [`change`](OutgoingNotice::change), and the entries of its
-    /// destinations.
+    /// Makes a notification durable in one batch: the message as the body, [`change`](OutgoingNotice::change), and the
+    /// entries of its destinations.
     ///
     /// # Errors
     /// The reason; the caller retries.
     fn deliver(&self, notice: OutgoingNotice) -> Delivering;
 }
 
-/// Future of [`Notifier::deliver`]: true if the address exists. If not, nothing is appended.
+/// Future of [`Notifier::deliver`]: true if the address exists. If it does not, nothing is appended.
 pub type Delivering = Pin<Box<dyn Future<Output = Result<bool, String>> + Send>>;
 
 /// A notification to be delivered.
 #[derive(Debug, Clone)]
 pub struct OutgoingNotice {
-    /// Its recipient: the sender, or the reader of double bounces.
+    /// Address of the reader: the sender, or the reader of double bounces.
     pub to: Arc<str>,
-    /// The message, from the empty sender.
+    /// The notification, with the empty sender.
     pub written: DsnMessage,
-    /// The entry for the queue in its batch.
+    /// The entry for the queue in the notification's batch.
     pub change: Entry,
-    /// For a remote sender: the entry that has the relay send it.
+    /// For a remote sender: the entry that makes the relay send the notification.
     pub remote: Entry,
 }

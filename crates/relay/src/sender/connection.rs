@@ -23,13 +23,13 @@ use super::traffic::Mail;
 use crate::session::{Channel, Endpoint, OutgoingSession, RunEnd, SessionOpenError, SessionSettings};
 use posthaste_dns::MailHost;
 
-/// Counts the connection while its task runs, however the task ends.
+/// Counts the connection until its task ends, whether it returns or panics.
 pub(super) struct Counted {
     pub shared: Arc<Shared>,
     pub site: Arc<Site>,
     share: Option<Share>,
     permits: Vec<Permit>,
-    /// Permit of the connection's address, if connections to it are limited.
+    /// Permit for the connection's address, if connections to that address are limited.
     pub address: Option<Permit>,
     is_open: bool,
 }
@@ -47,16 +47,16 @@ impl Drop for Counted {
 
 /// How a session ended for its site.
 pub(super) enum Served {
-    /// It succeeded, or there was nothing to do.
+    /// The session succeeded, or there was nothing to do.
     Done,
-    /// It has [failed](super::standing): try other hosts.
+    /// The session has [failed](super::standing): try other hosts.
     Useless(String),
-    /// Lost because of broken TLS: try the same host in the clear.
+    /// The session was lost because of broken TLS: try the same host in the clear.
     UselessTls(String),
 }
 
 impl Counted {
-    /// Wraps a connection that its site has counted already.
+    /// Wraps a connection that its site has already counted.
     pub fn new(shared: Arc<Shared>, site: Arc<Site>, share: Share, permits: Vec<Permit>) -> Self {
         Counted { shared, site, share: Some(share), permits, address: None, is_open: false }
     }
@@ -92,7 +92,7 @@ impl Counted {
         }
     }
 
-    /// Sends waiting mail. `permit`: of a session of its own.
+    /// Sends waiting mail. `permit`: for the address of a new session.
     pub async fn serve(
         &mut self,
         host: &MailHost,
@@ -137,7 +137,7 @@ impl Counted {
         Served::Done
     }
 
-    /// Hands the session to the site that asked for it, if that still waits.
+    /// Hands the session to the site that asked for it, if that site still waits.
     fn hand_over(
         &mut self,
         session: OutgoingSession,

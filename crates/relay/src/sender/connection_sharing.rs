@@ -1,9 +1,9 @@
 //! The connections of all sites together. If more sites have mail than connections are allowed, sites without one
 //! queue, and connections end for them.
 //!
-//! One lock holds the number of open connections, the queue, and the connections about to end for it. So those that ask
-//! at the same moment get no more than are allowed. Lock it after a site. After each message a connection asks whether
-//! to give its turn away: that is read without the lock while no site waits.
+//! One lock holds the number of open connections, the queue, and the number of connections about to end for it. So
+//! sites that ask at the same moment get no more than are allowed. Lock it after a site. After each message a
+//! connection checks whether to give its turn away, without the lock while no site waits.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,9 +23,9 @@ pub(super) struct ConnectionSharing<S> {
 
 struct Shares<S> {
     open: usize,
-    /// Open connections that are about to end for a waiting site, or a future one.
+    /// Connections that will end soon to make room for another site, or to refill the reserve.
     giving_way: usize,
-    /// Sites that have mail and no connection, in turn.
+    /// Sites with mail but no connection, longest wait first.
     waiting: BTreeMap<Place, Arc<S>>,
     /// The next place in the queue.
     next_place: u64,
@@ -76,16 +76,16 @@ impl<S> ConnectionSharing<S> {
         self.shares.lock().expect("the connections")
     }
 
-    /// Changes the shares: the only way, so `wants_turns` is always set.
+    /// Changes the shares. All changes go through here, so `wants_turns` is always updated.
     fn change<T>(&self, change: impl FnOnce(&mut Shares<S>) -> T) -> T {
         let mut shares = self.shares();
         let done = change(&mut shares);
-        // Stored under the lock, so in the order of changes.
+        // Stored under the lock, so in the order of the changes.
         self.wants_turns.store(shares.wanted(0) > 0, Ordering::Relaxed);
         done
     }
 
-    /// Open connections, those about to open included.
+    /// Number of open connections, including those about to open.
     pub fn open(&self) -> usize {
         self.shares().open
     }
@@ -126,10 +126,10 @@ impl<S> ConnectionSharing<S> {
         })
     }
 
-    /// Decides if a connection ends after a message, to give a waiting site its turn. `used`: how long its site has it.
-    /// Costs no lock while no site waits.
+    /// Decides if a connection ends after a message, to give a waiting site its turn. `used`: how long its site has had
+    /// the connection. Takes no lock while no site waits.
     pub fn gives_turn(self: &Arc<Self>, used: Duration) -> Option<GivesWay<S>> {
-        // A wish that is seen late is granted after the next message.
+        // A flag that is seen late takes effect after the next message.
         if used >= TURN && self.wants_turns.load(Ordering::Relaxed) { self.give(|_| 0) } else { None }
     }
 
@@ -154,7 +154,7 @@ impl<S> ConnectionSharing<S> {
         shares.wanted(shares.reserve_used(self.most, IDLE_RESERVE))
     }
 
-    /// Waits until no connection is left. Blocks.
+    /// Waits until no connection is open, or until the deadline. Blocks.
     pub fn wait_until_none(&self, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now());
         drop(self.ended.wait_timeout_while(self.shares(), left, |shares| shares.open > 0));

@@ -28,15 +28,15 @@ use posthaste_shaping::MailScope;
 pub struct Filter {
     /// The queue's own selection.
     pub selection: Selection,
-    /// Of this message only.
+    /// Only recipients of this message.
     pub message: Option<Lsn>,
-    /// With this number in it only.
+    /// Only the recipient with this number in its message.
     pub number: Option<u16>,
-    /// From this sender, case-insensitive; empty for notifications.
+    /// Only mail from this sender, case-insensitive; empty for notifications.
     pub sender: Option<String>,
-    /// To this address, case-insensitive.
+    /// Only mail to this address, case-insensitive.
     pub recipient: Option<String>,
-    /// After this recipient, in the order of messages: continues a list.
+    /// Only recipients after this one, in the order of messages: continues a list.
     pub after: Option<RecipientKey>,
     /// Maximum pages of about a thousand recipients to scan; `None`: all.
     pub pages_max: Option<u32>,
@@ -45,22 +45,22 @@ pub struct Filter {
 /// A waiting recipient.
 #[derive(Debug, Clone)]
 pub struct WaitingRecipient {
-    /// Its state in the queue.
+    /// State of the recipient in the queue.
     pub state: RecipientState,
-    /// A session with its next hop is opening: it may wait for a connection, a greeting or a handshake.
+    /// True while a session with its next hop is opening: waiting for a connection, a greeting or a handshake.
     pub is_connecting: bool,
-    /// The sender's address; empty for none.
+    /// Address of the sender; empty for none.
     pub sender: Arc<str>,
-    /// The rewritten sender, if it differs.
+    /// The rewritten sender, if it differs from `sender`.
     pub leaves_from: Arc<str>,
-    /// Its own address.
+    /// Address of the recipient.
     pub recipient: Arc<str>,
-    /// Bytes of the message.
+    /// Size of the message in bytes.
     pub bytes: u64,
-    /// Why the message cannot be read, in which case the names are missing; else the next hop's last reply, or why it
-    /// is unreachable. `None`: no attempt yet, or the reply was dropped for newer ones.
+    /// Why the message cannot be read, in which case the names are missing; else the next hop's last reply, or the
+    /// reason why it is unreachable. `None`: no attempt yet, or newer replies displaced this one.
     pub why: Option<Arc<str>>,
-    /// The class of that reply.
+    /// The class of the last reply.
     pub class: Option<Arc<str>>,
     /// An operator's reason for the hold, if one was given.
     pub held_reason: Option<Arc<str>>,
@@ -69,27 +69,27 @@ pub struct WaitingRecipient {
 /// The outcome of a command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Acted {
-    /// Recipients changed, durably.
+    /// Number of recipients changed, durably.
     pub changed: u64,
-    /// Recipients in flight: changed after the next hop's reply, unless that settles them. A crash before that loses
-    /// the change.
+    /// Recipients in flight: the change follows the next hop's reply, unless that reply settles them. A crash before
+    /// the reply loses the change.
     pub follows: u64,
-    /// Recipients in flight that an earlier command gives up, deletes or holds after that reply: this command has no
+    /// Recipients in flight that an earlier command gives up, deletes or holds after the reply: this command has no
     /// effect on them.
     pub outranked: u64,
 }
 
-/// Error of a change; it was not made, or only in part.
+/// Error of a change, which was made only in part, or not at all.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// The spool refuses it.
+    /// The spool refuses the change: the reason.
     #[error("the spool cannot record it: {0}")]
     Spool(String),
-    /// Mail cannot go there.
+    /// The next hop is invalid: the reason.
     #[error("`{0}` is not a host, address in brackets, or one of them with a port, such as mx.example.net:2525")]
     NextHop(String),
-    /// Mail to a site is already routed.
+    /// A site cannot be diverted, because its mail is already routed.
     #[error("a set of mail hosts cannot be diverted: name a domain, a campaign or a tenant")]
     Site,
     /// The message is not in the queue, or no longer.
@@ -124,12 +124,12 @@ impl Relay {
                 let said = shared.outcomes.replies.of(*key);
                 let class = said.as_ref().map(|said| said.class.clone()).filter(|class| !class.is_empty());
                 let (trouble, is_connecting) = at_site(shared, *key);
-                // Damage comes first: no host has anything to do with it.
+                // Damage is reported first: no host is involved in it.
                 let unreadable: Option<Arc<str>> = match envelope {
                     Some(_) => None,
                     None => shared.messages.envelope(key.message).err().map(|error| Arc::from(error.to_string())),
                 };
-                // Settled and released meanwhile.
+                // The message was settled and released meanwhile.
                 if unreadable.is_some() && shared.queue().show(*key).is_none() {
                     continue;
                 }
@@ -252,7 +252,7 @@ impl Relay {
         count
     }
 
-    /// End of an [`QueueAction::Hold`] of `secs` seconds.
+    /// The end of an [`QueueAction::Hold`] of `secs` seconds from now, on the queue's clock.
     pub fn after(&self, secs: Secs) -> Secs {
         self.0.shared.time.now().saturating_add(secs)
     }
@@ -315,7 +315,7 @@ impl Relay {
         Ok(true)
     }
 
-    /// Diversions in force.
+    /// Diversions now in force.
     pub fn diversions(&self) -> Vec<Diversion> {
         self.0.shared.queue().diversions().cloned().collect()
     }
@@ -332,7 +332,7 @@ impl Relay {
     }
 }
 
-/// A matching recipient, and its envelope if asked for.
+/// A matching recipient, and its envelope if requested.
 type Found = (RecipientKey, Option<Arc<Envelope>>);
 
 /// Passes matching recipients to `use_keys`, in parts, until it returns false. Envelopes are loaded if `with_envelopes`
@@ -385,7 +385,7 @@ fn resume_sites(shared: &Arc<Shared>, places: &HashSet<SiteKey>) {
     }
 }
 
-/// The reason why the source or the site of a recipient cannot be used.
+/// The reasons why the source and the site of a recipient cannot be used.
 pub(super) fn at_site(shared: &Shared, key: RecipientKey) -> (Option<Arc<str>>, bool) {
     let place = shared.queue().route_of(key);
     let site = place.and_then(|place| shared.sites.find(&place));
@@ -435,8 +435,7 @@ pub(super) fn append(shared: &Shared, entries: Vec<Entry>) -> Result<(), Control
     })
 }
 
-/// The attempts before a change that makes the recipient due now; `None` for other changes. `attempts`: before the
-/// change.
+/// The number of attempts, taken before a change that makes the recipient due now; `None` for other changes.
 fn tried_with(change: &Change, attempts: u8, now: Secs) -> Option<u8> {
     match change.what {
         What::Rescheduled { attempts, next } if next <= now => Some(attempts),
@@ -445,7 +444,7 @@ fn tried_with(change: &Change, attempts: u8, now: Secs) -> Option<u8> {
     }
 }
 
-/// Recipients in one batch, which must hold the reports of their changes, too.
+/// Maximum recipients in one batch, which must also hold the reports of their changes.
 const TOLD_MAX: usize = 1000;
 
 impl Filter {

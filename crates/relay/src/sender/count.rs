@@ -7,15 +7,15 @@ use posthaste_queue::{QueueTally, RecipientKey, RecipientState, Secs, SuspendedP
 pub struct Count {
     /// All recipients.
     pub recipients: u64,
-    /// Recipients with an attempt among them.
+    /// Recipients that had an attempt.
     pub deferred: u64,
-    /// Held recipients among them.
+    /// Recipients on hold.
     pub held: u64,
-    /// Suspended recipients among them.
+    /// Suspended recipients.
     pub suspended: u64,
-    /// Recipients in flight among them.
+    /// Recipients in flight.
     pub under_way: u64,
-    /// When the oldest was received.
+    /// Arrival of the oldest message.
     pub oldest: Secs,
     /// Time of the next attempt; [`Secs::MAX`] if an operator must act first.
     pub next: Secs,
@@ -53,7 +53,7 @@ impl Count {
         }
     }
 
-    /// Counts of a queue's recipients: held, not held, or all. `seen`: findings of the rolling scan, if any.
+    /// Counts the recipients of a queue: held, not held, or all. `seen`: findings of the rolling scan, if any.
     pub(super) fn counted(
         tally: QueueTally,
         part: SuspendedPart,
@@ -75,7 +75,7 @@ impl Count {
             _ if due > suspended => now,
             _ => seen.map_or(now, |seen| seen.next.max(now)),
         };
-        // Both are lower bounds; the scan is the later observation.
+        // Both values are lower bounds; the scan is the later observation.
         let oldest = seen.map_or(oldest, |seen| seen.oldest.max(oldest));
         let sample = seen.and_then(|seen| seen.sample);
         let all = Self { recipients, deferred, held, suspended, under_way, oldest, next, sample };

@@ -89,7 +89,7 @@ fn outgoing(mail: &Mail<'_>, now: Secs) -> Option<Queued> {
             notify: notify::bits(recipient.notify),
         });
     }
-    // So many have a number.
+    // The number of recipients was checked at acceptance.
     for success in mail.successes.iter().take(usize::from(u16::MAX).saturating_sub(recipients.len())) {
         recipients.push(QueuedRecipient {
             number: recipients.len() as u16,

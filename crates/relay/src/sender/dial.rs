@@ -12,8 +12,8 @@ use super::site::{RateLimit, Site, Tokens};
 use crate::session::{Endpoint, Loss, OutgoingSession, SessionOpenError, SessionSettings};
 use posthaste_shaping::limits::check;
 
-/// The right to make one connection. Its session counts as failed, even after a panic, unless it is
-/// [excused](Self::excuse).
+/// The right to make one connection. Unless [excused](Self::excuse), the session counts as failed on drop, even after a
+/// panic.
 pub(super) struct DialPermit {
     site: Arc<Site>,
     is_excused: bool,
@@ -62,8 +62,8 @@ impl Drop for DialPermit {
     }
 }
 
-/// Waits until one more connection to a site may be made, and counts it for its limits. `tokens`: reserved for it.
-/// `None`: the site pauses or the relay ends.
+/// Waits until one more connection to a site may be made, and counts it against the site's limits. `tokens`: already
+/// reserved for it. `None`: the site pauses or the relay ends.
 pub(super) async fn permit_dial(shared: &Shared, site: &Arc<Site>, mut tokens: Option<Tokens>) -> Option<DialPermit> {
     loop {
         let pause = {
@@ -92,7 +92,7 @@ pub(super) async fn permit_dial(shared: &Shared, site: &Arc<Site>, mut tokens: O
 /// Spends a token of each limit.
 ///
 /// # Errors
-/// A limit has none: the wait until the next try.
+/// A limit has no token: the wait until the next try.
 fn spend(shared: &Shared, limits: &[Arc<RateLimit>], tokens: Option<Tokens>) -> Result<(), Duration> {
     let clock = || shared.alarm.now();
     if tokens.is_some_and(|tokens| tokens.spend(clock)) {

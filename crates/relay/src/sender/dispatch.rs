@@ -20,7 +20,7 @@ use super::suppress::{flush_bounces, tell_damaged};
 use posthaste_queue::{AttemptOutcome, DueNotice, Secs, Status, What};
 use posthaste_smtp::Reply;
 
-/// Runs until the relay ends.
+/// Drives the queue until the relay ends.
 pub(super) async fn run(shared: Arc<Shared>) {
     let mut looked_at = 0;
     let mut thinner = Thinner::default();
@@ -35,7 +35,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             pulse.step(1);
             each_second(&shared, now);
         }
-        // Every incoming message reads it, so it is written only on a change.
+        // Every incoming message reads this value, so it is written only on a change.
         if let Some(level) = backlog.look(|now| shared.sites.backlog_level(now)) {
             shared.spool.pressure().set_queue(level);
         }

@@ -26,7 +26,7 @@ struct Owed<'a> {
     shared: &'a Arc<Shared>,
     site: &'a Site,
     message: Lsn,
-    /// Each recipient with its outcome, if decided; `None`: settled.
+    /// Each recipient with its outcome; `None` as outcome: undecided. `None` as entry: handed over.
     recipients: Vec<Option<(RecipientKey, Option<Change>)>>,
 }
 
@@ -50,7 +50,8 @@ impl Drop for Owed<'_> {
     }
 }
 
-/// The outcome of a transaction at a host; an empty host: our own outcome. `envelope`: `None` if it is unreadable.
+/// Handles the outcome of a transaction at a host; an empty host: our own outcome. `envelope`: `None` if it is
+/// unreadable.
 pub(super) fn ended(
     shared: &Arc<Shared>,
     site: &Site,
@@ -124,7 +125,7 @@ pub(super) fn ended(
     }
 }
 
-/// Drops messages from memory once their first attempts have ended: memory is for messages that wait for one.
+/// Drops messages from memory once their first attempts have ended: the memory is for messages that wait for one.
 fn leave_memory<'a>(shared: &Shared, message: Lsn, mut changes: impl Iterator<Item = &'a Change>) {
     let is_deferred = |change: &Change| matches!(change.what, What::Deferred { .. });
     if changes.any(is_deferred) && !shared.queue().has_untried(message) {
@@ -206,7 +207,7 @@ fn last_words(
     let said = shortened(&place.said(reply));
     let class: Arc<str> = shared.config.bounces.classes.now().classify_reply(reply).name().into();
     for (key, _) in behind.map_or(&[][..], |(_, keys)| keys) {
-        // Another connection may have settled it meanwhile; later settlements are forgotten after this lock.
+        // Another connection may have settled the message meanwhile; later settlements are forgotten after this lock.
         let queue = shared.queue();
         if queue.show(*key).is_some() {
             shared.outcomes.replies.keep(*key, said.clone(), class.clone());
@@ -226,10 +227,10 @@ fn last_words(
     };
     let attempt = attempt.map(|attempt| RecipientAttempt { source: site.source.name().clone(), ..attempt });
     if let Some(event) = shared.outcomes.recorder.events(attempt.into_iter().collect()) {
-        // Nobody waits for it.
+        // Nobody waits for this record.
         shared.spool.append(Batch { entries: vec![event], body: Body::None }, Box::new(drop));
     }
-    // The reply that people see becomes durable with a batch of its own.
+    // The displayed reply becomes durable with a later batch.
     shared.record(Vec::new());
 }
 
@@ -254,7 +255,7 @@ pub(super) fn ended_early(shared: &Arc<Shared>, site: &Arc<Site>, host: &Arc<str
     });
 }
 
-/// Handles a reply that ended a session without mail, such as a call-ahead.
+/// Handles a reply that ended a session without mail, such as that of a call-ahead.
 pub(super) fn ended_without_mail(shared: &Arc<Shared>, site: &Site, host: &Arc<str>, step: Step, reply: &ShortReply) {
     last_words(shared, site, ReplyPlace { host, stage: step.name() }, reply, None);
 }

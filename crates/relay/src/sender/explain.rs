@@ -14,10 +14,10 @@ use posthaste_shaping::{DomainOrSite, Label, MailScope};
 /// A name unknown to [`Relay::explain`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownName {
-    /// No pool with this name.
+    /// No pool has this name.
     #[error("there is no pool {0}")]
     Pool(String),
-    /// This mail does not leave from this source.
+    /// The mail does not leave from this source.
     #[error("this mail is not sent from source {0}")]
     Source(String),
 }
@@ -25,21 +25,21 @@ pub enum UnknownName {
 /// The mail whose limits are explained.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OfMail<'a> {
-    /// The domain of its recipients, in lower case.
+    /// Domain of the recipients, in lower case.
     pub domain: &'a str,
-    /// Its tenant; empty for none.
+    /// Tenant of the mail; empty for none.
     pub tenant: &'a str,
-    /// The pool that it was received for; empty for the tenant's.
+    /// Pool that the mail was received for; empty for the tenant's pool.
     pub pool: &'a str,
     /// The only source to explain; empty for all.
     pub source: &'a str,
 }
 
 impl Relay {
-    /// The rules for this mail. Blocks: looks up the mail hosts.
+    /// Limits and rules for this mail. Blocks: looks up the mail hosts.
     ///
     /// # Errors
-    /// No such pool or source.
+    /// The named pool or source does not exist.
     pub fn explain(&self, of_mail: OfMail<'_>) -> Result<Explained, UnknownName> {
         let shared = &self.0.shared;
         let OfMail { domain, tenant, pool, source } = of_mail;
@@ -69,7 +69,7 @@ impl Relay {
         }
         let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
         let of: Vec<&str> = if sources.is_empty() {
-            // There are no mail hosts.
+            // The domain has no mail hosts.
             vec![source]
         } else {
             sources.iter().map(String::as_str).collect()
@@ -83,7 +83,7 @@ impl Relay {
     }
 }
 
-/// Counts recipients of a domain; of all tenants and pools if none is named.
+/// Counts the waiting recipients of a domain; of all tenants and pools if none is named.
 fn waiting_for(shared: &Shared, of: OfMail<'_>) -> u64 {
     let queue = shared.queue();
     let is_it = |name: &QueueName| {
@@ -138,7 +138,7 @@ fn now(shared: &Shared, explained: &Explained) -> Vec<Now> {
 pub(super) fn limit_of(shared: &Shared, key: RecipientKey) -> Option<String> {
     let place = shared.queue().route_of(key)?;
     let site = shared.sites.find(&place)?;
-    // Trouble with the hosts is no limit: their last reply says it.
+    // Trouble with the hosts is no limit: their last reply describes it.
     let is_limit = |now: &Now| now.binds && now.what != MAIL_HOSTS;
     now_of_site(shared, &site).into_iter().find(is_limit).map(|now| format!("{}: {}", now.what, now.state))
 }

@@ -1,4 +1,4 @@
-//! The gate for mail that may be sent now.
+//! Decides if a message may be sent now: takes its tokens, or parks it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -33,12 +33,12 @@ impl<'a> MessageGate<'a> {
         }
     }
 
-    /// True if it has parked anything.
+    /// True if the gate has parked a message.
     pub fn has_parked(&self) -> bool {
         self.has_parked.get()
     }
 
-    /// The tokens of the message let through.
+    /// The tokens of the message that may be sent.
     pub fn into_tokens(self) -> Tokens {
         self.tokens
     }
@@ -71,7 +71,7 @@ impl Gate for MessageGate<'_> {
     fn take(&mut self) {
         let tenant = self.tenant.as_deref().unwrap_or_default();
         let lane = self.lane.as_deref().unwrap_or_default();
-        // A named limit may be in several of them, but counts a message once.
+        // A named limit may occur in several of these, but counts a message once.
         let mut all: Vec<Arc<RateLimit>> = Vec::with_capacity(self.site.messages.len() + tenant.len() + lane.len());
         for limit in self.site.messages.iter().chain(tenant).chain(lane) {
             if !all.iter().any(|other| Arc::ptr_eq(other, limit)) {

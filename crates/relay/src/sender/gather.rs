@@ -1,8 +1,7 @@
 //! Timing of notices: one for all failures of a message within a minute.
 //!
-//! The queue knows which recipients are owed a notice; this module only decides when it is made. A failure waits while
-//! other recipients of its message are unsettled. A notice is written when it is made, so a waiting one costs a few
-//! bytes.
+//! The queue knows which recipients are owed a notice; this module only decides when to make it. A failure waits while
+//! other recipients of its message are unsettled. The text is written last, so a waiting notice takes only a few bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +66,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         let owing = shared.queue().take_owing();
         owing.into_iter().for_each(|message| look(&mut schedule, &shared, message, now));
         delayed.into_iter().for_each(|message| schedule.add((message, Tell::Delayed), now, now));
-        // A poisoned spool takes nothing; the next opening knows what is owed.
+        // A poisoned spool accepts nothing; the next opening knows which notices are owed.
         let is_closed = shared.outcomes.recorder.budget.is_closed();
         if is_last && (is_closed || schedule.is_done()) {
             return;

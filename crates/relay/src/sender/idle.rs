@@ -1,8 +1,9 @@
 //! Connections of a site that wait for messages.
 //!
-//! They are listed here and, for other sites, in [`reuse`](super::reuse). Each message changes this list, under the
-//! lock of its site. Only a connect asks the other list, by the key of an address, across all sites. One cache for both
-//! would take the lock of all sites each time that a connection becomes idle or busy, and would still need both orders.
+//! Idle connections are listed here and, for other sites, in [`reuse`](super::reuse). Each message changes this list,
+//! under the lock of its site. Only a site about to connect searches the other list, across all sites, by the key of an
+//! address. A single list would take the lock of all sites each time a connection becomes idle or busy, and would still
+//! need both orders.
 
 use std::task::Waker;
 

@@ -1,9 +1,9 @@
-//! The last reply or failure of each host of a site, for people.
+//! The last reply or failure of each host of a site, for display.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Replies and failures of one try of all hosts.
+/// Replies and failures from one try of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct LastWords(Vec<(Arc<str>, String)>);
 

@@ -13,13 +13,14 @@ use super::shared::Shared;
 
 /// A message on its way out.
 pub(super) enum Leaving {
-    /// Its header is as it leaves.
+    /// Its header is final.
     Now(Loaded),
-    /// It is being signed.
+    /// It is being signed; the task returns the message.
     Signing(JoinHandle<Result<Loaded, Unloaded>>),
 }
 
-/// The message of a transaction with the addresses that leave. Only one whose header they change, and whose author may
+/// Rewrites the addresses of a transaction's message by `generic`. If its header changes, and its author's domain may
+/// sign, it is signed once for all its transactions.
 /// sign it, is signed: once for all its transactions.
 pub(super) fn rewritten(shared: &Arc<Shared>, transaction: &Transaction, loaded: Loaded) -> Leaving {
     let changed = shared.generic().and_then(|generic| Some((generic.message(&loaded.body)?, generic)));
@@ -45,7 +46,7 @@ pub(super) fn rewritten(shared: &Arc<Shared>, transaction: &Transaction, loaded:
     }))
 }
 
-/// Takes the signatures out that were made when the message was accepted. They are above all that came with it.
+/// Removes the signatures that were made when the message was accepted. They precede all fields that came with it.
 fn drop_signatures(message: &mut [Bytes]) {
     let Some(header) = message.first_mut() else { return };
     while header.starts_with(SIGNATURE) {
@@ -57,7 +58,7 @@ fn drop_signatures(message: &mut [Bytes]) {
     }
 }
 
-/// Rewrites the envelope to the addresses that leave.
+/// Rewrites the addresses of the envelope.
 pub(super) fn rewrite(generic: &AddressMap, mail: &mut MailFrom, recipients: &mut [RcptTo]) {
     if let Some(other) = mail.reverse_path.address().and_then(|sender| generic.address(sender)) {
         mail.reverse_path = other.into();

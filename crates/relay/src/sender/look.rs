@@ -1,5 +1,5 @@
-//! A rolling scan of the recipients of a large queue. It finds the values without counters: arrival of the oldest, the
-//! next attempt, and the last reply.
+//! A rolling scan of the recipients of a large queue. It finds values without counters: arrival of the oldest message,
+//! the next attempt, and the last reply.
 //!
 //! A scan goes through the queue from the oldest message to the youngest. A request scans at most [`PART`] recipients,
 //! once per [`PAUSE`]. So its cost does not depend on the length of the queue; only the age of its answer does.
@@ -13,7 +13,7 @@ use posthaste_queue::{QueueId, RecipientKey, Secs};
 
 /// Recipients of one part; its last page may exceed it.
 pub(super) const PART: usize = 16_384;
-/// Least time between two parts.
+/// Minimum time between two parts.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The scan, shared by requests.
@@ -35,7 +35,7 @@ pub(super) struct Rounds {
 /// Findings about the recipients of one queue.
 #[derive(Debug)]
 struct Glance {
-    /// The last round that found a recipient of it.
+    /// The last round that found a recipient of the queue.
     round: u32,
     oldest: Secs,
     next: Secs,
@@ -52,7 +52,7 @@ impl Glance {
         Self {
             round,
             oldest: one.oldest,
-            // A time in the past was that of a recipient that has been tried since.
+            // A time in the past belongs to a recipient that has been tried since.
             next: before
                 .map(|before| before.next)
                 .filter(|next| *next > now)
@@ -121,7 +121,7 @@ impl Rounds {
         self.round = round.wrapping_add(1);
     }
 
-    /// Times and samples of a queue's recipients, held or not; `is_held` as `None`: of all. Counts are left at 0.
+    /// Times and samples of a queue's recipients, held or not held; all if `is_held` is `None`. Counts are left at 0.
     pub fn of(&self, queue: QueueId, is_held: Option<bool>) -> Option<Count> {
         let halves = self.seen.iter().zip([false, true]).filter(|(_, of)| is_held.is_none_or(|is_held| is_held == *of));
         let glances = halves.filter_map(|(seen, _)| seen.get(&queue)).map(|glance| Count {

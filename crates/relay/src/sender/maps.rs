@@ -62,7 +62,7 @@ pub struct LocalParts {
 }
 
 impl Pairs {
-    /// True without pairs and without a file of them.
+    /// True if there is neither a pair nor a file of pairs.
     pub fn is_empty(&self) -> bool {
         self.file.is_none() && self.pairs.is_empty()
     }

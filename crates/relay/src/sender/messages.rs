@@ -31,37 +31,37 @@ impl Envelope {
 pub(super) struct Loaded {
     pub envelope: Arc<Envelope>,
     pub body: Vec<Bytes>,
-    /// True if its header is as it leaves.
+    /// True if the header is final for leaving.
     pub is_leaving: bool,
 }
 
 /// Error in loading a message.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoadError {
-    /// The message is lost.
+    /// The message is lost for good: the reason.
     #[error("the message cannot be read any more: {0}")]
     Lost(String),
     /// A read error that may be temporary: retry.
     #[error("the message cannot be read now: {0}")]
     Now(String),
-    /// Its header has changed, and it has no new signature.
+    /// The header has changed, and the message has no new signature.
     #[error(transparent)]
     NotSigned(#[from] NotSigned),
 }
 
-/// Why a message that must be signed is not.
+/// Why a message that must be signed was not signed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotSigned {
-    /// A key cannot be used now.
+    /// A key cannot be used now: the reason. Retry.
     #[error("the message cannot be signed now: {0}")]
     Now(String),
-    /// No key can sign it.
+    /// No key can sign the message: the reason.
     #[error("the message cannot be signed: {0}")]
     Never(String),
 }
 
 impl LoadError {
-    /// The fate of its recipients. No host has said that.
+    /// The fate of the message's recipients, with a reply of our own.
     pub fn fate(&self) -> RecipientFate {
         let (code, status, text) = match self {
             LoadError::Lost(_) => (554, "5.3.0", self.to_string()),
@@ -83,7 +83,7 @@ impl LoadError {
 #[derive(Debug)]
 pub(super) struct Unloaded {
     pub error: LoadError,
-    /// Its envelope, if that can be read.
+    /// The envelope, if it can be read.
     pub envelope: Option<Arc<Envelope>>,
 }
 
@@ -105,7 +105,7 @@ struct CachedMessages {
     /// In order of arrival.
     by_lsn: BTreeMap<Lsn, Kept>,
     bytes: usize,
-    /// Bytes received in all.
+    /// Total bytes received since the opening.
     come: u64,
     /// The last message dropped for lack of memory.
     left: Lsn,
@@ -114,7 +114,7 @@ struct CachedMessages {
 struct Kept {
     envelope: Arc<Envelope>,
     bytes: usize,
-    /// Value of the total when this message came.
+    /// Value of the total when this message arrived.
     come: u64,
 }
 
@@ -142,8 +142,8 @@ impl Messages {
         kept.by_lsn.insert(lsn, Kept { envelope, bytes, come });
     }
 
-    /// Drops messages whose bodies are no longer needed, or not soon, because a first attempt has ended. They are in
-    /// the spool.
+    /// Drops messages whose bodies are no longer needed, or not soon, because a first attempt has ended. The spool
+    /// still has them.
     pub fn forget(&self, messages: &[Lsn]) {
         if messages.is_empty() {
             return;
@@ -155,13 +155,13 @@ impl Messages {
         }
     }
 
-    /// The message, if it is in memory.
+    /// The message; `None` if it is not in memory.
     pub fn in_memory(&self, lsn: Lsn) -> Option<Loaded> {
         self.take(lsn).0
     }
 
     /// The message, if it is in memory, and its lag: the volume that arrived since, as a share of the memory. A dropped
-    /// message has the maximum, 1. `None` for one that was never in memory.
+    /// message has the maximum lag, 1. The lag is `None` if the message was never in memory.
     pub fn take(&self, lsn: Lsn) -> (Option<Loaded>, Option<f32>) {
         let kept = self.kept.lock().expect("messages");
         let Some(found) = kept.by_lsn.get(&lsn) else {
@@ -197,12 +197,12 @@ impl Messages {
         }
     }
 
-    /// The first `bytes_max` bytes of the body at most. Blocks.
+    /// The first `bytes_max` bytes of the body. Blocks.
     pub fn body(&self, lsn: Lsn, bytes_max: u64) -> Result<Vec<Bytes>, LoadError> {
         self.reader(lsn)?.pieces(bytes_max).map_err(load_error)
     }
 
-    /// Bytes of the body. Blocks.
+    /// Length of the body in bytes. Blocks.
     pub fn body_len(&self, lsn: Lsn) -> Result<u64, LoadError> {
         self.reader(lsn).map(|reader| reader.len())
     }
@@ -215,7 +215,7 @@ impl Messages {
 fn load_error(error: ReadError) -> LoadError {
     match error {
         ReadError::Damaged { .. } => LoadError::Lost(error.to_string()),
-        // As long as the queue has a recipient of it, only that has released it.
+        // While the queue has a recipient of the message, only an operator can have released it.
         ReadError::NotFound(lsn) => {
             LoadError::Lost(format!("batch {lsn} was damaged, and an operator has given it up"))
         }

@@ -9,8 +9,8 @@
 //!   └───────── body and envelope: from memory, else from the spool ──────────────┘
 //! ```
 //!
-//! No part of a message leaves before its batch is durable, and a recipient is settled only once that is durable. After
-//! a crash in between, the next hop gets the message once more: the only duplicate.
+//! No part of a message leaves before its batch is durable, and a recipient is settled only once the record of the
+//! outcome is durable. After a crash in between, the next hop gets the message once more: the only duplicate.
 mod ahead;
 mod alarm;
 mod ask_ahead;

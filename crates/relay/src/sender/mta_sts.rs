@@ -1,4 +1,4 @@
-//! MTA-STS (RFC 8461): the hosts that a domain's policy permits, and the TLS that they must have.
+//! MTA-STS (RFC 8461): the hosts that a domain's policy permits, and the TLS required for them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::session::TlsPolicy;
 /// MTA-STS policies of other domains, and TLS for hosts that a policy demands.
 #[derive(Debug, Clone)]
 pub struct MtaSts {
-    /// Finds and caches policies.
+    /// Fetches and caches policies.
     pub policies: Arc<Policies>,
     /// TLS client that verifies certificates.
     pub tls: Arc<ClientConfig>,
@@ -25,7 +25,7 @@ pub struct MtaSts {
 /// Error in setting up MTA-STS.
 #[derive(Debug, thiserror::Error)]
 pub enum MtaStsError {
-    /// Web servers cannot be asked, or policies cannot be stored.
+    /// Web servers cannot be queried, or policies cannot be stored.
     #[error(transparent)]
     Policies(#[from] posthaste_mta_sts::PolicyOpenError),
     /// Mail hosts cannot be verified.
@@ -35,7 +35,7 @@ pub enum MtaStsError {
 
 impl MtaSts {
     /// Sets up MTA-STS from the configuration. Stores policies in the directory `dir`; `None`: in memory only. Blocks.
-    /// `Ok(None)`: it is off.
+    /// `Ok(None)`: MTA-STS is disabled.
     ///
     /// # Errors
     /// [`MtaStsError`].
@@ -62,14 +62,13 @@ impl MtaSts {
 pub(super) struct MailHosts {
     pub destination: Arc<MailDestination>,
     pub manner: Arc<Manner>,
-    /// The policy; looked up only without a rule for TLS.
+    /// The policy; looked up only if no rule for TLS applies.
     pub found: FoundPolicy,
 }
 
 impl MailHosts {
-    /// Looks up the hosts and the policy of a domain: each has its own policy, even if it shares hosts. An operator's
-    /// rule for the domain precedes its policy and the TLSA records of its hosts, and so do addresses that the
-    /// configuration gives it.
+    /// Looks up the hosts and the policy of a domain. Each domain has its own policy, even if it shares hosts. An
+    /// operator's TLS rule, or addresses in the configuration, take precedence over the policy and over TLSA records.
     ///
     /// # Errors
     /// There are no hosts, or the policy permits none: [`DnsError::NotPermitted`].
@@ -98,7 +97,7 @@ impl MailHosts {
     }
 }
 
-/// True if DNSSEC authenticates the hosts. For a domain without MX records its addresses decide, which are needed
+/// True if DNSSEC authenticates the host list. For a domain without MX records its addresses decide, which are needed
 /// anyway.
 async fn is_secure(destination: &MailDestination, resolver: &Resolver) -> bool {
     if !destination.is_secure || !destination.implicit {
@@ -106,7 +105,8 @@ async fn is_secure(destination: &MailDestination, resolver: &Resolver) -> bool {
     }
     match resolver.addresses(&destination.domain).await {
         Ok(addresses) => addresses.may_have_tlsa(),
-        // Not known is not unsigned: else a lost answer now means no DANE at the attempts that follow.
+        // An unknown state does not mean unsigned: otherwise one lost answer would disable DANE for the following
+        // attempts.
         Err(_) => true,
     }
 }

@@ -71,7 +71,7 @@ impl Default for Notices {
     }
 }
 
-/// The notices in force.
+/// Settings of notices now in force, and the copies already made.
 pub(super) struct NoticesInForce {
     state: Mutex<State>,
     begun: Instant,
@@ -79,9 +79,9 @@ pub(super) struct NoticesInForce {
 
 struct State {
     notices: Notices,
-    /// Starts full.
+    /// Starts with all its tokens.
     copies: Bucket,
-    /// Messages whose copy is counted but not made yet.
+    /// Messages with a counted copy that is not made yet.
     counted: HashSet<Lsn>,
 }
 
@@ -107,7 +107,7 @@ impl NoticesInForce {
         self.state().notices.copies_to.clone()
     }
 
-    /// Counts the copy of a message; false if there were too many. A retried copy counts once.
+    /// Counts the copy of a message; false if the rate is exceeded. A retried copy counts once.
     pub fn take_copy(&self, message: Lsn) -> bool {
         let mut state = self.state();
         let may_be = state.counted.contains(&message) || state.copies.take(1, self.now()).is_ok();

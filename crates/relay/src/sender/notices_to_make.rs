@@ -11,14 +11,14 @@ use tokio::sync::Notify;
 use super::messages::Envelope;
 use posthaste_queue::OwedNotice;
 
-/// Kind of news for a sender.
+/// Kind of a notice to a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Tell {
     Failed,
     Delayed,
-    /// Handed to a host that does not report success itself.
+    /// Passed to a host that does not report success itself.
     Relayed,
-    /// A mailbox here has it.
+    /// Delivered to a mailbox here.
     Delivered,
 }
 
@@ -38,7 +38,7 @@ impl Tell {
         self.action(DateTime::from_unix(0)).is_told(&envelope.queued.sender, asked)
     }
 
-    /// The queue's term for it; `None`: the queue owes it as a delay.
+    /// The queue's name for this kind; `None`: the queue records it as a delay.
     pub fn owed(self) -> Option<OwedNotice> {
         match self {
             Tell::Failed => Some(OwedNotice::Failed),
@@ -74,9 +74,9 @@ pub(super) struct NoticesToMake {
 /// Reports to the task since its last look.
 #[derive(Default)]
 pub(super) struct NewsOfNotices {
-    /// Messages with late recipients that the sender wants to hear of.
+    /// Messages with late recipients whose sender asked for notices of delay.
     pub delayed: Vec<Lsn>,
-    /// Results of notices that were tried.
+    /// Results of attempted notices.
     pub made: Vec<(NoticeKey, Result<(), String>)>,
 }
 

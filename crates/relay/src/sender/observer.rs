@@ -15,7 +15,7 @@ pub trait Observer: Send + Sync {
     /// record.
     fn acted(&self, by: &Originator, action: QueueAction, recipients: Vec<ActedOn>) -> Option<Entry>;
 
-    /// True if [`acted`](Self::acted) uses its recipients. If not, it is not called, and addresses are not read.
+    /// True if [`acted`](Self::acted) uses its recipients. If false, it is not called, and addresses are not read.
     fn wants_acted(&self) -> bool;
 
     /// An operator's suspension, or the end of one, as written to the queue. The returned entry goes into its batch.
@@ -24,17 +24,17 @@ pub trait Observer: Send + Sync {
     /// An imported message, just before it is recorded. The returned entry goes into its batch.
     fn imported(&self, by: &Originator, message: &Imported, message_id: &str, bytes: u64) -> Option<Entry>;
 
-    /// A site has become unreachable, or reachable again.
+    /// A site became unreachable, or reachable again.
     fn site(&self, state: &SiteState<'_>);
 
-    /// A session was not opened for lack of TLS. Must not block.
+    /// A session was not opened because TLS was missing or invalid. Must not block.
     fn tls_failed(&self, failure: &TlsFailure<'_>);
 
     /// TLS with a host has failed several times: under an opportunistic policy its mail goes in the clear for `secs`
     /// seconds.
     fn tls_avoided(&self, host: &str, error: &str, secs: u64);
 
-    /// A source has become unusable (`error` is the reason), or usable again.
+    /// A source became unusable (`error` is the reason), or usable again.
     fn source(&self, source: &str, error: Option<&str>);
 
     /// The queue, or a tenant's part of it, has become full, or has room again.
@@ -43,65 +43,65 @@ pub trait Observer: Send + Sync {
     /// Sending has stopped because outcomes could not be recorded, or has resumed.
     fn recording(&self, state: &RecordingState<'_>);
 
-    /// A warning about the queue or about the message of this batch: it cannot be read, or its sender cannot be
+    /// A warning about the queue, or about the message of `batch`, which cannot be read, or whose sender cannot be
     /// notified.
     fn warn(&self, batch: Lsn, what: &str);
 }
 
-/// TLS with a host that was lacking or wrong.
+/// Missing or invalid TLS with a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TlsFailure<'a> {
-    /// The host's name.
+    /// Name of the host.
     pub host: &'a str,
-    /// Its site.
+    /// Name of the site.
     pub site: &'a str,
-    /// The demand, as in [`Relay::tls_counts`](super::Relay::tls_counts).
+    /// The required TLS, as in [`Relay::tls_counts`](super::Relay::tls_counts).
     pub demand: &'a str,
-    /// The result, as there.
+    /// The result, as in [`Relay::tls_counts`](super::Relay::tls_counts).
     pub result: &'a str,
-    /// The error.
+    /// Text of the error.
     pub error: &'a str,
 }
 
-/// The outcome of a recipient.
+/// The outcome of one attempt for a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecipientAttempt {
-    /// The recipient. The message is [`Lsn::ZERO`] if a session was [interrupted](AttemptResult::Interrupted) while
-    /// nothing waited for it.
+    /// Key of the recipient. The message is [`Lsn::ZERO`] if a session was [interrupted](AttemptResult::Interrupted)
+    /// while no mail waited for it.
     pub key: RecipientKey,
-    /// The sender; empty for none.
+    /// Address of the sender; empty for none.
     pub sender: Arc<str>,
-    /// The recipient's address.
+    /// Address of the recipient.
     pub recipient: Arc<str>,
-    /// The tenant; empty for none.
+    /// Name of the tenant; empty for none.
     pub tenant: Arc<str>,
-    /// The mailing; empty for none.
+    /// Name of the campaign; empty for none.
     pub campaign: Arc<str>,
     /// When the message was received, in Unix seconds of the queue's clock.
     pub received: Secs,
     /// When the attempt ended, on the same clock.
     pub at: Secs,
-    /// Attempts so far.
+    /// Number of attempts so far.
     pub attempts: u8,
-    /// The result.
+    /// How the attempt ended.
     pub result: AttemptResult,
-    /// It was given up, and nobody can be notified: there is no sender, or it does not exist.
+    /// True if the recipient was given up, and nobody can be notified: there is no sender, or it does not exist.
     pub is_double_bounce: bool,
-    /// The host that replied; empty for none.
+    /// Host that replied; empty for none.
     pub host: Arc<str>,
-    /// The stage that the reply answers: `MAIL`, `RCPT`, `DATA` or `message`. `greeting`, `EHLO` and the like if it
+    /// Stage that the reply answers: `MAIL`, `RCPT`, `DATA` or `message`; `greeting`, `EHLO` and so on if the reply
     /// ended the session; empty if no host has replied.
     pub stage: &'static str,
-    /// The name of the source that it was sent from; empty for none.
+    /// Name of the source from which it was sent; empty for none.
     pub source: Arc<str>,
-    /// The class of the reply; empty if it was delivered, too old or suppressed.
+    /// Class of the reply; empty if the recipient was delivered, expired or suppressed.
     pub class: Arc<str>,
-    /// The host's reply, or our own in its place.
+    /// The host's reply, or our own if there was none.
     pub reply: Reply,
 }
 
 impl RecipientAttempt {
-    /// An interruption while nothing waited.
+    /// The record of an interruption while no mail waited.
     pub(super) fn of_no_message(at: Secs, place: ReplyPlace<'_>, class: Arc<str>, reply: Reply) -> Self {
         RecipientAttempt {
             key: RecipientKey { message: Lsn::ZERO, number: 0 },
@@ -128,70 +128,70 @@ impl RecipientAttempt {
 pub enum AttemptResult {
     /// The next hop has accepted it.
     Delivered,
-    /// It is retried.
+    /// The recipient is retried.
     Deferred {
         /// Time of the retry, on the queue's clock.
         next: Secs,
     },
-    /// The connection broke after everything was written: the next hop may have accepted it. It is retried.
+    /// The connection broke after everything was written: the next hop may have accepted the message. It is retried.
     Unknown {
         /// Time of the retry.
         next: Secs,
     },
-    /// A host ended its session with a reply before it decided on the message: it is retried at once, without counting
-    /// this attempt.
+    /// A host ended its session with a reply before it decided on the message: the message is retried at once, without
+    /// counting this attempt.
     Interrupted,
-    /// Given up: refused for good.
+    /// Given up: refused permanently.
     Failed,
     /// Given up: too old.
     Expired,
-    /// Given up: its address is on a suppression list.
+    /// Given up: the address is on a suppression list.
     Suppressed,
 }
 
-/// The originator of a change.
+/// Who made a change, and why.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Originator {
-    /// The system user's id.
+    /// User id of the system user.
     pub uid: u32,
     /// Name of the token used over HTTP; empty without HTTP.
     pub token: String,
-    /// The given reason.
+    /// Reason given with the command; empty for none.
     pub reason: String,
 }
 
-/// A recipient that an operator changes.
+/// A recipient changed by an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActedOn {
-    /// The recipient.
+    /// Key of the recipient.
     pub key: RecipientKey,
-    /// Its address; empty if it cannot be read.
+    /// Address of the recipient; empty if it cannot be read.
     pub recipient: Arc<str>,
 }
 
 /// Reachability of a site.
 #[derive(Debug, Clone)]
 pub enum SiteState<'a> {
-    /// It pauses: its sessions have failed too often in a row.
+    /// The site pauses: its sessions have failed too often in a row.
     Unreachable {
-        /// The source from which it was tried.
+        /// Source from which the site was tried.
         source: &'a str,
-        /// The site.
+        /// Name of the site.
         site: &'a str,
-        /// The last host's reply or failure.
+        /// Reply or failure of the last host.
         error: &'a str,
-        /// Consecutive tries of all hosts in which each session failed.
+        /// Consecutive tries of all hosts in which every session failed.
         failures: u32,
-        /// Consecutive pauses, with nothing accepted in between.
+        /// Consecutive pauses without accepted mail in between.
         pauses: u32,
         /// Seconds until the next try.
         pause_secs: u32,
     },
-    /// It accepts mail again.
+    /// The site accepts mail again.
     Reached {
-        /// The source.
+        /// Source from which it was reached.
         source: &'a str,
-        /// The site.
+        /// Name of the site.
         site: &'a str,
     },
 }
@@ -201,14 +201,14 @@ pub enum SiteState<'a> {
 pub enum RecordingState<'a> {
     /// The spool is poisoned: nothing is sent until it is reopened.
     Poisoned {
-        /// Unrecorded outcomes: those delivered among them are then sent again.
+        /// Number of unrecorded outcomes; recipients among them that were delivered will be sent again.
         unrecorded: u64,
-        /// The cause.
+        /// Cause of the poisoning.
         why: &'a str,
     },
     /// New mail is not sent for now.
     Stopped {
-        /// Unrecorded outcomes.
+        /// Number of unrecorded outcomes.
         unrecorded: u64,
         /// The spool's refusal; `None`: no answer.
         why: Option<&'a str>,
@@ -220,20 +220,20 @@ pub enum RecordingState<'a> {
 /// Fill state of the queue.
 #[derive(Debug, Clone)]
 pub enum QueueLimitState<'a> {
-    /// It is full: the first recipient was refused.
+    /// The limit is reached: the first recipient was refused.
     Full {
         /// The tenant whose part is full; empty for the whole queue.
         tenant: &'a str,
-        /// Waiting recipients.
+        /// Number of waiting recipients.
         recipients: u64,
-        /// Recipients that may wait at most.
+        /// Maximum number of waiting recipients.
         max: u64,
     },
     /// There is room again.
     Again {
         /// The tenant; empty for the whole queue.
         tenant: &'a str,
-        /// Recipients that were refused meanwhile.
+        /// Number of recipients refused meanwhile.
         refused: u64,
     },
 }
@@ -246,7 +246,7 @@ pub struct RelayStats {
     pub delivered: u64,
     /// Attempts that ended with a temporary refusal, or with an unknown result.
     pub deferred: u64,
-    /// Recipients given up.
+    /// Recipients given up, for any reason.
     pub failed: u64,
     /// Recipients in the queue.
     pub recipients: u64,
@@ -258,7 +258,7 @@ pub struct RelayStats {
     pub idle: usize,
     /// Sites unreachable now.
     pub unreachable: usize,
-    /// Recipients scanned to count or list some.
+    /// Recipients scanned for counts and lists.
     pub looked_at: u64,
     /// Time on the queue's clock.
     pub now: Secs,

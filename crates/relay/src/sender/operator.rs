@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::look::RollingLook;
 
-/// Owner of the state of operators' requests.
+/// State of operators' requests.
 #[derive(Default)]
 pub(super) struct OperatorRequests {
     pub look: RollingLook,

@@ -43,7 +43,7 @@ impl Outcomes {
     }
 }
 
-/// Bounces that an operator orders for recipients in flight: they apply after the reply of the host. Locked after the
+/// Bounces that an operator ordered for recipients in flight: they apply after the host's reply. Locked after the
 /// queue.
 #[derive(Default)]
 pub(super) struct BouncesToFollow(Mutex<HashMap<RecipientKey, Reply>>);

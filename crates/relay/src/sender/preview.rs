@@ -19,13 +19,13 @@ use posthaste_queue::QueueName;
 /// The mail whose route is previewed.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PreviewOf<'a> {
-    /// The domain of the recipient.
+    /// Domain of the recipient.
     pub domain: &'a str,
     /// The tenant; empty for none.
     pub tenant: &'a str,
     /// The campaign; empty for none.
     pub campaign: &'a str,
-    /// The pool that it was received for; empty for its tenant's.
+    /// Pool that the mail was received for; empty for the tenant's pool.
     pub pool: &'a str,
 }
 
@@ -33,9 +33,9 @@ pub struct PreviewOf<'a> {
 /// included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RoutePreview {
-    /// Its next hop.
+    /// The usual next hop.
     pub usual: HopPreview,
-    /// Its next hop while none of those hosts can be reached.
+    /// The next hop while no host of `usual` can be reached; `None` without a fallback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback: Option<HopPreview>,
 }
@@ -49,11 +49,11 @@ pub struct HopPreview {
     pub mx_of: Option<String>,
     /// The domain has no MX records and is its own host (RFC 5321 section 5.1).
     pub is_implicit_mx: bool,
-    /// Hosts in the order of tries; those of one preference take turns.
+    /// Hosts in the order of tries; hosts with the same preference take turns.
     pub hosts: Vec<HostPreview>,
     /// The reason for having no host.
     pub problem: Option<String>,
-    /// Their port.
+    /// Port of the hosts.
     pub port: u16,
     /// `smtp` or `lmtp`.
     pub protocol: &'static str,
@@ -64,7 +64,7 @@ pub struct HopPreview {
     pub mta_sts: Option<MtaStsPreview>,
     /// Number of its `[[relay.tls_policy]]`, from 1. `None`: the route, or `relay.tls`.
     pub tls_policy: Option<usize>,
-    /// Our login name.
+    /// Login name sent to the hosts; `None`: no login.
     pub login: Option<String>,
     /// The pool of the sources.
     pub pool: Option<String>,
@@ -75,17 +75,17 @@ pub struct HopPreview {
 /// A host of a next hop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct HostPreview {
-    /// The lowest is tried first.
+    /// MX preference; the lowest is tried first.
     pub preference: u16,
     /// Its name, or an address literal.
     pub name: String,
-    /// Its addresses, in the order of the families of `[dns]`.
+    /// Addresses, in the order of the families of `[dns]`.
     pub addresses: Vec<IpAddr>,
-    /// TLS by its TLSA records (RFC 7672): `verified`, or `encrypted` if none of them is usable. `None`: it has none,
-    /// or DNSSEC does not authenticate them and all on the way to them.
+    /// TLS by its TLSA records (RFC 7672): `verified`, or `encrypted` if no record is usable. `None`: it has no
+    /// records, or DNSSEC does not authenticate them and the whole path to them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dane: Option<&'static str>,
-    /// The reason for not using it.
+    /// Why the host is not used; `None` if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -93,7 +93,7 @@ pub struct HostPreview {
 /// Transport settings for mail hosts without a route or rule.
 #[derive(Debug, Clone)]
 pub struct HostSettings {
-    /// Their port.
+    /// Port of mail hosts.
     pub port: u16,
     /// Client TLS. `None`: in the clear.
     pub tls: Option<RouteTls>,
@@ -130,7 +130,7 @@ pub struct TlsPreview {
     pub policy: &'static str,
     /// TLS from the first octet on (RFC 8314), without STARTTLS.
     pub is_implicit: bool,
-    /// The name that the certificate must have. `None`: that of the host.
+    /// Name that the certificate must have. `None`: the host's name.
     pub name: Option<String>,
 }
 

@@ -1,8 +1,8 @@
 //! Bounds of waiting mail: one of the queue, and one for each tenant that has one. Mail beyond them is refused with
 //! 452.
 //!
-//! The bound is checked before a message is durable, so mail in flight at that moment may exceed it. It counts as full
-//! from the first refusal until a tenth of it is free again.
+//! The bound is checked before a message is durable, so mail in flight at that moment may exceed it. A queue counts as
+//! full from the first refusal until a tenth of its bound is free again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -59,7 +59,7 @@ pub(super) struct QueueBounds {
 struct Bound {
     max: AtomicU64,
     is_full: AtomicBool,
-    /// Recipients refused since it was full.
+    /// Recipients refused since the bound was reached.
     refused: AtomicU64,
     /// Recipients refused before that, since opening.
     refused_before: AtomicU64,
@@ -70,7 +70,7 @@ impl Bound {
         Bound { max: max.into(), ..Bound::default() }
     }
 
-    /// `Err`: no room; true at the first refusal.
+    /// Checks if `more` recipients fit. `Err`: no room; true at the first refusal.
     fn takes(&self, open: u64, more: u64) -> Result<(), bool> {
         if open.saturating_add(more) <= self.max.load(Ordering::Relaxed) {
             return Ok(());
@@ -79,7 +79,7 @@ impl Bound {
         Err(!self.is_full.swap(true, Ordering::Relaxed))
     }
 
-    /// If it was full and is no longer: the number refused meanwhile.
+    /// The number of refused recipients, if the bound was reached and has room again.
     fn ended(&self, open: u64) -> Option<u64> {
         let max = self.max.load(Ordering::Relaxed);
         let low = max - max.div_ceil(10);

@@ -1,4 +1,4 @@
-//! Names by the recipients that wait for them.
+//! Ranks names by the number of recipients that wait for them.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub struct Ranking {
 }
 
 impl Ranking {
-    /// Keeps the `most` busiest names. There may be a million: only these few are sorted and copied.
+    /// Keeps the `most` busiest names. There may be a million names: only these few are sorted and copied.
     pub(super) fn of(counts: HashMap<Arc<str>, Count>, most: usize) -> Self {
         let names = counts.len();
         let recipients = counts.values().map(|count| count.recipients).sum();

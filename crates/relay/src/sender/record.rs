@@ -30,7 +30,7 @@ struct State {
     changes: Vec<(Change, Option<RecipientAttempt>)>,
     /// Replies about recipients to be retried.
     replies: VecDeque<(RecipientKey, Arc<str>)>,
-    /// The batch that the spool refused: it is next.
+    /// The batch that the spool refused: it is appended next.
     refused: Option<MadeBatch>,
     joined_under_way: bool,
     under_way: usize,
@@ -126,7 +126,7 @@ impl OutcomeRecorder {
     fn refused(&self, error: &AppendError) {
         match error {
             AppendError::Poisoned(why) => self.close(why),
-            // Space follows in a moment.
+            // Room follows soon.
             AppendError::Busy => {}
             error => self.budget.refused(error.to_string().into()),
         }
@@ -192,7 +192,7 @@ impl OutcomeRecorder {
         self.state().under_way += 1;
     }
 
-    /// Ends that count: it is recorded, or dropped because the relay ends.
+    /// Ends the count of [`begin`](Self::begin): the work is recorded, or dropped because the relay ends.
     pub fn end(&self) {
         self.state().under_way -= 1;
         self.is_idle.notify_all();
@@ -203,7 +203,7 @@ impl OutcomeRecorder {
         self.append_joined(self.state(), now);
     }
 
-    /// Waits until nothing is in flight, or for the deadline. Blocks.
+    /// Waits until nothing is in flight, or until the deadline. Blocks.
     pub fn wait_until(&self, deadline: std::time::Instant) {
         let mut state = self.state();
         while state.under_way > 0 {
@@ -232,14 +232,14 @@ fn outcomes<'a>(changes: impl IntoIterator<Item = &'a Change>) -> usize {
 
 /// Time after which an unanswered append is reported.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
-/// Changes in one batch: their reports must fit into it, too.
+/// Maximum changes in one batch, which must also hold their reports.
 const JOINED_MAX: usize = 1000;
-/// Maximum waiting changes of the kind that can wait in the queue instead: so a disk that stays full costs no memory
-/// for them.
+/// Maximum waiting changes of the kind that can wait in the queue instead, so that a full disk does not make them use
+/// memory.
 const CHANGES_MAX: usize = 20_000;
 /// Replies in one batch, each of a thousand bytes at most.
 const REPLIES_JOINED_MAX: usize = 500;
-/// Replies that wait for a batch. Beyond it the oldest stay in memory only.
+/// Maximum replies that wait for a batch. Beyond it the oldest stay in memory only.
 const REPLIES_MAX: usize = 10_000;
 
 /// The queue's clock, driven by the monotonic clock.
@@ -250,7 +250,7 @@ pub(super) struct Time {
 }
 
 impl Time {
-    /// The clock at an opening.
+    /// The clock of an opening, which continues from `recorded`.
     pub fn start(recorded: Secs) -> Self {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Time { clock: QueueClock::start(recorded, wall, std::time::Duration::ZERO), begun: std::time::Instant::now() }

@@ -49,7 +49,7 @@ impl std::fmt::Debug for Relay {
 pub(super) struct Opened {
     pub shared: Arc<Shared>,
     attached: AttachedStream,
-    /// Its main task is the dispatcher.
+    /// The runtime, whose main task is the dispatcher.
     pub runtime: ConsumerRuntime,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Opened {
 pub struct RelayOpenReport {
     /// Waiting recipients.
     pub recipients: u64,
-    /// Recipients held because they were in flight in several crashes.
+    /// Recipients held because they were in flight during several crashes.
     pub quarantined: usize,
     /// Unreadable batches.
     pub damaged: Vec<Lsn>,
@@ -67,7 +67,7 @@ pub struct RelayOpenReport {
     /// The last batch up to which settlements, suspensions, diversions or slow-downs may be lost. `None`: nothing was
     /// lost.
     pub uncertain: Option<Lsn>,
-    /// Recipients held because of that: they may have been delivered. Some were settled since.
+    /// Recipients held because of `uncertain`: they may have been delivered. Some may have been settled since.
     pub uncertain_recipients: u64,
 }
 
@@ -247,19 +247,19 @@ impl Relay {
         set_shaping(&self.0.shared, rules);
     }
 
-    /// Asks the next hop for an address, as for mail without a tenant, whether it takes it. Answers within half a
-    /// minute. Dropping the future ends the question.
+    /// Asks the next hop for an address, as for mail without a tenant, if it accepts mail for the address. Answers
+    /// within half a minute. Dropping the future ends the question.
     pub async fn ask_ahead(&self, address: &Address) -> Ahead {
         ask_ahead::ask(&self.0.shared, address).await
     }
 
-    /// True if `recipients` more fit; if not, reply 452 4.3.1.
+    /// True if `recipients` more fit into the queue; if not, reply 452 4.3.1.
     pub fn has_room(&self, recipients: u64) -> bool {
         let open = self.0.shared.queue().filling();
         self.0.shared.queue_limits.has_room(open, recipients)
     }
 
-    /// True if a tenant's part of the queue has room for `recipients` more.
+    /// True if a tenant's part of the queue has room for `recipients` more; if not, reply 452 4.3.1.
     pub fn has_room_for(&self, tenant: &str, recipients: u64) -> bool {
         let open = || self.0.shared.queue().recipients_of_tenant(tenant);
         self.0.shared.queue_limits.has_room_for(tenant, open, recipients)
@@ -325,13 +325,13 @@ impl Relay {
         }
     }
 
-    /// A sum over the recipients that are not settled: equal on all members of a shard whose relays have applied the
-    /// same entries.
+    /// A checksum over the unsettled recipients: equal on all members of a shard whose relays have applied the same
+    /// entries.
     pub fn queue_digest(&self) -> u64 {
         self.0.shared.queue().digest()
     }
 
-    /// Sessions since opening, including failures for lack of TLS: the demand on TLS, the result, the count.
+    /// Sessions since the opening, including failures for lack of TLS: required TLS, result and count.
     pub fn tls_counts(&self) -> Vec<(&'static str, &'static str, u64)> {
         self.0.shared.sites.tls_counts.read()
     }

@@ -18,13 +18,13 @@ use posthaste_queue::{EntryText, QueueDecodeError, QueueEntry, QueueRestoreError
 /// The last reply about a recipient.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LastReply {
-    /// The host and its reply, or why there was none.
+    /// The host and its reply, or the reason why there was none.
     pub text: Arc<str>,
     /// The class of the reply; empty after a restart.
     pub class: Arc<str>,
 }
 
-/// Last replies and reasons of holds. Beyond a limit, those of the youngest messages are kept.
+/// Last replies and reasons of holds. Beyond a limit, only those of the youngest messages are kept.
 #[derive(Default)]
 pub(super) struct Replies(Mutex<Kept>);
 
@@ -96,14 +96,14 @@ impl Replies {
         }
     }
 
-    /// Drops those of recipients that no longer wait.
+    /// Drops replies of recipients that no longer wait.
     pub fn retain(&self, waits: impl Fn(RecipientKey) -> bool) {
         let kept = &mut *self.lock();
         kept.said.retain(|key, _| waits(*key));
         kept.why_held.retain(|key, _| waits(*key));
     }
 
-    /// Writes them for the end of a snapshot.
+    /// Encodes the replies for the end of a snapshot.
     pub fn write(&self) -> Vec<u8> {
         let (said, why_held): (Vec<_>, Vec<_>) = {
             let kept = self.lock();
@@ -122,7 +122,7 @@ impl Replies {
         out
     }
 
-    /// Reads them from the end of a snapshot.
+    /// Reads the replies from the end of a snapshot.
     pub fn read(mut from: impl Read) -> Result<Self, QueueRestoreError> {
         let replies = Self::default();
         let mut magic = Vec::new();
@@ -149,7 +149,7 @@ impl Replies {
         Ok(replies)
     }
 
-    /// The last reply.
+    /// The last reply about a recipient.
     pub fn of(&self, key: RecipientKey) -> Option<LastReply> {
         self.lock().said.get(&key).cloned()
     }

@@ -29,7 +29,7 @@ fn change_routes(shared: &Shared, routing: Option<&Routing>) {
         shared.routes.replace(routing, diversions);
         shared.queue().reroute_all();
         let routes = shared.routes.in_force();
-        // No route leads to these any more.
+        // No route leads to these sites any more.
         sites.retire_unless(|site| routes.has(&site.source));
     }
     shared.wake.notify_one();
@@ -42,8 +42,7 @@ pub(super) fn set_resolver(shared: &Shared, resolver: Arc<Resolver>) {
     divert(shared);
 }
 
-/// Suspends a source whose address or proxy cannot be used: its mail goes to the other sources of its pool, or
-/// waits.
+/// Suspends a source with an unusable address or proxy: its mail goes to the other sources of its pool, or waits.
 pub(super) fn suspend_source(shared: &Shared, source: &Egress, error: &std::io::Error) {
     if source.suspend(error) {
         observe_source(shared, source.name(), Some(&error.to_string()));
@@ -54,7 +53,7 @@ pub(super) fn suspend_source(shared: &Shared, source: &Egress, error: &std::io::
 /// Checks which sources can be used again. Call it every second.
 pub(super) fn look_at_sources(shared: &Arc<Shared>, now: Secs) {
     let routes = shared.routes.in_force();
-    // `count` visits each of them.
+    // `count` visits each source.
     if routes.sources.iter().filter(|egress| egress.look(now)).count() > 0 {
         reroute_all(shared);
     }

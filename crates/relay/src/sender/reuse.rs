@@ -1,8 +1,8 @@
 //! Idle open connections, for other sites that would connect to the same address in the same way.
 //!
 //! Each connection is registered here from opening to end, under a key that other connections must match. A site about
-//! to connect asks for an idle one: its task wakes and hands the session over instead of ending it. If it has a message
-//! by then, or ends, the request is dropped and the site connects.
+//! to connect asks an idle connection for its session: its task wakes and hands the session over instead of ending it.
+//! If that task has a message by then, or ends, the request is dropped and the site connects.
 //!
 //! Lock order: the set of connections, then one of them; a site, then one of its connections. The set is never locked
 //! after a site.
@@ -25,10 +25,10 @@ use super::site::{OpenLimit, Permit, Shaper, Site};
 use super::source::Egress;
 use crate::session::{OutgoingSession, SessionAuth, SessionSettings, SessionTls, TlsPolicy};
 
-/// The common part of two connections that could swap their sessions.
+/// Properties that two connections must share to swap their sessions.
 #[derive(Debug, Clone)]
 pub(super) struct Key {
-    /// With its addresses, EHLO name and proxy.
+    /// The source, with its addresses, EHLO name and proxy.
     source: Arc<Egress>,
     address: SocketAddr,
     protocol: Protocol,
@@ -51,7 +51,7 @@ impl Key {
         }
     }
 
-    /// True if mail goes in the clear where TLS fails.
+    /// True if mail may go in the clear when TLS fails.
     pub fn is_opportunistic(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.policy == TlsPolicy::Opportunistic) && self.auth.is_none()
     }
@@ -82,7 +82,7 @@ impl Hash for Key {
     }
 }
 
-/// Compares the name even if nobody verifies it: the other host may use it (SNI).
+/// Compares the name even if nobody verifies it: the server may use it (SNI).
 fn is_alike(one: &SessionTls, other: &SessionTls) -> bool {
     (one.policy, one.is_implicit, &one.name) == (other.policy, other.is_implicit, &other.name)
         && Arc::ptr_eq(&one.config, &other.config)
@@ -111,9 +111,9 @@ struct Alike {
 }
 
 struct Connection {
-    /// Number of the site that it serves.
+    /// Number of the site that the connection serves.
     site: usize,
-    /// The limit of its address, if counted there.
+    /// Limit of the connection's address; `None` if not counted.
     address: Option<Arc<OpenLimit>>,
     offer: Mutex<Offer>,
 }
@@ -121,20 +121,20 @@ struct Connection {
 #[derive(Default)]
 struct Offer {
     idle: Option<Idle>,
-    /// Where a site waits for the session.
+    /// Channel to a site that waits for the session.
     asked: Option<oneshot::Sender<ReusedSession>>,
 }
 
 struct Idle {
     waker: Waker,
     since: Instant,
-    /// Messages that the session has carried.
+    /// Messages that the session has carried so far.
     messages: u64,
 }
 
 /// Requirements for a session.
 struct Wanted {
-    /// It has carried fewer messages than this.
+    /// The session has carried fewer messages than this.
     messages_max: u64,
     is_counted: bool,
     idle_for: Duration,
@@ -190,7 +190,7 @@ impl Reuse {
         let mut wanted = Wanted { messages_max, is_counted: false, idle_for: IDLE_MIN };
         if let Some(most) = limits.connections_per_address {
             wanted.is_counted = true;
-            // Including the one that is handed over.
+            // Including the message that is handed over.
             match shaper.address(&limits.source, key.address.ip()).count() {
                 open if open > most => return None,
                 open if open == most => wanted.idle_for = Duration::ZERO,
@@ -233,8 +233,8 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// Marks it as idle after `messages` messages. True if it must end now: to be handed over, or because others wait
-    /// for a connection to its address.
+    /// Marks the connection as idle after `messages` messages. True if it must end now: to be handed over, or because
+    /// others wait for a connection to its address.
     pub fn set_idle(&self, waker: &Waker, messages: u64) -> bool {
         let mut offer = self.connection.offer();
         let Connection { address, site, .. } = &*self.connection;
@@ -250,13 +250,14 @@ impl Known {
         offer.asked.is_some() || is_waited_for
     }
 
-    /// Marks it as busy: a site that asked for it connects by itself.
+    /// Marks the connection as busy: a site that asked for it connects by itself.
     pub fn set_busy(&self) {
         drop(self.asked());
         self.connection.address.iter().for_each(|limit| limit.wake_idle());
     }
 
-    /// Takes it off the idle connections before it ends. Returns the channel of a site that waits for its session.
+    /// Removes the connection from the idle ones before it ends. Returns the channel of a site that waits for its
+    /// session.
     pub fn asked(&self) -> Option<oneshot::Sender<ReusedSession>> {
         let mut offer = self.connection.offer();
         if offer.idle.take().is_some() {
@@ -266,7 +267,8 @@ impl Known {
         offer.asked.take()
     }
 
-    /// True if other sites wait for a connection to its address to end. Call it when its own site has nothing to send.
+    /// True if other sites wait for a connection to this address to end. Call it when the connection's own site has
+    /// nothing to send.
     pub fn is_waited_for(&self) -> bool {
         let Connection { address, site, .. } = &*self.connection;
         address.as_ref().is_some_and(|limit| limit.is_waited_for_but_by(*site))
@@ -289,9 +291,10 @@ impl Drop for Known {
     }
 }
 
-/// A connection that sends more often stays with its site: passing it back and forth would cost more than a second one.
+/// Idle time before a connection may be handed over. A connection that sends more often stays with its site: passing it
+/// back and forth would cost more than a second one.
 const IDLE_MIN: Duration = Duration::from_secs(1);
-/// Connections of a key that are checked for an idle one.
+/// Maximum connections of a key that are checked for an idle one.
 const LOOK_AT_MAX: usize = 16;
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use crate::session::{Endpoint, STEPS, SessionOpenError, steps};
 use posthaste_dns::{Addresses, Attempt, DnsError, MailHost, Resolver};
 use posthaste_queue::{AttemptOutcome, Prefer, Take};
 
-/// Starts the task of a connection that its site has counted. See [`Shared::start_connection`].
+/// Starts the task of a connection that its site has already counted. See [`Shared::start_connection`].
 pub(super) fn start(shared: &Arc<Shared>, site: &Arc<Site>, admitted: Admitted, seed: u64) {
     shared.runtime.spawn(connect(shared.clone(), site.clone(), admitted, seed));
 }
@@ -71,18 +71,18 @@ struct Round {
     worker: Worker,
     /// Tokens of the first connection.
     tokens: Option<Tokens>,
-    /// Hosts that have cut sessions off lately: tried after the others.
+    /// Hosts that ended sessions early in the recent past: tried after the others.
     put_off: VecDeque<(MailHost, Addresses)>,
     words: LastWords,
-    /// Hosts that take no mail (RFC 7504), if all did so.
+    /// Set while all tried hosts have said that they take no mail (RFC 7504).
     takes_none: TakesNone,
     /// Addresses with all connections in use.
     full: Vec<Arc<OpenLimit>>,
-    /// A connection was tried.
+    /// True if any connection was attempted.
     was_tried: bool,
-    /// A host has refused our login for good.
+    /// True if a host has refused our login permanently.
     is_login_refused: bool,
-    /// A host was tried in vain.
+    /// True if a host was tried without success.
     has_dead: bool,
 }
 
@@ -140,7 +140,7 @@ impl Round {
         let demanding = match demand_of(&shared, &self.counted.site.manner, host, addresses).await {
             Ok(demanding) => demanding,
             Err(error) => {
-                // Not in the clear either: who forges these records may stand between.
+                // Not in the clear either: an attacker who forges these records may be on the path.
                 let counted = shared.sites.tls_counts.count_unanswered();
                 observe_tls_failure(&shared, &self.counted.site, &host.name, counted, &error.to_string());
                 self.words.put(&host.name, format!("{}: {error}", host.name));
@@ -166,7 +166,7 @@ impl Round {
         let host = demanding.host;
         let shared = self.counted.shared.clone();
         let site = self.counted.site.clone();
-        // Each address of a name is a host of its own.
+        // Each address of a name counts as a separate host.
         let who: Arc<str> = format!("{} ({address})", host.name).into();
         let Some(local) = site.source.local(address) else {
             self.words.put(&who, format!("{who}: the source has no address of this family"));
@@ -228,7 +228,7 @@ impl Round {
     async fn take_over(&mut self, host: &MailHost, key: Key, what: &str) -> ControlFlow<()> {
         let shared = self.counted.shared.clone();
         let site = self.counted.site.clone();
-        // Another site or a limit may have it wait for long: it is not stuck.
+        // The wait for another site or a limit may be long: the task is not stuck.
         self.worker.pulse().step(0);
         let Some(ReusedSession { session, permit }) =
             shared.sites.reuse.take_over(&shared.shaper, &site, &key, self.worker.pulse()).await
@@ -240,7 +240,7 @@ impl Round {
         self.counted.address = permit;
         match self.counted.serve(host, session, key, self.worker.pulse(), None).await {
             Served::Done => return ControlFlow::Break(()),
-            // It may have been closed for its age, which says nothing of the host.
+            // The session may have been closed for its age, which says nothing about the host.
             Served::Useless(why) | Served::UselessTls(why) => {
                 self.words.put(&host.name, format!("{}: {why}", host.name))
             }
@@ -250,18 +250,18 @@ impl Round {
         ControlFlow::Continue(())
     }
 
-    /// Ends the round: no host has worked.
+    /// Ends the round without a working host.
     fn no_more(self) {
         let Round { counted, attempt, words, takes_none, full, was_tried, is_login_refused, .. } = self;
         if !was_tried && !full.is_empty() {
-            // No connection is possible before one of these has room.
+            // No connection is possible before one of these limits has room.
             return counted.site.state().set_full(full);
         }
         if let (TakesNone::Yes(host, reply), true, false) = (takes_none, full.is_empty(), attempt.has_unanswered()) {
             let place = ReplyPlace { host: &host, stage: Step::Greeting.name() };
             return give_up(&counted.shared, &counted.site, place, &reply);
         }
-        // Providers lock accounts after a few wrong passwords: the first begins a pause.
+        // Providers lock accounts after a few wrong passwords: the first one begins a pause.
         counted.failed(&words.to_string(), was_tried && !is_login_refused);
     }
 }
@@ -270,7 +270,7 @@ impl Round {
 fn give_up(shared: &Arc<Shared>, site: &Site, place: ReplyPlace<'_>, reply: &Reply) {
     let ready = site.state().ready;
     let take = Take { prefer: Prefer::First, recipients_max: shared.config.recipients_max, across_domains: true };
-    // The rest follows with the next look at the site.
+    // The remaining mail follows at the next check of the site.
     while shared.outcomes.recorder.budget.may_begin() {
         let next = shared.queue().next(ready, take);
         let Some(transaction) = next else { return };
@@ -282,7 +282,7 @@ fn give_up(shared: &Arc<Shared>, site: &Site, place: ReplyPlace<'_>, reply: &Rep
 /// All hosts of a site have said that they accept no mail at all: 521 in the greeting (RFC 7504 section 3).
 enum TakesNone {
     NotAsked,
-    /// True for all so far; the last of them, and its reply.
+    /// All hosts so far: the last of them, and its reply.
     Yes(Arc<str>, Reply),
     No,
 }

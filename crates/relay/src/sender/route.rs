@@ -11,27 +11,27 @@ use posthaste_queue::QueueName;
 /// A fixed next hop.
 #[derive(Debug, Clone)]
 pub struct FixedRoute {
-    /// Mail to this domain, or with a leading dot to the domains below it; empty for all.
+    /// Domain of the mail, or with a leading dot the domains below it; empty for all.
     pub domain: String,
-    /// Tenants whose mail it takes; empty for all.
+    /// Tenants whose mail uses the route; empty for all.
     pub tenants: Vec<String>,
     /// Hosts or address literals, the first tried first; or a domain with MX records if `use_mx`.
     pub hosts: Vec<String>,
-    /// Their port.
+    /// Port of the hosts.
     pub port: u16,
     /// True if MX records of the first of `hosts` are looked up.
     pub use_mx: bool,
     /// Used only while no host of the usual next hop can be reached.
     pub is_fallback: bool,
-    /// For a fallback: used for recipients after this many attempts, too; 0: never for them.
+    /// For a fallback: recipients use it after this many attempts, too; 0: only if the usual next hop is unreachable.
     pub after_attempts: u8,
     /// SMTP or LMTP.
     pub protocol: Protocol,
     /// Encryption. `None`: in the clear.
     pub tls: Option<RouteTls>,
-    /// Our login. Sent over a connection as `tls` demands it; in the clear only if `tls` is `None`.
+    /// Login for AUTH. Sent only over a connection that meets `tls`; in the clear only if `tls` is `None`.
     pub auth: Option<Credentials>,
-    /// The pool of its sources; `None`: the tenant's.
+    /// Pool of the sources; `None`: the tenant's pool.
     pub pool: Option<String>,
 }
 
@@ -53,7 +53,7 @@ pub struct RouteTls {
     pub is_implicit: bool,
     /// Trusted certificates: they must fit the policy, as for [`SessionTls::config`](crate::session::SessionTls::config).
     pub config: Arc<rustls::ClientConfig>,
-    /// The name that the certificate must have; `None`: that of the host.
+    /// Name that the certificate must have; `None`: the host's name.
     pub name: Option<String>,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Manner {
     pub protocol: Protocol,
     pub tls: Option<RouteTls>,
     pub auth: Option<Credentials>,
-    /// Demanded by the domain's policy (RFC 8461).
+    /// True if the domain's policy demands these settings (RFC 8461).
     pub is_mta_sts: bool,
     /// DNSSEC authenticates the host list: the TLSA records of each host count (RFC 7672), and take precedence over the
     /// rest.
@@ -81,7 +81,7 @@ pub(super) struct Manner {
     /// Names of the recipient domain, its alias included, if it has its own site: DANE-TA accepts a certificate with
     /// one of them (RFC 7672 section 3.2.2). Otherwise empty.
     pub next_hop: Arc<[Arc<str>]>,
-    /// Its suffix in the name of a site; unique among the settings in force.
+    /// Suffix of these settings in the name of a site; unique among the settings in force.
     pub text: String,
 }
 

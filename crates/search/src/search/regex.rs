@@ -33,7 +33,7 @@ enum Piece<'a> {
 /// Words of the text.
 struct Words<'a> {
     segment: &'a Segment,
-    /// `None` if only the engine can walk them.
+    /// The dictionary for a binary search of words; `None` if the engine has to list the words in order.
     dictionary: Option<&'a Dictionary<OwnedBytes>>,
     from: &'a str,
     before: Option<&'a str>,

@@ -37,7 +37,7 @@ impl<W> RateLimit<W> {
         Self::of(name, from, TokenSupply::Own(bucket))
     }
 
-    /// A limit that others share, which lend its tokens.
+    /// A rate limit shared with other nodes. Its tokens come from `tokens`, which lends them.
     pub fn lent(name: Arc<str>, from: Arc<str>, rate: Rate, tokens: Box<dyn Lent>) -> Self {
         Self::of(name, from, TokenSupply::Lent(rate, tokens))
     }
