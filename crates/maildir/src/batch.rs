@@ -66,8 +66,8 @@ impl SyncMounts {
         Ok(())
     }
 
-    /// One `syncfs`. After an error the descriptor is dropped: it has reported its error, and the next write opens
-    /// another.
+    /// Calls `syncfs` once. After an error the descriptor is dropped: it has reported its error, and the next write
+    /// opens a new one.
     fn sync(&mut self, device: u64) -> io::Result<()> {
         // Missing only if the caller mixed up its `SyncMounts`: nothing vouches for what was written before one is opened.
         let mount = self.0.get(&device).ok_or_else(|| io::Error::other("written with another set of mounts"))?;
@@ -115,7 +115,7 @@ impl<T> Default for RenamedMail<T> {
 }
 
 impl<T> Written<T> {
-    /// Writes one message into its mailbox's `tmp/`. `tag` comes back with the outcome.
+    /// Writes one message into its mailbox's `tmp/`. `tag` is returned with the outcome.
     ///
     /// # Errors
     /// [`StoreError::Message`] with the tag: the other messages of the batch are not affected.
@@ -180,7 +180,7 @@ impl<T> RenamedMail<T> {
 
 impl<T> Item<T> {
     fn fail_in_tmp(self, error: StoreError) -> (T, Result<UniqueName, StoreError>) {
-        // What cannot be removed now is found by cleanup_tmp.
+        // Files that cannot be removed now are removed by cleanup_tmp.
         let _ = self.maildir.remove_tmp(self.name.as_str());
         (self.tag, Err(error))
     }

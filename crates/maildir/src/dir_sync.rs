@@ -17,8 +17,8 @@ pub(crate) struct FailedDirs(Arc<Mutex<BTreeMap<Identity, Arc<Mutex<Failed>>>>>)
 type Failed = bool;
 
 impl FailedDirs {
-    /// The kernel reports an error to one caller only. So threads that come to the same directory meanwhile wait for
-    /// that result.
+    /// The kernel reports an error to one caller only. So threads that need the same directory meanwhile wait for that
+    /// result.
     fn sync(&self, place: Identity, fsync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let dirs = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = Arc::clone(dirs().entry(place).or_default());
@@ -33,7 +33,7 @@ impl FailedDirs {
             return Err(error);
         }
         let mut dirs = dirs();
-        // Ours and the map's: nobody waits for us.
+        // Only this thread and the map have it: nobody waits for the result.
         if Arc::strong_count(&dir) == 2 {
             dirs.remove(&place);
         }
@@ -71,7 +71,7 @@ impl DirSync {
         loop {
             self.failed.sync(here, || Ok(posthaste_fsops::fsync(&dir)?))?;
             dir = match open_parent(&dir) {
-                // Where we may not look we have made nothing.
+                // A directory that we may not read has no entries made by us.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
                 above => above?,
             };

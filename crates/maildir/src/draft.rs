@@ -96,7 +96,7 @@ impl<'a> MailDraft<'a> {
         self.file().set_modified(at)
     }
 
-    /// Makes it visible in `new/`, never over an existing file. Not synced.
+    /// Makes the message visible in `new/`, never over an existing file. Not synced.
     ///
     /// # Errors
     /// `AlreadyExists` if `new/` has that name; others of `linkat` and `rename`.
@@ -109,7 +109,7 @@ impl<'a> MailDraft<'a> {
             },
             DraftFile::InTmp(_, tmp_name) => {
                 maildir.publish(name)?;
-                // It is in `new/` now.
+                // The message is in `new/` now.
                 std::mem::forget(tmp_name);
                 Ok(())
             }

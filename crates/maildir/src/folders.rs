@@ -1,7 +1,7 @@
 //! Maildir++ folders: `.Lists.Rust` beside the inbox's `new/` is the folder `Lists.Rust`.
 //!
 //! A folder is a Maildir with an empty file `maildirfolder` in it. The inbox is the Maildir itself and has no folder
-//! name. Names are UTF-8 as on disk; IMAP's modified UTF-7 is left to the IMAP layer.
+//! name. Names are UTF-8 as on disk; the IMAP layer converts modified UTF-7.
 
 use std::fmt;
 use std::io;

@@ -1,6 +1,6 @@
 //! Files of expunged messages, kept for a while for sessions that still read them.
 //!
-//! They lie in `.posthaste-gone` at the top of their mailbox's file system: a rename moves them there, and no mail
+//! Removed mailboxes lie in `.posthaste-gone` at the top of their file system: a rename moves them there, and no mail
 //! program looks for mail in it.
 
 use std::fs::File;

@@ -264,7 +264,7 @@ fn table_in(base: &OwnedFd) -> io::Result<Option<(Keywords, Stat)>> {
 const CREATE: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Sets the table's mtime at least a full second after the old one; otherwise Dovecot would not read it again.
+/// Sets the table's mtime at least a full second after the old one; otherwise Dovecot would not reread the table.
 fn set_later(next: &OwnedFd, old: Option<&Stat>, now: SystemTime) -> io::Result<()> {
     let Some(old) = old else { return Ok(()) };
     let now = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(0));
@@ -297,7 +297,7 @@ fn take_lock(base: &OwnedFd, now: SystemTime) -> io::Result<()> {
 fn is_stale(base: &OwnedFd, now: SystemTime) -> io::Result<bool> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = match rustix::fs::openat(base, LOCK, flags, Mode::empty()) {
-        // Given back since we saw it.
+        // The letter was released since we read the table.
         Err(Errno::NOENT) => return Ok(false),
         file => File::from(file?),
     };

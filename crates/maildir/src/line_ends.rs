@@ -10,9 +10,9 @@ use memchr::{memchr, memchr_iter};
 /// Result of storing a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Conversion {
-    /// Bytes put into the output: `S=`.
+    /// Bytes written to the output: `S=` of the file name.
     pub disk_size: u64,
-    /// Bytes on the wire: `W=`.
+    /// Bytes with CRLF line ends: `W=` of the file name.
     pub wire_size: u64,
     /// False if the body has a bare CR or LF: then it was stored verbatim, and `wire_size == disk_size`.
     pub lossless: bool,

@@ -94,7 +94,7 @@ impl Move<'_> {
                 continue;
             }
             let there = match self.give_name(at, there) {
-                // Another program was faster.
+                // Another program has already moved it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
                 moved => moved?,
             };
@@ -140,7 +140,7 @@ impl Move<'_> {
         let dir = self.target.dir(there.dir);
         let named = copy_durably(source, &file)
             .and_then(|()| Ok(posthaste_fsops::linkat(tmp, tmp_name, dir, &*there.name, AtFlags::empty())?));
-        // What cannot be removed now is found by cleanup_tmp.
+        // Files that cannot be removed now are removed by cleanup_tmp.
         let _ = self.target.remove_tmp(tmp_name);
         named
     }

@@ -37,7 +37,7 @@ impl Ownership {
         Self { uid: None, gid: None, file_mode, dir_mode: file_mode | (file_mode & 0o444) >> 2 }
     }
 
-    /// Call it before the file has a name that anybody looks for.
+    /// Applies owner and mode; call it before the file has its final name.
     pub(crate) fn apply_to_file(&self, file: impl AsFd) -> io::Result<()> {
         self.apply(file, self.file_mode, FILE_MODE)
     }

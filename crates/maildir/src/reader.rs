@@ -77,7 +77,7 @@ impl MailRoot {
     pub fn put_uid_list(&self, path: &MailboxPath, text: &str) -> io::Result<()> {
         let dir = self.open_dir(path)?;
         let new = format!("{OWN_UIDLIST_FILE}.new");
-        // What a kill has left.
+        // Left by a kill.
         match posthaste_fsops::unlinkat(&dir, &*new, AtFlags::empty()) {
             Err(error) if error != Errno::NOENT => return Err(error.into()),
             _ => {}
@@ -157,8 +157,8 @@ impl MaildirReader {
         Ok(if keeps_precise_times(&self.new)? { Duration::from_millis(100) } else { Duration::from_secs(2) })
     }
 
-    /// True if inotify(7) tells of every change of `new/` and `cur/`. Not so on a network file system, which other machines
-    /// change.
+    /// True if inotify(7) reports every change of `new/` and `cur/`. False on a network file system, which other
+    /// machines change.
     ///
     /// # Errors
     /// Errors of `statfs`.
@@ -197,8 +197,8 @@ impl MaildirReader {
         }
     }
 
-    /// Nanoseconds since 1970 when a message's file was made. `None` if it is gone, or the file system does not keep that.
-    /// The kernel's coarse clock tells it: it may be earlier by a tick, at most 10 ms.
+    /// Creation time of a message's file, in nanoseconds since 1970. `None` if the file is gone, or the file system
+    /// does not record it. The kernel's coarse clock may be one tick, at most 10 ms, behind.
     ///
     /// # Errors
     /// Errors of `statx`.
@@ -372,7 +372,7 @@ impl MaildirReader {
     }
 }
 
-/// Numbers to try for a key.
+/// Maximum numbers tried for an unused key.
 const OTHER_KEYS_MAX: u32 = 1000;
 
 fn facts(stat: &Stat) -> Option<FileFacts> {

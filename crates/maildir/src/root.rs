@@ -23,7 +23,7 @@ use crate::path::MailboxPath;
 pub struct MailRoot {
     dir: OwnedFd,
     facts: MountFacts,
-    // Each mount has a lock of its own: a sync that hangs must not keep a mailbox elsewhere from being opened.
+    // Each mount has its own lock: a hanging sync must not block the opening of mailboxes elsewhere.
     mounts: Mutex<BTreeMap<u64, Arc<Mutex<Mount>>>>,
     failed_dirs: FailedDirs,
     owners: Owners,

@@ -26,13 +26,13 @@ pub struct Selection {
 /// The event that a recipient waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
-    /// Its next attempt.
+    /// Its next attempt is at this time.
     Until(Secs),
-    /// Its turn.
+    /// It is due and waits for a connection.
     Due,
     /// The end of a suspension; [`Secs::MAX`] without an end.
     Suspended(Secs),
-    /// The end of a hold, by its owner.
+    /// Its hold must end; the reason of the hold.
     Held(HoldReason),
     /// The outcome of an attempt, or its record.
     Busy,
@@ -43,7 +43,7 @@ pub enum Waits {
 pub struct RecipientState {
     /// The recipient.
     pub key: RecipientKey,
-    /// Its queue.
+    /// Id of the recipient's queue.
     pub queue: QueueId,
     /// When its message was received, or released for a later start.
     pub received: Secs,
@@ -93,8 +93,7 @@ impl Queue {
         changes
     }
 
-    /// Releases recipients whose hold has ended, `most` at a time; record and apply the changes. The next call
-    /// continues.
+    /// Releases at most `most` recipients whose hold has ended; record and apply the changes. The next call continues.
     pub fn end_holds(&mut self, most: usize) -> Vec<Change> {
         let mut changes = Vec::new();
         while changes.len() < most

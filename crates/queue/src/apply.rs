@@ -60,7 +60,8 @@ impl Queue {
     /// `states`: the state of its recipients, if it was imported.
     fn queued(&mut self, lsn: Lsn, queued: &Queued, states: &[ImportedState]) {
         if lsn <= self.last_message {
-            // A snapshot has it, or it was settled while that was written: then it may not have been released.
+            // A snapshot contains it, or it was settled while the snapshot was written: then it may not have been
+            // released.
             if !self.table.has(lsn) && !self.owed.has(lsn) {
                 self.released.push(lsn);
             }
@@ -157,7 +158,7 @@ impl Queue {
             }
             from = next;
         }
-        // For the others the notice may have been made or not: rather twice than never.
+        // For other kinds the notice may have been made or not: better twice than never.
         self.owed.retain(is_needed);
         self.table.open()
     }
@@ -171,7 +172,7 @@ impl Queue {
         self.settle_in(id);
     }
 
-    /// Puts a recipient that waits in its queue in front of the others.
+    /// Puts a waiting recipient at the front of its queue.
     fn put_in_front(&mut self, id: Id) {
         if self.is_running && self.table.get(id).is(DUE) {
             self.table.unlink(id);

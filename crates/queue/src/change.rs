@@ -8,7 +8,7 @@ use super::codec::{Fields, QueueDecodeError};
 /// A recipient: the batch of its message, and its number within the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecipientKey {
-    /// The batch that has the message.
+    /// LSN of the batch with the message.
     pub message: Lsn,
     /// Number of the recipient within the message.
     pub number: u16,
@@ -26,7 +26,7 @@ pub struct Change {
 /// The last reply's code and enhanced code (RFC 3463); 0 where there was none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Status {
-    /// `450`.
+    /// Reply code, such as 450.
     pub code: u16,
     /// 1000 times the subject of the enhanced code, plus its detail: `1001` for x.1.1. The class is that of `code`.
     pub enhanced: u16,
@@ -138,10 +138,10 @@ pub enum DueNotice {
 }
 
 impl RecipientKey {
-    /// The least of all.
+    /// Less than every key.
     pub(super) const FIRST: Self = RecipientKey { message: Lsn::ZERO, number: 0 };
 
-    /// The value before it, if any.
+    /// The largest key below this one; `None` for the first.
     pub fn before(self) -> Option<Self> {
         match self.number.checked_sub(1) {
             Some(number) => Some(RecipientKey { number, ..self }),

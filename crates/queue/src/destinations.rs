@@ -35,7 +35,7 @@ pub(super) struct Destination {
     /// Numbers of tenant, campaign, domain and pool.
     pub key: [u32; 4],
     pub serial: u32,
-    /// Number of recipients.
+    /// Number of unsettled recipients.
     pub open: u32,
     pub schedule: Option<u16>,
     /// True while it waits to be routed.
@@ -51,7 +51,7 @@ pub(super) struct Destination {
 }
 
 impl Destination {
-    /// The lane of a message's recipient; `None`: there are no lanes yet.
+    /// The lane of a message's recipient; `None` if the queue has no lanes so far.
     pub fn lane_of(&self, message: Lsn, attempts: u8) -> Option<usize> {
         let (from, lanes) = match self.late {
             Some((after, first)) if attempts >= after => (first, &self.lanes[first..]),

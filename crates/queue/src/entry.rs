@@ -40,12 +40,12 @@ pub enum QueueEntry {
     Queued(Queued),
     /// Outcomes of recipients.
     Changes {
-        /// Time of the record.
+        /// Time of the record, on the queue's clock.
         at: Secs,
-        /// At most [`CHANGES_MAX`].
+        /// The outcomes, at most [`CHANGES_MAX`].
         changes: Vec<Change>,
     },
-    /// A reply, for people: why recipients wait. The queue does not keep it.
+    /// A reply, for display: why recipients wait. The queue does not keep it.
     Replies {
         /// The next hop's reply.
         text: EntryText,
@@ -54,46 +54,46 @@ pub enum QueueEntry {
     },
     /// A suspended scope: no attempts.
     Suspended {
-        /// The scope.
+        /// The suspended scope.
         scope: MailScope,
-        /// Its end; [`Secs::MAX`] without one.
+        /// End of the suspension; [`Secs::MAX`] without one.
         until: Secs,
-        /// The reason, for people.
+        /// Reason of the suspension, for display.
         reason: EntryText,
     },
     /// A scope resumed, at full speed.
     Resumed(MailScope),
     /// A diverted scope: its mail, waiting or to come, goes to another next hop.
     Diverted {
-        /// The scope; never a site.
+        /// The diverted scope; never a site.
         scope: MailScope,
-        /// Its end; [`Secs::MAX`] without one.
+        /// End of the diversion; [`Secs::MAX`] without one.
         until: Secs,
         /// A host or an address literal, and a port after a colon if it is not 25.
         to: Arc<str>,
-        /// The reason, for people.
+        /// Reason of the diversion, for display.
         reason: EntryText,
     },
     /// The end of a diversion.
     NotDiverted(MailScope),
     /// A scope slowed down until it is resumed.
     Slowed {
-        /// The scope: a site or a domain.
+        /// The slowed scope: a site or a domain.
         scope: MailScope,
-        /// Its end.
+        /// End of the slow-down.
         until: Secs,
         /// A rate of messages as text; empty for none.
         message_rate: Arc<str>,
         /// Connections at a time; 0 for no limit.
         connections: u32,
-        /// The reason, for people.
+        /// Reason of the slow-down, for display.
         reason: EntryText,
     },
     /// A message imported from another queue, in the batch of the message.
     Imported(Box<Imported>),
     /// The mark against a second import of its recipients, in the same batch.
     ImportNoted(ImportNoted),
-    /// An operator's reason for a hold, for people. The queue does not keep it.
+    /// An operator's reason for a hold, for display. The queue does not keep it.
     WhyHeld {
         /// The reason; empty clears an earlier one.
         reason: EntryText,
@@ -104,7 +104,7 @@ pub enum QueueEntry {
 
 /// Longest kept reply, in bytes.
 pub const REPLY_BYTES_MAX: usize = EntryText::BYTES_MAX;
-/// Most changes in one entry; further ones go into more entries.
+/// Maximum changes in one entry; further changes go into more entries.
 pub const CHANGES_MAX: usize = 65_536;
 
 const VERSION: u8 = 1;

@@ -16,7 +16,7 @@ use super::recipient::{HELD, Recipient, TOLD};
 /// A message imported from another queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
-    /// Its identity in all queues.
+    /// Identity of the message in all queues.
     pub origin: Origin,
     /// Time of the import.
     pub at: Secs,
@@ -182,7 +182,7 @@ pub(super) struct Imports {
 
 /// Lifetime of the memory of an import.
 pub const IMPORT_KEPT_SECS: Secs = 31 * 86_400;
-/// Remembered imports at most: beyond it imports are refused.
+/// Maximum remembered imports; beyond it imports are refused.
 pub const IMPORTS_MAX: usize = 20_000_000;
 const SWEEP_SECS: Secs = 86_400;
 
@@ -201,7 +201,7 @@ impl Imports {
         self.known.contains_key(&origin.recipient(number))
     }
 
-    /// True if this many more fit.
+    /// True if `recipients` more fit.
     pub fn has_room(&self, recipients: usize) -> bool {
         self.known.len() + recipients <= IMPORTS_MAX
     }

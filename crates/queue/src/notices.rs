@@ -24,7 +24,7 @@ impl Queue {
         let mut left = (pages * u64::from(secs).min(ROUND_SECS)).div_ceil(ROUND_SECS);
         while left > 0 && self.notices.len() < NOTICES_MAX {
             let Some((ids, next)) = self.table.open_from(self.sweep_at) else {
-                // A table without recipients ends the walk, too.
+                // A table without recipients ends the loop, too.
                 if self.sweep_at == RecipientKey::FIRST {
                     break;
                 }

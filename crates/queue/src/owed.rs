@@ -13,11 +13,11 @@ use super::change::{OwedNotice, RecipientKey, Status};
 /// A recipient with an owed notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwedRecipient {
-    /// Its number.
+    /// Number of the recipient in its message.
     pub number: u16,
     /// The notice.
     pub notice: OwedNotice,
-    /// Result of its last attempt.
+    /// Result of the last attempt.
     pub status: Status,
 }
 

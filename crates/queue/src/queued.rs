@@ -45,7 +45,7 @@ pub struct Queued {
 /// Recipients for which a message leaves with a rewritten sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forwarded {
-    /// That sender's address.
+    /// Address of that sender.
     pub sender: Arc<str>,
     /// The numbers of the recipients, ascending.
     pub numbers: Vec<u16>,
@@ -70,9 +70,9 @@ pub enum QueuedRet {
 /// A recipient as it was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuedRecipient {
-    /// Its number within the message.
+    /// Number of the recipient within the message.
     pub number: u16,
-    /// Its address.
+    /// Address of the recipient.
     pub address: Arc<str>,
     /// ORCPT (RFC 3461 section 4.2), as received; empty for none.
     pub orcpt: Arc<str>,

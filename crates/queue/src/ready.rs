@@ -35,7 +35,7 @@ impl Prefer {
 pub struct Take {
     /// The preference.
     pub prefer: Prefer,
-    /// Most recipients, at least 1.
+    /// Maximum recipients, at least 1.
     pub recipients_max: usize,
     /// Allows recipients of several domains.
     pub across_domains: bool,
@@ -57,9 +57,9 @@ pub struct Transaction {
 /// A recipient in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
-    /// Its number.
+    /// Number of the recipient in its message.
     pub number: u16,
-    /// Its queue.
+    /// Id of the recipient's queue.
     pub queue: QueueId,
     /// Attempts before this one.
     pub attempts: u8,
@@ -239,7 +239,7 @@ impl Queue {
                 self.free(id);
                 return None;
             }
-            // It is on record as in flight.
+            // The recipient is recorded as in flight.
             AttemptOutcome::Untried if self.table.get(id).is(BEGUN) => What::GivenBack,
             AttemptOutcome::Untried => {
                 self.table.change(id, |recipient| recipient.set(BUSY, false));

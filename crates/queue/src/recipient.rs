@@ -6,17 +6,17 @@ use super::clock::Secs;
 /// A recipient's place, or the head of a list.
 pub(super) type Id = u32;
 
-/// No id.
+/// Marks the absence of an id.
 pub(super) const NONE: Id = Id::MAX;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Recipient {
-    /// The next in its list, if it is in one.
+    /// The next recipient in the same list; [`NONE`] at the end.
     pub next: Id,
     pub prev: Id,
     /// Time of the next attempt; if held, the reason or the end of the hold.
     pub due: Secs,
-    /// Place of its queue.
+    /// Place of the recipient's queue.
     pub queue: u32,
     pub number: u16,
     pub status: Status,

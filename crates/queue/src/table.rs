@@ -16,7 +16,7 @@ use super::tally::Tallies;
 
 const HEAD: Id = 1 << 31;
 const PAGE_BITS: u32 = 10;
-/// Recipients of a page.
+/// Number of recipients of a page.
 const PAGE: usize = 1 << PAGE_BITS;
 /// Recipients up to which an arriving message is kept in one page.
 const UNDIVIDED: usize = 64;
@@ -26,7 +26,7 @@ pub(super) const RECIPIENTS_MAX: u64 = 1 << 30;
 /// A message, or its part in one page.
 #[derive(Debug, Clone, Copy)]
 struct Part {
-    /// Its LSN minus the page's.
+    /// LSN of the message minus the page's.
     offset: u32,
     received: Secs,
 }

@@ -10,9 +10,9 @@ pub struct QueueTally {
     pub recipients: u64,
     /// Recipients with an attempt.
     pub deferred: u64,
-    /// Held ones.
+    /// Recipients on hold.
     pub held: u64,
-    /// Held ones with an attempt.
+    /// Recipients on hold that had an attempt.
     pub held_deferred: u64,
     /// Recipients in flight.
     pub under_way: u64,

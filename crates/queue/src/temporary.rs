@@ -15,7 +15,7 @@ use super::destinations::QueueName;
 pub struct Diversion {
     /// The scope; never a site.
     pub scope: MailScope,
-    /// Its end; [`Secs::MAX`] without one.
+    /// End of the diversion; [`Secs::MAX`] without one.
     pub until: Secs,
     /// The next hop, as in [`QueueEntry::Diverted`](super::QueueEntry::Diverted).
     pub to: Arc<str>,
@@ -39,7 +39,7 @@ impl Until for Diversion {
 /// Temporary limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slow {
-    /// Their end.
+    /// End of the limits, on the queue's clock.
     pub until: Secs,
     /// A [`Rate`](posthaste_units::Rate) of messages as text; empty for none.
     pub message_rate: Arc<str>,

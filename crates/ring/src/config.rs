@@ -40,7 +40,7 @@ pub type RingEvents = Arc<dyn Fn(RingEvent) + Send + Sync>;
 /// appends need.
 pub type Room = Arc<dyn Fn() -> io::Result<u64> + Send + Sync>;
 
-/// Something that no append reports.
+/// Events that no append reports.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum RingEvent {

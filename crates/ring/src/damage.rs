@@ -17,7 +17,7 @@ pub struct RingDamage {
     /// True if a later record proves that these had been durable: acknowledged bytes were damaged afterwards. False for
     /// a torn tail, which was never acknowledged.
     pub promised: bool,
-    /// The defect.
+    /// Description of the defect.
     pub what: &'static str,
 }
 

@@ -28,7 +28,7 @@ pub enum RingAppendError {
     TooLarge {
         /// Bytes of head and body.
         bytes: usize,
-        /// Bytes that fit.
+        /// Maximum bytes of a record.
         limit: usize,
     },
     /// More bytes wait than [`Config::max_pending_bytes`](crate::Config::max_pending_bytes): retry when some are
@@ -54,7 +54,7 @@ pub enum RingOpenError {
     /// [`Config::gives_up_missing`](crate::Config::gives_up_missing).
     #[error("{}", missing_text(.numbers, .unreadable))]
     Missing {
-        /// Their numbers.
+        /// Numbers of the missing segments.
         numbers: Vec<u64>,
         /// Unidentifiable files that may be some of the missing ones, with the error of each.
         unreadable: Vec<(String, &'static str)>,
@@ -91,10 +91,10 @@ pub enum RingReadError {
     /// No segment in service contains it: it was never published, or was freed.
     #[error("record {0} is not in the log")]
     NotFound(Lsn),
-    /// Its header or head has other bytes than were written: it is lost.
+    /// The checksum of its header or head is wrong: the record is lost.
     #[error("record {0} is damaged")]
     HeadDamaged(Lsn),
-    /// Its head is whole, its body has other bytes than were written.
+    /// The head is intact, but the checksum of the body is wrong.
     #[error("the body of record {0} is damaged")]
     BodyDamaged(Lsn),
     /// The disk failed.

@@ -29,14 +29,14 @@ impl SegmentFile {
         let file = File::from(open(how)?);
         let direct = match open(OFlags::DIRECT) {
             Ok(direct) => Some(File::from(direct)),
-            // Where there is no direct I/O the page cache serves as well, only slower.
+            // Without direct I/O the page cache works as well, only slower.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => None,
             Err(error) => return Err(error.into()),
         };
         Ok(SegmentFile { file, direct, staging })
     }
 
-    /// Opens it read-only.
+    /// Opens the file read-only.
     pub fn open_to_read(path: &Path) -> io::Result<Self> {
         Ok(SegmentFile { file: File::open(path)?, direct: None, staging: Arc::default() })
     }
@@ -61,7 +61,7 @@ impl SegmentFile {
     pub fn forget_cached(&self, offset: u64, len: u64) {
         let first = offset / BLOCK as u64 * BLOCK as u64;
         let end = (offset + len).next_multiple_of(BLOCK as u64);
-        // Without it the next read sees what the last one saw.
+        // Without this call the next read sees the same cached bytes.
         let _ = rustix::fs::fadvise(&self.file, first, NonZeroU64::new(end - first), Advice::DontNeed);
     }
 
@@ -94,7 +94,7 @@ impl SegmentFile {
     fn read_to_end(&self, source: Source, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         if let Some(direct) = self.direct.as_ref().filter(|_| source == Source::Disk) {
             match read_to_end(direct, bytes, offset) {
-                // Larger blocks than ours, or a file that ends within one.
+                // The device has larger blocks, or the file ends within a block.
                 Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {}
                 read => return read,
             }
@@ -134,7 +134,7 @@ impl SegmentFile {
     pub fn write_aligned(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         if let Some(direct) = &self.direct {
             match write_all_parts(direct, &mut [IoSlice::new(bytes)], Some(offset)) {
-                // Larger blocks than ours, or the like.
+                // The device has larger blocks, or a similar reason.
                 Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {}
                 written => return written,
             }

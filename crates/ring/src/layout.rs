@@ -26,7 +26,7 @@ const SECOND_COPY: usize = BLOCK;
 pub struct Lsn(u64);
 
 impl Lsn {
-    /// Below every record.
+    /// Less than the LSN of every record.
     pub const ZERO: Lsn = Lsn(0);
 
     /// The sequence number `number`.
@@ -61,7 +61,7 @@ pub struct SegmentHeader {
 }
 
 impl SegmentHeader {
-    /// Blocks 0 and 1, with a copy each.
+    /// Encodes blocks 0 and 1, which hold one copy each.
     pub fn encode_blocks(&self) -> Vec<u8> {
         let mut copy = [0u8; SEGMENT_HEADER];
         copy[..8].copy_from_slice(&MAGIC);
@@ -77,7 +77,7 @@ impl SegmentHeader {
         blocks
     }
 
-    /// Each copy that is whole.
+    /// Decodes both copies; `None` for a damaged one.
     pub fn decode_copies(blocks: &[u8]) -> [Option<Self>; 2] {
         [0, SECOND_COPY].map(|at| {
             let copy = blocks.get(at..at + SEGMENT_HEADER)?;

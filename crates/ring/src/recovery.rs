@@ -29,7 +29,7 @@ pub struct Recovery {
     pub records: u64,
     /// The last record found; zero without any.
     pub last: Lsn,
-    /// Promised records up to here may be lost; zero if none. All new records come after it.
+    /// Acknowledged records up to this LSN may be lost; zero if none. All new records come after it.
     pub lost_through: Lsn,
     /// Bytes of segments that were read.
     pub bytes_read: u64,
@@ -74,7 +74,7 @@ pub(crate) fn read_all(storage: &Storage, on_record: OnRecord, roster: Option<&E
     let (free, segments): (Vec<_>, Vec<_>) = segments.into_iter().partition(|(segment, _)| segment.header.number < low);
     out.free.extend(free.into_iter().map(|(segment, _)| segment));
     let scans = scan_all(&segments)?;
-    // Made ready and never written to.
+    // Prepared, but never written to.
     let mut ready = BTreeSet::new();
     for ((segment, copies), scan) in segments.into_iter().zip(scans) {
         out.bytes_read += scan.bytes_read;
@@ -186,7 +186,7 @@ impl Contents {
         let gone: Vec<u64> = (low..high).filter(is_gone).collect();
         let is_known = |number: &u64| roster.is_some_and(|roster| roster.is_given_up(*number));
         self.missing = gone.iter().copied().filter(|number| !is_known(number)).collect();
-        // Each of the files that cannot be read may have been one of those, also one that nothing else tells of.
+        // Each unreadable file may have been one of the missing segments, including one that nothing else refers to.
         let is_any_unknown = roster.is_none() || !self.missing.is_empty();
         for (name, what) in &self.unreadable {
             let segment = name.clone();
@@ -196,7 +196,7 @@ impl Contents {
             self.next_number += self.unreadable.len() as u64;
         }
         self.next_number = self.next_number.max(gone.last().map_or(0, |last| last + 1));
-        // Those that are ready before a missing one are used again under other numbers.
+        // Prepared segments before a missing one are reused under other numbers.
         self.unused_numbers = ready.iter().copied().filter(|number| *number < self.next_number).collect();
         gone
     }
@@ -328,7 +328,7 @@ impl Read {
             self.scan.gaps.push(Gap { range: start..start + header.span(), lsns, what });
             self.scan.torn.push(header.lsn);
         }
-        // Those without LSNs stand first, as the scan has found them.
+        // Segments without LSNs come first, in the order of the scan.
         self.scan.gaps.sort_by_key(|gap| (gap.lsns.is_some(), gap.range.start));
         Ok(())
     }
@@ -357,7 +357,7 @@ enum Header {
 fn read_header(storage: &Storage, name: &str) -> io::Result<Header> {
     let file = storage.segment(name)?;
     let mut window = Window::new(&file, Source::Disk, FIRST_RECORD)?;
-    // Of one that is cut off within its first record nothing tells that it had one.
+    // If a segment is cut off within its first record, nothing shows that it had one.
     if window.file_len() < (FIRST_RECORD + BLOCK) as u64 {
         return Ok(Header::Damaged("the file was cut off at its header"));
     }

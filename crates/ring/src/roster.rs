@@ -116,7 +116,7 @@ impl Roster {
         let written = self.write_copies(&entered.encode()?);
         if let Err(error) = written {
             self.has_failed |= matches!(error, MakeError::Sync(_)) && !error.is_no_room();
-            // What is in the file may have this turn.
+            // The file may already contain this turn.
             self.entered.turn = entered.turn;
             return Err(error);
         }
@@ -137,7 +137,7 @@ impl Roster {
                 if copy[SECTOR..].iter().all(|byte| *byte == 0) {
                     return write(&mut [IoSlice::new(copy), IoSlice::new(copy)], 0);
                 }
-                // One after the other: a power cut may leave half a copy, and the other is whole.
+                // One copy after the other: a power cut may leave one of them half written, but the other is intact.
                 write(&mut [IoSlice::new(copy)], 0)?;
                 write(&mut [IoSlice::new(copy)], BLOCK)
             }

@@ -21,17 +21,17 @@ pub struct RingStats {
     pub commits: u64,
     /// Syncs of commits.
     pub syncs: u64,
-    /// Time spent in them.
+    /// Total time of these syncs, in nanoseconds.
     pub sync_ns: u64,
-    /// The longest of them.
+    /// Duration of the longest sync, in nanoseconds.
     pub sync_ns_max: u64,
-    /// Each of them, in microseconds.
+    /// Distribution of sync durations, in microseconds.
     pub sync_us: HistogramRead,
-    /// Records of each commit.
+    /// Distribution of records per commit.
     pub commit_records: HistogramRead,
     /// Segments that hold records.
     pub segments_in_service: usize,
-    /// Segment files in all, including prepared and free ones.
+    /// Number of segment files, including prepared and free ones.
     pub segments: usize,
     /// [`Config::max_segments`](crate::Config::max_segments).
     pub max_segments: usize,

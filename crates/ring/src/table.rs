@@ -31,15 +31,15 @@ pub(crate) struct InService {
 pub struct SegmentInfo {
     /// Number of the segment.
     pub number: u64,
-    /// Its first record; zero without any.
+    /// LSN of the first record; zero without any.
     pub first: Lsn,
-    /// Its last record; zero without any.
+    /// LSN of the last record; zero without any.
     pub last: Lsn,
     /// Offset after the last record.
     pub bytes_used: u64,
     /// Bytes of the file.
     pub segment_bytes: u64,
-    /// No more is written to it.
+    /// True if no more records are written to the segment.
     pub is_sealed: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Part {
 #[derive(Default)]
 pub(crate) struct Table {
     pub segments: BTreeMap<u64, InService>,
-    /// The one being written.
+    /// Number of the segment being written.
     pub current: Option<u64>,
 }
 

@@ -66,7 +66,7 @@ impl Writer {
                 fail(refused, &error);
                 batch = kept;
             }
-            // What the end of a segment cuts off has its turn in the next.
+            // Records cut off by the end of a segment go into the next one.
             let rest = batch.split_off(self.fits(&batch));
             if !batch.is_empty() {
                 self.write(batch);
@@ -162,7 +162,7 @@ impl Writer {
         let padded = bytes.next_multiple_of(BLOCK);
         slices.push(IoSlice::new(&ZEROS[..padded - bytes]));
         if let Err(error) = current.file.write_all_at(&mut slices, start) {
-            // Some of the bytes may be in the page cache and become durable although the append failed.
+            // Some bytes may be in the page cache and become durable although the append failed.
             let why = self.shared.poison_with(format!("write failed: {error}"));
             return fail(batch, &RingAppendError::Poisoned(why));
         }

@@ -22,12 +22,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mail, dir) = (tempfile::tempdir()?, tempfile::tempdir()?);
     write_mail(mail.path())?;
 
-    // One indexer at a time. It reads what is new since the last update, and nothing else.
+    // There is one indexer at a time. It reads only mail that is new since the last update.
     let report =
         Indexer::open(dir.path(), None)?.update(&[mail.path().to_owned()], &UpdateOptions::default(), &|_| {})?;
     println!("{} messages in {} folders", report.messages, report.folders);
 
-    // As many searchers as there are, each of one commit.
+    // Any number of searchers may read at the same time, each one commit.
     let searcher = Searcher::open(dir.path())?;
     let found = searcher.find(&searcher.query("from:ann subject:bread date:2026-11..2026-12")?)?;
     let whole = searcher.whole_threads(&found)?;

@@ -81,7 +81,7 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     if cfg!(test) || UnsyncedDir::holds(dir) { Ok(()) } else { Ok(posthaste_fsops::fsync(File::open(dir)?)?) }
 }
 
-/// While it lives, nothing below the directory is fsynced: only the process that writes there reads it.
+/// While this value exists, nothing below the directory is fsynced: only the process that writes there reads it.
 #[derive(Debug)]
 pub(crate) struct UnsyncedDir(PathBuf);
 
@@ -119,7 +119,7 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     rename(&temporary, path)
 }
 
-/// Suffix of a file that [`replace`] has not moved into place yet.
+/// Suffix of a file before [`replace`] moves it into place.
 pub(crate) const TEMPORARY: &str = ".tmp";
 
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {

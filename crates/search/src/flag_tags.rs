@@ -1,8 +1,8 @@
 //! Tags that stand in the name of a message's file: its flags, as in notmuch's `maildir.synchronize_flags`, and its
 //! keywords.
 //!
-//! Where flags are tags, the file's name is the only copy: these tags are read from it, never from the tag store, and
-//! changing one renames the file. With one copy there is nothing to merge.
+//! Where flags are tags, the file's name holds the only copy: these tags are read from it, never from the tag store,
+//! and a change renames the file. With a single copy there is nothing to merge.
 //!
 //! The folder's table (Dovecot's `dovecot-keywords`) names the letters `a` to `z`. Here too the file's name is the only
 //! copy, with one exception: a name may become a keyword after years as an ordinary tag. A stored tag of that name
@@ -23,7 +23,7 @@ pub const FLAG_TAGS: [(&str, char); 5] =
 /// letters when the change is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TagFlags {
-    /// The message.
+    /// Number of the message.
     pub number: u32,
     /// Flags to add.
     pub add: Flags,
@@ -51,7 +51,7 @@ pub struct RestoredTags {
     pub changed: u64,
     /// Messages that lost tags.
     pub replaced: u64,
-    /// Sum of the tags that they lost.
+    /// Sum of the tags that messages lost.
     pub tags_lost: u64,
     /// Saved queries that changed.
     pub queries: u64,
@@ -111,8 +111,8 @@ impl<'a> FileTags<'a> {
         stored.iter().filter(counts).cloned().chain(self.of(flags).map(str::to_owned)).collect()
     }
 
-    /// Splits the `wanted` tags into those to store and a change of the file's name for the others. `asked` is true for
-    /// a tag that this command names. A tag in `new_keywords` gets a letter where the folder has none for it.
+    /// Splits the `wanted` tags into tags to store and a change of the file's name for the rest. `asked` is true for a
+    /// tag that this command names. A tag in `new_keywords` gets a letter if the folder has none for it.
     pub fn split(
         self,
         number: u32,

@@ -31,8 +31,8 @@ impl Counts {
     }
 }
 
-/// Runs the hook of the index in `dir`, if it has one and the run changed something, and waits for it. The index must not be open for writing: the
-/// command may want to write.
+/// Runs the hook of the index in `dir`, if the index has one and the run changed something, and waits for it. The index
+/// must not be open for writing: the command may want to write.
 ///
 /// # Errors
 /// A message for the user: the settings cannot be read, or the command failed. The index is up to date in both cases.

@@ -45,16 +45,16 @@ pub struct SearchSettings {
 pub struct User {
     /// The name in `From`.
     pub name: String,
-    /// The reader's own addresses. The first goes into `From` where a message was sent to none of them.
+    /// The reader's own addresses. The first is used in `From` if a message was sent to none of them.
     pub addresses: Vec<String>,
 }
 
 /// Tags for new messages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewMail {
-    /// Tags for each of them.
+    /// Tags added to each new message.
     pub tags: BTreeSet<String>,
-    /// Rules, applied in this order.
+    /// Tagging rules, applied in this order.
     pub rule: Vec<TagRule>,
 }
 
@@ -277,7 +277,7 @@ fn with_headers(text: &str, names: &str) -> String {
         headers: Option<Spanned<Vec<Spanned<String>>>>,
     }
     match toml::from_str::<Headers>(text).ok().and_then(|file| file.headers) {
-        // Keys after the first table would belong to it.
+        // Keys after the first table would belong to that table.
         None => format!("headers = [{names}]\n{text}"),
         Some(list) => match list.get_ref().last() {
             Some(last) => {
@@ -319,7 +319,7 @@ impl SearchSettings {
         let settings = Self::load(dir)?;
         match Snapshot::open(dir) {
             Ok(snapshot) => settings.queries(&snapshot.directory().queries).map(drop)?,
-            // Of an index that is to be made again beside tags that were kept, the saved queries are not known yet.
+            // If an index must be rebuilt beside tags that were kept, the saved queries are not known so far.
             Err(_) if TagStore::exists(dir) => {}
             Err(_) => settings.queries(&SavedQueries::new()).map(drop)?,
         }

@@ -21,11 +21,11 @@ impl Stop {
 
     /// Asks the work to end after its current step. May be called repeatedly.
     pub fn stop(&self) {
-        // Only a counter that is at its end refuses, and then it has been told already.
+        // `write` is refused only if the counter is at its maximum: then the request is already visible.
         let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
     }
 
-    /// Waits until [`stop`](Self::stop) is called, at most this long. True if it was called.
+    /// Waits until [`stop`](Self::stop) is called, but at most this long. True if it was called.
     pub fn wait(&self, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         loop {

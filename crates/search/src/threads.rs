@@ -30,8 +30,8 @@ pub struct Item<'a> {
 pub enum SubjectRule {
     /// Always, as RFC 5256 specifies for IMAP THREAD=REFERENCES: even two "Weekly report" of different years.
     Rfc5256,
-    /// A reply whose references are all unknown joins the newest earlier thread of that subject, if that is at most
-    /// this many seconds older.
+    /// A reply whose references are all unknown joins the newest earlier thread with the same subject, if the thread is
+    /// older by at most this many seconds.
     Replies {
         /// Seconds.
         within: i64,
@@ -50,7 +50,7 @@ impl Default for SubjectRule {
 pub struct ThreadPlace {
     /// The smallest number of the thread's messages.
     pub thread: u32,
-    /// Its parent, or [`NO_PARENT`].
+    /// Number of the parent message, or [`NO_PARENT`].
     pub parent: u32,
 }
 
@@ -86,7 +86,7 @@ struct Forest {
     /// Index of the message, or `NONE`.
     message: Vec<usize>,
     parent: Vec<usize>,
-    /// Union-find over linked containers, so that a cycle is found without walking up a thread of any depth.
+    /// Union-find over linked containers: finds a cycle without following a thread of any depth.
     union: Vec<usize>,
     /// The container without a parent, for each representative in `union`.
     top: Vec<usize>,
@@ -171,7 +171,7 @@ impl Forest {
             .collect()
     }
 
-    /// For each container the nearest ancestor with a message, or `NONE`. Walks each link once.
+    /// For each container the nearest ancestor with a message, or `NONE`. Visits each link once.
     fn nearest_messages(&self) -> Vec<usize> {
         const UNKNOWN: usize = usize::MAX - 1;
         let mut near = vec![UNKNOWN; self.message.len()];

@@ -27,7 +27,7 @@ pub struct IndexVerdict {
 
 /// Reads every byte of the index in `dir`: both halves, the tags and their dump. Takes about as long as reading its files.
 ///
-/// A sound index is checked without the lock, so no writer waits. An apparent damage may be a writer at work, so the
+/// A sound index is checked without the lock, so no writer waits. Apparent damage may be a write in progress, so the
 /// check is repeated under the writer's lock; `waiting` is called before waiting for another writer.
 ///
 /// # Errors
@@ -42,7 +42,7 @@ pub fn verify(dir: &Path, waiting: &dyn Fn()) -> Result<IndexVerdict, IndexError
     {
         return Ok(verdict);
     }
-    // Where nothing can be written, no writer is in the way.
+    // On a read-only file system no writer can interfere.
     let _no_writer = match Lock::acquire(dir, Some(waiting)) {
         Err(StateError::Io { error, .. }) if is_read_only(&error) => None,
         lock => Some(lock?),

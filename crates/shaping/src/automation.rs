@@ -9,12 +9,12 @@ use regex::{RegexBuilder, RegexSet, RegexSetBuilder};
 use super::file::{self, AutomationAction, AutomationTarget};
 use super::{MailScope, Sections, ShapingError};
 
-/// A rule.
+/// A rule that acts on matching replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AutomationRule {
-    /// The number of its section.
+    /// Number of the section that contains the rule.
     pub section: u32,
-    /// The file and the section.
+    /// File and section of the rule, for display.
     pub from: Arc<str>,
     /// Classes of replies that it matches, beside its patterns.
     pub classes: Vec<String>,
@@ -28,7 +28,7 @@ pub struct AutomationRule {
     pub secs: u32,
     /// Rate of messages, for slowing down.
     pub message_rate: Option<Rate>,
-    /// Connections, for slowing down.
+    /// Maximum connections while slowed down; `None`: not limited.
     pub connections: Option<u32>,
 }
 
@@ -37,7 +37,7 @@ pub struct AutomationRule {
 pub struct Automation {
     rules: Vec<AutomationRule>,
     patterns: RegexSet,
-    /// The rule of each pattern.
+    /// Index of the rule that each pattern belongs to.
     owners: Vec<u32>,
 }
 
@@ -200,9 +200,9 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
 /// Octets of a line of a reply that are matched.
 pub const LINE_BYTES_MAX: usize = 2000;
 const SECS_MAX: u32 = 366 * 86_400;
-/// Most replies that a rule may wait for.
+/// Maximum number of replies in the threshold of a rule.
 const COUNT_MAX: u32 = 1000;
-/// Counted pairs of rule and scope at most; beyond it all counts start anew.
+/// Maximum counted pairs of rule and scope; beyond it all counts start anew.
 const COUNTED_MAX: usize = 10_000;
 const PATTERN_BYTES_MAX: usize = 1000;
 const COMPILED_BYTES_MAX: usize = 1 << 20;

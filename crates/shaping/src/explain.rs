@@ -9,18 +9,18 @@ use super::{NamedLimit, OfSite, Sections, ShapingRules, Sourced};
 /// The rules for mail to a domain.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explained {
-    /// The recipients' domain.
+    /// Domain of the recipients.
     pub domain: String,
     /// The messages' tenant; empty for none.
     pub tenant: String,
     /// The requested pool; empty for the tenant's.
     #[serde(default)]
     pub pool: String,
-    /// Sources of the mail.
+    /// Names of the sources that the mail may leave from.
     pub sources: Vec<String>,
     /// Mail hosts by preference; empty if there are none, or none are known.
     pub site: String,
-    /// The reason why there are none.
+    /// The reason why the domain has no mail hosts; `None` if it has some.
     pub problem: Option<String>,
     /// Sections that apply, most specific last.
     pub sections: Vec<String>,
@@ -32,7 +32,7 @@ pub struct Explained {
     pub now: Vec<Now>,
 }
 
-/// A value, and its origin.
+/// A value, and where it is set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
     /// The key, as in a section.
@@ -44,7 +44,7 @@ pub struct Value {
     pub source: String,
     /// The value.
     pub value: String,
-    /// Its file and section; empty for the configuration.
+    /// File and section that set it; empty for the configuration.
     pub from: String,
 }
 
@@ -55,20 +55,20 @@ pub struct Now {
     pub what: String,
     /// Its state, as text.
     pub state: String,
-    /// True if mail waits for it now.
+    /// True if mail is delayed by the limit now.
     pub binds: bool,
     /// Seconds until it lets something through, if known.
     pub secs: Option<f64>,
 }
 
-/// Values in the absence of rules.
+/// Values used where no rule sets one.
 #[derive(Debug, Clone, Copy)]
 pub struct Defaults {
-    /// Connections at a time.
+    /// Maximum concurrent connections.
     pub connections: usize,
     /// Messages that one connection carries.
     pub messages_per_connection: u64,
-    /// Recipients of one transaction.
+    /// Maximum recipients of one transaction.
     pub recipients_per_message: usize,
 }
 

@@ -14,7 +14,7 @@ use super::{ShapingError, ShapingRules};
 /// Result of a conversion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Converted {
-    /// A shaping file of ours, for [`ShapingRules::parse`].
+    /// The resulting shaping file, for [`ShapingRules::parse`].
     pub shaping: String,
     /// Tables `[[relay.tls_policy]]` for the server's configuration, from `enable_tls`, in the order of application.
     pub tls_policies: String,
@@ -33,7 +33,7 @@ pub enum KumoError {
     /// Larger than 16 MiB.
     #[error("it is larger than 16 MiB")]
     Size,
-    /// The result is not a valid file of ours.
+    /// The result is not a valid shaping file.
     #[error("it cannot be converted: {0}")]
     Shaping(#[from] ShapingError),
 }
@@ -78,7 +78,7 @@ pub fn convert(text: &str) -> Result<Converted, KumoError> {
     Ok(Converted { shaping, tls_policies: tls.tables(), ignored: ignored.0, sources: rules.sources() })
 }
 
-/// Adds a section in its place, unless it has no content of ours.
+/// Adds a section at `path`, unless nothing in it could be converted.
 fn put(made: &mut Table, path: &[&str], section: Table, ignored: &mut Ignored) {
     if section.is_empty() {
         return;

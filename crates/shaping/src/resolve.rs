@@ -11,7 +11,7 @@ use super::{Sections, ShapingRules, Sourced};
 /// The rules for a site; `None`: not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfSite {
-    /// Connections at a time.
+    /// Maximum concurrent connections.
     pub connections: Option<Sourced<u32>>,
     /// Rate of opening connections.
     pub connection_rate: Option<Sourced<Rate>>,
@@ -21,7 +21,7 @@ pub struct OfSite {
     pub message_rate: Option<Sourced<Rate>>,
     /// Messages that one connection carries.
     pub messages_per_connection: Option<Sourced<u32>>,
-    /// Recipients of one transaction.
+    /// Maximum recipients of one transaction.
     pub recipients_per_message: Option<Sourced<u32>>,
     /// Consecutive failed tries of all hosts before the site pauses.
     pub failures_before_pause: Option<Sourced<u32>>,
@@ -38,9 +38,9 @@ pub struct OfSite {
 /// A limit for several sites together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TotalOf {
-    /// The provider's name.
+    /// Name of the provider.
     pub name: String,
-    /// Connections at a time.
+    /// Maximum concurrent connections.
     pub connections: Option<u32>,
     /// Rate of opening connections.
     pub connection_rate: Option<Rate>,
@@ -51,16 +51,16 @@ pub struct TotalOf {
 /// A limit with a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedLimit {
-    /// Its name.
+    /// Name of the limit.
     pub name: String,
     /// The limit, and where it is set.
     pub limit: Sourced<Total>,
 }
 
-/// The rules for a domain alone.
+/// The rules for a domain, whatever its site.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OfDomain {
-    /// Rate of messages to it.
+    /// Maximum rate of messages to the domain.
     pub message_rate: Option<Sourced<Rate>>,
     /// Limits whose message rates apply.
     pub limits: Vec<NamedLimit>,
@@ -69,7 +69,7 @@ pub struct OfDomain {
 /// The rules for a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OfTenant {
-    /// Rate of its messages.
+    /// Maximum rate of the tenant's messages.
     pub message_rate: Option<Sourced<Rate>>,
     /// Limits whose message rates apply.
     pub limits: Vec<NamedLimit>,
@@ -178,7 +178,7 @@ impl ShapingRules {
         self.sections.iter().any(|section| section.kind == Kind::Domain && limits(section))
     }
 
-    /// A section's name, for people.
+    /// The title of a section, for display.
     pub fn title(&self, section: u32) -> String {
         self.at(section).title()
     }

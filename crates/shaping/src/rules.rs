@@ -45,7 +45,7 @@ pub(super) struct Section {
     pub kind: Kind,
     /// For a part of a section: the source that it applies to.
     pub source: Option<Sourced<String>>,
-    /// Its parts, by source.
+    /// Parts of the section, by source.
     pub parts: BTreeMap<String, u32>,
     pub values: Values,
     pub total: Vec<Sourced<file::Total>>,
@@ -95,7 +95,7 @@ impl ShapingRules {
         ShapingRules::merge(vec![(file::parse(name, text)?, name.to_owned())])
     }
 
-    /// True without any rules.
+    /// True if there are no rules.
     pub fn is_empty(&self) -> bool {
         self.sections.is_empty() && self.tenants.is_empty()
     }

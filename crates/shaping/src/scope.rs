@@ -31,7 +31,7 @@ pub enum Label {
     Campaign(Arc<str>),
 }
 
-/// The target of mail.
+/// The domain or site that mail goes to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DomainOrSite {
     /// A domain, in lower case.
@@ -46,7 +46,7 @@ impl MailScope {
         matches!(self, Self::Site(_) | Self::At(_, DomainOrSite::Site(_)))
     }
 
-    /// Its kind, such as `tenant` or `tenant at site`.
+    /// Kind of the scope, such as `tenant` or `tenant at site`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Tenant(_) => "tenant",
@@ -60,7 +60,7 @@ impl MailScope {
         }
     }
 
-    /// Its name, such as `news` or `news at example.net`.
+    /// Display name, such as `news` or `news at example.net`.
     pub fn name(&self) -> Cow<'_, str> {
         match self {
             Self::Tenant(name) | Self::Campaign(name) | Self::Domain(name) | Self::Site(name) => (&**name).into(),

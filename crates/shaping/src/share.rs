@@ -7,8 +7,9 @@ use super::rules::Values;
 use super::{ShapingError, ShapingRules, Sourced};
 
 impl ShapingRules {
-    /// The rules for one of `parts` senders. Connections are divided, and so are rates to which automation slows mail
-    /// down; the source of each value tells that. Other rates are not: their tokens are [lent](crate::limits::Lender).
+    /// The rules for one of `parts` senders. Connections are divided, and so are the rates of automatic slow-downs,
+    /// which is noted in the source of each value. Other rates are not divided: their tokens are
+    /// [lent](crate::limits::Lender).
     ///
     /// The connections to which automation slows a site are at least 1: `parts` senders may exceed such a limit.
     ///

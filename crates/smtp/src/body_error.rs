@@ -13,19 +13,19 @@ pub enum BodyError {
     /// More octets than [`Limits::message_bytes`]: 552 5.3.4.
     #[error("message is larger than {limit} octets")]
     TooLarge {
-        /// Octets allowed.
+        /// Maximum octets.
         limit: u64,
     },
     /// A header of more octets than [`Limits::header_bytes`]: 552 5.3.4.
     #[error("message header is larger than {limit} octets")]
     HeaderTooLarge {
-        /// Octets allowed.
+        /// Maximum octets.
         limit: u64,
     },
     /// A line of more octets than [`Limits::text_line_bytes`] under [`LongLines::Reject`]: 554 5.6.0.
     #[error("message has a line of more than {limit} octets")]
     DataLineTooLong {
-        /// Octets allowed, CRLF not counted.
+        /// Maximum octets of a line, not counting CRLF.
         limit: u64,
     },
     /// CR without LF, or LF without CR, under [`BareNewlines::Reject`]: 550 5.6.11.

@@ -1,7 +1,7 @@
 //! SMTP and LMTP, both sides, as state machines without IO; with feature `tokio` an embeddable server and client, with `tls` encrypted.
 //!
-//! For any program that receives or sends mail. Must not be able to: outside the module `driver` nothing reads a clock
-//! or opens a file or a socket. Bytes go in; events and reply bytes come out.
+//! For any program that receives or sends mail. Outside the module `driver` nothing reads a clock or opens a file or a
+//! socket: bytes go in, events and reply bytes come out.
 //!
 //! - `driver::Server` and `driver::Client` (feature `tokio`) are where most programs begin;
 //! - [`server::Machine`] is the receiving side, [`client::Machine`] the sending side, for drivers of one's own;

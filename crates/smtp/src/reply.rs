@@ -19,7 +19,7 @@ pub struct EnhancedCode {
 }
 
 impl EnhancedCode {
-    /// Puts a code together.
+    /// Combines class, subject and detail to a code.
     pub const fn new(class: u8, subject: u16, detail: u16) -> Self {
         Self { class, subject, detail }
     }
@@ -154,9 +154,9 @@ impl fmt::Display for Reply {
 pub struct ShortReply(Reply);
 
 impl ShortReply {
-    /// Bytes of its text.
+    /// Maximum bytes of the text.
     pub const BYTES_MAX: usize = 1000;
-    /// Lines of its text.
+    /// Maximum lines of the text.
     pub const LINES_MAX: usize = 8;
 }
 
@@ -223,7 +223,7 @@ pub struct ReplyParser {
 impl ReplyParser {
     /// Longest line taken, CRLF included. The standard says 512; some servers write longer ones.
     pub const LINE_BYTES_MAX: usize = 4096;
-    /// Most lines in one reply.
+    /// Maximum lines in one reply.
     pub const LINES_MAX: usize = 128;
     /// Longest kept text of one reply; the rest is skipped.
     pub const TEXT_BYTES_MAX: usize = 64 << 10;

@@ -57,7 +57,7 @@ impl Credentials {
 /// A client's identity by AUTH (RFC 4954, RFC 4422 section 2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Its mechanism: one of [`MECHANISMS`].
+    /// Name of the mechanism: one of [`MECHANISMS`].
     pub mechanism: &'static str,
     /// The authentication identity: the login's name.
     pub authentication_id: String,
@@ -112,7 +112,7 @@ pub enum Step {
     Refuse(Reply),
 }
 
-/// The server's side of AUTH exchanges, one after the other.
+/// The server's side of the session's AUTH exchanges.
 #[derive(Debug, Default)]
 pub struct Exchange {
     asked: Asked,

@@ -63,9 +63,9 @@ pub(crate) struct Scanner {
     in_header: bool,
     header_bytes: u64,
     size: u64,
-    /// Octets taken from the wire.
+    /// Octets consumed from the wire.
     walked: u64,
-    /// Octets walked before the first fault, except for an excess of octets.
+    /// Offset of the first fault among the consumed octets, except for a message that is too large.
     refused_at: Option<u64>,
     saw_bare: bool,
     saw_nul: bool,
@@ -213,7 +213,7 @@ impl Scanner {
         self.walk_octets(buf, pos, end)
     }
 
-    /// Checks octets one newline at a time, at most to the end of the header.
+    /// Checks octets one newline at a time, up to the end of the header.
     fn walk_octets(&mut self, buf: &[u8], start: usize, end: usize) -> usize {
         let in_header = self.in_header;
         let mut pos = start;

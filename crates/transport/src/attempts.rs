@@ -14,7 +14,7 @@ use crate::work::{Note, Outcome, Part, Work};
 impl Queues {
     /// The next work, if one more worker is allowed.
     pub fn take(&mut self, now: Instant) -> Option<(u64, Work)> {
-        // One that takes long does not count any more, up to a bound: it holds up nobody but its own transport.
+        // A slow worker does not count any more, up to a limit: it delays only its own transport.
         let slow = self.workers.values().filter(|worker| now.saturating_duration_since(worker.since) >= SLOW).count();
         if self.workers.len() - slow >= WORKERS_MAX || self.workers.len() >= ALL_WORKERS_MAX {
             return None;
@@ -101,7 +101,7 @@ impl Queues {
         for (part, outcome) in work.targets.iter().zip(outcomes) {
             let key = (work.body, part.number);
             match outcome {
-                // Of one that is lost it was told before.
+                // A lost message was reported before.
                 Outcome::Delivered | Outcome::Lost(..) => {
                     self.remove(key);
                     done.push(key);
@@ -235,12 +235,12 @@ impl Queues {
         self.consider(&transport);
     }
 
-    /// When something is due next.
+    /// Time of the next due target; `None` without any.
     pub fn next_due(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| *due)
     }
 
-    /// Workers at work.
+    /// Number of busy workers.
     pub fn workers(&self) -> usize {
         self.workers.len()
     }

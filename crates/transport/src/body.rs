@@ -51,7 +51,7 @@ impl ToLf {
     }
 }
 
-/// Bytes in memory at a time.
+/// Maximum bytes in memory at a time.
 pub(crate) const PIECE_BYTES: u64 = 256 << 10;
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::work::Note;
 /// A message whose entries are re-appended, as one batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CarriedMessage {
-    /// The batch that has its body.
+    /// LSN of the batch with the body.
     pub body: Lsn,
     pub entries: Vec<TransportEntry>,
 }
@@ -84,7 +84,7 @@ impl Queues {
 }
 
 impl Message {
-    /// Its state as entries. `body`: the batch that has the body.
+    /// State of the message as entries. `body`: LSN of the batch with the body.
     fn written(&self, body: Lsn) -> Vec<TransportEntry> {
         let key = |number: &u16| (body, *number);
         let targets = self.jobs.iter().map(|(number, job)| (*number, job.target.clone())).collect();

@@ -34,7 +34,7 @@ pub struct Config {
     pub lmtp_bytes_max: u64,
     /// Time for which the drop of the last handle waits for work in progress.
     pub shutdown_patience: Duration,
-    /// Hears the outcome of each target.
+    /// Receives the outcome of each target.
     pub observer: Option<Arc<dyn TransportObserver>>,
     /// Sends notices of refusals; without it there are none.
     pub notifier: Option<Arc<dyn RefusalNotifier>>,

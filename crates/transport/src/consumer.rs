@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// The LSN that the spool wants to be passed.
     pub wanted: AtomicU64,
     pub is_ending: AtomicBool,
-    /// Beyond its budget nothing begins.
+    /// Records outcomes; nothing begins once its budget is used up.
     pub recorder: Arc<DeliveryRecorder>,
     pub lmtp_memory: Arc<Semaphore>,
     pub lmtp_memory_kib: u32,
@@ -51,7 +51,7 @@ impl Consumer for Shared {
         };
         let done = self.queues().show(entry.lsn, TransportEntry::decode(entry.payload), body_len);
         if !done.is_empty() {
-            // Their notes may be passed with the older entry.
+            // Their entries may be passed with the older entry.
             self.append(&TransportEntry::Done(done));
         }
         self.wake.notify_one();
@@ -132,7 +132,7 @@ impl Shared {
         if !done.is_empty() {
             self.record_done(done, delivered);
         }
-        // What cannot be recorded happens again after the restart, and is told then.
+        // An event that cannot be recorded happens again after the restart, and is reported then.
         if !self.recorder.budget.is_closed() {
             self.tell(notes, now);
         }

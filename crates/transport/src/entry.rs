@@ -46,7 +46,7 @@ pub enum TransportEntry {
     Begun {
         /// The target.
         key: TargetKey,
-        /// Bytes of the file before.
+        /// Length of the file in bytes before the append.
         file_bytes: u64,
     },
     /// A failed attempt, for `spool inspect`. A later one for the same target replaces it. The first refusal of a

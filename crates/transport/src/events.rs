@@ -7,7 +7,7 @@ use crate::entry::{Failure, TargetTrouble, TransportEntry};
 use crate::observer::{TargetId, TransportObserver};
 use crate::work::{LostMail, Note};
 
-/// Tells the operator. Must not block.
+/// Reports events to the operator. Must not block.
 #[derive(Clone)]
 pub struct TransportEvents(pub(crate) Arc<dyn Fn(TransportEvent) + Send + Sync>);
 
@@ -30,9 +30,9 @@ impl Default for TransportEvents {
 pub enum TransportEvent {
     /// An attempt failed, for one recipient of one message.
     Failed {
-        /// Where.
+        /// The transport at which it happened.
         transport: Arc<str>,
-        /// The transport.
+        /// LSN of the message.
         id: u64,
         /// The recipient.
         recipient: Arc<str>,
@@ -51,7 +51,7 @@ pub enum TransportEvent {
     NotRecorded {
         /// Deliveries that are repeated after a restart.
         unrecorded: u64,
-        /// Why.
+        /// The reason.
         why: Arc<str>,
         /// True if that lasts until the spool is reopened.
         is_final: bool,
@@ -64,7 +64,7 @@ pub enum TransportEvent {
         transport: Arc<str>,
         /// Failures in a row.
         attempts: u32,
-        /// Why.
+        /// Text of the error.
         error: Arc<str>,
         /// Time until the retry.
         pause: Duration,
@@ -76,12 +76,12 @@ pub enum TransportEvent {
     NotTold {
         /// The batch of the spool that has the body of the refused message.
         id: u64,
-        /// Why.
+        /// Text of the error.
         error: String,
     },
     /// The body of a message is lost: it was given up for one target.
     Lost(LostMail),
-    /// It accepts mail again.
+    /// The transport accepts mail again.
     Recovered {
         /// The transport.
         transport: Arc<str>,

@@ -15,16 +15,16 @@ pub struct UndeliveredTargets {
     pub id: u64,
     /// When it was received, in seconds since 1970.
     pub received_secs: u64,
-    /// Bytes of its body.
+    /// Length of the body in bytes.
     pub bytes: u64,
-    /// Targets that have not got it.
+    /// Targets that lack the message.
     pub targets: Vec<UnreachedTarget>,
 }
 
 /// A target that has not got a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreachedTarget {
-    /// Its number among the message's targets.
+    /// Number of the target within the message.
     pub number: u16,
     /// The target.
     pub target: Target,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use posthaste_spool::Entry;
 
-/// Tells of messages that transports refuse.
+/// Notifies senders of messages that transports refuse.
 pub trait RefusalNotifier: Debug + Send + Sync {
     /// Makes the notice durable, with `told` in its batch. Dropping the future leaves both or none.
     fn tell(&self, refused: RefusedMail, told: Entry) -> Telling;

@@ -30,7 +30,7 @@ pub trait TransportObserver: Debug + Send + Sync {
 pub struct TargetId {
     /// The batch that has the message's body.
     pub message: Lsn,
-    /// Its number among the message's targets for transports.
+    /// Number of the target among the message's targets for transports.
     pub number: u16,
     /// The transport as configured.
     pub transport: Arc<str>,

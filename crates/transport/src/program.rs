@@ -16,8 +16,8 @@ use crate::body::{PIECE_BYTES, ToLf, failed, prefix};
 use crate::entry::{Deliver, Target};
 use crate::work::Outcome;
 
-/// Runs it to its end, or until `patience` is over; then kills its process group. No shell, only the standard
-/// descriptors, and its own environment.
+/// Runs the program to its end, or until `patience` is over; then kills its process group. It gets no shell, only the
+/// standard descriptors, and its own environment.
 pub(crate) async fn run(
     arguments: &[String],
     deliver: &Deliver,
@@ -122,7 +122,7 @@ async fn write(stdin: &mut Option<ChildStdin>, reader: MessageReader) -> io::Res
     Ok(())
 }
 
-/// A program need not read all its input; its exit status tells the outcome.
+/// A program need not read all its input; its exit status decides the outcome.
 fn is_closed(written: io::Result<()>) -> io::Result<bool> {
     match written {
         Ok(()) => Ok(false),

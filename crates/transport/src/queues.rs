@@ -54,7 +54,7 @@ pub(crate) struct Job {
     pub stand: Stand,
     pub attempts: u32,
     pub begun: Option<u64>,
-    /// The error of the last attempt.
+    /// The error of the last attempt; `None` before any.
     pub error: Option<(Failure, FailureReason)>,
     /// True if it was reported as waiting.
     pub is_told: bool,
@@ -90,7 +90,7 @@ pub(crate) struct Queue {
     pub bytes: u64,
 }
 
-/// A worker and its current message.
+/// A worker, and the message that it delivers.
 pub(crate) struct Worker {
     pub transport: Arc<str>,
     pub since: Instant,

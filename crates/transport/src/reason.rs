@@ -20,7 +20,7 @@ impl FailureReason {
         FailureReason { stage: stage.into(), text: reply.to_string().into() }
     }
 
-    /// Text for people: the stage, then the reply. The transport names the host.
+    /// Text for display: the stage, then the reply. The transport names the host.
     pub fn said(&self) -> Arc<str> {
         if self.stage.is_empty() { self.text.clone() } else { self.to_string().into() }
     }

@@ -36,7 +36,7 @@ impl std::fmt::Debug for Transports {
 pub(crate) struct Handle {
     pub(crate) shared: Arc<Shared>,
     attached: AttachedStream,
-    /// Its main task is the scheduler.
+    /// The runtime, whose main task is the scheduler.
     pub(crate) runtime: ConsumerRuntime,
 }
 
@@ -49,7 +49,7 @@ pub struct TransportMessage {
     pub is_8bit: bool,
     /// True if its header needs SMTPUTF8.
     pub smtputf8: bool,
-    /// Its targets: 1 to 65,535.
+    /// Targets of the message: 1 to 65,535.
     pub targets: Vec<Target>,
 }
 
@@ -72,7 +72,7 @@ pub struct TransportOpenReport {
 pub struct TransportFull {
     /// The transport.
     pub transport: Arc<str>,
-    /// Bytes that wait for it.
+    /// Bytes that wait for the transport.
     pub bytes: u64,
 }
 
@@ -88,7 +88,7 @@ pub struct TransportStats {
     pub messages: usize,
     /// Bytes that wait now.
     pub bytes: u64,
-    /// Transports that they wait for.
+    /// Transports with waiting messages.
     pub transports: usize,
 }
 
@@ -154,7 +154,7 @@ impl Transports {
     /// Checks that not too much mail waits for a transport, or for all of them (SMTP 452 4.2.2).
     ///
     /// # Errors
-    /// Too much waits.
+    /// Too much mail waits.
     pub fn check_transport(&self, transport: &Arc<str>) -> Result<(), TransportFull> {
         let queues = self.0.shared.queues();
         let config = &self.0.shared.config;
@@ -188,8 +188,8 @@ impl Transports {
         Ok(keys.len())
     }
 
-    /// Drops held targets for which `is_meant` is true; returns their number. They get no message, and only the
-    /// observer learns of it, with the reason `why`. Durable on return. Blocks.
+    /// Drops held targets for which `is_meant` is true; returns their number. They get no message; only the observer is
+    /// notified, with the reason `why`. Durable on return. Blocks.
     ///
     /// # Errors
     /// The spool accepts nothing. They are dropped as soon as it does; an earlier restart restores them.

@@ -15,7 +15,7 @@ use crate::reason::FailureReason;
 pub struct WaitingTarget {
     /// The batch of the spool that has the message.
     pub id: u64,
-    /// Its number within the message.
+    /// Number of the recipient within the message.
     pub number: u16,
     /// The transport.
     pub transport: Arc<str>,
@@ -38,11 +38,11 @@ pub struct WaitingTarget {
 /// The cause of a recipient's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransportWaits {
-    /// Its turn.
+    /// It is due and waits for a worker.
     Due,
     /// It is being delivered.
     Running,
-    /// The next try.
+    /// The next attempt comes after this time.
     Retry(Duration),
     /// Held for an operator; the next attempt comes after this time.
     Held(Duration),

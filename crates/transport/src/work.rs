@@ -99,9 +99,9 @@ pub struct LostMail {
     pub target: TargetId,
     /// When the message was received, in seconds since 1970.
     pub received_secs: u64,
-    /// Bytes of its body.
+    /// Length of the body in bytes.
     pub bytes: u64,
-    /// The error.
+    /// Text of the error.
     pub error: Arc<str>,
     /// The file with the rest of the body, if any.
     pub kept: Option<PathBuf>,

@@ -38,7 +38,7 @@ struct Memory {
 }
 
 /// Values reached through one pointer that is taken once. A reference to all of them, even briefly, would claim that
-/// nobody else writes to any, but the kernel does.
+/// nobody else writes to any of them, but the kernel does.
 struct Shared<T> {
     // Keeps the memory. Not used otherwise.
     _owner: Vec<T>,
@@ -81,7 +81,7 @@ impl Memory {
     }
 
     /// # Safety
-    /// The answer for `place` has come.
+    /// The answer for `place` must have arrived.
     unsafe fn facts(&self, place: usize) -> FileFacts {
         // SAFETY: as above.
         let stat = &unsafe { self.facts.values(place, 1) }[0];
@@ -294,7 +294,7 @@ impl Half {
                 let op = tag as usize % OPS;
                 match (op, usize::try_from(result)) {
                     (0, Ok(_)) => known[place] = true,
-                    // A full buffer may not be all.
+                    // A full buffer may not hold the whole file.
                     (2, Ok(bytes)) if bytes < READ_BYTES => read[place] = Some(bytes),
                     _ => {}
                 }

@@ -1,4 +1,4 @@
-//! The walk: finds the folders and their times of change.
+//! Finds the folders of a tree and their modification times.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
@@ -28,7 +28,7 @@ pub struct TreeOptions {
     pub into_noupdate: bool,
 }
 
-/// Error of a walk. Errors below the root are in [`MailTree::troubles`] instead.
+/// Error of listing a tree. Errors below the root are in [`MailTree::troubles`] instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {

@@ -36,7 +36,7 @@ impl Query {
         }
     }
 
-    /// The names of the header fields that must be indexed for it, as typed.
+    /// Names of header fields that the query searches and that must be indexed, as typed.
     pub fn headers(&self) -> BTreeSet<&str> {
         match self {
             Self::Leaf(Leaf::Header { name, .. }) => BTreeSet::from([name.as_str()]),
@@ -113,7 +113,7 @@ pub enum HeaderValue {
     },
     /// Matches the pattern as folded text.
     Text(Pattern),
-    /// Its first number is within these bounds.
+    /// The first number in the value is within these bounds.
     Number(Bound<f64>, Bound<f64>),
 }
 

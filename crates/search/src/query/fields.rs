@@ -23,7 +23,7 @@ pub(super) enum Field<'a> {
     MessageId,
     Thread,
     Priority,
-    /// mu's `related:`: the message with an id, and those that refer to it.
+    /// mu's `related:`: the message with an id, and all messages that refer to it.
     Related,
     /// A saved query.
     Saved,
@@ -39,7 +39,7 @@ const FIELDS: &[(&str, Field<'static>)] = &[
     ("contact", Field::Text(TextField::Contact)),
     ("subject", Field::Text(TextField::Subject)),
     ("body", Field::Text(TextField::Body)),
-    // What is enclosed stands in the body.
+    // The text of enclosed messages is part of the body.
     ("embed", Field::Text(TextField::Body)),
     ("list", Field::Text(TextField::List)),
     ("file", Field::Text(TextField::File)),

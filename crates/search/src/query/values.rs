@@ -32,7 +32,7 @@ pub(super) fn plain(value: Value, span: &Span) -> Result<String, ParseError> {
 
 pub(super) fn text_leaf(field: TextField, value: Value, span: Span) -> Result<Leaf, ParseError> {
     match value {
-        // Whatever has such a field at all.
+        // Matches every message that has the field.
         Value::Bare(text) if text == "*" => Ok(Leaf::Regex { field, pattern: Pattern::Matches(regex(".", &span)?) }),
         Value::Regex(pattern) => Ok(Leaf::Regex { field, pattern: Pattern::Matches(regex(&pattern, &span)?) }),
         Value::Bare(text) => {

@@ -37,7 +37,7 @@ impl Searcher {
         let none = || Bitmap::empty(self.len());
         let Some(SearchedFields { fields, others }) = self.searched_fields(field) else { return Ok(None) };
         if needle.is_empty() {
-            // A header field need not be there.
+            // The message may lack the header field.
             let is_any = !matches!(field, SearchedField::Header(_));
             return Ok(is_any.then(|| Containing { found: all(), open: none() }));
         }
@@ -110,7 +110,7 @@ impl Searcher {
             let open = found.none();
             return Ok(Containing { found, open });
         };
-        // Whole words are looked up at once, and most needles have one that few messages have.
+        // Whole words are looked up first: most needles have one that occurs in few messages.
         let mut in_turn: Vec<&NeedlePiece> = pieces.iter().collect();
         in_turn.sort_by_key(|piece| !piece.is_whole());
         let mut open = with(in_turn[0])?;
@@ -148,11 +148,11 @@ struct SearchedFields {
 
 /// Role of the fields that are not indexed by themselves.
 enum Others {
-    /// The search leaves them out.
+    /// The search uses no other header fields.
     None,
-    /// One of them is searched, but the index does not have its name.
+    /// The search uses a header field whose name is not in the index.
     Name,
-    /// Some are searched, but not indexed.
+    /// The search uses header fields that are not indexed.
     NotIndexed,
 }
 

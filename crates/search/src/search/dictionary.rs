@@ -1,8 +1,8 @@
 //! Matches an expression's tables against a dictionary of words.
 //!
-//! A dictionary is a trie that shares equal suffixes (tantivy's FST). The engine's own walk keeps a stack of nodes and
-//! walks a suffix again for each word that has it, which took most of a search's time. This walk keeps only the path,
-//! and remembers some thousand suffixes without a match.
+//! A dictionary is a trie that shares equal suffixes (tantivy's FST). The engine's own search keeps a stack of nodes
+//! and visits a suffix again for each word that ends in it, which took most of a search's time. This search keeps only
+//! the path, and remembers some thousand suffixes without a match.
 
 use tantivy::directory::{CompositeFile, OwnedBytes};
 use tantivy::index::SegmentComponent;
@@ -20,7 +20,7 @@ const FOOTER_BYTES: usize = 8 + 4 + 4;
 const FORM: [u8; 8] = [1, 0, 0, 0, 1, 0, 0, 0];
 /// With more matching words than this, single look-ups are slower than a scan, however many words there are.
 const FOUND_MAX: usize = 20_000;
-/// If more than one in this many branches matches, most words do: then a scan of all is faster.
+/// If more than one in this many branches matches, most words match: then a scan of all words is faster.
 const DENSE_SHARE: usize = 8;
 /// Matches before the density is judged.
 const DENSE_MIN: usize = 1024;
@@ -126,7 +126,7 @@ impl<D: std::ops::Deref<Target = [u8]>> Walk<'_, D> {
 
 fn place_of((addr, state): (usize, u32)) -> usize {
     let mixed = (addr as u64 ^ u64::from(state).rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    // The upper half has bits of both.
+    // The upper half depends on bits of both.
     (mixed >> 40) as usize % BARREN
 }
 

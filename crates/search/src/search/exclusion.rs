@@ -24,7 +24,7 @@ impl Exclusion {
         self.without(searcher, query, found)
     }
 
-    /// All messages of the threads that have one of `found`, which `query` found.
+    /// All messages of the threads that contain one of `found`, the result of `query`.
     ///
     /// # Errors
     /// As for [`Searcher::find`].
@@ -36,7 +36,7 @@ impl Exclusion {
     pub(super) fn without(&self, searcher: &Searcher, query: &Query, mut found: Bitmap) -> Result<Bitmap> {
         let sets = &searcher.directory().tag_sets;
         for tag in &self.tags {
-            // A tag that no message has costs no look at the messages.
+            // A tag without messages needs no check of messages.
             if sets.iter().any(|set| set.contains(tag)) && !query.names_tag(tag) {
                 let mut others = searcher.find(&Query::Leaf(Leaf::Tag(Pattern::Is(tag.clone()))))?;
                 others.not();

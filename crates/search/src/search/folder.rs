@@ -17,7 +17,7 @@ pub struct FolderFiles(HashMap<u64, u32>);
 /// Longer messages are left out: a search that reads them may stop after their beginning.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// Marks a key shared by two files, which cannot be told apart.
+/// Marks a key that two files share, which makes them indistinguishable.
 const AMBIGUOUS: u32 = u32::MAX;
 
 impl FolderFiles {

@@ -34,13 +34,13 @@ pub(super) fn guarded<T>(snapshot: &Snapshot, work: impl FnOnce() -> Result<T>) 
         return done.unwrap_or_else(|panic| resume_unwind(panic));
     }
     let said = SAID.take();
-    // Who looks may be led astray, too.
+    // The check itself may panic on damaged data, too.
     let is_damaged = done.is_err() && catch_unwind(AssertUnwindSafe(|| is_text_damaged(snapshot))).unwrap_or(true);
     GUARDED.set(false);
     match done {
         Ok(done) => done,
         Err(_) if is_damaged => Err(text_error(&snapshot.text_dir(), TantivyError::InternalError(said))),
-        // Another thread has said it.
+        // Another thread has already reported it.
         Err(panic) if said.is_empty() => resume_unwind(panic),
         Err(_) => panic!("{said}"),
     }
@@ -60,7 +60,7 @@ fn is_text_damaged(snapshot: &Snapshot) -> bool {
     })
 }
 
-/// Keeps the messages of panics within [`guarded`], which are not for people to read.
+/// Suppresses the messages of panics within [`guarded`], which are not meant for users.
 fn keep_messages() {
     let before = take_hook();
     set_hook(Box::new(move |panic| if GUARDED.get() { SAID.set(panic.to_string()) } else { before(panic) }));

@@ -24,7 +24,7 @@ impl Matcher {
         Self { tables: Tables::new(regex.as_str()), regex: regex.clone() }
     }
 
-    /// Tables to walk a dictionary with.
+    /// Tables for a search of a dictionary; `None` if the expression has none.
     pub fn tables(&self) -> Option<&Tables> {
         self.tables.as_ref()
     }
@@ -56,8 +56,8 @@ pub(super) struct Tables {
 impl Tables {
     /// `None` if they would be too large.
     fn new(pattern: &str) -> Option<Self> {
-        // Nothing can follow a first byte that does not fit: then most of a dictionary is never looked at.
-        // A repetition that may be none makes the anchor optional.
+        // Nothing can follow a first byte that does not fit, so most of a dictionary is skipped. A repetition of zero
+        // or more makes the anchor optional.
         let anchored_rest = pattern.strip_prefix('^').filter(|rest| !rest.starts_with(['*', '?', '{']));
         let is_anchored = anchored_rest.is_some_and(|rest| !rest.contains('|'));
         let (anchored, kind) =

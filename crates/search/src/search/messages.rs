@@ -20,7 +20,7 @@ pub(super) const ROWS_IN_COLUMN: usize = 100;
 /// A message as a search shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundMessage {
-    /// Its number.
+    /// Number of the message.
     pub number: u32,
     /// Seconds since 1970.
     pub date: i64,
@@ -28,7 +28,7 @@ pub struct FoundMessage {
     pub size: u64,
     /// See [`Record::flags`](crate::state::Record::flags).
     pub flags: u64,
-    /// The thread's number.
+    /// Number of the thread.
     pub thread: u32,
     /// The message it answers, or [`NO_PARENT`](crate::state::NO_PARENT).
     pub parent: u32,
@@ -46,7 +46,7 @@ pub struct FoundMessage {
 }
 
 impl FoundMessage {
-    /// The order of messages in a thread, oldest first. Numbers depend on the order of arrival, so they come last.
+    /// Sort key of messages in a thread, oldest first. Numbers depend on the order of arrival, so they come last.
     pub fn age(&self) -> (i64, &str, u32) {
         (self.date, &self.id, self.number)
     }
@@ -209,7 +209,7 @@ impl Searcher {
             .into_iter()
             .map(|(address, names)| {
                 let total = names.values().sum();
-                // The name that is used most; none at all only if there is no other.
+                // The most frequent name; empty only if there is no other.
                 let best = names.into_iter().max_by(|(a, x), (b, y)| (!a.is_empty(), x, b).cmp(&(!b.is_empty(), y, a)));
                 (best.map(|(name, _)| name).unwrap_or_default(), address, total)
             })

@@ -1,8 +1,7 @@
 //! The newest matches of a query, without testing each candidate.
 //!
-//! Testing that the words of a phrase stand next to each other is by far the most expensive part of a search. The
-//! messages that contain all words are found cheaply; the phrase test then runs on the newest of them only, and on more
-//! if too few pass.
+//! Checking that the words of a phrase are adjacent is by far the most expensive part of a search. The messages that
+//! contain all words are found cheaply; the check then runs on the newest of them only, and on more if too few pass.
 
 use std::cell::Cell;
 

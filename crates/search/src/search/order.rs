@@ -63,7 +63,7 @@ impl Searcher {
         if undated == 0 {
             return self.greatest(found, &self.columns.date, Column::Date, reverse, offset, limit);
         }
-        // So many more hold all with a date that the page needs.
+        // This many more cover all messages with a date that the page needs.
         let count = offset.saturating_add(limit).saturating_add(undated as usize);
         let first = self.greatest(found, &self.columns.date, Column::Date, reverse, 0, count)?;
         let mut keys = Vec::with_capacity(first.len());
@@ -94,7 +94,7 @@ impl Searcher {
                 self.snapshot.for_each_wide(column, |first, values| {
                     for (number, value) in (first..).zip(values) {
                         let key = key(u64::from_le_bytes(*value), number);
-                        // Most are older than what the page has already.
+                        // Most messages are older than those already on the page.
                         if page.wants(&key) && found.get(number) {
                             page.keep(key);
                         }

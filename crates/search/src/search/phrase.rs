@@ -116,7 +116,7 @@ fn eights_behind(gaps: &[u32], eights: &mut Vec<[u32; 8]>) {
     eights.clear();
     let mut position = 1;
     for gaps in gaps.chunks(8) {
-        // No position is as large.
+        // No position is as large as this.
         let mut eight = [u32::MAX; 8];
         for (behind, gap) in eight.iter_mut().zip(gaps) {
             position += gap;
@@ -163,7 +163,7 @@ fn follow(ends: &mut Vec<u32>, gaps: &[u32]) {
             at += 1;
         }
         if ends.get(at).is_some_and(|end| end + 1 == position) {
-            // Never beyond what was compared: of each there is kept one at most.
+            // Never beyond the compared positions: at most one is kept of each.
             ends[kept] = position;
             (at, kept) = (at + 1, kept + 1);
         }

@@ -44,7 +44,7 @@ impl Default for MatchOrder {
 }
 
 impl SearchPlan {
-    /// All messages of the search, whatever the offset and the limit.
+    /// All messages of the search, ignoring offset and limit.
     ///
     /// # Errors
     /// As for [`Searcher::find`].

@@ -33,7 +33,7 @@ enum Piece<'a> {
 /// Words of the text.
 struct Words<'a> {
     segment: &'a Segment,
-    /// The dictionary for a binary search of words; `None` if the engine has to list the words in order.
+    /// Shared-suffix index for a fast search; `None` if its format is unknown, so that the engine tries each word.
     dictionary: Option<&'a Dictionary<OwnedBytes>>,
     from: &'a str,
     before: Option<&'a str>,
@@ -89,7 +89,7 @@ impl Searcher {
             }
             Ok(found)
         };
-        // Each thread is guarded by itself.
+        // Each thread needs its own guard.
         let work = || self.guarded(|| take().map_err(|error| self.fail(error)));
         let cores = std::thread::available_parallelism().map_or(1, usize::from).min(pieces.len());
         let mut found = Bitmap::empty(self.len());

@@ -13,8 +13,7 @@ use crate::query::{Leaf, Query, TextField};
 use crate::state::Column;
 
 impl Searcher {
-    /// Returns a page of the result, most relevant first. Conditions on other things than text, and excluded words, do
-    /// not count.
+    /// Returns a page of the result, most relevant first. Only text conditions count, without excluded words.
     ///
     /// # Errors
     /// [`IndexError::State`](crate::IndexError::State), [`IndexError::Text`](crate::IndexError::Text).
@@ -54,7 +53,7 @@ impl Searcher {
     }
 }
 
-/// A field's parts, each with the weight of a word in it.
+/// Parts of a field, each with the weight of a word in it.
 fn parts(field: TextField) -> &'static [(TextField, f32)] {
     match field {
         TextField::Any => {

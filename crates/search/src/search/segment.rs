@@ -12,7 +12,7 @@ use crate::text_index::TextIndex;
 pub(super) struct Segment {
     pub reader: SegmentReader,
     pub column: Arc<dyn ColumnValues<u64>>,
-    /// The whole column, loaded once most of it is needed: common words and phrases read it several times.
+    /// The whole column, loaded once a search needs most of it: common words and phrases read it several times.
     pub numbers: OnceLock<Box<[u32]>>,
 }
 

@@ -61,7 +61,8 @@ impl Lock {
         wait().map_err(|error| StateError::Io { dir: dir.to_owned(), error })
     }
 
-    /// `None` if another has it: at once without `waiting`, else when `stop` is called.
+    /// Acquires the lock. `None` if another process has it: at once if `waiting` is `None`, else after `stop` was
+    /// called.
     fn try_acquire(dir: &Path, waiting: Option<&dyn Fn()>, stop: Option<&Stop>) -> io::Result<Option<Self>> {
         // Reading an index is reading the mail.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;

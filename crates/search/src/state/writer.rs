@@ -47,7 +47,7 @@ impl StateWriter {
                 current: Some(snapshot.current),
             }),
             Err(StateError::Missing(_)) => Ok(Self::begin_anew(dir)),
-            // What an older version wrote is of no use to anybody now.
+            // Files of an older version are useless now.
             Err(StateError::Format { found, .. }) if found < FORMAT => Ok(Self::begin_anew(dir)),
             Err(e) => Err(e),
         }

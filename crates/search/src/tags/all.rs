@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Separates the tags of one message; no tag contains it.
 const SEPARATOR: char = '\n';
-/// Digest of restored tags for a message that is not here (yet).
+/// Digest stored with restored tags of a message that has not arrived so far.
 pub(super) const ANY_CONTENT: u128 = 0;
 
 /// A message's tags.
@@ -18,7 +18,7 @@ pub struct AllTags {
 
 impl AllTags {
     pub(super) fn insert(&mut self, id: &str, digest: u128, tags: &str) {
-        // Nothing at all stands for "no tags", which is not one tag without a name.
+        // The empty text means "no tags", not one tag without a name.
         let tags = tags.split(SEPARATOR).filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
         self.by_id.entry(id.to_owned()).or_default().insert(digest, tags);
     }

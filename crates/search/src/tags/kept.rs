@@ -55,7 +55,7 @@ pub(super) fn append<'a>(
     Ok(true)
 }
 
-/// Its length now, and when it was last written whole. `None` if it is missing or incomplete.
+/// Present length, and length when last written completely. `None` if the file is missing or incomplete.
 fn lengths(path: &Path) -> Option<(u64, u64)> {
     let file = File::open(path).ok()?;
     let length = file.metadata().ok()?.len();

@@ -43,7 +43,7 @@ impl Files {
         Ok(Self { mapped: MmapDirectory::open(dir)?, dir: dir.into(), parts: None })
     }
 
-    /// For searches, most of which read little or nothing of some files: those are not mapped.
+    /// Opens the index for searches. Most searches read little or nothing of some files: those are not mapped.
     pub fn to_search(dir: &Path) -> Result<Self, OpenDirectoryError> {
         Ok(Self { parts: Some(Arc::default()), ..Self::in_dir(dir)? })
     }
@@ -64,8 +64,8 @@ impl Files {
     }
 }
 
-/// Suffixes of files of which a search reads little: positions for phrases, stored values of shown messages, norms not
-/// at all.
+/// Suffixes of files of which a search reads little: positions for phrases, and stored values of shown messages. Norms
+/// are never read.
 const READ_BY_CALLS: [&str; 3] = ["pos", "store", "fieldnorm"];
 
 impl Directory for Files {

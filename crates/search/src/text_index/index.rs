@@ -54,7 +54,7 @@ fn schema(headers: &HeaderNames) -> (Schema, Fields) {
         TextOptions::default().set_indexing_options(indexing(TOKENIZER, IndexRecordOption::WithFreqsAndPositions));
     // Whole values, each once: regular expressions look at these and not at every message.
     let header = words.clone().set_fast("raw");
-    // Most of these words are unique; where they stand would take as much room as they do.
+    // Most of these words are unique; their positions would take as much space as the words.
     let others = TextOptions::default().set_indexing_options(indexing(TOKENIZER, IndexRecordOption::Basic));
     let exact = TextOptions::default().set_indexing_options(indexing("raw", IndexRecordOption::Basic));
     let fields = Fields {
@@ -220,7 +220,7 @@ pub(crate) struct Mark {
     /// Lower bound for the number of the next message. Numbers are never reused, even after a crash between the commits
     /// of this index and the side store.
     pub next_number: u32,
-    /// Counts commits. The side store keeps the number of the one that belongs to it.
+    /// Number of the commit. The side store records the number that belongs to it.
     pub commit: u64,
 }
 

@@ -130,8 +130,8 @@ impl Inverted {
         self.words_next.push(Word { first: word.first, hash, position, rest, length: word.length as u16, field });
     }
 
-    /// Adds the collected words. Each word is elsewhere in memory, and waiting for one after the other would dominate.
-    /// So all are touched first: the processor fetches independent addresses in parallel.
+    /// Adds the collected words. Each word is elsewhere in memory, and waiting for each cache miss in turn would
+    /// dominate. So all words are touched first: the processor fetches independent addresses in parallel.
     fn add_collected(&mut self, document: u32) {
         let mask = self.table.len() - 1;
         let entries = self.words_next.iter().map(|word| self.table[word.hash as usize & mask].record);

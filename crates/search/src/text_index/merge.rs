@@ -12,7 +12,7 @@ const SMALL: u64 = 1000;
 
 /// Returns the positions of the segments to merge, given their sizes in messages. Takes the smallest ones as long as
 /// the first is small and the next is at most twice the sum so far. So a message always moves into a much larger
-/// segment, about log2 times in its life, and large segments rest while small ones come.
+/// segment, about log2 times in all, and large segments are left alone while small ones arrive.
 pub(super) fn which(sizes: &[u32]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..sizes.len()).collect();
     order.sort_unstable_by_key(|&at| sizes[at]);

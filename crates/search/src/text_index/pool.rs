@@ -42,7 +42,7 @@ pub(super) struct Pool {
 /// The frequently changed part of a record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct List {
-    /// The last document with this word, plus one; 0 if there is none yet.
+    /// The last document with this word, plus one; 0 if there is none.
     document_after: u32,
     /// Index of the word among those of that document.
     pub here: u32,
@@ -183,7 +183,7 @@ impl Pool {
         }
     }
 
-    /// Appends at most eight octets, given as a number with the first octet lowest and zeros above the last.
+    /// Appends at most eight octets, given as a number: the first octet lowest, zeros above the last.
     #[inline]
     pub fn append_few(&mut self, record: u32, octets: u64, count: usize) {
         let header = self.record_mut(record);
@@ -202,7 +202,7 @@ impl Pool {
         header[4..8].copy_from_slice(&(tail + count as u32).to_le_bytes());
         let tail = self.behind_mut(tail);
         match tail.first_chunk_mut() {
-            // All eight are in the block; those that are too many are written over later.
+            // All eight octets fit into the block; surplus ones are overwritten later.
             Some(eight) if room >= 8 => *eight = octets.to_le_bytes(),
             _ => tail[..count].copy_from_slice(&octets.to_le_bytes()[..count]),
         }

@@ -34,7 +34,7 @@ impl<'a> Run<'a> {
     }
 
     pub fn finish(mut self, started: Instant) -> Result<Report, IndexError> {
-        // What is built beside an index and was ended early is not there.
+        // An interrupted build beside an index left nothing.
         if !self.indexer.state.is_beside() {
             self.indexer.apply_rules(&mut self.report)?;
         }
@@ -62,11 +62,11 @@ impl<'a> Run<'a> {
             let batch = std::mem::replace(&mut added, rest);
             self.read_round(batch, &missing)?;
             if self.options.stop.as_ref().is_some_and(Stop::is_stopped) {
-                // What is missing may be among what was not read, and no folder is done.
+                // A missing message may be among the unread files, so no folder counts as done.
                 self.report.stopped = true;
                 return if self.indexer.state.is_beside() { Ok(()) } else { self.indexer.settle(self.progress, false) };
             }
-            // What is built beside an index is shown when it is complete.
+            // An index built beside another one is shown only when complete.
             if !added.is_empty() && !self.indexer.state.is_beside() {
                 self.indexer.settle(self.progress, false)?;
             }

@@ -46,7 +46,7 @@ pub struct Indexer {
     pub(super) ruled_before: Option<HashSet<u128>>,
     /// After a rebuild, the number of messages that the replaced index did not have.
     pub(super) new_in_rebuild: Option<u64>,
-    // Last, so that it is given back when the others are closed.
+    // Last field, so that the lock is released after the others are closed.
     _lock: Lock,
 }
 
@@ -114,7 +114,7 @@ impl Indexer {
             state.directory.devices = vec![0; covered.roots.len()];
             state.directory.roots = covered.roots;
         }
-        // What an interrupted first run or rebuild left there belongs to no commit.
+        // Leftovers of an interrupted first run or rebuild belong to no commit.
         if state.is_new() {
             remove_dir(&state.text_dir())?;
         }

@@ -38,8 +38,8 @@ impl Balance {
     }
 }
 
-/// Lists all folders of `trees`, which are known. True if exactly the indexed files exist. `threads` 0 stands for one
-/// thread for each core.
+/// Lists all folders of `trees`, which are known. True if exactly the indexed files exist. `threads`: 0 means one
+/// thread per core.
 ///
 /// # Errors
 /// Errors from listing a directory and reading the side store.

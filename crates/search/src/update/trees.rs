@@ -11,7 +11,7 @@ use super::report::UpdateOptions;
 use crate::error::IndexError;
 
 impl Indexer {
-    /// Walks all trees, in the order of the directory's roots. An absent tree is reported as trouble; in a rebuild,
+    /// Lists all trees, in the order of the directory's roots. An absent tree is reported as trouble; in a rebuild,
     /// which would lose its messages, it is an error.
     pub(super) fn walk(&mut self, roots: &[PathBuf], options: &UpdateOptions) -> Result<Vec<MailTree>, IndexError> {
         let named: Vec<PathBuf> =
@@ -25,7 +25,7 @@ impl Indexer {
         for (index, root) in self.state.directory.roots.clone().into_iter().enumerate() {
             let had_folders = self.state.directory.has_folders(index) || self.inhabited.contains(&root);
             let tree = match walk(&root, &tree_options) {
-                // One that was just named must be there; an earlier one without messages is nobody's loss.
+                // A newly named tree must exist; an earlier one without messages loses nothing.
                 Err(TreeError::Root { error, .. }) if !named.contains(&root) => {
                     if had_folders && !options.believe_missing {
                         away(&is_not_there(&error))
@@ -41,7 +41,7 @@ impl Indexer {
             let trouble = tree.troubles.iter().find(|(path, _)| path.is_empty());
             match trouble {
                 Some((_, why)) if self.is_rebuilding() => {
-                    // What else is to be said is said by the error.
+                    // The error reports everything else.
                     let why = why.to_string();
                     return Err(IndexError::Away { root, why: why.split(';').next().unwrap_or("").to_owned() });
                 }
@@ -53,8 +53,8 @@ impl Indexer {
         Ok(trees)
     }
 
-    /// True for a tree that had folders and has none: an empty mount point. Also for one on another device that lacks
-    /// some of them. The device alone proves nothing, since its number may change with every boot.
+    /// True for a tree that had folders and has none: an empty mount point. Also true for a tree on another device that
+    /// lacks some folders. The device alone proves nothing, since its number may change with every boot.
     fn is_away(&self, root: usize, tree: &MailTree, device: u64) -> bool {
         if !tree.troubles.is_empty() || !tree.frozen.is_empty() {
             return false;

@@ -1,4 +1,4 @@
-//! Keeps an index up to date while mail comes and goes.
+//! Keeps an index up to date while mail arrives, moves and disappears.
 //!
 //! The kernel reports each file that came, went or was renamed. Changes are batched and committed a second after the
 //! first of them, or earlier when there are many; nothing is listed for that. Some changes are not reported: a queue
@@ -32,7 +32,7 @@ use notify::{Event, Notify};
 /// Options of a watch.
 #[derive(Debug, Clone)]
 pub struct WatchOptions {
-    /// Options of its updates.
+    /// Options of the updates.
     pub update: UpdateOptions,
     /// Longest wait of a change for others to commit together; longer where commits take more than a tenth of the time.
     pub commit_after: Duration,
@@ -66,7 +66,7 @@ pub enum WatchEvent<'a> {
     Committed {
         /// The update's report.
         report: &'a Report,
-        /// See above.
+        /// Time from the first change to the commit.
         lag: Duration,
     },
     /// An error. The watch starts again after a pause, and an update finds what it missed.
@@ -107,7 +107,7 @@ pub fn watch(
     let mut back_off = RETRY;
     loop {
         let began = Instant::now();
-        // Those that were named are known by then, and one that has gone is no reason to leave the others alone.
+        // The named directories are known by then, and a vanished one must not affect the others.
         let named = if was_ready { &[] } else { roots };
         let ended = Watch::begin(dir, options, &sign, waiting, stop, tell)
             .and_then(|watch| watch.map_or(Ok(()), |mut watch| watch.run(named, stop, &mut was_ready)));
@@ -191,7 +191,7 @@ impl<'a> Watch<'a> {
     }
 
     fn run(&mut self, roots: &[PathBuf], stop: &Stop, was_ready: &mut bool) -> Result<(), IndexError> {
-        // Of all updates this one may take long; what comes later is little, and is not left undone.
+        // This update may take longer than all others; later changes are few, and are not left out.
         let report = self.look(roots, Some(stop))?;
         if report.stopped {
             return Ok(());
@@ -203,7 +203,7 @@ impl<'a> Watch<'a> {
         while !self.wait(stop)? {
             self.step(stop)?;
         }
-        // What has happened until now is not left for the next start.
+        // Earlier changes must not be left to the next start.
         self.drain()?;
         self.commit()
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use posthaste_units::Rate;
 
-/// Lends tokens of limits.
+/// Lends tokens of shared rate limits to a sender.
 pub trait Lender: Send + Sync {
     /// The tokens of a limit, by its name. All senders together keep within its rate.
     fn limit(&self, name: &Arc<str>, rate: Rate) -> Box<dyn Lent>;
@@ -21,6 +21,6 @@ pub trait Lent: Send + Sync {
     /// Notes that a token is reserved, or no longer so: it is renewed until then.
     fn hold(&self, is_held: bool);
 
-    /// Asks for so many tokens. Returns the nanoseconds after which to look again.
+    /// Requests `count` tokens. Returns the nanoseconds after which to check again.
     fn want(&self, count: u32) -> u64;
 }

@@ -7,7 +7,7 @@ use std::task::Waker;
 
 /// A limit of connections that some sites share, and the sites that wait for one.
 pub struct OpenLimit<S> {
-    /// The name of the limited mail.
+    /// Name of the mail that is limited.
     pub name: Arc<str>,
     open: AtomicU32,
     waiting: Mutex<Waiters<S>>,
@@ -32,7 +32,7 @@ impl<S> Waiters<S> {
 }
 
 impl<S> OpenLimit<S> {
-    /// A limit without connections.
+    /// A limit with no open connection.
     pub fn new(name: Arc<str>) -> Self {
         let waiting = Waiters { sites: VecDeque::new(), idle: BTreeMap::new() };
         OpenLimit { name, open: AtomicU32::new(0), waiting: Mutex::new(waiting) }
@@ -110,7 +110,7 @@ pub struct OpenPermit<S> {
 }
 
 impl<S> OpenPermit<S> {
-    /// The limit that counts it.
+    /// The limit that counts this connection.
     pub fn limit(&self) -> &Arc<OpenLimit<S>> {
         &self.limit
     }

@@ -10,7 +10,7 @@ use super::lent::Lent;
 
 /// A rate limit, and its waiters.
 pub struct RateLimit<W> {
-    /// The name of the limited mail.
+    /// Name of the mail that is limited.
     pub name: Arc<str>,
     /// Where the limit is set.
     pub from: Arc<str>,
@@ -27,7 +27,7 @@ enum TokenSupply {
 
 struct Waiting<W> {
     waiters: VecDeque<W>,
-    /// True if an alarm is set for it.
+    /// True if an alarm is set for the waiters.
     is_armed: bool,
 }
 
@@ -55,12 +55,12 @@ impl<W> RateLimit<W> {
         }
     }
 
-    /// True if others lend its tokens.
+    /// True if another node lends the tokens.
     pub(super) fn is_lent(&self) -> bool {
         matches!(self.supply, TokenSupply::Lent(..))
     }
 
-    /// Tokens not reserved.
+    /// Tokens that are available and not reserved.
     pub fn available(&self, now: u64) -> u32 {
         let there = match &self.supply {
             TokenSupply::Own(bucket) => bucket.available(now),
@@ -165,7 +165,8 @@ impl<W> RateLimit<W> {
         !std::mem::replace(&mut waiting.is_armed, true)
     }
 
-    /// As many waiters as there are tokens. The others stay: the time of the next alarm for them.
+    /// Removes and returns as many waiters as there are tokens. Also returns the time of the next alarm, if others
+    /// still wait.
     pub fn due(&self, now: u64) -> (Vec<W>, Option<u64>) {
         let mut waiting = self.waiting();
         let count = waiting.waiters.len().min(self.available(now) as usize);

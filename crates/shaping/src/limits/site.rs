@@ -11,11 +11,11 @@ use crate::{FAILURES_BEFORE_PAUSE, MailScope, Sections, Sourced};
 /// Identifies the rules of a site.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitedSite<'a> {
-    /// The name of its source.
+    /// Name of the source.
     pub source: &'a str,
-    /// Its own name.
+    /// Name of the site.
     pub name: &'a str,
-    /// Names of its hosts.
+    /// Names of the site's hosts.
     pub hosts: &'a [&'a str],
 }
 
@@ -25,13 +25,13 @@ pub struct SiteLimits<W, S> {
     pub source: Arc<str>,
     /// The name of the site.
     pub site: Arc<str>,
-    /// Connections at a time.
+    /// Maximum concurrent connections.
     pub connections: usize,
     /// True if a rule or an operator sets the connections.
     pub says_connections: bool,
-    /// Messages of one connection.
+    /// Maximum messages of one connection.
     pub messages_per_connection: u64,
-    /// Recipients of one transaction.
+    /// Maximum recipients of one transaction.
     pub recipients_per_message: usize,
     /// True if messages go by BDAT to hosts that offer it.
     pub has_chunking: bool,
@@ -137,7 +137,7 @@ impl<W, S> SiteLimits<W, S> {
     /// A permit of each connection limit.
     ///
     /// # Errors
-    /// A limit is used up.
+    /// The first limit that is used up.
     pub fn permits(&self) -> Result<Vec<OpenPermit<S>>, NoPermit<'_, S>> {
         let mut permits = Vec::with_capacity(self.open.len());
         for (limit, most) in &self.open {

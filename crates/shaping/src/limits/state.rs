@@ -17,7 +17,7 @@ pub struct SlowDown {
     pub message_rate: Option<Rate>,
     /// Connections of a site at a time; 0 for no limit.
     pub connections: u32,
-    /// Where it comes from.
+    /// Origin and reason of the limit, for display.
     pub reason: Arc<str>,
 }
 

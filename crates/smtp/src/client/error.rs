@@ -19,7 +19,7 @@ pub enum ClientError {
     /// AUTH was refused: with 535 for a wrong password, otherwise for the reason in the reply.
     #[error("server refused AUTH: {0}")]
     Auth(ShortReply),
-    /// The server failed to show in SCRAM that it knows the password: it is the wrong server for it, or it is broken.
+    /// The server did not prove in SCRAM that it knows the password: it is the wrong server, or it is broken.
     #[error("server did not prove that it knows the password: {0}")]
     NotShown(&'static str),
     /// [`Config::helo_name`](super::Config::helo_name) is empty or has blanks or control characters.

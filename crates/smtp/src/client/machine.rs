@@ -24,11 +24,11 @@ pub struct Machine {
     replies: ReplyParser,
     /// Commands sent without a reply so far.
     expected: VecDeque<Expect>,
-    /// Replies taken.
+    /// Number of replies received.
     replied: u64,
     out: Output,
     extensions: Extensions,
-    /// At most [`TRANSACTIONS_MAX`]. A reply belongs to the first of them.
+    /// At most [`TRANSACTIONS_MAX`]. A reply belongs to the first one.
     transactions: VecDeque<Transaction>,
     /// Transactions begun in this session.
     begun: u64,
@@ -180,7 +180,7 @@ impl Machine {
     /// Gives a piece of a [`MessageBody::Streamed`].
     ///
     /// # Panics
-    /// When [`Event::SendBody`] did not ask for it.
+    /// If the machine did not request it by [`Event::SendBody`].
     pub fn body(&mut self, chunk: Bytes) {
         let stuffer = self.transactions.front_mut().and_then(|t| t.stuffer.as_mut()).expect("body was asked for");
         stuffer.push(chunk, &mut |piece| self.out.piece(piece));
@@ -189,7 +189,7 @@ impl Machine {
     /// Ends a [`MessageBody::Streamed`].
     ///
     /// # Panics
-    /// When [`Event::SendBody`] did not ask for it.
+    /// If the machine did not request it by [`Event::SendBody`].
     pub fn body_end(&mut self) {
         let stuffer = self.transactions.front_mut().and_then(|t| t.stuffer.take()).expect("body was asked for");
         self.end_data(stuffer);
@@ -199,7 +199,7 @@ impl Machine {
     /// Sends QUIT.
     ///
     /// # Panics
-    /// When the session is not idle.
+    /// If the session is not idle.
     pub fn quit(&mut self) {
         self.idle_command(b"QUIT\r\n", Expect::Quit);
     }
@@ -207,7 +207,7 @@ impl Machine {
     /// Sends STARTTLS.
     ///
     /// # Panics
-    /// When the session is not idle.
+    /// If the session is not idle.
     pub fn start_tls(&mut self) {
         self.idle_command(b"STARTTLS\r\n", Expect::Tls);
     }
@@ -217,7 +217,7 @@ impl Machine {
     /// sent. PLAIN and LOGIN send the password in the clear, so start TLS first.
     ///
     /// # Panics
-    /// When the session is not idle.
+    /// If the session is not idle.
     pub fn authenticate(&mut self, credentials: &Credentials) -> bool {
         assert!(self.expected.is_empty() && self.transactions.is_empty() && !self.closed, "busy: {:?}", self.expected);
         (self.credentials, self.untried) = (Some(credentials.clone()), MECHANISMS);

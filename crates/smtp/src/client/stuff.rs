@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::scan::{At, CRLF_DOT, fix_newlines, is_clean};
 
 /// Prepares a message for DATA: a dot before each line that starts with one, and a CRLF for every bare CR or LF. The
-/// next server may take those for line ends where we saw none ("SMTP smuggling").
+/// next server may treat bare ones as line ends where we did not ("SMTP smuggling").
 ///
 /// A clean chunk passes unchanged; one that needs dots is cut into slices around them.
 #[derive(Debug)]

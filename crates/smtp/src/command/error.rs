@@ -11,13 +11,13 @@ pub enum CommandError {
     /// The line is longer than its command allows; it was discarded to its end.
     #[error("command line is longer than {limit} octets")]
     CommandTooLong {
-        /// Octets allowed, CRLF included.
+        /// Maximum octets, including CRLF.
         limit: usize,
     },
     /// The answer to an AUTH challenge is too long (RFC 4954 section 4).
     #[error("authentication exchange line is longer than {limit} octets")]
     AuthTooLong {
-        /// Octets allowed, CRLF included.
+        /// Maximum octets, including CRLF.
         limit: usize,
     },
     /// The line ends in LF alone.
@@ -32,7 +32,7 @@ pub enum CommandError {
     /// The command needs an argument, takes none, or has a bad one.
     #[error("{0}")]
     Argument(&'static str),
-    /// The BDAT size is invalid. As with any bad line that begins with BDAT, the following octets cannot be told from
+    /// The BDAT size is invalid. As with any bad line that begins with BDAT, the octets that follow may be data or
     /// commands: reply, then close.
     #[error("BDAT size is missing or bad")]
     BdatSize,

@@ -41,7 +41,7 @@ pub(super) enum End {
 }
 
 impl<'a> IncomingBody<'a> {
-    /// Most memory of one piece.
+    /// Maximum memory of one piece in bytes.
     pub const CHUNK_BYTES_MAX: usize = 512 << 10;
 
     pub(super) fn new(connection: &'a mut Connection) -> Self {
@@ -118,8 +118,7 @@ impl<'a> IncomingBody<'a> {
         }
     }
 
-    /// Waits for `work`, for `patience` at most; then `None`. Like `tokio::time::timeout`, but on the session's own
-    /// timer.
+    /// Waits for `work`; `None` after `patience`. Like `tokio::time::timeout`, but uses the session's own timer.
     pub async fn within<F: Future>(&mut self, patience: Duration, work: F) -> Option<F::Output> {
         let mut work = pin!(work);
         let mut elapsed = pin!(self.elapsed(patience));
@@ -136,8 +135,8 @@ impl<'a> IncomingBody<'a> {
         poll_fn(|cx| self.connection.poll_alarm(deadline, cx)).await;
     }
 
-    /// True if the client has hung up after the whole message, as far as is known: nobody waits for a reply, and the
-    /// message will come again. A client that has said more before it closed its side may still wait.
+    /// True if the client has closed the connection after the whole message: nobody waits for a reply, and the client
+    /// will send the message again. A client that has sent more before it closed its side may still wait.
     pub fn has_hung_up(&mut self) -> bool {
         matches!(self.state, State::Complete) && self.connection.has_hung_up()
     }

@@ -17,7 +17,7 @@ use crate::server::{Config, Protocol};
 pub struct Server;
 
 impl Server {
-    /// A server with every setting at its default and no listener yet.
+    /// A server with default settings and no listener.
     pub fn builder() -> ServerBuilder {
         ServerBuilder {
             next: ListenerSettings::from(Config::new("localhost")),
@@ -52,7 +52,7 @@ impl ServerBuilder {
         self.settings(settings)
     }
 
-    /// All settings that can differ between listeners, for those named from here on.
+    /// Sets all settings that can differ between listeners, for listeners added after this call.
     pub fn settings(mut self, settings: ListenerSettings) -> Self {
         self.next = settings;
         self
@@ -82,7 +82,8 @@ impl ServerBuilder {
         self
     }
 
-    /// Concurrent connections over all listeners: in all, by address, by network. Default: [`GateLimits::default`].
+    /// Limits of concurrent connections over all listeners: in total, per address, per network. Default:
+    /// [`GateLimits::default`].
     pub fn limits(mut self, limits: GateLimits) -> Self {
         self.limits = limits;
         self

@@ -70,7 +70,7 @@ pub enum SendError {
     /// The session is over: connect again.
     #[error("the session is over")]
     Closed,
-    /// There are no recipients.
+    /// The message has no recipients.
     #[error("no recipients")]
     NoRecipients,
 }
@@ -430,7 +430,7 @@ fn connection_lost(error: &ConnectError) -> Reply {
     Reply::new(451, "4.4.2", format!("Connection lost {error}"))
 }
 
-/// Writes all pieces without joining them; waits for `patience` at most for the server to take some.
+/// Writes all pieces without joining them; waits at most `patience` each time for the server to take some.
 async fn write_all(
     stream: &mut Stream,
     output: &mut Output,

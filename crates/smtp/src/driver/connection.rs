@@ -98,8 +98,8 @@ pub(super) struct Connection {
     write_deadline: Option<Instant>,
 }
 
-/// One timer for all waits of a session. Most deadlines move on before they are met. So the timer stays set while it is
-/// due earlier, and is set again after it fires: a wait costs no timer operation.
+/// One timer for all waits of a session. Most deadlines are moved before they are met. So a timer that is due earlier
+/// stays set, and is set again after it fires: most waits need no timer operation.
 #[derive(Debug, Default)]
 struct Alarm(Option<Pin<Box<Sleep>>>);
 
@@ -168,7 +168,7 @@ impl Connection {
     }
 
     /// A piece of a message for the handler: a slice of the read buffer if such slices fill half of that, otherwise a
-    /// copy. So a kept piece never holds much more memory than its own.
+    /// copy. So a piece that the handler keeps never holds much more memory than its length.
     pub fn hand_out(&mut self, piece: Bytes) -> Bytes {
         let shared = self.shared_bytes + piece.len();
         if 2 * shared >= self.buffer_bytes {
@@ -303,7 +303,7 @@ impl Connection {
 
     /// True if the stream has ended, with nothing left to read.
     pub fn has_hung_up(&mut self) -> bool {
-        // Whoever reads next polls again.
+        // The next reader polls again.
         let read = self.poll_read(&mut Context::from_waker(Waker::noop()));
         self.input.is_empty() && matches!(read, Poll::Ready(Err(_)))
     }

@@ -119,8 +119,8 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// The client's proof that it knows the password. Returns the name in which the session acts, like
-    /// [`Handler::authenticate`]; a wrong proof is refused whatever is returned. It is not verified yet, so that an
-    /// abandoned exchange reveals nothing.
+    /// [`Handler::authenticate`]; a wrong proof is refused whatever is returned. It is verified only afterwards, so
+    /// that an abandoned exchange reveals nothing.
     #[cfg(feature = "scram")]
     #[cfg_attr(docsrs, doc(cfg(feature = "scram")))]
     fn scram_proof(
@@ -160,8 +160,8 @@ pub trait Handler: Send + Sync + 'static {
         rcpt: &RcptTo,
     ) -> impl Future<Output = Result<(), Reply>> + Send;
 
-    /// The client wants to send the message of `envelope` by DATA. Not called for BDAT, whose first octets come with
-    /// the command. A refusal ends the transaction.
+    /// The client sends DATA for the message of `envelope`. Not called for BDAT, whose first octets come with the
+    /// command. A refusal ends the transaction.
     fn data(
         &self,
         session: &mut Session<Self::State>,
@@ -205,9 +205,9 @@ pub trait Handler: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Aborted {
-    /// Its last command.
+    /// The last command of the transaction.
     pub stage: Stage,
-    /// The cause of its end.
+    /// Why the transaction ended.
     pub cause: AbortCause,
 }
 

@@ -11,8 +11,8 @@ use super::setup::Door;
 use super::{Handler, Session};
 use crate::server::{Config, Protocol};
 
-/// Serves one SMTP session for `handler`, from the greeting to the end. For messages that come without a listener and
-/// are to be received like all others. `theirs` is one end of a socket pair; the client has the other. The session has
+/// Serves one SMTP session for `handler`, from the greeting to the end. For messages that arrive without a listener but
+/// must be processed like all others. `theirs` is one end of a socket pair; the client has the other. The session gets
 /// this `id` and `uid`, and listener 0. TLS and AUTH are not offered.
 pub async fn serve_local<H: Handler>(handler: &H, theirs: UnixStream, config: Config, id: u64, uid: u32) {
     let config = Config {

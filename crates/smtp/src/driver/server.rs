@@ -19,8 +19,8 @@ use super::{Handler, Session};
 use crate::reply::Reply;
 use crate::server::{Config, Protocol};
 
-/// A server whose sockets listen without serving yet: [`ServerBuilder::bind`](super::ServerBuilder::bind). Dropping it
-/// closes them.
+/// A server whose sockets listen, but which does not accept connections so far:
+/// [`ServerBuilder::bind`](super::ServerBuilder::bind). Dropping it closes the sockets.
 #[derive(Debug)]
 pub struct BoundServer {
     /// Sockets with the index of their settings: a name may have several addresses.
@@ -80,7 +80,7 @@ pub struct RunningServer {
 }
 
 impl RunningServer {
-    /// Its TCP addresses, with the actual ports.
+    /// TCP addresses of the listeners, with the actual ports.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.local_addrs
     }
@@ -152,7 +152,7 @@ impl RunningServer {
         self.listeners.poll_failed(cx)
     }
 
-    /// Its listeners, to end those of several protocols in one way.
+    /// Returns the listeners, so that those of several protocols can be ended together.
     pub fn into_listeners(self) -> Listeners {
         self.listeners
     }

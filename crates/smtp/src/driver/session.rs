@@ -23,7 +23,7 @@ struct Life<'h, H: Handler> {
     /// Set from an accepted MAIL until it goes to [`Handler::message`] or [`Handler::aborted`].
     transaction: Option<H::Transaction>,
     stage: Stage,
-    /// The initial value stands for a drop in the middle: the server is gone.
+    /// The initial value applies if the session is dropped midway: the server is gone.
     end: SmtpSessionEnd,
 }
 
@@ -275,7 +275,7 @@ fn tell_failed<H: Handler>(handler: &H, session: &Session<H::State>, failed: &No
     }
 }
 
-/// Exchanges of AUTH, one after the other.
+/// State of the session's AUTH exchanges.
 #[derive(Default)]
 struct Auth {
     exchange: Exchange,

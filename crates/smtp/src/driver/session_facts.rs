@@ -34,11 +34,11 @@ pub enum SmtpSessionEnd {
 pub struct Session<S = ()> {
     /// Counts up from 1 within one server.
     pub id: u64,
-    /// Its listener, counted from 0 in the order of naming.
+    /// Index of the listener, from 0 in the order of addition.
     pub listener: usize,
-    /// The client; behind a proxy, the client that the proxy named.
+    /// Address of the client; behind a proxy, the address that the proxy reported.
     pub peer: Peer,
-    /// The client's name as it gave it.
+    /// Name of the client, as given in HELO or EHLO.
     pub helo: Option<String>,
     /// SMTP or LMTP.
     pub protocol: Protocol,

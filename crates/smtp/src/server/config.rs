@@ -25,13 +25,13 @@ pub struct Config {
     pub host_name: String,
     /// SMTP or LMTP.
     pub protocol: Protocol,
-    /// All bounds.
+    /// Limits of lines, messages and recipients.
     pub limits: Limits,
     /// Bare CR and LF in messages and commands.
     pub bare_newlines: BareNewlines,
-    /// NUL in messages.
+    /// Handling of NUL octets in messages.
     pub nul_octets: NulOctets,
-    /// Long text lines.
+    /// Handling of long text lines.
     pub long_lines: LongLines,
     /// Commands of other protocols, in any case. A client that sends one, or a line that looks like a header field
     /// (`Host: x`), gets 502 5.7.0 and is cut off. It is a browser sent here by a web page, or a similar stray, and
@@ -63,7 +63,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// All defaults.
+    /// Default settings.
     pub fn new(host_name: impl Into<String>) -> Self {
         Self {
             host_name: host_name.into(),

@@ -272,7 +272,7 @@ impl Machine {
     /// Proceeds with `input`, taking as much as it can use.
     ///
     /// # Panics
-    /// If an asking event has no answer yet, or [`Machine::greet`] was not called.
+    /// If a question has no answer so far, or [`Machine::greet`] was not called.
     pub fn step(&mut self, input: &mut BytesMut) -> Event {
         loop {
             let event = match self.state {

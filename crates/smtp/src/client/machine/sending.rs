@@ -109,8 +109,8 @@ impl Machine {
         }
     }
 
-    /// True if MAIL of a message [sent](Machine::send) now would go out now, after RSET at most. None is in flight, or
-    /// the last one was given to its end.
+    /// True if the MAIL command of a message passed to [`send`](Machine::send) now would be written at once, after RSET
+    /// at most: no message is in flight, or the last one was passed completely.
     pub fn may_mail(&self) -> bool {
         self.may_send() && self.transactions.iter().all(Transaction::may_be_followed)
     }

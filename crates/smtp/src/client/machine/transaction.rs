@@ -40,7 +40,7 @@ pub(super) struct Transaction {
     pub(super) outcomes: Vec<Option<RecipientOutcome>>,
     pub(super) body: MessageBody,
     pub(super) chunked: bool,
-    /// Its commands without a reply so far.
+    /// Number of its commands that await a reply.
     pub(super) awaited: usize,
     /// Recipients whose RCPT was sent.
     pub(super) asked: usize,
@@ -184,7 +184,7 @@ impl Transaction {
             mail.smtputf8 |= self.recipients.iter().any(needs);
             return;
         }
-        // Without it the message can still go to the other recipients.
+        // Without this recipient the message can still go to the others.
         let all = mail.smtputf8;
         for (rcpt, outcome) in self.recipients.iter().zip(&mut self.outcomes) {
             if all || needs(rcpt) {

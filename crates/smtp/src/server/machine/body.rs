@@ -206,8 +206,8 @@ impl Machine {
         }
     }
 
-    /// A suitable size for the next read, in octets: small for commands; for bodies growing with the octets received,
-    /// up to the announced size. An announcement alone costs nothing, so it counts only up to a medium body.
+    /// A suitable size for the next read, in octets: small for commands; for bodies it grows with the octets received,
+    /// up to the announced size. An announcement can be false, so alone it counts only up to a medium body.
     pub fn read_bytes_hint(&self) -> usize {
         const COMMANDS: u64 = 4 << 10;
         const SMALL_BODY: u64 = 16 << 10;

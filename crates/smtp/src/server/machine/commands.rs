@@ -291,7 +291,7 @@ impl Machine {
         Some(Event::Rcpt)
     }
 
-    /// Sends a 4yz reply to RCPT. Not an error of the client, yet the number in a session is bounded.
+    /// Sends a 4yz reply to RCPT. This is not the client's error, but the number in a session is limited.
     pub(super) fn defer_recipient(&mut self, reply: &Reply) {
         reply.write(&mut self.out);
         self.deferred_recipients += 1;

@@ -29,7 +29,7 @@ impl Machine {
     /// 4.2 demands.
     ///
     /// # Panics
-    /// Without a question.
+    /// If STARTTLS was not asked for.
     pub fn tls_started(&mut self) {
         assert!(matches!(self.state, State::Tls), "TLS started in {:?}", self.state);
         self.state = State::Command;
@@ -86,7 +86,7 @@ impl Machine {
     /// Answers [`Event::Auth`] with a challenge in base64; its reply comes as [`AuthStep::Response`].
     ///
     /// # Panics
-    /// Without a question.
+    /// If no question is pending.
     pub fn auth_challenge(&mut self, base64: &str) {
         assert!(matches!(self.state, State::AuthAnswer), "challenged in {:?}", self.state);
         self.state = State::AuthResponse;
@@ -108,7 +108,7 @@ impl Machine {
     /// Answers [`Event::Auth`]: the client is authenticated, or gets the error (usually 535 5.7.8).
     ///
     /// # Panics
-    /// Without a question.
+    /// If no question is pending.
     pub fn auth_done(&mut self, verdict: Result<(), Reply>) {
         assert!(matches!(self.state, State::AuthAnswer), "AUTH done in {:?}", self.state);
         self.state = State::Command;
