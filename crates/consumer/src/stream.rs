@@ -53,7 +53,7 @@ pub trait StreamState {
 /// An entry that is applied to a state.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplayedEntry<'a> {
-    /// Its batch.
+    /// LSN of the entry's batch.
     pub lsn: Lsn,
     /// Content, in the stream's own format.
     pub payload: &'a Bytes,
@@ -88,12 +88,12 @@ impl StreamHandle {
         Ok(StreamHandle { spool, id })
     }
 
-    /// Its spool.
+    /// The spool of the stream.
     pub fn spool(&self) -> &Arc<dyn Spool> {
         &self.spool
     }
 
-    /// Its id.
+    /// Id of the stream.
     pub fn id(&self) -> StreamId {
         self.id
     }

@@ -90,7 +90,7 @@ impl SigningKey {
         Self::from_pkcs8(self.pkcs8.clone())
     }
 
-    /// Its kind.
+    /// Algorithm of the key.
     pub fn algorithm(&self) -> Algorithm {
         match self.pair {
             Pair::Rsa(_) => Algorithm::Rsa,

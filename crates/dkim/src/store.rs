@@ -22,7 +22,7 @@ pub struct KeyDirectory {
 /// The keys of a domain, in the order of their selectors.
 #[derive(Debug)]
 pub struct DomainKeys {
-    /// Its name in lower-case A-labels.
+    /// Name of the domain in lower-case A-labels.
     pub domain: String,
     /// Keys, at least one; some may be unreadable.
     pub keys: Vec<StoredKey>,
@@ -57,7 +57,7 @@ pub enum KeyStoreError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The read error.
         error: io::Error,
     },
     /// Other users could read or change a key.
@@ -83,7 +83,7 @@ pub enum KeyStoreError {
     Unreadable {
         /// File of the key.
         path: PathBuf,
-        /// Why.
+        /// Description of the mistake.
         why: String,
     },
     /// The key generation failed.

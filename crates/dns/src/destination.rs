@@ -68,7 +68,7 @@ pub struct MailDestination {
     pub domain: String,
     /// The name that has its MX records, if the domain is an alias (CNAME). Authenticated if the [list](Self::is_secure) is.
     pub alias: Option<Arc<str>>,
-    /// Its hosts, at least one.
+    /// Hosts of the destination, at least one.
     pub site: Site,
     /// The domain has no MX records, and is its own host (RFC 5321 section 5.1).
     pub implicit: bool,

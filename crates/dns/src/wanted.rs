@@ -10,7 +10,7 @@ use crate::{DnsError, RecordSource};
 /// A domain of ours, with the data for its records.
 #[derive(Debug, Clone, Default)]
 pub struct OwnDomain {
-    /// Its name in lower-case A-labels.
+    /// Name of the domain in lower-case A-labels.
     pub domain: String,
     /// The host that receives and sends its mail.
     pub host: String,

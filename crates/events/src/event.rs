@@ -73,7 +73,7 @@ pub enum EventKind {
     Login(LoginEvent),
     /// TLS with another host was missing or failed.
     TlsFailed(TlsFailed),
-    /// A shard of a cluster, or a member of it, needs an operator.
+    /// A shard of a cluster, or one of its members, needs an operator.
     Shard(ShardTrouble),
     /// Events are missing here.
     LeftOut(LeftOut),
@@ -98,7 +98,7 @@ pub struct ReceivedEvent {
 /// Targets that have got their message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Its targets.
+    /// Mailboxes that got the message.
     pub targets: Vec<MailboxRef>,
 }
 
@@ -118,7 +118,7 @@ pub struct MailboxRef {
 pub struct WaitingEvent {
     /// Its target.
     pub target: MailboxRef,
-    /// Why.
+    /// Text of the error.
     pub error: Arc<str>,
 }
 
@@ -166,7 +166,7 @@ pub struct TransportTarget {
 pub struct OfRelay {
     /// The outcome.
     pub fate: RelayFate,
-    /// The batch of the message; [`Lsn::ZERO`] for a session that a host has ended while no mail waited for it.
+    /// LSN of the message's batch; [`Lsn::ZERO`] if a host ended a session while no mail waited for its site.
     pub message: Lsn,
     /// The recipient's number among the message's recipients at other hosts.
     pub number: u16,
@@ -249,9 +249,9 @@ pub struct Admin {
 pub struct AdminTarget {
     /// The batch that has the message.
     pub message: Lsn,
-    /// Its number among the message's recipients at other hosts.
+    /// Number of the recipient among the message's recipients at other hosts.
     pub number: u16,
-    /// Its address; empty if it could not be read.
+    /// Address of the recipient; empty if it could not be read.
     pub recipient: Arc<str>,
 }
 
@@ -270,7 +270,7 @@ pub struct Feedback {
     pub reporter: Arc<str>,
     /// The sender of the message that it is about.
     pub sender: Arc<str>,
-    /// Its recipient.
+    /// Address of the recipient.
     pub recipient: Arc<str>,
     /// Its `Message-ID`.
     pub message_id: Arc<str>,
@@ -363,7 +363,7 @@ pub struct ShardTrouble {
 pub struct TlsFailed {
     /// The name of the host.
     pub host: Arc<str>,
-    /// Its site.
+    /// Name of the site.
     pub site: Arc<str>,
     /// The demand, such as `dane`.
     pub demand: Arc<str>,

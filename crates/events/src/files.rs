@@ -38,7 +38,7 @@ pub fn file_name(number: u64) -> String {
     format!("events-{number:08}.jsonl")
 }
 
-/// Its name after it was closed and compressed.
+/// Name of a file after it was closed and compressed.
 pub fn packed_name(number: u64) -> String {
     file_name(number) + PACKED
 }

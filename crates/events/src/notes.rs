@@ -155,7 +155,7 @@ impl Notes {
     }
 }
 
-/// Appends events as one batch and waits for it. True if it is durable.
+/// Appends events as one batch and waits for the outcome. True if the batch is durable.
 fn append(spool: &dyn Spool, stream: StreamId, left_out: LeftOut, events: &[u8]) -> bool {
     let mut payload = entry::begin();
     if left_out != LeftOut::default() {

@@ -1,4 +1,4 @@
-//! The changes of a file system, and the trees that a power cut leaves of them.
+//! Records the changes of a file system, and builds the trees that a power cut may leave.
 //!
 //! The model, for every call that had returned when the power went and that no sync has covered:
 //!

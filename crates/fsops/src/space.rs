@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::calls;
 
-/// Free bytes and inodes of a file system, or a part of them.
+/// Free bytes and inodes of a file system, or a share of these.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Space {
     /// Bytes.

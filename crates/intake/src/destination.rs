@@ -176,7 +176,7 @@ pub trait Arrival: Sync {
 /// Facts about the origin of a message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArrivalFacts {
-    /// Its name in the server's log and in `Received`.
+    /// Id of the message in the server's log and in `Received`.
     pub id: Arc<str>,
     /// The sender.
     pub peer: Arc<str>,
@@ -196,7 +196,7 @@ pub struct ArrivalFacts {
     pub recipient_count: u32,
     /// Bytes of the message as received.
     pub bytes: u64,
-    /// Its `Message-ID`; empty if it has none.
+    /// `Message-ID` of the message; empty if it has none.
     pub message_id: Arc<str>,
     /// Results of the checks of its sender, such as `spf=pass dkim=pass dmarc=pass`; empty if there were none.
     pub auth: Arc<str>,
@@ -207,7 +207,7 @@ pub struct ArrivalFacts {
 /// Unfinished messages of a destination, which the next start continues.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Their number.
+    /// Number of messages.
     pub messages: usize,
     /// The mailboxes, servers and the like that they wait for.
     pub places: usize,

@@ -46,9 +46,9 @@ pub struct NotTaken {
     pub cause: NotTakenCause,
     /// The reply's code (RFC 5321 section 4.2); by it a sender knows whether to try again.
     pub code: u16,
-    /// Its enhanced code (RFC 3463).
+    /// Enhanced code (RFC 3463) of the reply.
     pub status: &'static str,
-    /// Its text.
+    /// Text of the reply.
     pub text: Cow<'static, str>,
     /// The mailbox, server or limit concerned, if it is a single one. For the operator.
     pub about: Option<Arc<str>>,

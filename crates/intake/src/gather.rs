@@ -62,7 +62,7 @@ pub trait PieceFilter: Send {
 pub struct Gathered {
     /// Its bytes.
     pub body: GatheredBody,
-    /// Bytes of it.
+    /// Length of the body in bytes.
     pub bytes: u64,
     /// Reservation for the body until the intake accounts for it.
     pub room: Reservation,

@@ -59,7 +59,7 @@ struct Shared {
 /// Receipt of a durable message.
 #[derive(Debug, Clone)]
 pub struct Receipt {
-    /// Its batch in the spool.
+    /// LSN of the message's batch in the spool.
     pub lsn: Lsn,
     /// The stamped entries of its destinations; each destination's crate reads its own results from them.
     pub entries: Vec<Entry>,

@@ -100,7 +100,7 @@ impl Reservation {
         }
     }
 
-    /// Returns all of it.
+    /// Returns the whole reservation.
     pub fn release(&mut self) {
         self.0 = None;
     }

@@ -14,7 +14,7 @@ use crate::policy::StsPolicy;
 /// A fetched policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptPolicy {
-    /// The id of the record that led to it.
+    /// Id of the DNS record that announced the policy.
     pub id: String,
     /// Seconds since 1970.
     pub fetched: u64,

@@ -88,7 +88,7 @@ fn bind_each(addresses: &[SocketAddr], all: &[SocketAddr], backlog: Backlog) -> 
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {error}")]
 pub struct ListenError {
-    /// Its address or path.
+    /// Address or path of the listener.
     pub place: String,
     /// Error of the system call.
     pub error: io::Error,

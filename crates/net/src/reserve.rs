@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-/// Spare open descriptors, closed when the process has no other left. Then a client can still be accepted, told 421 and
-/// closed, instead of hanging in the backlog.
+/// Spare open descriptors, closed when the process has no other left. Then a client can still be accepted, get 421 and
+/// be closed, instead of hanging in the backlog.
 #[derive(Debug)]
 pub(crate) struct Reserve(Mutex<Vec<File>>);
 

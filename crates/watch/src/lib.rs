@@ -118,7 +118,7 @@ impl WorkerState {
         self.within.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its states, outermost first.
+    /// Names of the worker's states, outermost first.
     fn states(&self, pulse: u64) -> String {
         let step = self.steps.get((pulse & STEP_MASK) as usize).copied().unwrap_or("a step without a name");
         let mut states = vec![self.name.clone(), self.within().clone(), step.to_owned()];
@@ -166,7 +166,7 @@ pub struct Watcher {
 struct Seen {
     pulse: u64,
     since: Instant,
-    /// Its states when it was reported as stuck, if it was.
+    /// States of the worker when it was reported as stuck; `None` if it was not.
     told: Option<String>,
 }
 

@@ -88,7 +88,7 @@ impl<'m, 'a> Part<'m, 'a> {
         &self.message.nodes[self.index]
     }
 
-    /// Its index in [`Message::parts`].
+    /// Index of the part in [`Message::parts`].
     pub fn index(&self) -> usize {
         self.index
     }
@@ -98,17 +98,17 @@ impl<'m, 'a> Part<'m, 'a> {
         self.node().parent.map(|index| Part { message: self.message, index })
     }
 
-    /// Its direct children: the parts of a multipart, or the root of an enclosed message.
+    /// Direct children of the part: parts of a multipart, or the root of an enclosed message.
     pub fn children(&self) -> Parts<'m, 'a> {
         Parts { message: self.message, next: self.index + 1, end: self.node().after, is_flat: false }
     }
 
-    /// Its kind and content.
+    /// Kind and content of the part.
     pub fn kind(&self) -> Kind {
         self.node().kind
     }
 
-    /// Its range in the message: header section and body.
+    /// Octet range of the part in the message: header section and body.
     pub fn range(&self) -> Range<usize> {
         self.node().start..self.node().end
     }
@@ -123,12 +123,12 @@ impl<'m, 'a> Part<'m, 'a> {
         self.node().body..self.node().end
     }
 
-    /// Its header section.
+    /// Header section of the part.
     pub fn header(&self) -> Header<'a> {
         Header::at(&self.message.bytes[self.header_range()], self.node().start)
     }
 
-    /// Its body, still encoded.
+    /// Body of the part, still encoded.
     pub fn body(&self) -> &'a [u8] {
         &self.message.bytes[self.body_range()]
     }
@@ -179,7 +179,7 @@ impl<'m, 'a> Part<'m, 'a> {
         self.node().encoding
     }
 
-    /// Its disposition: `inline`, `attachment` or another word, in lower case.
+    /// Disposition of the part: `inline`, `attachment` or another word, in lower case.
     pub fn disposition(&self) -> Option<String> {
         self.node().disposition.map(main_value)
     }
@@ -196,7 +196,7 @@ impl<'m, 'a> Part<'m, 'a> {
         of(node.disposition, "filename").or_else(|| of(node.content_type, "name"))
     }
 
-    /// Its charset, if named and known.
+    /// Charset of the part, if named and known.
     pub fn charset(&self) -> Option<Charset> {
         Charset::for_label(&self.charset_label()?)
     }
