@@ -21,7 +21,6 @@ pub(super) enum Leaving {
 
 /// Rewrites the addresses of a transaction's message by `generic`. If its header changes, and its author's domain may
 /// sign, it is signed once for all its transactions.
-/// sign it, is signed: once for all its transactions.
 pub(super) fn rewritten(shared: &Arc<Shared>, transaction: &Transaction, loaded: Loaded) -> Leaving {
     let changed = shared.generic().and_then(|generic| Some((generic.message(&loaded.body)?, generic)));
     let Some((body, generic)) = changed else { return Leaving::Now(loaded) };

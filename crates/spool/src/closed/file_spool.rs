@@ -102,8 +102,8 @@ impl ClosedFileSpool {
 
     /// True if another process has it open now. Takes no lock, so it does not block others.
     ///
+    /// # Errors
     /// `NotFound` if there is no spool; errors of opening its lock file.
-    /// `NotFound` if there is no spool; those of opening its lock.
     pub fn is_in_use(dir: &Path) -> Result<bool, OpenError> {
         match lock(dir) {
             Err(OpenError::Locked) => Ok(true),
