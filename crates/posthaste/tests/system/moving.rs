@@ -381,7 +381,7 @@ fn exports_name_what_they_cannot_do() {
         (ANN, "new.mbox", "an mbox file has one mailbox: name it"),
         ("ann@example.org/None", "new.mbox", "None: no such mailbox"),
         ("ann@example.org/None", "new", "there is no mailbox None"),
-        ("ann@example.org/INBOX", "old.mbox", "old.mbox is there already"),
+        ("ann@example.org/INBOX", "old.mbox", "old.mbox already exists"),
         ("eve@else.example", "new", "there is no such login"),
     ] {
         let (code, _, error) = output(dir.path(), &["export", from, "--to", to]);

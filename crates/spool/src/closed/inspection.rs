@@ -28,7 +28,7 @@ pub struct Inspection {
     pub large: Vec<(Lsn, String, u64)>,
     /// Body files to which no batch refers.
     pub unnamed_bodies: Vec<String>,
-    /// Damage found so far; [`ClosedFileSpool::verify`] reads everything.
+    /// Damage found so far; `ClosedSpool::verify` reads everything.
     pub damage: Vec<Damage>,
     /// Damage without loss, because a second copy is intact. A power cut may leave such damage.
     pub spare: Vec<Damage>,
