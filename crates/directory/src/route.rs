@@ -177,7 +177,7 @@ mod tests {
             ("250 2.1.5 ok", "250 does not refuse"),
             ("421 4.3.2 bye", "421 does not refuse"),
             ("550 gone", "after 550 write an enhanced code 5.x.x and a text: \"550 5.1.1 No longer here\""),
-            ("550 4.1.1 gone", "after 550 come"),
+            ("550 4.1.1 gone", "after 550 write"),
             ("450 4.2.1", "after 450 write an enhanced code 4.x.x"),
         ] {
             let said = DirectoryRefusal::configured(text).unwrap_err();
