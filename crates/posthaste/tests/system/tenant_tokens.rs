@@ -163,7 +163,7 @@ fn no_request_of_a_tenant_shows_or_changes_mail_of_another() {
         json!({ "ask": "undivert", "scope": scope }),
         json!({ "ask": "diversions" }),
         json!({ "ask": "subjects", "of": [] }),
-        json!({ "ask": "mail", "message": own_text, "mailbox": "here.example/eve/Maildir" }),
+        json!({ "ask": "mail", "of": { "message": own_text, "mailbox": "here.example/eve/Maildir" } }),
         json!({ "ask": "logins" }),
         json!({ "ask": "domains" }),
         json!({ "ask": "records", "domain": "bravo.example" }),
@@ -177,8 +177,13 @@ fn no_request_of_a_tenant_shows_or_changes_mail_of_another() {
     // A message of another tenant is as one that there is not.
     for ask in ["cat", "mail"] {
         let of = |message: u64| {
-            let (status, answer) = world.control(&world.acme, &json!({ "ask": ask, "message": message.to_string() }));
-            (status, answer.to_string().replace(&message.to_string(), "N"))
+            let number = message.to_string();
+            let request = match ask {
+                "mail" => json!({ "ask": ask, "of": { "message": number } }),
+                _ => json!({ "ask": ask, "message": number }),
+            };
+            let (status, answer) = world.control(&world.acme, &request);
+            (status, answer.to_string().replace(&number, "N"))
         };
         assert_eq!(of(foreign), of(foreign + 1_000_000), "{ask}");
         assert_eq!(of(foreign).0, 404, "{ask}");
