@@ -226,7 +226,7 @@ fn what_is_no_mail_is_refused() {
     check(ANN, r#"{"text_body":"x","headers":{"Received":"x"}}"#, "Received is set by the server");
     check(ANN, r#"{"text_body":"x","headers":{"bCC":"x"}}"#, "bCC is set by the server");
     check(ANN, r#"{"text_body":"x","headers":{"X Y":"x"}}"#, "`X Y` is not a name");
-    check(ANN, r#"{"text_body":"x","headers":{"X":"x\nBcc: a@b.example"}}"#, "headers.X: a control character");
+    check(ANN, r#"{"text_body":"x","headers":{"X":"x\nBcc: a@b.example"}}"#, "headers.X: it has a control character");
     check(ANN, r#"{"text_body":"x","subject":"x\r\ny"}"#, "control character");
     check(ANN, r#"{"text_body":"x","subject":"x","headers":{"subject":"x"}}"#, "Subject is given twice");
     check(ANN, r#"{"text_body":"x","headers":{"X-A":"x","x-a":"x"}}"#, "is given twice");
