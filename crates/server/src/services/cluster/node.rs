@@ -121,9 +121,7 @@ impl OpenShards {
     ) -> std::io::Result<ClusterService> {
         let Self { node, log_bytes, cells, control, peers, nodes, shards, home: _ } = self;
         let peers: Arc<dyn Peers> = Arc::new(peers);
-        let numbers = config.cluster.iter().flat_map(|cluster| &cluster.shards).map(|shard| shard.number);
-        let lending = Lending::new(numbers, peers.clone(), Arc::new(BootTime), receiver.meters().clone());
-        let lending = (config.limit_shares() > 1).then_some(lending);
+        let lending = lending_of(config, &peers, receiver);
         let intakes = shards.iter().map(|shard| shard.intake.clone()).collect();
         let (alive, ended) = Ended::new();
         let alarm = Alarm::new(alive);
@@ -195,6 +193,13 @@ impl OpenShards {
         let (receiver, dns) = (receiver.downgrade(), config.dns.clone());
         Ok(ClusterService { node: running, relays, intakes, settings, receiver, dns, ended })
     }
+}
+
+/// `None` with one shard: its limits are whole.
+fn lending_of(config: &Config, peers: &Arc<dyn Peers>, receiver: &Receiver) -> Option<Arc<Lending>> {
+    let numbers = config.cluster.iter().flat_map(|cluster| &cluster.shards).map(|shard| shard.number);
+    let lending = Lending::new(numbers, peers.clone(), Arc::new(BootTime), receiver.meters().clone());
+    (config.limit_shares() > 1).then_some(lending)
 }
 
 /// Writes the news of this node into the event log.
