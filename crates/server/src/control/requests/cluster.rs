@@ -296,7 +296,7 @@ mod tests {
         status.shards[0].in_sync = vec!["a".into()];
         assert_eq!(refused(&status, 1, None), "no other member of shard 1 is in sync");
         status.shards[0].in_sync = vec!["a".into(), "b".into(), "c".into()];
-        assert_eq!(refused(&status, 1, Some("a")), "a has shard 1 already");
+        assert_eq!(refused(&status, 1, Some("a")), "a already owns shard 1");
         assert_eq!(refused(&status, 1, Some("d")), "d is not in sync with shard 1: choose b or c");
         assert_eq!((check_move(&status, 1, Some("c")), check_move(&status, 1, None)), (Ok(()), Ok(())));
     }
