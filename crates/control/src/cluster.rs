@@ -181,7 +181,7 @@ pub struct CheckedNode {
     pub clock_ms: Option<i64>,
 }
 
-/// Which nodes have answered a request to all of them.
+/// The nodes that answered a request to all nodes, and the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeAnswers {
     /// Number of nodes on the list.

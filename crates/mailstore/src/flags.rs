@@ -61,7 +61,7 @@ impl MessageFlags {
 /// A change of flags, the same for all messages of a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagUpdate {
-    /// Whether `flags` and `keywords` replace, extend or reduce the present ones.
+    /// The change: `flags` and `keywords` replace, extend or reduce the present ones.
     pub mode: FlagUpdateMode,
     /// System flags.
     pub flags: MessageFlags,

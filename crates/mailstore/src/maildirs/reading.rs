@@ -131,8 +131,8 @@ impl MailboxCore {
         Ok(Arc::new(body))
     }
 
-    /// Notes the sizes of a message that was read, on disk and on the wire. If they differ from the recorded ones, the
-    /// next look records them: a name can state any size, and a file may have been too long or unreadable on arrival.
+    /// Notes the sizes of a message that was read, on disk and on the wire. The next
+    /// look records them if they differ. A name can state any size, and a file may have been unreadable on arrival.
     pub fn found_size(&self, message: &Message<Arc<MailFile>>, disk_size: u64, wire_size: u64) {
         if message.wire_size != WireSize::of(wire_size) {
             lock(&self.sizes).insert(message.uid, (disk_size, wire_size));

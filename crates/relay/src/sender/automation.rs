@@ -1,5 +1,5 @@
-//! Rules for replies of other hosts: they suspend, slow down or give up mail for a site, a domain, or a tenant's or
-//! campaign's mail there for a time. Recorded like an operator's commands.
+//! Rules for replies of other hosts. They suspend, slow down or give up mail for a site or a domain for a time, or that
+//! of one tenant or campaign. They are recorded like an operator's commands.
 
 use std::sync::Arc;
 

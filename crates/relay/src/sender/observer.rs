@@ -149,7 +149,7 @@ pub enum AttemptResult {
     Suppressed,
 }
 
-/// Who made a change, and why.
+/// The author of a change, and the reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Originator {
     /// User id of the system user.

@@ -86,7 +86,7 @@ fn one_then_all(seed: u64, rules: Rules) -> Result<(), String> {
     world.check()
 }
 
-/// Nobody hears another: each uses its share, and all together the burst.
+/// Without messages, each shard uses its share, and all together the burst.
 fn all_apart(seed: u64, rules: Rules) -> Result<(), String> {
     let mut world = World::new(seed, 3, &["9/second, burst 3", "1/second, burst 1", "30/second"], rules);
     world.run_for(20 * SECOND);

@@ -109,8 +109,8 @@ impl Machine {
         }
     }
 
-    /// True if the MAIL command of a message passed to [`send`](Machine::send) now would be written at once, after RSET
-    /// at most: no message is in flight, or the last one was passed completely.
+    /// True if [`send`](Machine::send) would write the MAIL command at once, after RSET at most. Then no message is in
+    /// flight, or the last one was passed completely.
     pub fn may_mail(&self) -> bool {
         self.may_send() && self.transactions.iter().all(Transaction::may_be_followed)
     }
