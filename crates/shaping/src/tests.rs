@@ -186,10 +186,10 @@ fn mistakes_are_refused_with_their_place() {
         ("[default.source]\nconnections = 1\n", "a.toml:2:"),
         ("[default.source.x]\nlimits = ['y']\n", "default from x: there is no `[limit.y]`"),
         ("[default.source.x]\ntotal = { connections = 1 }\n", "are for providers"),
-        ("[provider.p.source.x]\nmx = ['a.example']\n", "limits alone"),
-        ("[provider.p.source.x]\ndomains = ['a.example']\n", "limits alone"),
-        ("[default.source.x.source.y]\nconnections = 1\n", "limits alone"),
-        ("[[default.source.x.automation]]\npatterns = ['a']\naction = 'suspend'\nfor = 60\n", "limits alone"),
+        ("[provider.p.source.x]\nmx = ['a.example']\n", "has only limits"),
+        ("[provider.p.source.x]\ndomains = ['a.example']\n", "has only limits"),
+        ("[default.source.x.source.y]\nconnections = 1\n", "has only limits"),
+        ("[[default.source.x.automation]]\npatterns = ['a']\naction = 'suspend'\nfor = 60\n", "has only limits"),
         ("[default]\nmx = ['a.example']\n", "for providers"),
         ("[domain.'a..b']\nconnections = 1\n", "not a domain"),
         ("[provider.x]\nmx = ['*.x']\n", "`*.x` is not a name"),
@@ -202,13 +202,13 @@ fn mistakes_are_refused_with_their_place() {
         ("[[default.automation]]\npatterns = ['a']\naction = 'bounce'\nfor = 60\n", "set `of`"),
         (
             "[[default.automation]]\npatterns = ['a']\naction = 'slow'\nof = 'tenant'\nconnections = 1\nfor = 60\n",
-            "those of a site",
+            "`connections` needs `of",
         ),
         (
             "[[default.automation]]\npatterns = ['a']\naction = 'suspend'\nmessage_rate = '1/s'\nfor = 60\n",
-            "are for `slow`",
+            "are for `slow` only",
         ),
-        ("[[default.automation]]\npatterns = ['a']\naction = 'suspend'\nafter = '5'\nfor = 60\n", "no rate"),
+        ("[[default.automation]]\npatterns = ['a']\naction = 'suspend'\nafter = '5'\nfor = 60\n", "after: "),
     ] {
         assert!(said(text).contains(part), "{text}: {}", said(text));
     }

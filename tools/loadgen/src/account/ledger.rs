@@ -123,7 +123,10 @@ impl Ledger {
         let mut next = 0;
         for (first, last, ..) in &on_disk.messages {
             if *first < next || first > last || *last >= MESSAGES_MAX {
-                return Err(failed(path, format!("{first} to {last} is not a range of messages here")));
+                return Err(failed(
+                    path,
+                    format!("messages {first} to {last}: ranges ascend, and end below {MESSAGES_MAX}"),
+                ));
             }
             next = last + 1;
         }
@@ -170,7 +173,7 @@ mod tests {
         };
         assert_eq!(check("[[0,0,1,0],[5,9,2,0]]"), Ok(10));
         for wrong in ["[[0,4294967295,1,0]]", "[[0,268435456,1,0]]", "[[9,5,1,0]]", "[[0,9,1,0],[0,9,1,0]]"] {
-            assert!(check(wrong).is_err_and(|error| error.contains("no range")), "{wrong}");
+            assert!(check(wrong).is_err_and(|error| error.contains("ranges ascend")), "{wrong}");
         }
     }
 }
