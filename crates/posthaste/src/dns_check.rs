@@ -50,6 +50,10 @@ impl CheckArgs {
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let ask = async || DomainCheck::ask(&own, &loaded.config.dns, self.dns_port, &view).await;
+        let is_shown = is_colourful() && !self.json;
+        let show = |round: &DomainCheck, certificates: Option<&[Value]>, next: &str| {
+            if is_shown { print_again(&format!("{}{next}\n", text(round, certificates))) } else { Ok(true) }
+        };
         // Outcomes for the names whose records are there now.
         let mut certificates: Option<Vec<Value>> = None;
         let round = runtime.block_on(async {
@@ -63,14 +67,13 @@ impl CheckArgs {
                     if !lacks_policy || certificates.is_some() {
                         return Ok(round);
                     }
+                    show(&round, None, "the server asks for certificates now; an authority may take minutes")?;
                     // By itself the server looks for new records every ten minutes.
                     certificates = Some(try_at_once(&loaded.config.storage.data));
                     continue;
                 }
-                if is_colourful() && !self.json {
-                    let text = text(&round, certificates.as_deref());
-                    print_again(&format!("{text}asking again every {} s; Ctrl-C ends it\n", self.every))?;
-                }
+                let next = format!("asking again every {} s; Ctrl-C ends it", self.every);
+                show(&round, certificates.as_deref(), &next)?;
                 tokio::time::sleep(Duration::from_secs(self.every)).await;
             }
         })?;
