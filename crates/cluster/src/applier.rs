@@ -19,7 +19,7 @@ use crate::queue::Ending;
 use crate::reader::{History, Invalid};
 use crate::record::{Content, LogRecord};
 use crate::sender::SenderEnd;
-use crate::writer::WriterRules;
+use crate::settings::WriterRules;
 
 /// Applies records of the log to the local spool. Used by one thread.
 pub(crate) struct Applier<L> {

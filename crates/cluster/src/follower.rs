@@ -10,8 +10,8 @@ use crate::hub::{Failure, Hub};
 use crate::local::LocalSpool;
 use crate::queue::{Ending, Order, Promoted};
 use crate::reader::{Invalid, LogReader, Read};
-use crate::replicated::ReplicatedConfig;
 use crate::sender::{OwnerIdentity, Sender, SenderEnd};
+use crate::settings::ReplicatedConfig;
 use crate::writer::Writer;
 use crate::{LogError, LogPosition};
 

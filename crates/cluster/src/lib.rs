@@ -38,6 +38,7 @@ mod replicated;
 mod roster;
 mod runs;
 mod sender;
+mod settings;
 mod survey;
 mod writer;
 
@@ -66,8 +67,8 @@ pub use ownership::{
 pub use peers::{ANSWER_BYTES_MAX, PeerAnswerer, PeerName, Peers, QUESTION_BYTES_MAX, QUESTIONS_MAX};
 pub use reader::{History, Invalid, LogReader, Read, ReaderRules, Skipped};
 pub use record::{Content, LogRecord, LogRecordError, LogRecordHeader, RECORD_BYTES_MAX};
-pub use replicated::{MemberPlace, ReplicatedConfig, ReplicatedSpool};
+pub use replicated::{MemberPlace, ReplicatedSpool};
 pub use roster::{RosterError, add_node, is_removed, remove_node};
 pub use sender::{Effect, IN_FLIGHT_MAX, OwnerIdentity, Sender, SenderEnd, SenderRules};
+pub use settings::{ReplicatedConfig, WriterRules};
 pub use survey::{SURVEY, SurveyedNode, survey};
-pub use writer::WriterRules;

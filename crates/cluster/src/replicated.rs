@@ -5,7 +5,6 @@ mod as_spool;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use posthaste_spool::AppendError;
 
@@ -18,7 +17,8 @@ use crate::member::Member;
 use crate::opening;
 use crate::queue::{Ending, Item, Order, Promoted};
 use crate::sender::{OwnerIdentity, SenderEnd};
-use crate::{LogPosition, ReaderRules, SenderRules, ShardLog, ShardOpenError, WriterRules};
+use crate::settings::ReplicatedConfig;
+use crate::{LogPosition, ShardLog, ShardOpenError};
 
 /// A member's spool of a shard. The owner acknowledges a batch when the log has it on a quorum and the local spool has
 /// it on its disk. A standby applies the log and takes no batches.
@@ -48,31 +48,6 @@ pub struct MemberPlace {
     pub applied: LogPosition,
     /// The number of the last batch.
     pub number: u64,
-}
-
-/// The settings of a [`ReplicatedSpool`].
-#[derive(Debug, Clone)]
-pub struct ReplicatedConfig {
-    /// The shard.
-    pub shard: u16,
-    /// The identity of this opening.
-    pub identity: OwnerIdentity,
-    /// Bytes of a segment of the local ring.
-    pub segment_bytes: u64,
-    /// Maximum bytes of entries and body in one record of the local ring, the smallest of all members.
-    pub record_bytes_max: usize,
-    /// Bytes that may wait to be sent; beyond, appends fail with [`AppendError::Busy`].
-    pub pending_bytes_max: u64,
-    /// Interval between queries of the engine's room. The settings are checked at every twelfth.
-    pub engine_pace: Duration,
-    /// Streams that only the owner consumes: their advances are logged, too.
-    pub owner_streams: Vec<String>,
-    /// Rules that tests switch off.
-    pub reader_rules: ReaderRules,
-    /// Rules that tests switch off.
-    pub sender_rules: SenderRules,
-    /// Rules that tests switch off.
-    pub writer_rules: WriterRules,
 }
 
 impl<L: LocalSpool> ReplicatedSpool<L> {

@@ -14,25 +14,8 @@ use crate::queue::{Ending, Item, Pending, Promoted};
 use crate::reader::Invalid;
 use crate::record::Content;
 use crate::sender::{Effect, Sender, SenderEnd};
+use crate::settings::WriterRules;
 use crate::{History, LogError, LogPosition, LogRecord};
-
-/// The rules of the owner's writer, each with a switch that breaks it, to show that tests notice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WriterRules {
-    /// Acknowledges a batch when the local spool has it. Broken: when the log has it.
-    pub after_local: bool,
-    /// Resumes at the first part of an unfinished upload. Broken: after the last record.
-    pub resume_at_parts: bool,
-    /// Refuses a batch without room in the local spool before it is logged.
-    pub room_first: bool,
-}
-
-impl Default for WriterRules {
-    /// All rules are kept.
-    fn default() -> Self {
-        WriterRules { after_local: true, resume_at_parts: true, room_first: true }
-    }
-}
 
 /// A send number, and the engine's answer to it.
 type Answer = (u64, Result<LogPosition, LogError>);
