@@ -27,6 +27,7 @@ mod member;
 pub mod memory;
 #[cfg(feature = "nats")]
 pub mod nats;
+mod node;
 mod opening;
 mod ownership;
 mod peers;
@@ -51,8 +52,8 @@ pub use control::{
     ControlShardError, ControlTable, ENTRIES_MAX,
 };
 pub use driver::{
-    BegunTransaction, CallLane, CallThreads, ClusterNode, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease,
-    NodeDriver, NodeNews, NodeShard, ShardService,
+    BegunTransaction, CallLane, CallThreads, DriverConfig, DriverWorld, EngineCall, EngineCalls, Lease, NodeDriver,
+    NodeNews, NodeShard, ShardService,
 };
 pub use lending::{
     Borrower, Heard, LendingCounts, LendingRules, LendingShards, PACE, TokenAnswer, TokenAsk, TokenGrant, TokenHome,
@@ -60,6 +61,7 @@ pub use lending::{
 };
 pub use local::LocalSpool;
 pub use log::{Appended, Cells, LogError, LogPosition, ShardLog};
+pub use node::ClusterNode;
 pub use opening::ShardOpenError;
 pub use ownership::{
     LogState, OwnReport, OwnershipConfig, OwnershipEffect, OwnershipRules, OwnershipTimes, ShardOwnership, StopReason,

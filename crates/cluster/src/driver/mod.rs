@@ -5,9 +5,8 @@
 //! later. Time and engine are passed in, so a test can drive it step by step.
 
 mod calls;
-mod inbox;
+pub(crate) mod inbox;
 mod lease;
-mod node;
 mod shard;
 
 use std::collections::BTreeMap;
@@ -26,7 +25,6 @@ use crate::{Cells, LogError, LogPosition, ShardLog};
 pub use calls::{CallLane, CallThreads, EngineCall, EngineCalls};
 use inbox::{BeforeLook, LogLook, NodeInbox, NodeInput};
 pub use lease::{BegunTransaction, Lease};
-pub use node::ClusterNode;
 use shard::{DrivenShard, Releasing, Tenure};
 pub use shard::{NodeShard, ShardService};
 
@@ -96,7 +94,7 @@ pub enum NodeNews {
     Removed,
 }
 
-/// Drives a node. [`ClusterNode`] does so on a thread.
+/// Drives a node. [`ClusterNode`](crate::ClusterNode) does so on a thread.
 pub struct NodeDriver {
     ownership: ShardOwnership,
     shards: BTreeMap<u16, DrivenShard>,
@@ -195,6 +193,10 @@ impl NodeDriver {
     pub fn drain(&mut self, then: Box<dyn FnOnce() + Send>) {
         self.ownership.drain();
         self.drains.push(then);
+    }
+
+    pub(crate) fn inbox(&self) -> Arc<NodeInbox> {
+        self.inbox.clone()
     }
 
     fn handle(&mut self, now: Duration, input: NodeInput) {

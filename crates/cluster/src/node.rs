@@ -6,9 +6,10 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::inbox::{NodeInbox, NodeInput};
-use super::{NodeDriver, Told};
 use crate::cell::{MemberReport, NodeName};
+use crate::driver::NodeDriver;
+use crate::driver::inbox::{NodeInbox, NodeInput};
+use crate::queue::Told;
 
 /// A node that keeps its leases on a thread of its own. Dropping it ends the thread at once, like a kill:
 /// [drain](Self::drain) it before.
@@ -23,7 +24,7 @@ impl ClusterNode {
     /// # Errors
     /// It could not be started.
     pub fn start(mut driver: NodeDriver) -> io::Result<Self> {
-        let inbox = driver.inbox.clone();
+        let inbox = driver.inbox();
         let thread = std::thread::Builder::new().name("cluster-node".to_owned()).spawn(move || {
             driver.turn();
             while driver.wait(Some(TURN_EVERY)) {
