@@ -5,7 +5,9 @@ use std::collections::{HashMap, VecDeque};
 use posthaste_units::{Bucket, Rate, Refused};
 
 use super::frame::{ASKS_MAX, Heard, TokenAnswer, TokenAsk, TokenRequest, TokensReturned};
-use super::{ALONE, BEYOND_BURST, IDLE_PACE, LendingRules, LendingShards, MILLIS, PACE, VALID, burst_of, home_of};
+use super::rules::{
+    ALONE, BEYOND_BURST, IDLE_PACE, LendingRules, LendingShards, MILLIS, PACE, VALID, burst_of, home_of,
+};
 
 /// Borrows tokens for the messages of one shard, from the homes of its limits. Dropped with the shard's relay: the next
 /// owner begins with another.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use posthaste_units::Rate;
 
 use super::frame::{Heard, TokenAnswer, TokenAsk, TokenGrant, TokenRequest, TokensReturned};
-use super::{BEYOND_BURST, ECHO, LendingRules, LendingShards, MILLIS, burst_of};
+use super::rules::{BEYOND_BURST, ECHO, LendingRules, LendingShards, MILLIS, burst_of};
 
 /// Lends the tokens of the limits that are at home at a shard, while this node owns the shard.
 #[derive(Debug)]
