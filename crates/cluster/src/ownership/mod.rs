@@ -8,20 +8,25 @@
 //!
 //! Times are those of `CLOCK_BOOTTIME` of this machine; no two machines have one in common.
 
+mod effect;
+mod facts;
 pub(crate) mod marks;
 mod node;
 mod settings;
 mod shard;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use posthaste_random::Random;
 
 use crate::cell::{CellKey, MemberReport, NodeCell, NodeName};
 use crate::sender::SenderEnd;
 use crate::{LogError, LogPosition};
+use effect::Outbox;
+pub use effect::{OwnershipEffect, StopReason};
+pub use facts::{LogState, OwnReport};
+use facts::{Me, SeenNode};
 use node::OwnNode;
 pub use settings::{OwnershipConfig, OwnershipRules, OwnershipTimes};
 use shard::ShardState;
@@ -38,196 +43,6 @@ pub struct ShardOwnership {
     out: Outbox,
 }
 
-/// A request to the engine, or an order to the shard. In order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OwnershipEffect {
-    /// Read a cell and call [`ShardOwnership::got`].
-    Get {
-        /// Key of the cell.
-        key: CellKey,
-        /// Returned with the answer.
-        request: u64,
-    },
-    /// Swap a cell and call [`ShardOwnership::swapped`], after a few seconds at most.
-    Swap {
-        /// Key of the cell.
-        key: CellKey,
-        /// The revision that it must have.
-        revision: u64,
-        /// New value of the cell.
-        value: Bytes,
-        /// Returned with the answer.
-        request: u64,
-    },
-    /// Ask the log for its end and call [`ShardOwnership::log_end`].
-    LogEnd {
-        /// The shard.
-        shard: u16,
-    },
-    /// Append an `open` at the end of the log, apply the log up to it, and call [`ShardOwnership::opened`] or
-    /// [`ShardOwnership::ended`].
-    Open {
-        /// The shard.
-        shard: u16,
-        /// The epoch.
-        epoch: u64,
-        /// Nonce of the `open` record.
-        nonce: u64,
-    },
-    /// This node owns the shard: begin to act.
-    Promote {
-        /// The shard.
-        shard: u16,
-    },
-    /// Take nothing new, let all work in progress end, and call [`ShardOwnership::released`].
-    Release {
-        /// The shard.
-        shard: u16,
-    },
-    /// This node no longer owns the shard: become a standby.
-    Demote {
-        /// The shard.
-        shard: u16,
-    },
-    /// Cut the log.
-    Cut {
-        /// The shard.
-        shard: u16,
-        /// The first position to keep.
-        below: LogPosition,
-    },
-    /// Append a `digest` record.
-    Digest {
-        /// The shard.
-        shard: u16,
-    },
-    /// The state of a member differs from the owner's: it needs seeding.
-    Differs {
-        /// The shard.
-        shard: u16,
-        /// The member.
-        node: NodeName,
-    },
-    /// The shard stops until an operator intervenes.
-    Stopped {
-        /// The shard.
-        shard: u16,
-        /// The cause.
-        why: StopReason,
-    },
-    /// Another process uses this node's name: this one must exit.
-    NameTaken,
-    /// This node was removed: this process must exit.
-    Removed,
-}
-
-/// Why a shard stops.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StopReason {
-    /// Records that a member has applied are gone.
-    #[error("{}, and {node} has applied position {applied}", end_of(*.end))]
-    LogRolledBack {
-        /// The last position of the log.
-        end: LogPosition,
-        /// A member that has more.
-        node: NodeName,
-        /// The last position that it has applied.
-        applied: LogPosition,
-    },
-    /// The cell is older than the last one read.
-    #[error("the shard's cell is older than one that was read before: the engine was restored or its data lost")]
-    CellRolledBack,
-    /// The cell cannot be decoded.
-    #[error("the shard's cell is damaged, or a newer release wrote it")]
-    CellDamaged,
-    /// The log cannot be read or written any further.
-    #[error("{0}")]
-    Log(SenderEnd),
-}
-
-fn end_of(end: LogPosition) -> String {
-    if end == LogPosition::START { "the log is gone".to_owned() } else { format!("the log ends at position {end}") }
-}
-
-/// The state of this node's member of a shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OwnReport {
-    /// Published in the node's cell.
-    pub report: MemberReport,
-    /// Age of the first record that it has not applied, by the engine's times.
-    pub lag: Duration,
-}
-
-/// The log's state, as known to the owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogState {
-    /// The position that this node's member had applied before the log was asked.
-    pub applied: LogPosition,
-    /// The lowest stored position.
-    pub first: LogPosition,
-    /// The highest stored position.
-    pub end: LogPosition,
-    /// Bytes appended since a fixed moment of this ownership.
-    pub bytes: u64,
-    /// Bytes stored, and the limit.
-    pub room: (u64, u64),
-    /// True if all of the engine's replicas have all records.
-    pub is_current: bool,
-}
-
-#[derive(Debug)]
-pub(crate) struct Me {
-    node: NodeName,
-    incarnation: u64,
-    times: OwnershipTimes,
-    rules: OwnershipRules,
-    /// True if it owns nothing and takes nothing.
-    is_draining: bool,
-}
-
-#[derive(Debug)]
-pub(crate) struct SeenNode {
-    cell: NodeCell,
-    revision: u64,
-    at: Duration,
-}
-
-/// Effects, and numbers for them.
-#[derive(Debug)]
-pub(crate) struct Outbox {
-    effects: VecDeque<OwnershipEffect>,
-    random: Random,
-    requests: u64,
-}
-
-impl Outbox {
-    fn push(&mut self, effect: OwnershipEffect) {
-        self.effects.push_back(effect);
-    }
-
-    fn request(&mut self) -> u64 {
-        self.requests += 1;
-        self.requests
-    }
-
-    fn nonce(&mut self) -> u64 {
-        self.random.next()
-    }
-
-    fn get(&mut self, key: CellKey) -> u64 {
-        let request = self.request();
-        self.push(OwnershipEffect::Get { key, request });
-        request
-    }
-
-    fn swap(&mut self, key: CellKey, revision: u64, value: Bytes) -> u64 {
-        let request = self.request();
-        self.push(OwnershipEffect::Swap { key, revision, value, request });
-        request
-    }
-}
-
 impl ShardOwnership {
     /// For a process that has just started. Call [`tick`](Self::tick) at once.
     pub fn new(config: OwnershipConfig) -> Self {
@@ -238,7 +53,7 @@ impl ShardOwnership {
             shards: BTreeMap::new(),
             nodes: BTreeMap::new(),
             taken_at: None,
-            out: Outbox { effects: VecDeque::new(), random: Random::of(incarnation, 0x0e), requests: 0 },
+            out: Outbox::new(incarnation),
         }
     }
 
@@ -249,7 +64,7 @@ impl ShardOwnership {
 
     /// The next request or order, if any.
     pub fn effect(&mut self) -> Option<OwnershipEffect> {
-        self.out.effects.pop_front()
+        self.out.pop()
     }
 
     /// True while the owner of a shard may have effects: deliver, and answer the end of a body.
@@ -434,12 +249,12 @@ impl ShardOwnership {
         self.me.is_draining = true;
     }
 
-    /// All work in progress for the shard has ended, after [`Release`](OwnershipEffect::Release).
+    /// True if this node owns no shard and opens none.
     pub fn holds_none(&self) -> bool {
         self.shards.values().all(ShardState::is_not_held)
     }
 
-    /// Everything under way for the shard has ended, after [`Release`](OwnershipEffect::Release).
+    /// All work in progress for the shard has ended, after [`Release`](OwnershipEffect::Release).
     pub fn released(&mut self, shard: u16) {
         if let Some(state) = self.shards.get_mut(&shard) {
             state.released();

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{Me, Outbox, OwnershipEffect};
+use super::effect::{Outbox, OwnershipEffect};
+use super::facts::Me;
 use crate::LogError;
 use crate::cell::{CellKey, NodeCell};
 

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::effect::{Outbox, OwnershipEffect, StopReason};
+use super::facts::{Me, OwnReport, SeenNode};
 use super::marks::Marks;
-use super::{Me, Outbox, OwnReport, OwnershipEffect, SeenNode, StopReason};
 use crate::cell::{CellKey, CellOwner, MemberReport, NodeName, ShardCell};
 use crate::sender::SenderEnd;
 use crate::{LogError, LogPosition};

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::{Role, ShardState};
 use crate::LogPosition;
 use crate::cell::{MemberReport, NodeName};
-use crate::ownership::{LogState, Me, Outbox, OwnershipEffect, SeenNode, StopReason};
+use crate::ownership::effect::{Outbox, OwnershipEffect, StopReason};
+use crate::ownership::facts::{LogState, Me, SeenNode};
 
 type Nodes = BTreeMap<NodeName, SeenNode>;
 type Members = BTreeMap<NodeName, u64>;
