@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use super::shard::{CONTROL_SHARD, ControlPlace, ENTRIES_MAX};
-use super::{ControlEntry, ControlKind};
+use super::entry::{ControlEntry, ControlKind, ENTRIES_MAX};
+use super::place::{CONTROL_SHARD, ControlPlace};
 use crate::record::{Content, LogRecord, LogRecordHeader};
 use crate::{LogError, LogPosition, ShardLog};
 

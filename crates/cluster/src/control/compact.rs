@@ -5,68 +5,21 @@
 //! all values at the second. So once the second mark is stored, and no node still reads before the first, the log can
 //! be cut there. A removed node that returns after the cut replaces all of its values.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use posthaste_random::Random;
 
-use super::chunk::{Chunk, Mark, ReadError};
-use super::shard::{ControlPlace, ControlShard, ControlShardError, ENTRIES_MAX, LOOK_EVERY, Shared};
-use super::{ControlEntry, ControlKind, ControlTable};
+use super::chunk::{Mark, ReadError};
+use super::entry::{ControlEntry, ControlKind, ENTRIES_MAX};
+use super::place::ControlPlace;
+use super::replay::Replay;
+use super::shared::{ControlShardError, LOOK_EVERY, Shared};
+use crate::LogError;
 use crate::record::Content;
-use crate::{LogError, LogPosition, ShardLog};
-
-/// The meaning of values, as far as a restatement needs it.
-pub trait ControlRules: Send + Sync {
-    /// True if a key keeps its value although a later entry has another one.
-    fn stays(&self, kind: ControlKind, value: &Bytes, later: &Bytes) -> bool;
-
-    /// Value for restating an entry: it changes nothing on a node that has the value. `None`: the value has expired,
-    /// and all nodes know that.
-    fn restated(&self, kind: ControlKind, value: &Bytes) -> Option<Bytes>;
-}
-
-/// The values of the log, read from its first record on.
-pub(super) struct Replay {
-    table: ControlTable,
-}
-
-impl Replay {
-    pub fn new(place: ControlPlace) -> Self {
-        Replay { table: ControlTable::at(place) }
-    }
-
-    pub fn table(&self) -> &ControlTable {
-        &self.table
-    }
-
-    /// Reads on. Returns what was read, without the entries.
-    pub fn read_to(
-        &mut self,
-        log: &dyn ShardLog,
-        end: LogPosition,
-        rules: &dyn ControlRules,
-    ) -> Result<Vec<Chunk>, ReadError> {
-        let mut chunks = Vec::new();
-        while self.table.place.position < end {
-            let mut chunk = Chunk::read(log, self.table.place, end)?;
-            for entry in chunk.entries.drain(..) {
-                let before = self.table.value(entry.kind, &entry.key);
-                let is_kept =
-                    before.zip(entry.value.as_ref()).is_some_and(|(it, next)| rules.stays(entry.kind, it, next));
-                if !is_kept {
-                    self.table.apply(&entry);
-                }
-            }
-            self.table.place = chunk.place;
-            chunks.push(chunk);
-        }
-        Ok(chunks)
-    }
-}
 
 /// A restatement in progress.
-struct Restatement<'a> {
+pub(super) struct Restatement<'a> {
     shared: &'a Shared,
     replay: Replay,
     random: Random,
@@ -74,60 +27,35 @@ struct Restatement<'a> {
     until: Instant,
 }
 
-impl ControlShard {
-    /// Restates all values at the end of the log. Holds all of them in memory. Others change the log meanwhile. Blocks,
-    /// for hardly longer than `patience`.
-    ///
-    /// # Errors
-    /// See [`ControlShardError`]. What was stored changes nothing.
-    pub fn restate(&self, patience: Duration) -> Result<(), ControlShardError> {
-        let until = Instant::now() + patience;
+/// A key in the order of a table.
+type Key = (ControlKind, Bytes);
+
+impl<'a> Restatement<'a> {
+    /// A restatement that gives up at `until`. It has appended nothing yet.
+    pub fn begin(shared: &'a Shared, until: Instant) -> Result<Self, ControlShardError> {
         let offline = |error: LogError| ControlShardError::Offline(error.to_string());
         let busy = || ControlShardError::Offline("other changes wait for the engine".to_owned());
         let mut random = {
-            let mut writing = self.shared.begin_write(until).ok_or_else(busy)?;
+            let mut writing = shared.begin_write(until).ok_or_else(busy)?;
             Random::of(writing.random.next(), 0xC1)
         };
-        let first = self.shared.log.first().map_err(offline)?;
+        let first = shared.log.first().map_err(offline)?;
         let id = random.next();
         let replay = Replay::new(ControlPlace::before(first));
-        let mut restatement = Restatement { shared: &self.shared, replay, random, id, until };
+        Ok(Restatement { shared, replay, random, id, until })
+    }
+
+    /// Appends all values.
+    pub fn append(mut self) -> Result<(), ControlShardError> {
         let mut after = None;
         loop {
-            match restatement.append_part(after.as_ref())? {
+            match self.append_part(after.as_ref())? {
                 None => return Ok(()),
                 last => after = last,
             }
         }
     }
 
-    /// Cuts the log before the last complete restatement. False, without a cut, if a node that has applied only the
-    /// records up to `lowest` would then miss some.
-    ///
-    /// # Errors
-    /// [`LogError::Unreachable`].
-    pub fn cut(&self, lowest: LogPosition) -> Result<bool, LogError> {
-        let log = &*self.shared.log;
-        let Some(base) = self.base().filter(|base| *base <= lowest.next()) else { return Ok(false) };
-        if log.first()? >= base {
-            return Ok(false);
-        }
-        log.cut(base).map(|()| true)
-    }
-
-    /// Bytes of the log.
-    ///
-    /// # Errors
-    /// [`LogError::Unreachable`].
-    pub fn used_bytes(&self) -> Result<u64, LogError> {
-        self.shared.log.room().map(|(used, _)| used)
-    }
-}
-
-/// A key in the order of a table.
-type Key = (ControlKind, Bytes);
-
-impl Restatement<'_> {
     /// Appends the values after a key, as many as fit into a record. Returns the last key; `None`: the whole is stored.
     fn append_part(&mut self, after: Option<&Key>) -> Result<Option<Key>, ControlShardError> {
         let mut failed = ControlShardError::Offline("it was not tried".to_owned());

@@ -83,6 +83,8 @@ fn bytes_of(fields: &mut Fields<'_>) -> Option<Bytes> {
     fields.bytes(len as usize).map(Bytes::copy_from_slice)
 }
 
+/// Maximum entries of one [`put`](crate::ControlShard::put).
+pub const ENTRIES_MAX: usize = 256;
 const VERSION: u8 = 1;
 
 #[cfg(test)]

@@ -8,10 +8,15 @@
 mod chunk;
 mod compact;
 mod entry;
+mod place;
+mod replay;
 mod shard;
+mod shared;
 mod table;
 
-pub use compact::ControlRules;
-pub use entry::{ControlEntry, ControlKind};
-pub use shard::{CONTROL_SHARD, ControlFollower, ControlPlace, ControlShard, ControlShardError, ENTRIES_MAX};
+pub use entry::{ControlEntry, ControlKind, ENTRIES_MAX};
+pub use place::{CONTROL_SHARD, ControlPlace};
+pub use replay::ControlRules;
+pub use shard::ControlShard;
+pub use shared::{ControlFollower, ControlShardError};
 pub use table::ControlTable;

@@ -6,7 +6,8 @@ use std::ops::Bound;
 use bytes::{BufMut, Bytes};
 use posthaste_spool::Fields;
 
-use super::{ControlEntry, ControlKind, ControlPlace};
+use super::entry::{ControlEntry, ControlKind};
+use super::place::ControlPlace;
 use crate::LogPosition;
 
 /// The values on one node. Equal on all nodes that have applied the same entries.

@@ -1,9 +1,10 @@
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Barrier, Mutex};
 
-use super::super::ControlKind;
 use bytes::Bytes;
+use posthaste_random::Random;
 
+use super::super::{ControlKind, ControlTable};
 use super::*;
 use crate::memory::{Fault, LogFaults, MemoryLog};
 
