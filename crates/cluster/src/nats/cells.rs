@@ -11,22 +11,23 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use serde_json::json;
 
+use super::check::check;
+use super::connection::{Connection, NO_MESSAGE, Published};
 use super::seen::Highest;
-use super::{NO_MESSAGE, NatsEngine, Published, check};
 use crate::{Cells, LogError};
 
 /// Cells in NATS JetStream.
 #[derive(Clone)]
 pub struct NatsCells {
-    engine: NatsEngine,
+    connection: Arc<Connection>,
     stream: String,
     /// Highest revisions seen, by key.
     seen: Arc<Mutex<BTreeMap<String, Highest>>>,
 }
 
 impl NatsCells {
-    pub(super) fn new(engine: NatsEngine, stream: String) -> Self {
-        NatsCells { engine, stream, seen: Arc::default() }
+    pub(super) fn new(connection: Arc<Connection>, stream: String) -> Self {
+        NatsCells { connection, stream, seen: Arc::default() }
     }
 
     /// Like [`ShardLog::check`](crate::ShardLog::check).
@@ -34,7 +35,7 @@ impl NatsCells {
     /// # Errors
     /// As for [`ShardLog::check`](crate::ShardLog::check).
     pub fn check(&self) -> Result<Vec<String>, LogError> {
-        check::check(&self.engine, &self.stream, 1)
+        check(&self.connection, &self.stream, 1)
     }
 
     fn subject(&self, key: &str) -> String {
@@ -48,8 +49,8 @@ impl NatsCells {
 
     async fn subscribe(&self) -> Result<Subscriber, LogError> {
         let unreachable = |why: String| LogError::Unreachable(why);
-        let inbox = self.engine.0.client.new_inbox();
-        let subscribed = self.engine.0.client.subscribe(inbox.clone()).await;
+        let inbox = self.connection.client.new_inbox();
+        let subscribed = self.connection.client.subscribe(inbox.clone()).await;
         let subscriber = subscribed.map_err(|error| unreachable(error.to_string()))?;
         let config = json!({
             "deliver_subject": inbox,
@@ -63,7 +64,7 @@ impl NatsCells {
             "num_replicas": 1,
         });
         let body = json!({ "stream_name": self.stream, "config": config });
-        match self.engine.api(&format!("CONSUMER.CREATE.{}", self.stream), &body).await? {
+        match self.connection.api(&format!("CONSUMER.CREATE.{}", self.stream), &body).await? {
             Ok(_) => Ok(subscriber),
             Err(error) => Err(unreachable(error.description)),
         }
@@ -73,7 +74,8 @@ impl NatsCells {
 impl Cells for NatsCells {
     fn get(&self, key: &str) -> Result<(Bytes, u64), LogError> {
         let body = json!({ "last_by_subj": self.subject(key) });
-        let answer = self.engine.block_on(self.engine.api(&format!("STREAM.MSG.GET.{}", self.stream), &body))?;
+        let answer =
+            self.connection.block_on(self.connection.api(&format!("STREAM.MSG.GET.{}", self.stream), &body))?;
         let (value, revision) = match answer {
             Ok(answer) => {
                 let message = &answer["message"];
@@ -92,7 +94,7 @@ impl Cells for NatsCells {
     }
 
     fn swap(&self, key: &str, revision: u64, value: Bytes) -> Result<u64, LogError> {
-        match self.engine.block_on(self.engine.publish(self.subject(key), EXPECTED_LAST, revision, value)) {
+        match self.connection.block_on(self.connection.publish(self.subject(key), EXPECTED_LAST, revision, value)) {
             Published::Stored(sequence) => {
                 self.with_seen(key, |seen| seen.is_at(sequence));
                 Ok(sequence)
@@ -103,10 +105,10 @@ impl Cells for NatsCells {
     }
 
     fn watch(&self, each: &mut dyn FnMut(&str, &[u8], u64) -> bool) -> Result<(), LogError> {
-        let mut subscriber = self.engine.block_on(self.subscribe())?;
+        let mut subscriber = self.connection.block_on(self.subscribe())?;
         let silence = HEARTBEAT * SILENT_BEATS;
         loop {
-            let next = self.engine.block_on(async { tokio::time::timeout(silence, subscriber.next()).await });
+            let next = self.connection.block_on(async { tokio::time::timeout(silence, subscriber.next()).await });
             let Ok(Some(message)) = next else {
                 return Err(LogError::Unreachable("the watch of the cells is silent".to_owned()));
             };

@@ -1,19 +1,39 @@
-//! Finds engine settings that break the promise.
+//! Settings of the engine that keep the promise, and a check for others.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{NatsEngine, stream_config};
+use super::connection::Connection;
 use crate::LogError;
+
+/// Stream settings that keep the promise.
+pub(super) fn stream_config(name: &str, subjects: &[String], bytes_max: u64, replicas: u64, per_subject: i64) -> Value {
+    json!({
+        "name": name,
+        "subjects": subjects,
+        "retention": "limits",
+        "storage": "file",
+        "discard": "new",
+        "num_replicas": replicas,
+        "max_bytes": bytes_max,
+        "max_msgs": -1,
+        "max_msgs_per_subject": per_subject,
+        "max_age": 0,
+        "max_msg_size": -1,
+        "max_consumers": -1,
+        "allow_direct": false,
+        "allow_rollup_hdrs": false,
+    })
+}
 
 /// Returns one line for each wrong setting of a stream or a server. Unreachable servers are skipped, but most must have
 /// answered.
-pub(super) fn check(engine: &NatsEngine, stream: &str, per_subject: i64) -> Result<Vec<String>, LogError> {
-    let config = &engine.0.config;
-    let info = engine.block_on(engine.info(stream))?;
+pub(super) fn check(connection: &Connection, stream: &str, per_subject: i64) -> Result<Vec<String>, LogError> {
+    let config = &connection.config;
+    let info = connection.block_on(connection.info(stream))?;
     let mut wrong = of_stream(stream, &info["config"], config.replicas, per_subject);
     let monitors = config.monitors.len() as u64;
     if monitors < config.replicas {
@@ -117,8 +137,6 @@ const PAGE_BYTES_MAX: u64 = 4 << 20;
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -10,14 +10,15 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use super::check::check;
+use super::connection::{Connection, NO_MESSAGE, NO_STREAM, Published};
 use super::seen::{Highest, Missing};
-use super::{NO_MESSAGE, NO_STREAM, NatsEngine, Published, check};
 use crate::{Appended, LogError, LogPosition, ShardLog};
 
 /// A log in NATS JetStream.
 #[derive(Clone)]
 pub struct NatsLog {
-    engine: NatsEngine,
+    connection: Arc<Connection>,
     stream: String,
     seen: Arc<Mutex<Seen>>,
 }
@@ -49,13 +50,20 @@ impl State {
 type Fetched = Result<Option<Bytes>, LogError>;
 
 impl NatsLog {
-    pub(super) fn new(engine: NatsEngine, stream: String) -> Self {
-        NatsLog { engine, stream, seen: Arc::default() }
+    pub(super) fn new(connection: Arc<Connection>, stream: String) -> Self {
+        NatsLog { connection, stream, seen: Arc::default() }
+    }
+
+    /// Removes the stream with all of its records.
+    pub(super) fn delete(&self) -> Result<(), LogError> {
+        let call = format!("STREAM.DELETE.{}", self.stream);
+        let answer = self.connection.block_on(self.connection.api(&call, &Value::Null))?;
+        answer.map(drop).map_err(|error| LogError::Unreachable(format!("{}: {}", self.stream, error.description)))
     }
 
     /// `None`: the stream was deleted.
     fn info(&self) -> Result<Option<Value>, LogError> {
-        match self.engine.block_on(self.engine.api(&format!("STREAM.INFO.{}", self.stream), &Value::Null))? {
+        match self.connection.block_on(self.connection.api(&format!("STREAM.INFO.{}", self.stream), &Value::Null))? {
             Ok(info) => Ok(Some(info)),
             Err(error) if error.code == NO_STREAM => Ok(None),
             Err(error) => Err(LogError::Unreachable(format!("{}: {}", self.stream, error.description))),
@@ -77,10 +85,10 @@ impl NatsLog {
 
     /// Fetches a record; `None` if the stream lacks it.
     fn fetch(&self, position: u64) -> JoinHandle<Fetched> {
-        let engine = self.engine.clone();
+        let connection = self.connection.clone();
         let call = format!("STREAM.MSG.GET.{}", self.stream);
-        self.engine.0.runtime.spawn(async move {
-            match engine.api(&call, &json!({ "seq": position })).await? {
+        self.connection.runtime.spawn(async move {
+            match connection.api(&call, &json!({ "seq": position })).await? {
                 Ok(answer) => {
                     let data = answer["message"]["data"].as_str().unwrap_or_default();
                     let bytes = STANDARD.decode(data).map_err(|error| LogError::Unreachable(error.to_string()))?;
@@ -93,7 +101,7 @@ impl NatsLog {
     }
 
     fn fetched(&self, fetch: JoinHandle<Fetched>) -> Fetched {
-        self.engine.block_on(fetch).unwrap_or_else(|error| Err(LogError::Unreachable(error.to_string())))
+        self.connection.block_on(fetch).unwrap_or_else(|error| Err(LogError::Unreachable(error.to_string())))
     }
 
     /// Passes stored records to the reader. False if it wants no more.
@@ -130,27 +138,14 @@ impl NatsLog {
     }
 }
 
-impl NatsEngine {
-    /// Removes the log of a shard with all of its records, and makes a new one.
-    ///
-    /// # Errors
-    /// [`LogError::Unreachable`]: it may have happened.
-    pub fn new_log(&self, shard: u16) -> Result<NatsLog, LogError> {
-        let old = self.log(shard)?;
-        let answer = self.block_on(self.api(&format!("STREAM.DELETE.{}", old.stream), &Value::Null))?;
-        answer.map_err(|error| LogError::Unreachable(format!("{}: {}", old.stream, error.description)))?;
-        self.log(shard)
-    }
-}
-
 impl ShardLog for NatsLog {
     fn append(&self, after: LogPosition, record: Bytes, then: Appended) {
-        let engine = self.engine.clone();
+        let connection = self.connection.clone();
         let subject = self.stream.clone();
         let seen = self.seen.clone();
         // Tasks of this thread begin in the order in which they are put.
-        self.engine.0.runtime.spawn(async move {
-            then(match engine.publish(subject, EXPECTED_LAST, after.get(), record).await {
+        self.connection.runtime.spawn(async move {
+            then(match connection.publish(subject, EXPECTED_LAST, after.get(), record).await {
                 Published::Stored(sequence) => {
                     seen.lock().expect("nothing panics while it is held").end.is_at(sequence);
                     Ok(LogPosition::new(sequence))
@@ -174,7 +169,7 @@ impl ShardLog for NatsLog {
             if !self.show(&mut at, end, each)? {
                 return Ok(());
             }
-            self.engine.block_on(async { tokio::time::sleep(LOOK_EVERY).await });
+            self.connection.block_on(async { tokio::time::sleep(LOOK_EVERY).await });
         }
     }
 
@@ -188,12 +183,12 @@ impl ShardLog for NatsLog {
 
     fn cut(&self, below: LogPosition) -> Result<(), LogError> {
         let call = format!("STREAM.PURGE.{}", self.stream);
-        let answer = self.engine.block_on(self.engine.api(&call, &json!({ "seq": below.get() })))?;
+        let answer = self.connection.block_on(self.connection.api(&call, &json!({ "seq": below.get() })))?;
         answer.map(drop).map_err(|error| LogError::Unreachable(error.description))
     }
 
     fn room(&self) -> Result<(u64, u64), LogError> {
-        let Some(info) = self.info()? else { return Ok((0, self.engine.0.config.log_bytes_max)) };
+        let Some(info) = self.info()? else { return Ok((0, self.connection.config.log_bytes_max)) };
         let limit = info["config"]["max_bytes"].as_u64().unwrap_or(u64::MAX);
         Ok((info["state"]["bytes"].as_u64().unwrap_or_default(), limit))
     }
@@ -202,11 +197,11 @@ impl ShardLog for NatsLog {
         let Some(info) = self.info()? else { return Ok(false) };
         let others = info["cluster"]["replicas"].as_array().map_or(&[][..], Vec::as_slice);
         let is_current = |peer: &Value| peer["current"] == true && peer["offline"] != true;
-        Ok(others.iter().all(is_current) && others.len() as u64 + 1 >= self.engine.0.config.replicas)
+        Ok(others.iter().all(is_current) && others.len() as u64 + 1 >= self.connection.config.replicas)
     }
 
     fn check(&self) -> Result<Vec<String>, LogError> {
-        check::check(&self.engine, &self.stream, -1)
+        check(&self.connection, &self.stream, -1)
     }
 }
 

@@ -10,13 +10,13 @@ use futures_util::StreamExt;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, spawn_blocking};
 
-use super::NatsEngine;
+use super::connection::Connection;
 use crate::LogError;
 use crate::peers::{ANSWER_BYTES_MAX, PeerAnswerer, PeerName, Peers, QUESTION_BYTES_MAX, QUESTIONS_MAX};
 
 /// The nodes that have the same engine and prefix.
 #[derive(Clone)]
-pub struct NatsPeers(NatsEngine);
+pub struct NatsPeers(Arc<Connection>);
 
 /// A node that answers questions, until this is dropped.
 struct NatsAnswers(AbortHandle);
@@ -27,16 +27,13 @@ impl Drop for NatsAnswers {
     }
 }
 
-impl NatsEngine {
-    /// Queries to the other nodes.
-    pub fn peers(&self) -> NatsPeers {
-        NatsPeers(self.clone())
-    }
-}
-
 impl NatsPeers {
+    pub(super) fn new(connection: Arc<Connection>) -> Self {
+        NatsPeers(connection)
+    }
+
     fn subject(&self, node: &PeerName) -> String {
-        let prefix = &self.0.0.config.prefix;
+        let prefix = &self.0.config.prefix;
         match node {
             PeerName::Node(node) => format!("{prefix}-ask.{node}"),
             PeerName::Limits(shard) => format!("{prefix}-limits.{shard}"),
@@ -62,7 +59,7 @@ impl Peers for NatsPeers {
     fn ask(&self, node: &PeerName, question: Bytes, patience: Duration) -> Result<Bytes, LogError> {
         let request = Request::new().payload(question).timeout(Some(patience));
         let failed = |why: &str| Err(LogError::Unreachable(why.to_owned()));
-        match self.0.block_on(self.0.0.client.send_request(self.subject(node), request)) {
+        match self.0.block_on(self.0.client.send_request(self.subject(node), request)) {
             Ok(answer) if answer.payload.first() == Some(&ANSWERED) => Ok(answer.payload.slice(1..)),
             Ok(_) => failed("it has too many questions"),
             Err(error) if error.kind() == RequestErrorKind::NoResponders => failed("it is not connected to the engine"),
@@ -72,9 +69,9 @@ impl Peers for NatsPeers {
     }
 
     fn answer(&self, node: &PeerName, answer: PeerAnswerer) -> Box<dyn Send + Sync> {
-        let client = self.0.0.client.clone();
+        let client = self.0.client.clone();
         let subject = self.subject(node);
-        let working = self.0.0.runtime.spawn(async move {
+        let working = self.0.runtime.spawn(async move {
             // It waits for the connection, and fails only at its end.
             let Ok(mut questions) = client.subscribe(subject).await else { return };
             let places = Arc::new(Semaphore::new(QUESTIONS_MAX));
