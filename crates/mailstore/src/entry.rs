@@ -3,11 +3,10 @@
 //! An entry is a version, a kind, and the kind's fields. Numbers are little-endian; names, paths and directories are octets with their length in
 //! front. All values are absolute, so an entry may be applied twice.
 
-mod codec;
+pub(crate) mod codec;
 
 use bytes::Bytes;
 
-pub(crate) use self::codec::put_octets;
 use crate::row::NumberRange;
 
 /// The name of the stream.

@@ -4,7 +4,8 @@ use bytes::{BufMut, Bytes};
 use posthaste_spool::Fields;
 
 use super::numbers::StoreNumbers;
-use crate::entry::{GoneReason, WireSize, put_octets};
+use crate::entry::codec::put_octets;
+use crate::entry::{GoneReason, WireSize};
 
 /// UIDs that a mailbox skips for each damage that may have hidden some: more than are assigned between two commits of
 /// the table.
