@@ -1,4 +1,6 @@
-//! Errors, one variant for each reaction of a protocol.
+//! Errors, one variant for each reaction of a protocol, and answers that may be one.
+
+use std::pin::Pin;
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,3 +47,6 @@ pub enum MailstoreError {
     #[error("not available now: {0}")]
     Unavailable(String),
 }
+
+/// A pending answer. Dropping it is safe at any time.
+pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, MailstoreError>> + Send + 'a>>;

@@ -1,29 +1,25 @@
 //! Mailboxes in memory, for tests of protocols.
 
 mod changes;
+mod mailboxes;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use tokio::sync::watch;
 
-use crate::entry::WireSize;
-use crate::error::MailstoreError;
+use self::mailboxes::{Account, FakeMailbox, File, lock};
+use crate::error::{Asked, MailstoreError};
 use crate::flags::{KeywordTable, MessageFlags};
-use crate::listing::{AccountListing, NamedMailbox, listed};
-use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, first_bodies, first_fields, first_kept};
-use crate::message_list::{Message, MessageList};
+use crate::listing::{AccountListing, listed};
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
-use crate::row::{MailboxId, MailboxStatus, ModSeq, NumberRange, RebuiltMailbox, Uid, UidValidity};
+use crate::row::{MailboxId, MailboxStatus, NumberRange, RebuiltMailbox, Uid};
 use crate::snapshot::{Snapshot, SnapshotView, Source, status};
 use crate::store::{
-    AppendRequest, Asked, KeptKind, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore, MessageWriter,
-    QuotaUse, SelectMode,
+    AppendRequest, ListOptions, MailAccount, MailboxListing, MailboxView, Mailstore, MessageWriter, QuotaUse,
+    SelectMode,
 };
 
 /// A store of one login, initially with an empty INBOX. Clones share the store.
@@ -40,37 +36,6 @@ pub struct FakeMessage {
     /// INTERNALDATE.
     pub internal_date: SystemTime,
 }
-
-#[derive(Debug)]
-struct Account {
-    me: Weak<Self>,
-    login: String,
-    is_unreadable: AtomicBool,
-    /// Error for all changes, if they are refused.
-    refusal: Mutex<Option<MailstoreError>>,
-    quota: Mutex<Option<QuotaUse>>,
-    last_id: AtomicU32,
-    mailboxes: Mutex<Mailboxes>,
-    subscriptions: Mutex<BTreeSet<MailboxName>>,
-}
-
-type Mailboxes = BTreeMap<MailboxName, Arc<FakeMailbox>>;
-
-#[derive(Debug)]
-struct FakeMailbox {
-    id: MailboxId,
-    account: Weak<Account>,
-    special_use: Option<SpecialUse>,
-    uid_validity: UidValidity,
-    recent_from: AtomicU32,
-    /// Cached values by kind and UID.
-    kept: Mutex<BTreeMap<(KeptKind, u32), Bytes>>,
-    /// Present state; `None` once the mailbox is removed.
-    now: watch::Sender<Option<Arc<Snapshot<File>>>>,
-}
-
-#[derive(Debug, Clone)]
-struct File(Option<Bytes>);
 
 impl FakeMessage {
     /// A message without flags, received at 1000000000 seconds since 1970 (2001-09-09 01:46:40 UTC).
@@ -201,75 +166,6 @@ impl FakeStore {
     }
 }
 
-impl Snapshot<File> {
-    fn push(&mut self, flags: MessageFlags, internal_date: u32, file: File) -> Uid {
-        let (uid, modseq) = (self.uid_next, self.highest_modseq);
-        let wire_size = file.0.as_ref().map_or(WireSize::UNKNOWN, |octets| WireSize::of(octets.len() as u64));
-        self.messages.push(Message { uid, flags, modseq, internal_date, wire_size, email_id: (0, 0), file });
-        self.uid_next += 1;
-        Uid::new(uid).expect("UIDs begin at 1")
-    }
-}
-
-impl FakeMailbox {
-    fn new(account: &Account, special_use: Option<SpecialUse>) -> Self {
-        let id = account.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let keywords = KeywordTable::default();
-        let empty = Snapshot { messages: MessageList::default(), uid_next: 1, highest_modseq: 1, keywords };
-        Self {
-            id: MailboxId(id),
-            account: Weak::clone(&account.me),
-            special_use,
-            uid_validity: UidValidity(Uid::new(1000 + id).expect("it is not 0").0),
-            recent_from: AtomicU32::new(1),
-            kept: Mutex::default(),
-            now: watch::Sender::new(Some(Arc::new(empty))),
-        }
-    }
-
-    /// Publishes a changed snapshot with a higher MODSEQ, unless the change fails.
-    fn change<T>(
-        &self,
-        change: impl FnOnce(&mut Snapshot<File>) -> Result<T, MailstoreError>,
-    ) -> Result<T, MailstoreError> {
-        let mut done = Err(MailstoreError::NoMailbox);
-        self.now.send_if_modified(|now| {
-            let Some(old) = now.as_ref() else { return false };
-            let mut new = Snapshot::clone(old);
-            new.highest_modseq += 1;
-            done = change(&mut new);
-            if done.is_ok() {
-                *now = Some(Arc::new(new));
-            }
-            done.is_ok()
-        });
-        done
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Account {
-    fn mailbox(&self, id: MailboxId) -> Result<Arc<FakeMailbox>, MailstoreError> {
-        lock(&self.mailboxes).values().find(|mailbox| mailbox.id == id).cloned().ok_or(MailstoreError::NoMailbox)
-    }
-
-    fn names(&self) -> BTreeMap<MailboxName, NamedMailbox> {
-        let mailboxes = lock(&self.mailboxes);
-        let named = mailboxes.iter().map(|(name, mailbox)| {
-            let named = NamedMailbox { id: Some(mailbox.id), special_use: mailbox.special_use, subscribed: false };
-            (name.clone(), named)
-        });
-        let mut names: BTreeMap<_, _> = named.collect();
-        for name in &*lock(&self.subscriptions) {
-            names.entry(name.clone()).or_default().subscribed = true;
-        }
-        names
-    }
-}
-
 impl Mailstore for FakeStore {
     fn account<'a>(&'a self, login: &'a str) -> Asked<'a, Arc<dyn MailAccount>> {
         let account: Arc<dyn MailAccount> = self.0.clone();
@@ -349,100 +245,5 @@ impl MailAccount for Account {
             self.check_change()?;
             Ok(changes::writer(self.mailbox(mailbox)?, message))
         })
-    }
-}
-
-impl Source for FakeMailbox {
-    type File = File;
-
-    fn id(&self) -> MailboxId {
-        self.id
-    }
-
-    fn uid_validity(&self) -> UidValidity {
-        self.uid_validity
-    }
-
-    fn recent_from(&self) -> &AtomicU32 {
-        &self.recent_from
-    }
-
-    fn look(&self) -> Asked<'_, Arc<Snapshot<File>>> {
-        Box::pin(async move { self.now.borrow().clone().ok_or(MailstoreError::NoMailbox) })
-    }
-
-    fn gone_since(&self, _: ModSeq) -> Asked<'_, Option<Vec<NumberRange>>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    fn changed<'a>(&'a self, known: &'a Arc<Snapshot<File>>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        Box::pin(async move {
-            let mut now = self.now.subscribe();
-            let is_other = |now: &Option<Arc<_>>| now.as_ref().is_none_or(|now| !Arc::ptr_eq(now, known));
-            // It cannot fail: the sender is in `self`.
-            let _ = now.wait_for(is_other).await;
-        })
-    }
-
-    fn known_size(&self, message: &Message<File>) -> Option<u64> {
-        octets(message).ok().map(|octets| octets.len() as u64)
-    }
-
-    fn size<'a>(&'a self, message: &'a Message<File>) -> Asked<'a, u64> {
-        Box::pin(async move { Ok(octets(message)?.len() as u64) })
-    }
-
-    fn headers(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
-        Box::pin(async move { Ok(first_fields(messages.iter().map(header))) })
-    }
-
-    fn fields(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
-        self.headers(messages)
-    }
-
-    fn kept(
-        &self,
-        kind: KeptKind,
-        messages: Vec<Message<File>>,
-    ) -> Asked<'_, Vec<Result<Option<Bytes>, MailstoreError>>> {
-        let known = lock(&self.kept);
-        let first = first_kept(messages.iter().map(|message| Ok(known.get(&(kind, message.uid)).cloned())));
-        Box::pin(async move { Ok(first) })
-    }
-
-    fn keep(&self, kind: KeptKind, message: &Message<File>, made: &[u8]) {
-        lock(&self.kept).insert((kind, message.uid), Bytes::copy_from_slice(made));
-    }
-
-    fn bodies(&self, messages: Vec<Message<File>>) -> Asked<'_, Vec<Result<Arc<dyn MailBody>, MailstoreError>>> {
-        let body = |message: &Message<File>| Ok(Arc::new(FakeBody(octets(message)?)) as Arc<dyn MailBody>);
-        Box::pin(async move { Ok(first_bodies(messages.iter().map(body))) })
-    }
-}
-
-fn header(message: &Message<File>) -> Result<Bytes, MailstoreError> {
-    let octets = octets(message)?;
-    let end = octets.windows(4).position(|four| four == b"\r\n\r\n").map_or(octets.len(), |at| at + 4);
-    let end = if octets.starts_with(b"\r\n") { 2 } else { end };
-    Ok(octets.slice(..end.min(HEADER_BYTES_MAX)))
-}
-
-fn octets(message: &Message<File>) -> Result<Bytes, MailstoreError> {
-    message.file.0.clone().ok_or_else(|| MailstoreError::Damaged("as the test wants it".to_owned()))
-}
-
-struct FakeBody(Bytes);
-
-impl MailBody for FakeBody {
-    fn len(&self) -> u64 {
-        self.0.len() as u64
-    }
-
-    fn read(&self, from: u64, up_to: u64) -> Asked<'_, Bytes> {
-        let len = self.0.len();
-        let from = usize::try_from(from).unwrap_or(len).min(len);
-        let up_to = usize::try_from(up_to).unwrap_or(len).min(len).min(from + BODY_READ_MAX);
-        let octets = self.0.slice(from..up_to.max(from));
-        Box::pin(async move { Ok(octets) })
     }
 }

@@ -30,12 +30,12 @@ mod store;
 pub mod summary;
 pub mod table;
 
-pub use error::MailstoreError;
+pub use error::{Asked, MailstoreError};
 #[cfg(feature = "fake")]
 pub use fake::{FakeMessage, FakeStore};
 pub use flags::{FlagUpdate, FlagUpdateMode, KEYWORDS_MAX, KeywordTable, MessageFlags};
 pub use line_ends::FileForm;
-pub use mail_body::{BODIES_BYTES_MAX, BODY_READ_MAX, HEADER_BYTES_MAX, MailBody};
+pub use mail_body::{BODIES_BYTES_MAX, BODY_READ_MAX, FIELDS_BYTES_MAX, HEADER_BYTES_MAX, MailBody};
 pub use maildirs::{
     FileWriter, FindMaildir, Finding, FindingKind, ForgetMail, IsPending, MailArrivals, MaildirLogins, MaildirStore,
     QuotaTable, SettleFiles, SpoolLook, Verified, VerifiedPlaces, VerifyError, mailbox_of_folder, verify_mailboxes,
@@ -46,7 +46,7 @@ pub use row::{
     MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, RebuiltMailbox, Uid, UidValidity, UniqueIds,
 };
 pub use store::{
-    AppendRequest, AppendedMessage, Asked, ChangedFlags, CopiedMessages, ExpungedMessage, FIELDS_BYTES_MAX, KeptKind,
-    ListOptions, ListedMailbox, MailAccount, MailboxFiles, MailboxListing, MailboxView, Mailstore, MessageRows,
-    MessageWriter, QuotaLimits, QuotaUse, RowOptions, SelectMode, StoredFlags, ViewChanges,
+    AppendRequest, AppendedMessage, ChangedFlags, CopiedMessages, ExpungedMessage, KeptKind, ListOptions,
+    ListedMailbox, MailAccount, MailboxFiles, MailboxListing, MailboxView, Mailstore, MessageRows, MessageWriter,
+    QuotaLimits, QuotaUse, RowOptions, SelectMode, StoredFlags, ViewChanges,
 };

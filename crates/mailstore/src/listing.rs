@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::error::Asked;
 use crate::name::{MailboxName, SpecialUse};
 use crate::pattern::NamePattern;
 use crate::row::MailboxId;
-use crate::store::{Asked, ListOptions, ListedMailbox, MailAccount, MailboxListing};
+use crate::store::{ListOptions, ListedMailbox, MailAccount, MailboxListing};
 
 /// A name of an account: a mailbox, a subscription, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

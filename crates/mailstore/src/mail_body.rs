@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::error::MailstoreError;
-use crate::store::{Asked, FIELDS_BYTES_MAX};
+use crate::error::{Asked, MailstoreError};
 
 /// Maximum octets of one [`read`](MailBody::read).
 pub const BODY_READ_MAX: usize = 64 * 1024;
 
 /// Maximum octets of a [`header`](MailBody::header).
 pub const HEADER_BYTES_MAX: usize = 1024 * 1024;
+
+/// Octets after which [`MailboxView::fields`](crate::MailboxView::fields) returns no more messages.
+pub const FIELDS_BYTES_MAX: usize = 256 * 1024;
 
 /// Octets after which [`MailboxView::bodies`](crate::MailboxView::bodies) returns no more messages.
 pub const BODIES_BYTES_MAX: usize = 128 * 1024;

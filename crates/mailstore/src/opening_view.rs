@@ -7,14 +7,13 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tokio::sync::{OnceCell, watch};
 
-use crate::error::MailstoreError;
+use crate::error::{Asked, MailstoreError};
 use crate::flags::{FlagUpdate, KeywordTable};
 use crate::mail_body::MailBody;
 use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity, UniqueIds};
 use crate::snapshot::{Snapshot, SnapshotView, Source};
 use crate::store::{
-    Asked, CopiedMessages, KeptKind, MailboxFiles, MailboxView, MessageRows, RowOptions, SelectMode, StoredFlags,
-    ViewChanges,
+    CopiedMessages, KeptKind, MailboxFiles, MailboxView, MessageRows, RowOptions, SelectMode, StoredFlags, ViewChanges,
 };
 
 /// Counters of a mailbox at one moment.

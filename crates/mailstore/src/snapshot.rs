@@ -8,13 +8,13 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use crate::error::MailstoreError;
+use crate::error::{Asked, MailstoreError};
 use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
 use crate::mail_body::MailBody;
 use crate::message_list::{Message, MessageCounts, MessageList};
 use crate::row::{MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, Uid, UidValidity, UniqueIds};
 use crate::store::{
-    Asked, ChangedFlags, CopiedMessages, ExpungedMessage, KeptKind, MailboxFiles, MailboxView, MessageRows, RowOptions,
+    ChangedFlags, CopiedMessages, ExpungedMessage, KeptKind, MailboxFiles, MailboxView, MessageRows, RowOptions,
     SelectMode, StoredFlags, ViewChanges,
 };
 

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use crate::error::MailstoreError;
+use crate::error::{Asked, MailstoreError};
 use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
 use crate::mail_body::MailBody;
 use crate::name::{MailboxName, SpecialUse};
@@ -14,12 +14,6 @@ use crate::pattern::NamePattern;
 use crate::row::{
     MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, RebuiltMailbox, Uid, UidValidity, UniqueIds,
 };
-
-/// A pending answer. Dropping it is safe at any time.
-pub type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, MailstoreError>> + Send + 'a>>;
-
-/// Octets after which [`MailboxView::fields`] returns no more messages.
-pub const FIELDS_BYTES_MAX: usize = 256 * 1024;
 
 /// A store of mail.
 pub trait Mailstore: Send + Sync + 'static {
@@ -334,7 +328,7 @@ pub trait MailboxView: Send + Sync {
     fn rows<'a>(&'a self, set: &MessageSet, options: RowOptions) -> Box<dyn MessageRows + 'a>;
 
     /// The [headers](MailBody::header) of messages. In UID order, for the first ones until they have
-    /// [`FIELDS_BYTES_MAX`] octets.
+    /// [`FIELDS_BYTES_MAX`](crate::FIELDS_BYTES_MAX) octets.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`]; of each message [`MailstoreError::Gone`], [`MailstoreError::NoPermission`], [`MailstoreError::Damaged`],
@@ -360,7 +354,7 @@ pub trait MailboxView: Send + Sync {
     fn fields<'a>(&'a self, uids: &'a [Uid]) -> Asked<'a, Vec<Result<Bytes, MailstoreError>>>;
 
     /// Data stored with [`keep`](Self::keep), for unchanged messages only. Data may be dropped at any time. In UID
-    /// order, for the first messages until they have [`FIELDS_BYTES_MAX`] octets.
+    /// order, for the first messages until they have [`FIELDS_BYTES_MAX`](crate::FIELDS_BYTES_MAX) octets.
     ///
     /// # Errors
     /// [`MailstoreError::Unavailable`]; of each message [`MailstoreError::Gone`].

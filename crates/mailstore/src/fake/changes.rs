@@ -5,14 +5,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Account, FakeMailbox, File, Mailboxes, lock};
-use crate::error::MailstoreError;
+use super::mailboxes::{Account, FakeMailbox, File, Mailboxes, lock};
+use crate::error::{Asked, MailstoreError};
 use crate::flags::{FlagUpdate, FlagUpdateMode, KeywordTable, MessageFlags};
 use crate::message_list::Message;
 use crate::name::{MailboxName, SEPARATOR, SpecialUse};
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid};
 use crate::snapshot::ChangeTarget;
-use crate::store::{AppendRequest, AppendedMessage, Asked, CopiedMessages, MessageWriter, StoredFlags};
+use crate::store::{AppendRequest, AppendedMessage, CopiedMessages, MessageWriter, StoredFlags};
 
 impl Account {
     pub(super) fn check_change(&self) -> Result<(), MailstoreError> {

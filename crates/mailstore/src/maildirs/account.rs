@@ -22,7 +22,7 @@ use super::owner::Owner;
 use super::pending::{PendingFolders, finish_folders};
 use super::{Shared, append, names};
 use crate::entry::MailEntry;
-use crate::error::MailstoreError;
+use crate::error::{Asked, MailstoreError};
 use crate::ledger::MailLedgerError;
 use crate::listing::{AccountListing, NamedMailbox, listed};
 use crate::name::{MailboxName, SpecialUse};
@@ -31,7 +31,7 @@ use crate::pattern::NamePattern;
 use crate::row::{MailboxId, MailboxStatus, RebuiltMailbox};
 use crate::snapshot::{SnapshotView, Source, status};
 use crate::store::{
-    AppendRequest, Asked, ListOptions, MailAccount, MailboxListing, MailboxView, MessageWriter, QuotaUse, SelectMode,
+    AppendRequest, ListOptions, MailAccount, MailboxListing, MailboxView, MessageWriter, QuotaUse, SelectMode,
 };
 
 /// Maximum threads that list the folders of one account: a hanging disk blocks no more.

@@ -26,11 +26,11 @@ use super::mailbox::lock;
 use super::scan::{Oddities, now_secs};
 use super::scratch::{Operation, SYSTEM_BITS};
 use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage, WireSize};
-use crate::error::MailstoreError;
+use crate::error::{Asked, MailstoreError};
 use crate::flags::MessageFlags;
 use crate::ledger::MailLedger;
 use crate::row::{Uid, UidValidity};
-use crate::store::{AppendRequest, AppendedMessage, Asked, MessageWriter};
+use crate::store::{AppendRequest, AppendedMessage, MessageWriter};
 use crate::table::flag_bits;
 
 /// Messages up to this size are kept in memory; longer ones, or those without memory, go to a file of the spool while

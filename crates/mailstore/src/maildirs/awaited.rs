@@ -8,10 +8,9 @@ use posthaste_spool::{Lsn, MessageReader, ReadError};
 use super::file::MailFile;
 use super::read_turns::ReadTurns;
 use crate::entry::{BodyPlace, MailEntry};
-use crate::error::MailstoreError;
+use crate::error::{Asked, MailstoreError};
 use crate::ledger::MailLedger;
 use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, cut_header};
-use crate::store::Asked;
 
 /// The header of a message in the spool. Blocks.
 ///

@@ -10,10 +10,9 @@ use bytes::Bytes;
 use super::file::MailFile;
 use super::mailbox::MESSAGE_BYTES_MAX;
 use super::read_turns::ReadTurns;
-use crate::error::MailstoreError;
+use crate::error::{Asked, MailstoreError};
 use crate::line_ends::FileForm;
 use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, copied, cut_header};
-use crate::store::Asked;
 
 /// Octets of one read of a file. Conversion at most doubles them, up to the limit of one read.
 pub(super) const CHUNK: usize = BODY_READ_MAX / 2;

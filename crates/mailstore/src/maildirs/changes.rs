@@ -7,11 +7,11 @@ use super::copies::copy;
 use super::file_work::run;
 use super::mailbox::MaildirMailbox;
 use super::scratch::Operation;
-use crate::error::MailstoreError;
+use crate::error::{Asked, MailstoreError};
 use crate::flags::FlagUpdate;
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid};
 use crate::snapshot::ChangeTarget;
-use crate::store::{Asked, CopiedMessages, StoredFlags};
+use crate::store::{CopiedMessages, StoredFlags};
 
 impl ChangeTarget for MaildirMailbox {
     fn is_read_only(&self) -> bool {

@@ -28,14 +28,14 @@ use super::reading::commit_cache;
 use super::scan::Oddities;
 use super::state::Messages;
 use super::told::Told;
-use crate::error::MailstoreError;
+use crate::error::{Asked, MailstoreError};
 use crate::mail_body::{MailBody, copied, first_bodies, first_fields};
 use crate::message_list::Message;
 use crate::name::MailboxName;
 use crate::opening_view::OpeningMailbox;
 use crate::row::{MailboxId, ModSeq, NumberRange, Uid, UidValidity, UniqueIds};
 use crate::snapshot::Source;
-use crate::store::{Asked, KeptKind};
+use crate::store::KeptKind;
 
 /// Time that a session waits for a look at a known mailbox; changes on a slow disk are reported later.
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);

@@ -93,10 +93,10 @@ pub use self::quota::QuotaTable;
 use self::quota::Quotas;
 use self::read_turns::ReadTurns;
 pub use self::verify::{Finding, FindingKind, SpoolLook, Verified, VerifiedPlaces, VerifyError, verify_mailboxes};
-use crate::error::MailstoreError;
+use crate::error::{Asked, MailstoreError};
 use crate::ledger::{GrownMailboxes, MailLedger, MailLedgerError};
 use crate::name::{MailboxName, UsualFolders};
-use crate::store::{Asked, MailAccount, Mailstore};
+use crate::store::{MailAccount, Mailstore};
 
 /// Finds the Maildir of a login: its path below the root of all mail.
 pub type FindMaildir = dyn Fn(&str) -> Option<MailboxPath> + Send + Sync;
