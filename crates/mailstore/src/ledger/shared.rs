@@ -122,6 +122,32 @@ impl Shared {
         let (changes, numbers) = applied(&reader, &entries, &notes, &mut unknown)?;
         Ok(read(&reader, &changes, numbers)?)
     }
+
+    /// Reads the table with the missing entries about accounts and mailboxes, without those about messages.
+    pub fn read_others<T>(
+        &self,
+        read: impl FnOnce(&TableReader, &RowChanges, StoreNumbers) -> Result<T, MetaError>,
+    ) -> Result<T, MailLedgerError> {
+        let (reader, rows) = {
+            let mut known = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+            let (commits, from, new) = {
+                let state = self.waiting.lock();
+                let from = known.as_ref().filter(|known| known.commits == state.commits).map_or(0, |known| known.count);
+                (state.commits, from, state.others_from(from))
+            };
+            // A commit meanwhile has rows of entries that are applied once more: all that they say is absolute.
+            let reader = self.table.reader()?;
+            if from == 0 || !new.is_empty() {
+                let parked = known.take().filter(|_| from > 0).map(|known| known.parked);
+                *known = Some(AppliedOthers::applied(&reader, parked, (commits, from), &new)?);
+                #[cfg(test)]
+                self.applied.fetch_add(new.len(), std::sync::atomic::Ordering::Relaxed);
+            }
+            let rows = known.as_ref().map(|known| Arc::clone(&known.rows));
+            (reader, rows.expect("it was applied"))
+        };
+        Ok(read(&reader, &rows.0, rows.1)?)
+    }
 }
 
 /// The changes made by entries.
