@@ -4,14 +4,18 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 
+use super::changes::{RowChanges, rows_of};
 use super::columns::{FixedMessage, StateMessage, flag_bits};
+use super::error::MetaError;
 use super::heads::{count, is_deleted, is_unseen, stored_head};
 use super::lookups::Lookups;
+use super::numbers::StoreNumbers;
+use super::reader::TableReader;
 use super::row_set::RowSet;
+use super::table_name::TableName;
 use super::values::{
     AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow, PendingRow, key_of, key_of_octets, key_of_two,
 };
-use super::{MetaError, RowChanges, StoreNumbers, TableName, TableReader, rows_of};
 use crate::entry::{
     AccountFields, BodyKind, BodyPlace, GoneReason, MailEntry, MailboxFields, MessageFacts, NewMessage, StateGroup,
     WireSize,

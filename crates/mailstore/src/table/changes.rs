@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{MetaError, TableName, TableReader};
+use super::error::MetaError;
+use super::reader::TableReader;
+use super::table_name::TableName;
 
 /// Rows that a commit writes and removes, by table and key. The last change counts.
 #[derive(Debug, Clone, Default)]

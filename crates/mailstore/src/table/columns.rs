@@ -309,6 +309,16 @@ pub(crate) fn decode<M: RowMessage>(bytes: &[u8], first: u32) -> Option<Vec<M>> 
     Some(messages)
 }
 
+/// Checks a row of the table `fixed` and strips its checksum; `first` is its key. `None` if it is malformed.
+pub fn fixed_row(bytes: &[u8], first: u32) -> Option<Vec<FixedMessage>> {
+    decode(bytes, first)
+}
+
+/// Checks a row of the table `state` and strips its checksum; `first` is its key. `None` if it is malformed.
+pub fn state_row(bytes: &[u8], first: u32) -> Option<Vec<StateMessage>> {
+    decode(bytes, first)
+}
+
 #[cfg(test)]
 #[path = "columns_tests.rs"]
 mod tests;

@@ -4,12 +4,19 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::io::{self, IoSlice};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use redb::StorageBackend;
+use redb::{Builder, Database, StorageBackend};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+
+use super::error::MetaError;
+
+/// The table's file, in its directory.
+pub const FILE: &str = "meta.redb";
+const CACHE_BYTES: usize = 16 << 20;
 
 /// The first disk error of a file, which decides the next step.
 #[derive(Debug, Clone, Default)]
@@ -208,6 +215,34 @@ impl StorageBackend for OverlayFile {
         changes.len = changes.len.max(offset + data.len() as u64);
         Ok(())
     }
+}
+
+pub(super) fn open_file(dir: &Path) -> Result<File, MetaError> {
+    let path = dir.join(FILE);
+    let file = TableFile::open_read_only(&path).and_then(|file| file.try_clone());
+    file.map_err(|error| MetaError::Open(format!("{}: {error}", path.display())))
+}
+
+pub(super) fn open_database(backend: impl StorageBackend) -> Result<Database, redb::Error> {
+    Ok(Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend)?)
+}
+
+/// Calls the database. A panic in it counts as damage; otherwise the file's first error is the cause.
+pub(super) fn guarded<T>(file: &FileError, call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, MetaError> {
+    let error = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(done)) => return Ok(done),
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            let said = said.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+            return Err(MetaError::Damaged(format!("the database panicked: {said}")));
+        }
+    };
+    Err(match file.get() {
+        Some((FileErrorKind::NoRoom, error)) => MetaError::NoRoom(error),
+        Some((FileErrorKind::Disk, error)) => MetaError::Disk(error),
+        None => MetaError::Damaged(error),
+    })
 }
 
 #[cfg(test)]

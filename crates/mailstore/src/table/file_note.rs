@@ -1,9 +1,12 @@
 //! Changes of files that are not recorded in entries.
 
+use super::apply::Applier;
+use super::changes::rows_of;
 use super::columns::flag_bits;
+use super::error::MetaError;
 use super::heads::stored_head;
+use super::table_name::TableName;
 use super::values::{PendingRow, key_of, key_of_two};
-use super::{Applier, MetaError, TableName, rows_of};
 use crate::row::NumberRange;
 
 /// A durable change of a message's file that has no entry: after a lost commit it is repeated.

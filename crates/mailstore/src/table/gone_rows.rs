@@ -1,7 +1,10 @@
 //! Expunged messages of a mailbox: the newest ranges are kept, so that deletions of years do not add up.
 
+use super::apply::Applier;
+use super::changes::for_each_key;
+use super::error::MetaError;
+use super::table_name::TableName;
 use super::values::{GoneRow, key_of, key_of_gone, modseq_and_uid};
-use super::{Applier, MetaError, TableName, for_each_key};
 
 /// Maximum ranges kept for a mailbox. A client with an older state is sent all UIDs without a message.
 const RANGES_MAX: u32 = if cfg!(test) { 64 } else { 100_000 };

@@ -2,9 +2,12 @@
 
 use bytes::Bytes;
 
+use super::columns::{fixed_row, state_row};
+use super::error::MetaError;
 use super::numbers::StoreNumbers;
+use super::reader::TableReader;
+use super::table_name::TableName;
 use super::values::{AccountRow, GoneRow, MailboxHead, NameRow, SKIPPED_UIDS, key_of, second_of};
-use super::{MetaError, TableName, TableReader, fixed_row, state_row};
 use crate::flags::MessageFlags;
 use crate::name::{MailboxName, SpecialUse};
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::MetaError;
+use super::error::MetaError;
 use super::values::{NameRow, PendingRow};
 
 /// Keys that were right when noted. Check the row, which may have changed since.

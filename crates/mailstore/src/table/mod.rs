@@ -7,6 +7,7 @@
 mod apply;
 mod changes;
 mod columns;
+mod error;
 mod file;
 mod file_note;
 mod gone_rows;
@@ -15,134 +16,35 @@ mod lookups;
 mod numbers;
 mod reader;
 mod row_set;
+mod table_name;
 mod values;
 
 use std::fs::File;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use redb::{
-    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend,
-    TableDefinition,
-};
+use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend};
 
 use rustix::fs::{Mode, OFlags};
 
-use self::file::{FileError, FileErrorKind, TableFile};
+pub use self::file::FILE;
+use self::file::{FileError, TableFile, guarded, open_database, open_file};
 pub use apply::Applier;
 pub(crate) use apply::ParkedApplier;
 pub use changes::{RowChanges, rows_of};
 pub(crate) use changes::{for_each_key, for_each_row};
 pub(crate) use columns::StateColumns;
-pub use columns::{FixedMessage, StateMessage, flag_bits};
+pub use columns::{FixedMessage, StateMessage, fixed_row, flag_bits, state_row};
+pub use error::MetaError;
 pub use file_note::FileNote;
 pub(crate) use heads::stored_head;
 pub use numbers::StoreNumbers;
 pub use reader::{EachValue, TableReader, peek};
-use reader::{peek_file, sealed};
+use reader::{PAGE_BYTES, peek_file, sealed};
+pub use table_name::TableName;
 pub use values::{AccountRow, GoneRow, LeavingRow, MailboxHead, NameRow, OpeningRow, PendingRow};
 pub(crate) use values::{SKIPPED_UIDS, key_of, modseq_and_uid, second_of};
-
-/// Checks a row of the table `fixed` and strips its checksum; `first` is its key. `None` if it is malformed.
-pub fn fixed_row(bytes: &[u8], first: u32) -> Option<Vec<FixedMessage>> {
-    columns::decode(bytes, first)
-}
-
-/// Checks a row of the table `state` and strips its checksum; `first` is its key. `None` if it is malformed.
-pub fn state_row(bytes: &[u8], first: u32) -> Option<Vec<StateMessage>> {
-    columns::decode(bytes, first)
-}
-
-/// The tables of the database, used by [`RowChanges`] and [`TableReader`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TableName {
-    /// Numbers of the whole store, by name.
-    Store,
-    /// Openings of the store, by LSN.
-    Openings,
-    /// Accounts, by id.
-    Accounts,
-    /// Mailbox ids, by account and name.
-    Names,
-    /// Heads of mailboxes, by id.
-    Mailboxes,
-    /// Rows of constant facts, by mailbox and first UID.
-    Fixed,
-    /// Rows of flags and MODSEQs, by mailbox and first UID.
-    State,
-    /// Expunged UIDs, by mailbox, MODSEQ and first UID.
-    Gone,
-    /// File names that do not follow from the row, by mailbox and UID.
-    Foreign,
-    /// Keywords, by mailbox and bit.
-    Keywords,
-    /// Files of expunged messages that may still be in the Maildir, by mailbox and UID.
-    Leaving,
-    /// Directories waiting for a rename or removal, by mailbox.
-    Pending,
-    /// Unique-ids of POP3 that do not follow from the UID, by mailbox and UID.
-    UniqueIds,
-}
-
-impl TableName {
-    pub(crate) const ALL: [Self; 13] = [
-        Self::Store,
-        Self::Openings,
-        Self::Accounts,
-        Self::Names,
-        Self::Mailboxes,
-        Self::Fixed,
-        Self::State,
-        Self::Gone,
-        Self::Foreign,
-        Self::Keywords,
-        Self::Leaving,
-        Self::Pending,
-        Self::UniqueIds,
-    ];
-
-    fn definition(self) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
-        TableDefinition::new(match self {
-            Self::Store => "store",
-            Self::Openings => "openings",
-            Self::Accounts => "accounts",
-            Self::Names => "names",
-            Self::Mailboxes => "mailboxes",
-            Self::Fixed => "fixed",
-            Self::State => "state",
-            Self::Gone => "gone",
-            Self::Foreign => "foreign",
-            Self::Keywords => "keywords",
-            Self::Leaving => "leaving",
-            Self::Pending => "pending",
-            Self::UniqueIds => "unique_ids",
-        })
-    }
-}
-
-/// Why the table could not be read or written.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum MetaError {
-    /// The disk is full. Nothing was committed, and reading works; a later commit may succeed.
-    #[error("the disk of the table is full: {0}")]
-    NoRoom(String),
-    /// The disk failed. Nothing more is committed to this file; the next commit first copies the rows of the last one
-    /// into a new file.
-    #[error("the disk of the table failed: {0}")]
-    Disk(String),
-    /// The database found damage, or one of its bugs. It is readable as far as possible, but not writable.
-    #[error("the table is damaged: {0}")]
-    Damaged(String),
-    /// A value is damaged, or of a later version.
-    #[error("a value of the table is damaged: {0}")]
-    Value(String),
-    /// The table cannot be opened.
-    #[error("cannot open the table: {0}")]
-    Open(String),
-}
 
 /// The open table, used by one process at a time: the owner of the spool.
 #[derive(Debug)]
@@ -167,15 +69,10 @@ struct OpenTable {
     bytes: u64,
 }
 
-/// The table's file, in its directory.
-pub const FILE: &str = "meta.redb";
 const NEW_FILE: &str = "meta.redb.new";
 /// Marks a file whose sync has failed. Pages that read well may not be on the disk, nor its length, so the next opening
 /// copies its rows. A power cut may lose the mark; then it has lost the unwritten pages, too.
 const SUSPECT_FILE: &str = "meta.redb.suspect";
-/// A page of the database; longer ones count as several.
-const PAGE_BYTES: u64 = 4096;
-const CACHE_BYTES: usize = 16 << 20;
 const FORMAT_KEY: &[u8] = b"format";
 const FORMAT: [u8; 4] = 1u32.to_le_bytes();
 /// Shorter files are not compacted: examining their pages would delay the start for little gain.
@@ -310,12 +207,6 @@ impl State {
     }
 }
 
-fn open_file(dir: &Path) -> Result<File, MetaError> {
-    let path = dir.join(FILE);
-    let file = TableFile::open_read_only(&path).and_then(|file| file.try_clone());
-    file.map_err(|error| MetaError::Open(format!("{}: {error}", path.display())))
-}
-
 impl OpenTable {
     fn open(path: &Path) -> Result<Self, MetaError> {
         let opened = TableFile::open(path);
@@ -371,10 +262,6 @@ fn about_live_bytes(reader: &ReadTransaction) -> Result<u64, redb::Error> {
         live += table.len()? * bytes / rows.max(1) * 4 / 3;
     }
     Ok(live)
-}
-
-fn open_database(backend: impl StorageBackend) -> Result<Database, redb::Error> {
-    Ok(Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backend)?)
 }
 
 /// Created under a temporary name: a half-made file could not be opened again.
@@ -435,24 +322,6 @@ fn check_format(reader: &TableReader) -> Result<(), MetaError> {
         Some(format) if format == FORMAT => Ok(()),
         format => Err(MetaError::Value(format!("format {format:?} is none of this version"))),
     }
-}
-
-/// Calls the database. A panic in it counts as damage; otherwise the file's first error is the cause.
-fn guarded<T>(file: &FileError, call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, MetaError> {
-    let error = match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(done)) => return Ok(done),
-        Ok(Err(error)) => error.to_string(),
-        Err(panic) => {
-            let said = panic.downcast_ref::<String>().map(String::as_str);
-            let said = said.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default();
-            return Err(MetaError::Damaged(format!("the database panicked: {said}")));
-        }
-    };
-    Err(match file.get() {
-        Some((FileErrorKind::NoRoom, error)) => MetaError::NoRoom(error),
-        Some((FileErrorKind::Disk, error)) => MetaError::Disk(error),
-        None => MetaError::Damaged(error),
-    })
 }
 
 #[cfg(test)]

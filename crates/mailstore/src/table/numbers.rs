@@ -1,6 +1,9 @@
 //! Numbers of the whole store, by name.
 
-use super::{MetaError, RowChanges, TableName, TableReader};
+use super::changes::RowChanges;
+use super::error::MetaError;
+use super::reader::TableReader;
+use super::table_name::TableName;
 
 /// Numbers of the whole store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

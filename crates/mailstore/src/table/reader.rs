@@ -6,8 +6,12 @@ use std::path::Path;
 
 use redb::{Database, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
 
-use super::file::{FileError, OverlayFile};
-use super::{MetaError, PAGE_BYTES, TableName, guarded, open_database, open_file};
+use super::error::MetaError;
+use super::file::{FileError, OverlayFile, guarded, open_database, open_file};
+use super::table_name::TableName;
+
+/// A page of the database; longer ones count as several.
+pub(super) const PAGE_BYTES: u64 = 4096;
 
 /// Takes keys and values; `None` for a value with a wrong checksum.
 pub type EachValue<'a> = dyn FnMut(&[u8], Option<&[u8]>) -> Result<(), MetaError> + 'a;

@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::changes::RowChanges;
 use super::columns::{ROW_BYTES_MAX, RowMessage, RowSize, decode, encode};
+use super::error::MetaError;
+use super::reader::TableReader;
+use super::table_name::TableName;
 use super::values::{key_of_two, second_of};
-use super::{MetaError, RowChanges, TableName, TableReader};
 use crate::row::NumberRange;
 
 /// Rows as read, and with changes.
