@@ -68,7 +68,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.log.check()?;
     let directory = Directory::new(&config.domains, MAILDIR)?;
     config.auth.rates_by_login(&directory)?;
-    config.quota.by_maildir(&directory)?;
+    config.quota.table(&config.domains, &directory)?;
     check_owners(config)?;
     check_cluster(config, &directory)?;
     Ok(directory)

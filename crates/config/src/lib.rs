@@ -71,7 +71,7 @@ pub use posthaste_search::Section as Search;
 pub use posthaste_smtp::section::{Policy, PolicyOverrides};
 pub use posthaste_smtp::{BareNewlines, LongLines, NulOctets};
 pub use posthaste_transport::Section as Transport;
-pub use quota::{AccountQuota, Quota};
+pub use quota::Quota;
 pub use reload::NeedsRestart;
 pub use tls::{CertificateFiles, ListenerTls, PemFiles, Tls};
 pub use values::{Rates, SpoolShare};

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use posthaste_delivery::Ownership;
-use posthaste_directory::names::{directory_name, folded, folded_domain};
+use posthaste_directory::names::{directory_name, folded};
 use posthaste_directory::{Domain, Users};
 use posthaste_units::words::{Key, Problem};
 use rustix::process::{getegid, geteuid, getgroups};
@@ -47,8 +47,7 @@ impl OwnerRules {
         for (index, domain) in domains.iter().enumerate() {
             let rules = DomainRules::new(domain).map_err(|problem| problem.within(["domain".into(), index.into()]))?;
             // A name that cannot be one is found where the routes are made.
-            let directory = folded_domain(&domain.name).and_then(|name| directory_name(&name).ok());
-            by_directory.extend(directory.zip(rules));
+            by_directory.extend(domain.directory_name().zip(rules));
         }
         Ok(Self { domains: by_directory })
     }

@@ -7,6 +7,8 @@ use posthaste_units::values::{self, Table};
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::account_quota::AccountQuota;
+use crate::names::{directory_name, folded_domain};
 use crate::transport::Transport;
 
 /// One domain that we receive mail for.
@@ -48,6 +50,10 @@ pub struct Domain {
     /// 0750. Default: `"0600"`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "values::mode")]
     pub mode: Option<String>,
+    /// How much mail each account of the domain may have, in place of `[quota]`: `{ bytes = "5 GiB", messages = 100000 }`
+    /// ([imap-pop3.md](imap-pop3.md#quotas)). Default: that of all accounts.
+    #[serde(default, skip_serializing_if = "AccountQuota::is_unset")]
+    pub quota: AccountQuota,
     /// What is special to users: `[domain.accounts.alice]` with `owner`, `mode`, `transport`, or `forward` (addresses that get the user's mail instead;
     /// with `keep_copy = true` the mailbox gets it too). Default: `{}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -94,6 +100,7 @@ impl Domain {
             transport: None,
             owner: None,
             mode: None,
+            quota: AccountQuota::default(),
             accounts: BTreeMap::new(),
         }
     }
@@ -108,6 +115,11 @@ impl Domain {
         std::iter::once(&self.name).chain(&self.domain_aliases).map(String::as_str)
     }
 
+    /// Name of the directory of its mailboxes. `None`: not a domain.
+    pub fn directory_name(&self) -> Option<String> {
+        folded_domain(&self.name).and_then(|name| directory_name(&name).ok())
+    }
+
     /// Every transport of mail, duplicates included. [`Directory::new`](crate::Directory::new) checks them.
     pub fn transports(&self) -> impl Iterator<Item = Transport> {
         let of_users =
@@ -120,7 +132,7 @@ impl Domain {
     }
 
     /// The keys that a table of the configuration may have.
-    pub const KEYS: [&str; 12] = [
+    pub const KEYS: [&str; 13] = [
         "name",
         "domain_aliases",
         "users",
@@ -132,6 +144,7 @@ impl Domain {
         "transport",
         "owner",
         "mode",
+        "quota",
         "accounts",
     ];
 }
@@ -274,7 +287,8 @@ mod tests {
         let text = "name = \"a.example\"\ndomain_aliases = [\"b.example\"]\nusers = [\"ann\"]\ncatch_all = \"ann\"\n\
                     transport = \"lmtp:unix:/run/lmtp\"\nowner = \"vmail\"\nmode = \"0640\"\ndetail_folders = true\n[aliases]\nnoreply.discard = true\nbob.refuse = \"gone\"\n\
                     one = \"ann\"\ntwo = [\"ann\", \"b\"]\n[[pattern]]\nmatch = \"a(.)\"\nto = \"$1\"\n\
-                    [[pattern]]\nmatch = \"b.\"\nto.discard = true\n[accounts.ann]\nmode = \"0600\"\n";
+                    [[pattern]]\nmatch = \"b.\"\nto.discard = true\n[accounts.ann]\nmode = \"0600\"\n\
+                    [quota]\nbytes = \"1 GiB\"\nmessages = 0\n";
         let domain = read(text).unwrap();
         assert_eq!(domain.aliases["noreply"], Targets::Discard);
         assert_eq!(domain.aliases["bob"], Targets::Refuse("gone".to_owned()));

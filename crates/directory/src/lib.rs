@@ -15,6 +15,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod account_quota;
 mod aliases;
 mod build;
 mod config;
@@ -26,6 +27,7 @@ mod route;
 mod step;
 mod transport;
 
+pub use account_quota::AccountQuota;
 pub use config::{Account, AddressPattern, Domain, Targets, Users};
 pub use directory::Directory;
 pub use posthaste_message::address::Address;

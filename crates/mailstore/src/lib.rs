@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod by_account;
 pub mod entry;
 mod error;
 #[cfg(feature = "fake")]
@@ -30,6 +31,7 @@ mod store;
 pub mod summary;
 pub mod table;
 
+pub use by_account::ByAccount;
 pub use error::{Asked, MailstoreError};
 #[cfg(feature = "fake")]
 pub use fake::{FakeMessage, FakeStore};
@@ -38,7 +40,7 @@ pub use line_ends::FileForm;
 pub use mail_body::{BODIES_BYTES_MAX, BODY_READ_MAX, FIELDS_BYTES_MAX, HEADER_BYTES_MAX, MailBody};
 pub use maildirs::{
     FileWriter, FindMaildir, Finding, FindingKind, ForgetMail, IsPending, MailArrivals, MaildirLogins, MaildirStore,
-    QuotaTable, SettleFiles, SpoolLook, Verified, VerifiedPlaces, VerifyError, mailbox_of_folder, verify_mailboxes,
+    SettleFiles, SpoolLook, Verified, VerifiedPlaces, VerifyError, mailbox_of_folder, verify_mailboxes,
 };
 pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, SpecialUse, UsualFolders};
 pub use pattern::NamePattern;
@@ -48,5 +50,5 @@ pub use row::{
 pub use store::{
     AppendRequest, AppendedMessage, ChangedFlags, CopiedMessages, ExpungedMessage, KeptKind, ListOptions,
     ListedMailbox, MailAccount, MailboxFiles, MailboxListing, MailboxView, Mailstore, MessageRows, MessageWriter,
-    QuotaLimits, QuotaUse, RowOptions, SelectMode, StoredFlags, ViewChanges,
+    QuotaLimits, QuotaTable, QuotaUse, RowOptions, SelectMode, StoredFlags, ViewChanges,
 };

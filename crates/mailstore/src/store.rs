@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
+use crate::by_account::ByAccount;
 use crate::error::{Asked, MailstoreError};
 use crate::flags::{FlagUpdate, KeywordTable, MessageFlags};
 use crate::mail_body::MailBody;
@@ -137,6 +138,9 @@ impl QuotaLimits {
         *self == Self::default()
     }
 }
+
+/// Limits of all accounts.
+pub type QuotaTable = ByAccount<QuotaLimits>;
 
 /// An account's usage with its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -89,7 +89,6 @@ use self::mailbox::lock;
 use self::moved_paths::MovedPaths;
 pub use self::names::mailbox_of_folder;
 use self::owner::Owner;
-pub use self::quota::QuotaTable;
 use self::quota::Quotas;
 use self::read_turns::ReadTurns;
 pub use self::verify::{Finding, FindingKind, SpoolLook, Verified, VerifiedPlaces, VerifyError, verify_mailboxes};

@@ -13,16 +13,7 @@ use super::{MaildirStore, Shared};
 use crate::error::MailstoreError;
 use crate::ledger::MailLedgerError;
 use crate::snapshot::Source;
-use crate::store::{QuotaLimits, QuotaUse};
-
-/// Limits of all accounts.
-#[derive(Debug, Clone, Default)]
-pub struct QuotaTable {
-    /// Limits of accounts without their own.
-    pub default: QuotaLimits,
-    /// Quotas by path of an INBOX.
-    pub by_inbox: HashMap<String, QuotaLimits>,
-}
+use crate::store::{QuotaLimits, QuotaTable, QuotaUse};
 
 /// Recent usage of an account, cached for the recipients of one message.
 #[derive(Debug, Clone, Copy)]
@@ -84,8 +75,7 @@ impl Quotas {
     }
 
     pub fn limits_of(&self, inbox: &str) -> QuotaLimits {
-        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.by_inbox.get(inbox).copied().unwrap_or(table.default)
+        *self.table.read().unwrap_or_else(PoisonError::into_inner).of(inbox)
     }
 }
 

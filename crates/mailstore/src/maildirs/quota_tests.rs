@@ -6,12 +6,11 @@ use std::fs;
 use posthaste_maildir::Maildir;
 
 use super::copies_tests::World;
-use super::quota::QuotaTable;
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, FlagUpdateMode, MessageFlags};
 use crate::name::MailboxName;
 use crate::row::{MessageSet, NumberRange};
-use crate::store::{QuotaLimits, QuotaUse};
+use crate::store::{QuotaLimits, QuotaTable, QuotaUse};
 
 fn limits(bytes: u64, messages: u64) -> QuotaLimits {
     QuotaLimits { bytes: Some(bytes), messages: Some(messages) }
@@ -29,7 +28,7 @@ async fn a_recreated_mailbox_counts_what_is_in_it() {
     Maildir::open_or_create(&fat).unwrap();
     fs::write(fat.join("new/1.a"), "1234567890\n").unwrap();
     let world = World::open(mail.path(), data.path()).await;
-    world.store.limit(QuotaTable { default: limits(1000, 100), by_inbox: HashMap::new() });
+    world.store.limit(QuotaTable { default: limits(1000, 100), ..Default::default() });
     drop(world.select("Fat").await);
     world.store.ledger().commit().unwrap();
     let messages = async || world.account.quota().await.unwrap().unwrap().messages;
@@ -54,7 +53,7 @@ async fn copies_count_and_moves_do_not() {
     let world = World::open(mail.path(), data.path()).await;
     let (mut inbox, sent) = (world.select("INBOX").await, world.id("Sent").await);
     assert_eq!(world.account.quota().await, Ok(None));
-    let table = |default| QuotaTable { default, by_inbox: HashMap::new() };
+    let table = |default| QuotaTable { default, ..Default::default() };
     world.store.limit(table(limits(240, 100)));
     let state = |bytes, messages, limits| Ok(Some(QuotaUse { bytes, messages, limits }));
     assert_eq!(world.account.quota().await, state(180, 3, limits(240, 100)));
@@ -76,8 +75,11 @@ async fn copies_count_and_moves_do_not() {
     assert_eq!(inbox.copy(&one(1), sent).await, Err(MailstoreError::OverQuota));
     // Its own limits come first.
     let by_inbox = HashMap::from([("Maildir".to_owned(), QuotaLimits { bytes: None, messages: Some(5) })]);
-    world.store.limit(QuotaTable { default: limits(1, 1), by_inbox });
+    let by_directory = HashMap::from([("other".to_owned(), limits(1, 2))]);
+    world.store.limit(QuotaTable { default: limits(1, 1), by_directory, by_inbox });
     inbox.copy(&one(1), sent).await.unwrap();
     assert!(!world.store.has_room("Maildir/.Sent", 1));
-    assert!(!world.store.has_room("other/Maildir", 2) && world.store.has_room("other/Maildir", 1));
+    assert!(!world.store.has_room("other/ann/Maildir", 2) && world.store.has_room("other/ann/Maildir", 1));
+    let table = world.store.limits_of("other/ann/Maildir/.Sent");
+    assert_eq!((table, world.store.limits_of("else/ann/Maildir")), (limits(1, 2), limits(1, 1)));
 }

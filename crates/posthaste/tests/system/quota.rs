@@ -6,6 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
+use crate::auth::line;
+use crate::imap::{Imap, address_of};
 use crate::support::{Client, MESSAGE, PATIENCE, Reply, Server};
 
 fn config(quota: &str) -> String {
@@ -140,6 +142,47 @@ fn lmtp_refuses_each_full_recipient() {
         assert!(reply.starts_with("552") && begun.elapsed() < PATIENCE, "{reply}");
     }
     assert!(lmtp.deliver().0[0].starts_with("250"));
+    server.stop();
+}
+
+const TWO_DOMAINS: &str = "host_name = \"mx.example.org\"\n[auth]\nfile = \"passwords\"\n[quota]\nmessages = 1000\n\
+    [[listener]]\naddress = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\nprotocol = \"imap\"\n\
+    [[domain]]\nname = \"example.org\"\nusers = [\"ann\"]\n[[domain]]\nname = \"small.example\"\nusers = \"any\"\n";
+
+#[test]
+fn a_domain_has_a_quota_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = ["ann@example.org", "bob@small.example"].map(|name| line(dir.path(), name, "secret"));
+    fs::write(dir.path().join("passwords"), lines.concat()).unwrap();
+    let server = Server::start(dir.path(), &format!("{TWO_DOMAINS}quota = {{ messages = 2 }}\n"));
+    let mut smtp = server.hello();
+    let mut rcpt = |user: &str| {
+        smtp.expect("MAIL FROM:<s@example.net>", 250);
+        let reply = smtp.command(&format!("RCPT TO:<{user}>"));
+        if reply.code == 250 {
+            smtp.expect("DATA", 354);
+            smtp.send(&[MESSAGE, b".\r\n"].concat()).unwrap();
+            assert_eq!(smtp.reply().code, 250);
+        } else {
+            smtp.expect("RSET", 250);
+        }
+        format!("{} {}", reply.code, reply.text)
+    };
+    let mut sent = 0;
+    let refused = until_refused(|| {
+        assert!(rcpt("ann@example.org").starts_with("250"));
+        sent += 1;
+        rcpt("bob@small.example")
+    });
+    assert_eq!(refused, "452 4.2.2 The mailbox is full, try again later");
+    let address = address_of(&server, "imap");
+    let quota = |login: &str| Imap::logged_in_as(address, login).ok("GETQUOTA \"\"");
+    assert_eq!(quota("ann@example.org"), format!("* QUOTA \"\" (MESSAGE {sent} 1000)\r\n"));
+    assert_eq!(quota("bob@small.example"), format!("* QUOTA \"\" (MESSAGE {} 2)\r\n", sent - 1));
+    server.reload(&format!("{TWO_DOMAINS}quota = {{ messages = 2000 }}\n"));
+    server.wait_for_log("configuration reloaded");
+    assert!(rcpt("bob@small.example").starts_with("250"));
+    assert_eq!(quota("bob@small.example"), format!("* QUOTA \"\" (MESSAGE {sent} 2000)\r\n"));
     server.stop();
 }
 

@@ -126,7 +126,7 @@ impl MailServer {
             restart.push(NeedsRestart::new("relay"));
         }
         // Nobody counts mail.
-        if self.receiver.destinations().mailboxes().is_none() && config.quota.is_set() {
+        if self.receiver.destinations().mailboxes().is_none() && config.quota.is_set(&config.domains) {
             restart.push(NeedsRestart::new("quota"));
         }
         self.config = config;
@@ -204,7 +204,8 @@ async fn start_services(
     let events_of_mail = events.as_ref().map(Events::recorder);
     let memory = MemoryBudget::new(config.limits.process.memory_bytes);
     // Also where nobody reads any more: a stream that nobody advances keeps its entries in the spool.
-    let has_readers = !bound.reading.0.is_empty() || Mailboxes::are_kept(config) || config.quota.is_set();
+    let has_readers =
+        !bound.reading.0.is_empty() || Mailboxes::are_kept(config) || config.quota.is_set(&config.domains);
     let accepts = (intake.clone(), memory.clone());
     let OpenedMail { maildirs, store, replayed, mailboxes: opened, failed } =
         open_mail(config, accepts, &found.damage, events_of_mail.clone(), has_readers).await?;

@@ -125,7 +125,7 @@ impl Settings {
             relay_networks: ByNetwork::new(false, networks),
             relay_local: config.relay.local_users,
             relay_domains,
-            quota_is_set: config.quota.is_set(),
+            quota_is_set: config.quota.is_set(&config.domains),
             quota_is_permanent: config.quota.permanent,
             tenants: Tenants::new(config),
             own_domains: OwnDomains::new(config),

@@ -11,7 +11,7 @@ use posthaste_intake::{Destination, Intake, MemoryBudget};
 use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::ledger::{LedgerReport, MailLedger, MailLedgerError, applied_in};
 use posthaste_mailstore::table::{FILE as TABLE_FILE, MetaError};
-use posthaste_mailstore::{FileWriter, MaildirLogins, MaildirStore, QuotaLimits, QuotaTable, UsualFolders};
+use posthaste_mailstore::{FileWriter, MaildirLogins, MaildirStore, QuotaTable, UsualFolders};
 use posthaste_spool::{Damage, Lsn, Spool, StoreKind};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -186,16 +186,7 @@ impl Mailboxes {
 }
 
 fn quotas_of(config: &Config, directory: &Directory) -> QuotaTable {
-    let limits = |(bytes, messages): (u64, u64)| QuotaLimits {
-        bytes: Some(bytes).filter(|bytes| *bytes > 0),
-        messages: Some(messages).filter(|messages| *messages > 0),
-    };
-    let quota = &config.quota;
-    let by_inbox = quota.by_maildir(directory).expect("checked with the configuration").into_iter();
-    QuotaTable {
-        default: limits((quota.bytes, quota.messages)),
-        by_inbox: by_inbox.map(|(maildir, own)| (maildir.to_string(), limits(own))).collect(),
-    }
+    config.quota.table(&config.domains, directory).expect("checked with the configuration")
 }
 
 fn folders_of(config: &Config) -> UsualFolders {
