@@ -94,10 +94,10 @@ impl Reader {
     }
 
     /// With a mailbox, and with small buffers.
-    fn with_small_buffers(attack: &Attack, reading: Reading) -> Result<TcpStream, RigError> {
+    pub(super) fn with_small_buffers(attack: &Attack, reading: Reading, mailbox: &str) -> Result<TcpStream, RigError> {
         let mut reader = Self::logged_in(attack, reading)?;
         if reading == Reading::Imap {
-            reader.command("SELECT INBOX")?;
+            reader.command(&format!("SELECT {mailbox}"))?;
         }
         // All that was sent was read: nothing is left in the reader's own buffer.
         let stream = reader.stream.into_inner();
@@ -110,7 +110,7 @@ impl Reader {
         self.stream.get_mut().write_all(octets)
     }
 
-    fn line(&mut self) -> io::Result<String> {
+    pub(super) fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         match self.stream.read_until(b'\n', &mut line)? {
             0 => Err(ErrorKind::UnexpectedEof.into()),
@@ -118,28 +118,38 @@ impl Reader {
         }
     }
 
+    /// Sends a command of IMAP, and gives the lines of its answer. `take` reads each literal: its length comes first.
+    pub(super) fn ask(
+        &mut self,
+        command: &str,
+        mut take: impl FnMut(u64, &mut io::Take<&mut BufReader<TcpStream>>) -> io::Result<()>,
+    ) -> io::Result<Vec<String>> {
+        self.say(format!("t {command}\r\n").as_bytes())?;
+        let mut lines = Vec::new();
+        loop {
+            let line = self.line()?;
+            if let Some(outcome) = line.strip_prefix("t ") {
+                let refused = || io::Error::other(format!("{command}: {line}"));
+                return if outcome.starts_with("OK") { Ok(lines) } else { Err(refused()) };
+            }
+            if let Some(octets) = line.rsplit_once('{').and_then(|(_, end)| end.strip_suffix('}')?.parse().ok()) {
+                let mut literal = self.stream.by_ref().take(octets);
+                take(octets, &mut literal)?;
+                io::copy(&mut literal, &mut io::sink())?;
+            }
+            lines.push(line);
+        }
+    }
+
     /// Sends a command and reads its answer to the end.
     pub(super) fn command(&mut self, command: &str) -> io::Result<()> {
-        let refused = |line: String| Err(io::Error::other(format!("{command}: {line}")));
         match self.reading {
-            Reading::Imap => {
-                self.say(format!("t {command}\r\n").as_bytes())?;
-                loop {
-                    let line = self.line()?;
-                    if let Some(outcome) = line.strip_prefix("t ") {
-                        return if outcome.starts_with("OK") { Ok(()) } else { refused(line) };
-                    }
-                    if let Some(octets) = line.rsplit_once('{').and_then(|(_, end)| end.strip_suffix('}')?.parse().ok())
-                    {
-                        io::copy(&mut self.stream.by_ref().take(octets), &mut io::sink())?;
-                    }
-                }
-            }
+            Reading::Imap => self.ask(command, |_, _| Ok(())).map(drop),
             Reading::Pop3 => {
                 self.say(format!("{command}\r\n").as_bytes())?;
                 let line = self.line()?;
                 if !line.starts_with("+OK") {
-                    return refused(line);
+                    return Err(io::Error::other(format!("{command}: {line}")));
                 }
                 while command.starts_with("RETR") && self.line()? != "." {}
                 Ok(())
@@ -266,7 +276,7 @@ pub fn slow(attack: &Attack) -> Result<Vec<String>, RigError> {
         append(attack, LARGE)?;
         let mut crowd = Vec::new();
         for reading in Reading::BOTH.into_iter().cycle().take(SLOW.min(attack.size.crowd)) {
-            let mut stream = Reader::with_small_buffers(attack, reading)?;
+            let mut stream = Reader::with_small_buffers(attack, reading, "INBOX")?;
             let command = if reading == Reading::Imap { "t FETCH 2 BODY.PEEK[]\r\n" } else { "RETR 2\r\n" };
             stream.write_all(command.repeat(10).as_bytes())?;
             crowd.push((stream, reading));
@@ -381,7 +391,7 @@ pub fn pipelines(attack: &Attack) -> Result<Vec<String>, RigError> {
             };
             let mut crowd = Vec::new();
             for _ in 0..DEAF {
-                let stream = Reader::with_small_buffers(attack, reading)?;
+                let stream = Reader::with_small_buffers(attack, reading, "INBOX")?;
                 stream.set_nonblocking(true)?;
                 crowd.push((stream, 0));
             }
