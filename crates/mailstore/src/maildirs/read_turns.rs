@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::body::ended;
+use super::change_queue::{PATIENCE, no_answer};
+use super::file_work::turn;
 use crate::error::MailstoreError;
 
 /// Maximum threads that read messages of one mailbox: a hanging disk blocks no more.
@@ -47,13 +49,18 @@ impl ReadTurns {
     }
 
     /// Like [`read`](Self::read), with memory that this thread allocates once the permit is there.
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`]: no answer within [`PATIENCE`], the wait for the permit included.
     pub async fn read_with<B: Send + 'static, T: Send + 'static>(
         &self,
         prepare: impl FnOnce() -> B,
         read: impl FnOnce(B) -> T + Send + 'static,
     ) -> Result<T, MailstoreError> {
-        let of_mailbox = Arc::clone(&self.of_mailbox).acquire_owned().await.expect("it is never closed");
-        let of_all = self.of_all.acquire().await.expect("it is never closed");
+        let deadline = Instant::now() + PATIENCE;
+        let of_mailbox = timeout_at(deadline, turn(&self.of_mailbox)).await.map_err(|_| no_answer())?;
+        let of_all = timeout_at(deadline, self.of_all.acquire()).await.map_err(|_| no_answer())?;
+        let of_all = of_all.expect("it is never closed");
         let prepared = prepare();
         let mut reading = spawn_blocking(move || {
             let _of_mailbox = of_mailbox;
@@ -63,7 +70,7 @@ impl ReadTurns {
             Ok(done) => done,
             Err(_) => {
                 drop(of_all);
-                reading.await
+                timeout_at(deadline, reading).await.map_err(|_| no_answer())?
             }
         };
         done.map_err(ended)
@@ -87,7 +94,7 @@ mod tests {
         hangs: Option<Sender<()>>,
         disk: Arc<Mutex<Receiver<()>>>,
         begun: Arc<AtomicUsize>,
-        reads: JoinSet<()>,
+        reads: JoinSet<Result<(), MailstoreError>>,
     }
 
     impl Hung {
@@ -104,7 +111,7 @@ mod tests {
                         begun.fetch_add(1, Ordering::SeqCst);
                         let _ = disk.lock().unwrap().recv();
                     };
-                    turns.read(read).await.unwrap();
+                    turns.read(read).await
                 });
             }
         }
@@ -176,7 +183,31 @@ mod tests {
         assert_eq!(ReadTurns::of_mailbox(&all).read(|| 7).await, Ok(7), "of another disk");
         hung.have_begun(20 * MAILBOX_READS_MAX).await;
         hung.hangs = None;
-        while hung.reads.join_next().await.is_some() {}
+        while let Some(read) = hung.reads.join_next().await {
+            read.unwrap().unwrap();
+        }
         hung.have_begun(200).await;
+    }
+
+    /// Decision 46, for FETCH.
+    #[tokio::test(start_paused = true)]
+    async fn reads_of_a_disk_that_hangs_have_an_end() {
+        let turns = ReadTurns::of_mailbox(&ReadTurns::of_all());
+        let mut hung = Hung::new();
+        hung.begin(&turns, MAILBOX_READS_MAX);
+        hung.have_begun(MAILBOX_READS_MAX).await;
+        // None of these has a thread.
+        hung.begin(&turns, 20);
+        yield_now().await;
+        advance(PATIENCE - READ_PATIENCE).await;
+        yield_now().await;
+        assert!(hung.reads.try_join_next().is_none(), "a slow disk has its time");
+        advance(READ_PATIENCE).await;
+        while let Some(read) = hung.reads.join_next().await {
+            assert_eq!(read.unwrap(), Err(no_answer()));
+        }
+        hung.have_begun(MAILBOX_READS_MAX).await;
+        hung.hangs = None;
+        assert_eq!(turns.read(|| 7).await, Ok(7), "the disk answers again");
     }
 }
