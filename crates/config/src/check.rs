@@ -31,7 +31,7 @@ pub(super) fn check(config: &Config) -> Result<Directory, Problem> {
     config.policy.check()?;
     config.tls.check()?;
     config.acme.check(&config.host_name)?;
-    config.mailstore.check()?;
+    config.mailstore.usual_folders(&config.domains)?;
     config.imap.check()?;
     config.http.check()?;
     config.transport.check()?;

@@ -8,6 +8,7 @@ use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::account_quota::AccountQuota;
+use crate::domain_folders::DomainFolders;
 use crate::names::{directory_name, folded_domain};
 use crate::transport::Transport;
 
@@ -54,6 +55,10 @@ pub struct Domain {
     /// ([imap-pop3.md](imap-pop3.md#quotas)). Default: that of all accounts.
     #[serde(default, skip_serializing_if = "AccountQuota::is_unset")]
     pub quota: AccountQuota,
+    /// Names of the folders that the first login of an account makes, in place of those of `[mailstore]`: `{ sent = "Gesendet" }`. Default: those of
+    /// all accounts.
+    #[serde(default, skip_serializing_if = "DomainFolders::is_unset")]
+    pub folders: DomainFolders,
     /// What is special to users: `[domain.accounts.alice]` with `owner`, `mode`, `transport`, or `forward` (addresses that get the user's mail instead;
     /// with `keep_copy = true` the mailbox gets it too). Default: `{}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -101,6 +106,7 @@ impl Domain {
             owner: None,
             mode: None,
             quota: AccountQuota::default(),
+            folders: DomainFolders::default(),
             accounts: BTreeMap::new(),
         }
     }
@@ -132,7 +138,7 @@ impl Domain {
     }
 
     /// The keys that a table of the configuration may have.
-    pub const KEYS: [&str; 13] = [
+    pub const KEYS: [&str; 14] = [
         "name",
         "domain_aliases",
         "users",
@@ -145,6 +151,7 @@ impl Domain {
         "owner",
         "mode",
         "quota",
+        "folders",
         "accounts",
     ];
 }
@@ -288,7 +295,7 @@ mod tests {
                     transport = \"lmtp:unix:/run/lmtp\"\nowner = \"vmail\"\nmode = \"0640\"\ndetail_folders = true\n[aliases]\nnoreply.discard = true\nbob.refuse = \"gone\"\n\
                     one = \"ann\"\ntwo = [\"ann\", \"b\"]\n[[pattern]]\nmatch = \"a(.)\"\nto = \"$1\"\n\
                     [[pattern]]\nmatch = \"b.\"\nto.discard = true\n[accounts.ann]\nmode = \"0600\"\n\
-                    [quota]\nbytes = \"1 GiB\"\nmessages = 0\n";
+                    [quota]\nbytes = \"1 GiB\"\nmessages = 0\n[folders]\nsent = \"Gesendet\"\n";
         let domain = read(text).unwrap();
         assert_eq!(domain.aliases["noreply"], Targets::Discard);
         assert_eq!(domain.aliases["bob"], Targets::Refuse("gone".to_owned()));

@@ -42,7 +42,7 @@ pub use maildirs::{
     FileWriter, FindMaildir, Finding, FindingKind, ForgetMail, IsPending, MailArrivals, MaildirLogins, MaildirStore,
     SettleFiles, SpoolLook, Verified, VerifiedPlaces, VerifyError, mailbox_of_folder, verify_mailboxes,
 };
-pub use name::{LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, SpecialUse, UsualFolders};
+pub use name::{FolderTable, LEVEL_CHARS_MAX, LEVELS_MAX, MailboxName, NameError, SEPARATOR, SpecialUse, UsualFolders};
 pub use pattern::NamePattern;
 pub use row::{
     MailboxId, MailboxStatus, MessageRow, MessageSet, ModSeq, NumberRange, RebuiltMailbox, Uid, UidValidity, UniqueIds,

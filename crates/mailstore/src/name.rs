@@ -2,8 +2,11 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::sync::Arc;
 
 use unicode_normalization::UnicodeNormalization;
+
+use crate::by_account::ByAccount;
 
 /// Separator between the levels of a name.
 pub const SEPARATOR: char = '/';
@@ -177,6 +180,9 @@ impl SpecialUse {
         })
     }
 }
+
+/// Names of the folders that the first logins of all accounts make.
+pub type FolderTable = ByAccount<Arc<UsualFolders>>;
 
 /// Names of the folders that the first login makes, one for each special use.
 #[derive(Debug, Clone, PartialEq, Eq)]

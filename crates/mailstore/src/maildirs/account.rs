@@ -214,7 +214,7 @@ impl MaildirAccount {
         let used = made.iter().filter_map(|(id, special_use)| Some((MailboxId(*id), (*special_use)?)));
         let mut uses: BTreeMap<MailboxId, SpecialUse> =
             used.filter(|(id, _)| found.values().any(|of| of == id)).collect();
-        let usual_folders = self.shared.usual_folders();
+        let usual_folders = self.shared.usual_folders(&self.inbox);
         for (name, id) in found.iter().filter(|(_, id)| !made.contains_key(&id.0)) {
             if let Some(usual) =
                 usual_folders.special_use(name).filter(|usual| !uses.values().any(|taken| taken == usual))

@@ -248,7 +248,7 @@ impl MailboxCore {
         let directory = lock(&self.path).to_string();
         let name = &lock(&self.name).clone();
         let (ledger, owner) = (&*self.shared.ledger, &*self.owner);
-        let special_use = special_use.or_else(|| self.shared.usual_folders().special_use(name));
+        let special_use = special_use.or_else(|| self.shared.usual_folders(&self.owner.path).special_use(name));
         let takeover = Takeover { ledger, owner, id: self.id, name, directory: &directory, special_use };
         takeover.run(reader, &self.is_spent, odd, begin).inspect_err(|error| {
             self.is_broken.store(self.is_spent.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -52,7 +52,7 @@ impl MaildirAccount {
             known = self.known_names()?;
         }
         // Names of other kinds: the account had folders of its own, and a subscription is no wish for a mailbox.
-        let usual = self.shared.usual_folders();
+        let usual = self.shared.usual_folders(&self.inbox);
         let is_usual = |name: &MailboxName| name.is_inbox() || usual.special_use(name).is_some();
         if !makes_folders || !known.keys().chain(folders.names()).all(is_usual) {
             return Ok(());
@@ -81,7 +81,7 @@ impl MaildirAccount {
     ) -> Result<Vec<MailboxName>, MailstoreError> {
         let found: Vec<MailboxName> = folders.names().filter(|name| !name.is_inbox()).cloned().collect();
         if found.is_empty() && makes_folders {
-            let usual = self.shared.usual_folders();
+            let usual = self.shared.usual_folders(&self.inbox);
             return Ok(SpecialUse::ALL.map(|special_use| usual.name(special_use).clone()).into());
         }
         let root = &self.shared.root;

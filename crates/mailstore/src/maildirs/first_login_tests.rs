@@ -1,5 +1,6 @@
 //! Folders that the first login finds or makes.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use posthaste_maildir::MailboxPath;
@@ -7,7 +8,7 @@ use posthaste_maildir::MailboxPath;
 use super::super::tests::open_ledger;
 use super::super::{MaildirLogins, MaildirStore};
 use super::*;
-use crate::name::UsualFolders;
+use crate::name::{FolderTable, UsualFolders};
 use crate::store::Mailstore;
 
 /// Logs in for the first time, and returns all names and those that are subscribed to.
@@ -42,7 +43,9 @@ async fn the_first_login_makes_folders_with_configured_names() {
     let names = |special_use: SpecialUse| {
         if special_use == SpecialUse::Sent { "Gesendet" } else { &special_use.attribute()[1..] }
     };
-    store.name_usual_folders(UsualFolders::new(names).unwrap());
+    let own = Arc::new(UsualFolders::new(names).unwrap());
+    let by_inbox = HashMap::from([("Maildir".to_owned(), own)]);
+    store.name_usual_folders(FolderTable { by_inbox, ..Default::default() });
     let find = Box::new(|_: &str| MailboxPath::parse("Maildir").ok());
     let logins = MaildirLogins::new(Arc::clone(&store), find).with_usual_folders();
     let world = World { account: logins.account("me").await.unwrap(), store };
@@ -56,7 +59,7 @@ async fn the_first_login_makes_folders_with_configured_names() {
     world.account.create(&MailboxName::parse("Sent").unwrap(), None).await.unwrap();
     assert!(!world.uses().await.contains(&"Sent \\Sent".to_owned()));
     // Other names later: the folders stay.
-    world.store.name_usual_folders(UsualFolders::default());
+    world.store.name_usual_folders(FolderTable::default());
     let account = logins.account("me").await.unwrap();
     let world = World { account, store: Arc::clone(&world.store) };
     assert_eq!(world.names(false).await.len(), 7);

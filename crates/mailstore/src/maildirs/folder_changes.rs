@@ -340,7 +340,7 @@ impl<'a> FolderChanges<'a> {
     ) -> Result<Option<MailboxFields>, MailstoreError> {
         // It keeps its use under another name; without one it takes that of the new name, if that is free.
         let free = |wanted: &SpecialUse| !uses.values().any(|taken| taken == wanted);
-        let implied = self.account.shared.usual_folders().special_use(name);
+        let implied = self.account.shared.usual_folders(&self.account.inbox).special_use(name);
         let special_use = uses.get(&MailboxId(core.id)).copied().or(implied.filter(free));
         let head = self.account.shared.ledger.head_without_tail(core.id).map_err(|error| refusal(&error))?;
         Ok(head.map(|head| MailboxFields {

@@ -94,7 +94,7 @@ use self::read_turns::ReadTurns;
 pub use self::verify::{Finding, FindingKind, SpoolLook, Verified, VerifiedPlaces, VerifyError, verify_mailboxes};
 use crate::error::{Asked, MailstoreError};
 use crate::ledger::{GrownMailboxes, MailLedger, MailLedgerError};
-use crate::name::{MailboxName, UsualFolders};
+use crate::name::{FolderTable, MailboxName, UsualFolders};
 use crate::store::{MailAccount, Mailstore};
 
 /// Finds the Maildir of a login: its path below the root of all mail.
@@ -132,16 +132,17 @@ struct Shared {
     /// Permits for threads that read messages, shared by all mailboxes.
     read_turns: Arc<Semaphore>,
     /// Folders of new accounts.
-    usual_folders: RwLock<Arc<UsualFolders>>,
+    usual_folders: RwLock<FolderTable>,
     moved_paths: MovedPaths,
     /// Accounts by path of their INBOX; `None` until needed.
     account_ids: Mutex<Option<HashMap<String, u32>>>,
 }
 
 impl Shared {
-    /// Names of the folders that the first login makes.
-    fn usual_folders(&self) -> Arc<UsualFolders> {
-        Arc::clone(&self.usual_folders.read().unwrap_or_else(PoisonError::into_inner))
+    /// Names of the folders that the first login of the account with this INBOX makes.
+    fn usual_folders(&self, inbox: &MailboxPath) -> Arc<UsualFolders> {
+        let folders = self.usual_folders.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(folders.of(inbox.as_str()))
     }
 
     /// The account of an INBOX, if it is in the ledger. Blocks.
@@ -234,8 +235,8 @@ impl MaildirStore {
     }
 
     /// Sets the names of the folders that first logins make. Existing folders stay.
-    pub fn name_usual_folders(&self, folders: UsualFolders) {
-        *self.shared.usual_folders.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(folders);
+    pub fn name_usual_folders(&self, folders: FolderTable) {
+        *self.shared.usual_folders.write().unwrap_or_else(PoisonError::into_inner) = folders;
     }
 
     /// The ledger of its UIDs and flags.

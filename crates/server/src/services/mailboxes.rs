@@ -11,7 +11,7 @@ use posthaste_intake::{Destination, Intake, MemoryBudget};
 use posthaste_maildir::MailboxPath;
 use posthaste_mailstore::ledger::{LedgerReport, MailLedger, MailLedgerError, applied_in};
 use posthaste_mailstore::table::{FILE as TABLE_FILE, MetaError};
-use posthaste_mailstore::{FileWriter, MaildirLogins, MaildirStore, QuotaTable, UsualFolders};
+use posthaste_mailstore::{FileWriter, FolderTable, MaildirLogins, MaildirStore, QuotaTable};
 use posthaste_spool::{Damage, Lsn, Spool, StoreKind};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -189,8 +189,8 @@ fn quotas_of(config: &Config, directory: &Directory) -> QuotaTable {
     config.quota.table(&config.domains, directory).expect("checked with the configuration")
 }
 
-fn folders_of(config: &Config) -> UsualFolders {
-    config.mailstore.usual_folders().expect("checked with the configuration")
+fn folders_of(config: &Config) -> FolderTable {
+    config.mailstore.usual_folders(&config.domains).expect("checked with the configuration")
 }
 
 /// The mailboxes of the users.
