@@ -167,7 +167,8 @@ impl BoundMounts {
             None => {
                 let [first, second] = BOUND;
                 let what = format!(
-                    "neither {first} nor {second} in the spool can be read: the next start of the server makes them anew from the ids that the mounts have"
+                    "neither {first} nor {second} in the spool can be read: the next start rebuilds them from the \
+                     ids stored on the mounts"
                 );
                 Err(io::Error::new(io::ErrorKind::InvalidData, what))
             }
@@ -190,9 +191,10 @@ impl BoundMounts {
         let written = bound.write(&bound.ids());
         let left = written.err().map(|error| format!("; cannot rewrite it now: {error}")).unwrap_or_default();
         let counts = if is_lost {
-            "neither list of mail mounts is whole: each mount tells its id again, and `posthaste spool accept-mount` accepts one without an id"
+            "both lists of mail mounts are damaged: ids are read again from the mounts; `posthaste spool \
+             accept-mount` accepts a mount without an id"
         } else {
-            "the other list of mail mounts counts"
+            "using the other list of mail mounts"
         };
         let told = |(name, why): (&str, String)| Damage {
             lsn: None,

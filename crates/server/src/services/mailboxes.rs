@@ -58,7 +58,8 @@ impl UnreadableMailboxes {
             MailLedgerError::Table(MetaError::Damaged(_) | MetaError::Value(_)) => (
                 format!("{table}: {error}"),
                 format!(
-                    "stop the server, put this file back, or remove it (`rm {table}`: each mailbox gets new UIDs, and clients load their mail again), \
+                    "stop the server, put this file back, or remove it (`rm {table}`: each mailbox gets new UIDs, \
+                     and clients download their mail again), \
                      and start it again"
                 ),
             ),
@@ -75,7 +76,7 @@ impl UnreadableMailboxes {
     }
 }
 
-const UNREADABLE: &str = "mail is received, and nobody can read it by IMAP or POP3";
+const UNREADABLE: &str = "cannot open the mailbox table; mail is received but cannot be read by IMAP or POP3";
 const CAUSE: &str = "repair the cause, then restart the server";
 
 /// Removes a mailbox by a time.
@@ -206,18 +207,14 @@ fn tell(report: &LedgerReport, table: &Path) {
         let file = table.display();
         tracing::error!(
             %file,
-            "the table of mailboxes is gone, and a new one was made: each mailbox gets new UIDs, and clients load their mail again. If you have the file, \
-             stop the server, put it back, and start it again"
+            "the mailbox table is missing; created a new one: each mailbox gets new UIDs, and clients download \
+             their mail again. If you have the file, stop the server, put it back, and start it again"
         );
     } else if let Some((applied, position)) = lost {
-        tracing::error!(
-            applied,
-            position,
-            "the table of mailboxes lost a commit: UIDs and flags of that time are lost"
-        );
+        tracing::error!(applied, position, "the mailbox table lost a commit: recent UIDs and flags are lost");
     }
     if let Some((applied, last)) = other_spool {
-        tracing::error!(%applied, %last, "the table of mailboxes is newer than the spool: this is another spool");
+        tracing::error!(%applied, %last, "the mailbox table is newer than the spool: it belongs to another spool");
     }
     if *has_skipped {
         tracing::error!("each mailbox skips 1,048,576 UIDs: some assigned ones may be lost");
@@ -226,7 +223,7 @@ fn tell(report: &LedgerReport, table: &Path) {
         tracing::error!(
             batches = unknown.len(),
             %first,
-            "skipped entries of mailboxes that a later version wrote"
+            "skipped mailbox entries written by a later version"
         );
     }
     tracing::info!(replayed, "mailboxes opened");
@@ -238,7 +235,7 @@ impl Service for Mailboxes {
     }
 
     fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("nobody can read mail")
+        OnFailure::GoOn("mail cannot be read by IMAP or POP3")
     }
 
     fn reload(&mut self, config: &Config, directory: &Arc<Directory>) -> Vec<&'static str> {

@@ -120,11 +120,18 @@ impl Observer for RelayLog {
                     error,
                     failures,
                     pause_secs,
-                    "mail waits for these hosts; retrying automatically"
+                    "cannot reach these hosts; their mail waits; retrying automatically"
                 );
             }
             SiteState::Unreachable { source, site, error, failures, pause_secs, .. } => {
-                tracing::debug!(source, site, error, failures, pause_secs, "mail waits for these hosts");
+                tracing::debug!(
+                    source,
+                    site,
+                    error,
+                    failures,
+                    pause_secs,
+                    "cannot reach these hosts; their mail waits"
+                );
             }
             SiteState::Reached { source, site } => tracing::info!(source, site, "these hosts answer again"),
         }
@@ -149,8 +156,8 @@ impl Observer for RelayLog {
 
     fn source(&self, source: &str, error: Option<&str>) {
         match error {
-            Some(error) => tracing::error!(source, error, "no mail is sent from this source; retrying automatically"),
-            None => tracing::info!(source, "mail is sent from this source again"),
+            Some(error) => tracing::error!(source, error, "cannot use this source; retrying automatically"),
+            None => tracing::info!(source, "this source can be used again"),
         }
     }
 
@@ -180,7 +187,7 @@ impl Observer for RelayLog {
                 tracing::error!(
                     unrecorded,
                     error = why,
-                    "no mail is sent to other hosts until the server is restarted: the spool takes no records"
+                    "the spool accepts no more records: no mail is sent to other hosts until the server is restarted"
                 );
             }
             RecordingState::Stopped { unrecorded, why } => {
@@ -188,7 +195,7 @@ impl Observer for RelayLog {
                 tracing::error!(
                     unrecorded,
                     error,
-                    "no mail is sent to other hosts for now: outcomes cannot be recorded; retrying"
+                    "cannot record delivery outcomes; no mail is sent to other hosts; retrying"
                 );
             }
             RecordingState::GoesOn => tracing::info!("mail is sent to other hosts again"),
@@ -206,7 +213,7 @@ fn log(attempt: &RecipientAttempt) {
         let host = &**host;
         let class = &**class;
         let reply = reply.to_string();
-        return tracing::info!(host, stage, reply, class, "the host has ended the session; no mail waited for it");
+        return tracing::info!(host, stage, reply, class, "the host closed the session; no mail was waiting for it");
     }
     let id = attempt.key.message;
     let number = attempt.key.number;
@@ -237,7 +244,7 @@ fn log(attempt: &RecipientAttempt) {
                 stage,
                 reply,
                 class,
-                "the host has ended the session; retrying automatically"
+                "the host closed the session; retrying automatically"
             );
         }
         AttemptResult::Unknown { .. } => {
