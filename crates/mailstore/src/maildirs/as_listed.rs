@@ -11,14 +11,17 @@ use std::sync::atomic::Ordering;
 
 use posthaste_maildir::MaildirReader;
 use posthaste_maildir::tree::Stamp;
+use tokio::time::timeout;
 
 use super::boot::boot_number;
+use super::change_queue::{PATIENCE, no_answer};
 use super::core::MailboxCore;
 use super::file::MailFile;
 use super::mailbox::lock;
 use super::opening::numbers_of;
 use super::state::Messages;
 use super::{MaildirStore, Shared};
+use crate::error::MailstoreError;
 use crate::message_list::Message;
 use crate::row::{MailboxStatus, Uid};
 use crate::table::{FileNote, MailboxHead};
@@ -106,9 +109,13 @@ impl MailboxCore {
     }
 
     /// Waits for the pending first listing.
-    pub async fn listed(&self) {
-        // It cannot fail: the sender is in `self`.
-        let _ = self.looked.subscribe().wait_for(|looked| !looked.is_ahead).await;
+    ///
+    /// # Errors
+    /// [`MailstoreError::Unavailable`]: its disk has not answered for five minutes.
+    pub async fn listed(&self) -> Result<(), MailstoreError> {
+        let mut looked = self.looked.subscribe();
+        // Only the time can fail: the sender is in `self`.
+        timeout(PATIENCE, looked.wait_for(|looked| !looked.is_ahead)).await.map(drop).map_err(|_| no_answer())
     }
 
     /// A message with its file as the listing has found it, also if its session has seen it before.

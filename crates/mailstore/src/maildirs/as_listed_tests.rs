@@ -7,6 +7,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime};
 
+use tokio::time::{advance, pause, resume};
+
+use super::change_queue::{PATIENCE, no_answer};
 use super::core::MailboxCore;
 use super::looks::Known;
 use super::mailbox::{MaildirMailbox, lock};
@@ -78,6 +81,25 @@ async fn the_first_session_does_not_wait_for_a_listing() {
     assert_eq!(uids(&place.look().await), [1, 2, 3]);
     let second = SnapshotView::select(mailbox, SelectMode::Writable).await.unwrap();
     assert_eq!(second.recent(), 0);
+}
+
+/// Decision 46, for FETCH.
+#[tokio::test]
+async fn reading_ends_while_the_first_listing_hangs() {
+    let mut place = listed().await;
+    place.reopen();
+    let mailbox = Arc::new(place.mailbox().clone());
+    let listing = hold_up_listing(mailbox.core());
+    let view = SnapshotView::select(mailbox, SelectMode::ReadOnly).await.unwrap();
+    pause();
+    let mut reading = view.body(Uid::new(3).unwrap());
+    assert!(reading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    // Its timer counts whole milliseconds.
+    advance(PATIENCE + Duration::from_millis(1)).await;
+    assert_eq!(reading.await.err(), Some(no_answer()));
+    resume();
+    drop(listing);
+    assert!(view.body(Uid::new(3).unwrap()).await.is_ok());
 }
 
 /// A view with numbers alone, and whoever holds its messages up.

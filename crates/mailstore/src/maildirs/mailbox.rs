@@ -230,7 +230,7 @@ impl MaildirMailbox {
     fn read_size(&self, message: &Message<Arc<MailFile>>) -> Asked<'static, u64> {
         let (core, message) = (Arc::clone(&self.0), message.clone());
         Box::pin(async move {
-            core.listed().await;
+            core.listed().await?;
             let turns = core.reading.clone();
             let work = move || {
                 let (opened, size) = core.open(message.uid, &message.file)?;
@@ -387,7 +387,7 @@ impl Source for MaildirMailbox {
     fn headers(&self, messages: Vec<Message<Arc<MailFile>>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
         let core = Arc::clone(&self.0);
         Box::pin(async move {
-            core.listed().await;
+            core.listed().await?;
             let turns = core.reading.clone();
             let work = move || {
                 // Without it each message says why.
@@ -402,7 +402,7 @@ impl Source for MaildirMailbox {
     fn fields(&self, messages: Vec<Message<Arc<MailFile>>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
         let core = Arc::clone(&self.0);
         Box::pin(async move {
-            core.listed().await;
+            core.listed().await?;
             let (mut first, mut second) = (messages, Vec::new());
             if first.len() >= HALVED_MIN {
                 second = first.split_off(first.len() / 2);
@@ -425,7 +425,7 @@ impl Source for MaildirMailbox {
     ) -> Asked<'_, Vec<Result<Option<Bytes>, MailstoreError>>> {
         let core = Arc::clone(&self.0);
         Box::pin(async move {
-            core.listed().await;
+            core.listed().await?;
             let turns = core.reading.clone();
             turns.read(move || core.kept(kind, &messages)).await
         })
@@ -446,7 +446,7 @@ impl Source for MaildirMailbox {
     ) -> Asked<'_, Vec<Result<Arc<dyn MailBody>, MailstoreError>>> {
         let core = Arc::clone(&self.0);
         Box::pin(async move {
-            core.listed().await;
+            core.listed().await?;
             let turns = core.reading.clone();
             let work = move || {
                 let reader = core.reader_of_mail();

@@ -29,24 +29,24 @@ const THE_BODY: &str = "the body\r\n";
 /// A message with one line again and again, in the header or in the body.
 struct Huge {
     beginning: &'static str,
-    line: &'static str,
+    line: String,
     lines: u64,
     end: &'static str,
 }
 
 impl Huge {
     fn with_header() -> Self {
-        let line = "X-Filler: one of very many fields, all of them quite ordinary\r\n";
+        let line = "X-Filler: one of very many fields, all of them quite ordinary\r\n".to_owned();
         Self::new("From: a@example.net\r\nSubject: huge\r\n", line, HEADER, "X-Last: yes\r\n\r\nthe body\r\n")
     }
 
     fn with_body() -> Self {
-        let line = "One of the lines of a message that somebody wants to read, slowly\r\n";
+        let line = format!("{}\r\n", "some words that somebody reads slowly ".repeat(25));
         Self::new("From: a@example.net\r\nSubject: huge\r\n\r\n", line, MESSAGE, "the last line\r\n")
     }
 
-    fn new(beginning: &'static str, line: &'static str, octets: u64, end: &'static str) -> Self {
-        Self { beginning, line, lines: octets / line.len() as u64, end }
+    fn new(beginning: &'static str, line: String, octets: u64, end: &'static str) -> Self {
+        Self { beginning, lines: octets / line.len() as u64, line, end }
     }
 
     fn len(&self) -> u64 {
@@ -145,7 +145,7 @@ fn fetch_header(attack: &Attack, huge: &Huge) -> Result<(), RigError> {
     if let Some(missing) = wanted.iter().find(|text| !said.contains(&**text)) {
         return Err(io::Error::other(format!("no {missing} in {said}")).into());
     }
-    // What it is said to end with is what the text begins with.
+    // The text begins where the header is cut off.
     let mut sent = 0;
     reader.ask("FETCH 2 BODY.PEEK[HEADER]", |octets, stream| {
         sent = octets;
@@ -205,6 +205,10 @@ pub fn message(attack: &Attack) -> Result<Vec<String>, RigError> {
         first.command("CREATE Huge")?;
         let path = huge.put_into(&maildir(attack).join(".Huge"))?;
         wait_for_messages(&mut first, "Huge", 1)?;
+        // It is read once for its size.
+        for command in ["SELECT Huge", "FETCH 1 RFC822.SIZE"] {
+            first.command(command)?;
+        }
         let mut readers = Vec::new();
         for _ in 0..MESSAGE_READERS {
             let mut stream = Reader::with_small_buffers(attack, Reading::Imap, "Huge")?;
@@ -248,7 +252,7 @@ mod tests {
     #[test]
     fn a_huge_message_is_known_octet_by_octet() {
         let dir = tempfile::tempdir().unwrap();
-        let huge = Huge::new("A: b\r\n\r\n", "line\r\n", 40, "end\r\n");
+        let huge = Huge::new("A: b\r\n\r\n", "line\r\n".to_owned(), 40, "end\r\n");
         for name in ["tmp", "new"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
