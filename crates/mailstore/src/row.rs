@@ -179,6 +179,18 @@ impl MessageSet {
     }
 }
 
+/// Ascending UIDs as ranges.
+pub(crate) fn ranges(uids: impl Iterator<Item = u32>) -> Vec<NumberRange> {
+    let mut ranges: Vec<NumberRange> = Vec::new();
+    for uid in uids {
+        match ranges.last_mut() {
+            Some(range) if range.last + 1 == uid => range.last = uid,
+            _ => ranges.push(NumberRange { first: uid, last: uid }),
+        }
+    }
+    ranges
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,12 +11,12 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::body::ended;
-use super::change_queue::{PATIENCE, no_answer, refusal};
+use super::answers::{PATIENCE, ended, no_answer, refusal};
 use super::core::MailboxCore;
 use super::file_work::{FileWork, run, turn};
 use super::folder_changes::{FolderChanges, MAILBOXES_MAX};
-use super::mailbox::{MaildirMailbox, lock};
+use super::locks::lock;
+use super::mailbox::MaildirMailbox;
 use super::missing::MissingFolders;
 use super::owner::Owner;
 use super::pending::{PendingFolders, finish_folders};

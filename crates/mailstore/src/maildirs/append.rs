@@ -3,7 +3,6 @@
 
 use std::io;
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_intake::{
@@ -16,15 +15,16 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
-use super::arrivals::stamp;
-use super::body::ended;
-use super::change_queue::{ChangeQueue, PATIENCE, no_answer, refusal as of_ledger};
+use super::answers::{PATIENCE, ended, no_answer, refusal as of_ledger};
+use super::change_queue::ChangeQueue;
 use super::core::MailboxCore;
 use super::file_work::{FileWork, run};
 use super::gathered::{GatheredMail, MessageSource};
-use super::mailbox::lock;
-use super::scan::{Oddities, now_secs};
+use super::locks::lock;
 use super::scratch::{Operation, SYSTEM_BITS};
+use super::seconds::{now_secs, secs};
+use super::stamp::stamp;
+use super::told::Oddities;
 use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage, WireSize};
 use crate::error::{Asked, MailstoreError};
 use crate::flags::MessageFlags;
@@ -348,12 +348,6 @@ impl MailboxCore {
         let flags = flags.0 | behind | flag_bits::IN_NEW;
         Ok(MessageFacts { flags, internal_date, save_date: now_secs(), ..MessageFacts::default() })
     }
-}
-
-/// Seconds since 1970; times before 1970 or after 2106 are clamped.
-pub(super) fn secs(time: SystemTime) -> u32 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
 }
 
 /// One message for one mailbox, as an intake destination.

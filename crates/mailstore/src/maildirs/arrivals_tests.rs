@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use bytes::Bytes;
 use posthaste_intake::{Config as IntakeConfig, GatheredBody, Intake, IntakeError, MemoryBudget, Receipt, Reservation};
 use posthaste_maildir::{Host, Maildir, Subdir, UniqueName};
 use posthaste_spool::{Config, FileSpool, Lsn, Released, Spool, StreamId};

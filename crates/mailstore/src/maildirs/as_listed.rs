@@ -10,14 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use posthaste_maildir::MaildirReader;
-use posthaste_maildir::tree::Stamp;
 use tokio::time::timeout;
 
-use super::boot::boot_number;
-use super::change_queue::{PATIENCE, no_answer};
+use super::answers::{PATIENCE, no_answer};
+use super::boot::{SealedStamps, sealed};
 use super::core::MailboxCore;
 use super::file::MailFile;
-use super::mailbox::lock;
+use super::locks::lock;
 use super::opening::numbers_of;
 use super::state::Messages;
 use super::{MaildirStore, Shared};
@@ -25,14 +24,6 @@ use crate::error::MailstoreError;
 use crate::message_list::Message;
 use crate::row::{MailboxStatus, Uid};
 use crate::table::{FileNote, MailboxHead};
-
-/// Stamps as a head has them: times and inodes, the latter mixed with the number of the boot.
-pub(super) type SealedStamps = [(i64, u64); 2];
-
-pub(super) fn sealed(stamps: [Stamp; 2]) -> Option<SealedStamps> {
-    let boot = boot_number()?;
-    Some(stamps.map(|stamp| (stamp.mtime_ns, stamp.inode ^ boot)))
-}
 
 impl MailboxCore {
     /// Shows the messages just read from the ledger, if the directories need no listing first.

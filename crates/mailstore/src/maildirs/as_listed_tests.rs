@@ -11,10 +11,11 @@ use tokio::time::{advance, pause, resume};
 
 use super::change_queue::{PATIENCE, no_answer};
 use super::core::MailboxCore;
+use super::locks::lock;
 use super::looks::Known;
-use super::mailbox::{MaildirMailbox, lock};
-use super::scan::Oddities;
+use super::mailbox::MaildirMailbox;
 use super::tests::{Place, uids};
+use super::told::Oddities;
 use crate::entry::{MailEntry, StateGroup};
 use crate::error::MailstoreError;
 use crate::opening_view::{MailboxNumbers, OpeningView};

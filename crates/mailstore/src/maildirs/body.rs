@@ -8,74 +8,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::file::MailFile;
-use super::mailbox::MESSAGE_BYTES_MAX;
+use super::layout::{CHUNK, Layout, read_at, read_chunk};
 use super::read_turns::ReadTurns;
 use crate::error::{Asked, MailstoreError};
 use crate::line_ends::FileForm;
-use crate::mail_body::{BODY_READ_MAX, HEADER_BYTES_MAX, MailBody, copied, cut_header};
+use crate::mail_body::{HEADER_BYTES_MAX, MailBody, copied, cut_header};
 
-/// Octets of one read of a file. Conversion at most doubles them, up to the limit of one read.
-pub(super) const CHUNK: usize = BODY_READ_MAX / 2;
 /// Octets of a file that are read first for its header.
 const HEADER_READ: usize = 8 << 10;
-
-/// Start of each chunk of a file in the octets that are sent.
-#[derive(Debug)]
-pub(super) struct Layout {
-    /// Octets of the whole message.
-    len: u64,
-    /// For each chunk: the offset of its first octet times two, plus one if the octet before it is a CR.
-    chunks: Vec<u64>,
-}
-
-impl Layout {
-    /// Reads the whole file once.
-    pub fn of(file: &File, size: u64, form: FileForm) -> Result<Self, MailstoreError> {
-        let count = size.div_ceil(CHUNK as u64);
-        let mut layout = Self { len: 0, chunks: Vec::with_capacity(usize::try_from(count).unwrap_or(0)) };
-        if form == FileForm::Verbatim {
-            layout.len = size;
-            layout.chunks.extend((0..count).map(|chunk| chunk * CHUNK as u64 * 2));
-            return Ok(layout);
-        }
-        let (mut buffer, mut after_cr) = (vec![0; CHUNK], false);
-        for chunk in 0..count {
-            layout.chunks.push(layout.len * 2 + u64::from(after_cr));
-            let piece = read_chunk(file, size, chunk, &mut buffer)?;
-            layout.len += form.converted_len(piece, &mut after_cr);
-        }
-        if layout.len > MESSAGE_BYTES_MAX {
-            return Err(MailstoreError::Damaged(format!("a message of {} octets", layout.len)));
-        }
-        Ok(layout)
-    }
-
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// The chunk that contains this octet, with its first octet's offset and true if a CR precedes it.
-    fn chunk(&self, offset: u64) -> (u64, u64, bool) {
-        let at = self.chunks.partition_point(|start| start / 2 <= offset).max(1) - 1;
-        (at as u64, self.chunks[at] / 2, self.chunks[at] % 2 == 1)
-    }
-}
-
-/// One chunk of a file that had `size` octets when opened.
-fn read_chunk<'a>(file: &File, size: u64, chunk: u64, buffer: &'a mut [u8]) -> Result<&'a [u8], MailstoreError> {
-    let from = chunk * CHUNK as u64;
-    let len = usize::try_from(size.saturating_sub(from)).unwrap_or(CHUNK).min(CHUNK);
-    let piece = &mut buffer[..len];
-    read_at(file, from, piece)?;
-    Ok(piece)
-}
-
-fn read_at(file: &File, from: u64, piece: &mut [u8]) -> Result<(), MailstoreError> {
-    file.read_exact_at(piece, from).map_err(|error| match error.kind() {
-        std::io::ErrorKind::UnexpectedEof => MailstoreError::Damaged("the file became shorter".to_owned()),
-        _ => MailstoreError::Damaged(error.to_string()),
-    })
-}
 
 /// The wire size of a message. Blocks: a long file is read once, unless it was before.
 pub(super) fn wire_len(file: &File, size: u64, message: &MailFile) -> Result<u64, MailstoreError> {
@@ -218,9 +158,4 @@ pub(super) fn header(file: &File, size: u64, message: &MailFile) -> Result<Bytes
     // It had room for what was read after the header.
     out.shrink_to_fit();
     Ok(out.into())
-}
-
-/// The error for a blocking call that never returned: the runtime is ending, or there is a bug.
-pub(super) fn ended(error: tokio::task::JoinError) -> MailstoreError {
-    MailstoreError::Unavailable(error.to_string())
 }

@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+use posthaste_maildir::tree::Stamp;
+
 /// An id of the present boot; empty if unknown.
 pub(super) fn boot_id() -> &'static str {
     static ID: OnceLock<String> = OnceLock::new();
@@ -13,4 +15,12 @@ pub(super) fn boot_number() -> Option<u64> {
     let digits: String = boot_id().chars().filter(char::is_ascii_hexdigit).collect();
     let number = u128::from_str_radix(&digits, 16).ok()?;
     Some((number >> 64) as u64 ^ number as u64)
+}
+
+/// Stamps as a head has them: times and inodes, the latter mixed with the number of the boot.
+pub(super) type SealedStamps = [(i64, u64); 2];
+
+pub(super) fn sealed(stamps: [Stamp; 2]) -> Option<SealedStamps> {
+    let boot = boot_number()?;
+    Some(stamps.map(|stamp| (stamp.mtime_ns, stamp.inode ^ boot)))
 }

@@ -1,27 +1,23 @@
 //! The change queue of a mailbox: one leader computes waiting changes one by one, and makes them durable in one batch.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use posthaste_spool::AppendError;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::answers::{PATIENCE, no_answer, refusal};
 use super::core::MailboxCore;
 use super::keywords::MailboxKeywords;
-use super::mailbox::lock;
+use super::locks::lock;
 use super::names_out::begin_writing_names;
-use super::scan::Oddities;
 use super::scratch::{NewKeywords, Operation, Scratch};
+use super::told::Oddities;
 use crate::error::MailstoreError;
-use crate::ledger::MailLedgerError;
 use crate::store::StoredFlags;
 
 /// Maximum changes of one batch.
 const CHANGES_MAX: usize = 256;
-/// A change that is not in a batch by then is withdrawn. The spool has such a limit for the batch.
-pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Waiting changes.
 #[derive(Debug, Default)]
@@ -104,11 +100,6 @@ impl ChangeQueue {
     }
 }
 
-/// The error for a withdrawn change.
-pub(super) fn no_answer() -> MailstoreError {
-    MailstoreError::Unavailable("the disk does not answer".to_owned())
-}
-
 fn ended() -> MailstoreError {
     MailstoreError::Unavailable("the server ends".to_owned())
 }
@@ -189,16 +180,6 @@ fn append(core: &MailboxCore, named: NewKeywords, taken: &[WaitingChange]) -> Re
         core.catch_up();
     }
     Ok(outcomes)
-}
-
-/// The answer to a change that the ledger refuses.
-pub(super) fn refusal(error: &MailLedgerError) -> MailstoreError {
-    match error {
-        MailLedgerError::Append(AppendError::Full(_)) => MailstoreError::NoSpace,
-        MailLedgerError::Append(AppendError::TooLarge { .. } | AppendError::Entries(_))
-        | MailLedgerError::OutOfUids => MailstoreError::Limit,
-        _ => MailstoreError::Unavailable(error.to_string()),
-    }
 }
 
 #[cfg(test)]

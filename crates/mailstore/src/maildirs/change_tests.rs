@@ -12,7 +12,8 @@ use posthaste_fsops::{Choice, Cut, Faults, Machine};
 use posthaste_maildir::tree::key_of_name;
 use posthaste_maildir::{Maildir, Subdir};
 
-use super::mailbox::{MaildirMailbox, lock};
+use super::locks::lock;
+use super::mailbox::MaildirMailbox;
 use super::names_out::{has_work, write_names};
 use super::state::Messages;
 use super::tests::{Place, check_counters, open_mailbox, uids};

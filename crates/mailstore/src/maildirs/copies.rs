@@ -16,22 +16,23 @@ use posthaste_maildir::tree::FileFacts;
 use posthaste_maildir::{Host, Maildir, MaildirReader, Subdir, UniqueName};
 use posthaste_spool::MessageReader;
 
+use super::answers::refusal;
 use super::awaited::{in_spool, unreadable};
 use super::body::wire_len;
-use super::change_queue::refusal;
 use super::core::MailboxCore;
 use super::file::{MailFile, name_with_letters};
 use super::file_work::FileWork;
-use super::mailbox::lock;
+use super::locks::lock;
 use super::names_out::begin_writing_names;
-use super::scan::{Oddities, now_secs, ranges};
 use super::scratch::{NewKeywords, SYSTEM_BITS};
+use super::seconds::now_secs;
 use super::state::Messages;
+use super::told::Oddities;
 use crate::entry::{BodyKind, BodyOrigin, BodyPlace, GoneReason, MailEntry, MessageFacts, NewMessage, WireSize};
 use crate::error::MailstoreError;
 use crate::flags::MessageFlags;
 use crate::message_list::Message;
-use crate::row::{Uid, UidValidity};
+use crate::row::{Uid, UidValidity, ranges};
 use crate::store::CopiedMessages;
 use crate::table::flag_bits;
 

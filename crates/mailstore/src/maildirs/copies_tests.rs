@@ -392,7 +392,7 @@ async fn a_directory_that_hangs_holds_up_no_change_of_another_mailbox() {
     let (held, is_held) = std::sync::mpsc::channel();
     let (go_on, hold) = std::sync::mpsc::channel::<()>();
     let disk = std::thread::spawn(move || {
-        let (_path, _making) = (super::mailbox::lock(&core.path), super::mailbox::lock(&owner.making));
+        let (_path, _making) = (super::locks::lock(&core.path), super::locks::lock(&owner.making));
         held.send(()).unwrap();
         let _ = hold.recv();
     });

@@ -13,25 +13,28 @@ use tokio::sync::{RwLock, watch};
 use tokio::time::Instant;
 
 use super::Shared;
+use super::answers::unavailable;
 use super::change_queue::ChangeQueue;
 use super::file::{MailFile, find_again};
 use super::file_work::FileTurns;
+use super::gone_dirs::gone_name;
 use super::hot_dirs::DirEvents;
 use super::keywords::FIRST_BIT;
+use super::known_files::KnownFiles;
+use super::layout::MESSAGE_BYTES_MAX;
 use super::listed::Listing;
+use super::locks::lock;
 use super::looks::{Known, Looked, Looks};
-use super::mailbox::{MESSAGE_BYTES_MAX, lock};
-use super::names_out::{gone_name, write_names};
+use super::names_out::write_names;
 use super::opening::Opening;
 use super::owner::Owner;
 use super::read_turns::ReadTurns;
-use super::scan::{Difference, KnownFiles, Oddities, Settled};
+use super::scan::{Difference, Settled};
 use super::state::{LookedAt, MailboxState, Messages};
 use super::takeover::{Begin, Takeover};
-use super::told::{Told, first};
+use super::told::{Oddities, Told, first};
 use super::uid_lists::UidListState;
 use crate::error::MailstoreError;
-use crate::ledger::MailLedgerError;
 use crate::message_list::Message;
 use crate::name::{MailboxName, SpecialUse};
 use crate::row::{Uid, UniqueIds};
@@ -454,8 +457,4 @@ impl MailboxCore {
             _ => MailstoreError::Damaged(error.to_string()),
         })
     }
-}
-
-pub(super) fn unavailable(error: MailLedgerError) -> MailstoreError {
-    MailstoreError::Unavailable(error.to_string())
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use posthaste_maildir::tree::{FileFacts, flag_letters_of, key_of_name};
 use posthaste_maildir::{MaildirReader, Subdir, UniqueName};
 
-use super::body::Layout;
+use super::layout::Layout;
 use crate::line_ends::FileForm;
 
 /// Stored for each message of an open mailbox, so it is small.

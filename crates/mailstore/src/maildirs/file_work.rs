@@ -11,9 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::body::ended;
-use super::change_queue::{PATIENCE, no_answer};
-use super::mailbox::lock;
+use super::answers::{PATIENCE, ended, no_answer};
+use super::locks::lock;
 use crate::error::MailstoreError;
 
 /// Maximum threads that write appended messages of one mailbox: a hanging disk blocks no more.

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use super::MaildirAccount;
-use super::change_queue::refusal;
+use super::answers::refusal;
 use super::file_work::FileWork;
 use super::folder_changes::{FolderChanges, MAILBOXES_MAX};
-use super::mailbox::try_lock;
+use super::locks::try_lock;
 use super::names::subscribed_names;
 use crate::entry::MailEntry;
 use crate::error::MailstoreError;

@@ -11,15 +11,15 @@ use bytes::Bytes;
 use posthaste_maildir::{FolderName, MailboxPath};
 
 use super::MaildirAccount;
-use super::change_queue::refusal;
+use super::answers::refusal;
 use super::copies::copy;
 use super::core::MailboxCore;
 use super::file_work::FileWork;
-use super::mailbox::lock;
+use super::locks::lock;
 use super::names::folder_of;
 use super::pending::{PendingFolder, finish_folders, folder_is_done, move_folder};
-use super::scan::Oddities;
 use super::takeover::{Begin, new_validity};
+use super::told::Oddities;
 use crate::entry::{MailEntry, MailboxFields};
 use crate::error::MailstoreError;
 use crate::name::{LEVELS_MAX, MailboxName, SpecialUse};

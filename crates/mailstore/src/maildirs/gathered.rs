@@ -16,15 +16,14 @@ use posthaste_maildir::tree::FileFacts;
 use posthaste_maildir::{Maildir, Mount, UniqueName};
 use tokio::runtime::Handle;
 
-use super::append::secs;
-use super::body::Layout;
 use super::copies::{CopiedFile, Copying, facts_of, not_written, open_maildir, write_tmp};
 use super::core::MailboxCore;
 use super::file_work::FileWork;
-use super::mailbox::lock;
+use super::layout::Layout;
+use super::locks::lock;
 use super::names_out::begin_writing_names;
-use super::scan::now_secs;
 use super::scratch::SYSTEM_BITS;
+use super::seconds::{now_secs, secs};
 use crate::error::MailstoreError;
 use crate::flags::MessageFlags;
 use crate::line_ends::FileForm;

@@ -8,7 +8,7 @@ use posthaste_maildir::{GoneDir, MailRoot, MailboxPath, mounts_below};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::mailbox::lock;
+use super::locks::lock;
 
 /// Time that the file of an expunged message stays readable: longer than an idle session may live.
 const KEEP_TIME: Duration = Duration::from_secs(35 * 60);
@@ -68,6 +68,11 @@ impl GoneDirs {
         }
         all
     }
+}
+
+/// The name of a file that has left its mailbox.
+pub(super) fn gone_name(mailbox: u32, uid: u32) -> String {
+    format!("{mailbox}.{uid}")
 }
 
 /// Sweeps until the store has ended.

@@ -19,7 +19,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use super::mailbox::lock;
+use super::locks::lock;
 
 /// Counts events in the directories of a mailbox. Events that are not urgent wake no waiter.
 pub(super) type DirEvents = watch::Sender<u64>;

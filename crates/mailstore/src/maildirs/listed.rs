@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use posthaste_maildir::tree::{Stamp, key_of_name};
 use posthaste_maildir::{MaildirReader, Subdir};
 
-use super::scan::Oddities;
+use super::told::Oddities;
 
 /// A listed name.
 #[derive(Debug, Clone)]

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::mailbox::{MaildirMailbox, lock};
+use super::locks::lock;
+use super::mailbox::MaildirMailbox;
 
 /// Messages of mailboxes without a session that stay in memory, about 200 bytes each.
 const LOADED_MESSAGES_MAX: usize = 300_000;

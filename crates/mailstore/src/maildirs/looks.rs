@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use posthaste_maildir::tree::Stamp;
 use tokio::time::Instant;
 
-use super::as_listed::SealedStamps;
+use super::boot::SealedStamps;
 use super::file::MailFile;
 use super::state::Messages;
 use crate::error::MailstoreError;

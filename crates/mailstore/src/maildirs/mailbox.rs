@@ -4,7 +4,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,19 +15,20 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio::try_join;
 
 use super::Shared;
-use super::body::{ended, wire_len};
-use super::change_queue::{ChangeQueue, PATIENCE, no_answer};
-use super::core::{MailboxCore, unavailable};
+use super::answers::{PATIENCE, ended, no_answer, unavailable};
+use super::body::wire_len;
+use super::change_queue::ChangeQueue;
+use super::core::MailboxCore;
 use super::file::MailFile;
 use super::file_work::FileTurns;
+use super::locks::lock;
 use super::looks::{Looked, Looks};
 use super::names_out::begin_writing_names;
 use super::owner::Owner;
 use super::read_turns::ReadTurns;
 use super::reading::commit_cache;
-use super::scan::Oddities;
 use super::state::Messages;
-use super::told::Told;
+use super::told::{Oddities, Told};
 use crate::error::{Asked, MailstoreError};
 use crate::mail_body::{MailBody, copied, first_bodies, first_fields};
 use crate::message_list::Message;
@@ -41,8 +42,6 @@ use crate::store::KeptKind;
 const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 /// Minimum messages of a request for fields that two threads share.
 const HALVED_MIN: usize = 32;
-/// RFC822.SIZE has 32 bits (RFC 3501 section 9, `number`). A longer file is no message.
-pub(super) const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
 
 #[derive(Debug, Clone)]
 pub(super) struct MaildirMailbox(Arc<MailboxCore>);
@@ -462,18 +461,4 @@ impl Source for MaildirMailbox {
 /// See [`copied`].
 fn all_copied(read: Vec<Result<Bytes, MailstoreError>>) -> Vec<Result<Bytes, MailstoreError>> {
     read.into_iter().map(|octets| octets.map(|octets| copied(&octets))).collect()
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each holder makes one assignment.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Like [`lock`]; `None` while another thread has it locked.
-pub(super) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }

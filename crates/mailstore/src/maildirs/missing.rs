@@ -11,9 +11,9 @@ use posthaste_maildir::MailboxPath;
 
 use super::MaildirAccount;
 use super::account::KnownMailboxes;
-use super::change_queue::refusal;
+use super::answers::refusal;
 use super::core::MailboxCore;
-use super::mailbox::{lock, try_lock};
+use super::locks::{lock, try_lock};
 use crate::entry::{MailEntry, MailboxFields};
 use crate::error::MailstoreError;
 use crate::ledger::MailLedgerError;

@@ -4,6 +4,7 @@
 //! reused. Files of other programs get UIDs at the next look, durable before any client sees them.
 
 mod account;
+mod answers;
 mod append;
 mod arrivals;
 mod as_listed;
@@ -31,8 +32,11 @@ mod gone_dirs;
 mod header_cache;
 mod hot_dirs;
 mod keywords;
+mod known_files;
+mod layout;
 mod listed;
 mod loaded;
+mod locks;
 mod looks;
 mod mailbox;
 mod missing;
@@ -53,6 +57,8 @@ mod rebuild_tests;
 mod rekeyed;
 mod scan;
 mod scratch;
+mod seconds;
+mod stamp;
 mod state;
 mod takeover;
 #[cfg(test)]
@@ -85,7 +91,7 @@ use self::gone_dirs::{GoneDirs, sweep_at_times};
 use self::header_cache::{HEADER_CACHE_FILE, HeaderCache};
 use self::hot_dirs::HotDirs;
 use self::loaded::LoadedMailboxes;
-use self::mailbox::lock;
+use self::locks::lock;
 use self::moved_paths::MovedPaths;
 pub use self::names::mailbox_of_folder;
 use self::owner::Owner;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::mailbox::lock;
+use super::locks::lock;
 
 /// Longer than a transaction takes from RCPT to the end of its message.
 const REMEMBERED_FOR: Duration = Duration::from_secs(3600);

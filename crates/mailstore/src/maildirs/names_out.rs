@@ -12,7 +12,8 @@ use tokio::task::spawn_blocking;
 
 use super::core::MailboxCore;
 use super::file::{MailFile, name_with_letters};
-use super::mailbox::lock;
+use super::gone_dirs::gone_name;
+use super::locks::lock;
 use super::state::MailboxState;
 use crate::row::Uid;
 use crate::table::FileNote;
@@ -21,11 +22,6 @@ use crate::table::FileNote;
 const FILES_AT_ONCE: usize = 64;
 /// Maximum files that already have the right name and need only the sync, for each one that is renamed.
 const SHOWN_FOR_ONE: usize = 64;
-
-/// The name of a file that has left its mailbox.
-pub(super) fn gone_name(mailbox: u32, uid: u32) -> String {
-    format!("{mailbox}.{uid}")
-}
 
 /// Starts writing flags into file names, unless that is running or nothing changed.
 pub(super) fn begin_writing_names(core: &Arc<MailboxCore>) {

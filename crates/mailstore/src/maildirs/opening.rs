@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use posthaste_maildir::MaildirReader;
 use tokio::sync::watch;
 
-use super::as_listed::{SealedStamps, sealed};
+use super::boot::{SealedStamps, sealed};
 use super::core::MailboxCore;
 use super::keywords::MailboxKeywords;
 use super::state::Messages;

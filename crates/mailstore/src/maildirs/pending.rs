@@ -13,7 +13,7 @@ use posthaste_maildir::{FolderName, MailboxPath, Subdir};
 
 use super::MaildirAccount;
 use super::file::own_part;
-use super::mailbox::lock;
+use super::locks::lock;
 use super::names::mailbox_of_folder;
 use super::state::MailboxState;
 use crate::entry::{MailEntry, MailboxFields};

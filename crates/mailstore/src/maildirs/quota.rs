@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use posthaste_maildir::MailboxPath;
 use tokio::time::timeout;
 
-use super::mailbox::lock;
+use super::locks::lock;
 use super::owner::Owner;
 use super::{MaildirStore, Shared};
 use crate::error::MailstoreError;

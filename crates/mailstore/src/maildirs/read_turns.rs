@@ -10,8 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::body::ended;
-use super::change_queue::{PATIENCE, no_answer};
+use super::answers::{PATIENCE, ended, no_answer};
 use super::file_work::turn;
 use crate::error::MailstoreError;
 

@@ -10,7 +10,7 @@ use posthaste_maildir::MaildirReader;
 
 use super::body::sends_alike;
 use super::file::MailFile;
-use super::scan::KnownFiles;
+use super::known_files::KnownFiles;
 use crate::message_list::Message;
 
 /// A file counts as made before a listing if it was by this time. The kernel's coarse clock may be late by a tick.
@@ -79,7 +79,7 @@ mod tests {
     use std::fs;
     use std::time::{Duration, SystemTime};
 
-    use super::super::mailbox::lock;
+    use super::super::locks::lock;
     use super::super::state::Messages;
     use super::super::tests::{Place, uids};
     use crate::flags::MessageFlags;

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_maildir::tree::key_of_name;
@@ -12,67 +11,20 @@ use posthaste_maildir::{Keywords, MaildirReader};
 use super::body::wire_len;
 use super::file::{MailFile, internal_date, own_part};
 use super::keywords::{MailboxKeywords, letters_in};
+use super::known_files::KnownFiles;
+use super::layout::MESSAGE_BYTES_MAX;
 use super::listed::{Candidate, Listed, Others};
-use super::mailbox::MESSAGE_BYTES_MAX;
 use super::rekeyed::take_rekeyed;
-use super::state::{LookedAt, MailboxState, Messages};
+use super::seconds::now_secs;
+use super::state::{LookedAt, MailboxState};
+use super::told::Oddities;
 use crate::entry::{FOUND_MAX, GoneReason, MailEntry, MessageFacts, StateGroup, WireSize};
 use crate::ledger::{MailLedger, MailLedgerError};
-use crate::message_list::Message;
-use crate::row::NumberRange;
+use crate::row::ranges;
 use crate::table::flag_bits;
 
 /// Bytes of file names in one batch. Smaller in tests, for takeovers with several batches.
 const NAME_BYTES_MAX: usize = if cfg!(test) { 4 << 10 } else { 2 << 20 };
-
-/// Problems found by a scan, for the operator.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Oddities {
-    /// A name that is not a regular file, or could not be examined.
-    pub no_file: Option<String>,
-    /// Names that are not UTF-8.
-    pub not_utf8: usize,
-    /// Why the table of keywords cannot be read.
-    pub keywords: Option<String>,
-    /// True if all UIDs are used.
-    pub out_of_uids: bool,
-    /// Why changes could not be made durable; they stay invisible.
-    pub not_durable: Option<String>,
-    /// A file with the same key as another, and why it could not get its own key.
-    pub same_key: Option<String>,
-}
-
-/// Known facts of a mailbox's files.
-pub(super) struct KnownFiles<'a> {
-    pub now: &'a Messages,
-    /// Files of expunged messages, by UID.
-    pub leaving: &'a BTreeMap<u32, Arc<MailFile>>,
-    /// Messages whose names do not show their flags yet.
-    pub behind: &'a BTreeMap<u32, u32>,
-    /// UIDs whose file has different content.
-    pub suspects: &'a HashSet<u32>,
-    /// True while delivery has not made all files of a batch durable.
-    pub is_pending: &'a dyn Fn(u64) -> bool,
-    /// See [`Known::listed_at`](super::looks::Known::listed_at).
-    pub listed_at: Option<SystemTime>,
-}
-
-impl KnownFiles<'_> {
-    /// Keys of files to remove. For an unlisted file, only the unique part is known.
-    fn leaving_keys(&self) -> HashMap<&str, u32> {
-        self.leaving.iter().map(|(uid, file)| (key_of_name(&file.name), *uid)).collect()
-    }
-
-    /// True for a copy that may still be in `tmp/`.
-    fn is_to_place(&self, message: &Message<Arc<MailFile>>) -> bool {
-        let file = &message.file;
-        file.is_new() && file.inode().is_none() && file.body().is_none() && self.behind.contains_key(&message.uid)
-    }
-
-    fn is_awaited(&self, file: &MailFile) -> bool {
-        file.awaited().is_some_and(|(lsn, _)| (self.is_pending)(lsn))
-    }
-}
 
 /// Differences between a listing and the previous state.
 #[derive(Debug, Default)]
@@ -401,11 +353,6 @@ pub(super) fn facts_of(reader: &MaildirReader, file: &MailFile, keywords: &Mailb
     }
 }
 
-pub(super) fn now_secs() -> u32 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
-}
-
 fn entry_of_gone(state: &MailboxState, mailbox: u32, positions: &[usize]) -> Option<MailEntry> {
     let set = ranges(positions.iter().map(|at| state.now.messages[*at].uid));
     (!set.is_empty()).then(|| MailEntry::Gone { mailbox, set, reason: GoneReason::Missing, when: now_secs() })
@@ -452,18 +399,6 @@ fn entry_of_states(
     let group =
         |((flags, letters), uids): ((u64, u32), Vec<u32>)| StateGroup { set: ranges(uids.into_iter()), flags, letters };
     (!groups.is_empty()).then(|| MailEntry::State { mailbox, groups: groups.into_iter().map(group).collect() })
-}
-
-/// Ascending UIDs as ranges.
-pub(super) fn ranges(uids: impl Iterator<Item = u32>) -> Vec<NumberRange> {
-    let mut ranges: Vec<NumberRange> = Vec::new();
-    for uid in uids {
-        match ranges.last_mut() {
-            Some(range) if range.last + 1 == uid => range.last = uid,
-            _ => ranges.push(NumberRange { first: uid, last: uid }),
-        }
-    }
-    ranges
 }
 
 /// Gives files with a shared key their own keys, so that each key is one message with one file name. False if nothing

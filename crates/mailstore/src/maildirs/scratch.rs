@@ -7,13 +7,13 @@ use bytes::Bytes;
 
 use super::file::MailFile;
 use super::keywords::{MailboxKeywords, letters_in};
-use super::scan::{now_secs, ranges};
+use super::seconds::now_secs;
 use super::state::MailboxState;
 use crate::entry::{GoneReason, MailEntry, StateGroup};
 use crate::error::MailstoreError;
 use crate::flags::{FlagUpdate, FlagUpdateMode, MessageFlags};
 use crate::message_list::Message;
-use crate::row::{MessageSet, NumberRange, Uid};
+use crate::row::{MessageSet, NumberRange, Uid, ranges};
 use crate::store::StoredFlags;
 use crate::table::flag_bits;
 

@@ -13,7 +13,8 @@ use posthaste_maildir::{MailboxPath, Maildir};
 use posthaste_spool::{Config, FileSpool, OpenError};
 
 use self::takeover::dovecots;
-use super::mailbox::{MaildirMailbox, lock};
+use super::locks::lock;
+use super::mailbox::MaildirMailbox;
 use super::state::Messages;
 use super::verify::{FindingKind, SpoolLook, VerifiedPlaces, verify_mailboxes};
 use super::{MaildirLogins, MaildirStore};

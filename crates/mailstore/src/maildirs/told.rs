@@ -2,7 +2,22 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::scan::Oddities;
+/// Problems found by a scan, for the operator.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Oddities {
+    /// A name that is not a regular file, or could not be examined.
+    pub no_file: Option<String>,
+    /// Names that are not UTF-8.
+    pub not_utf8: usize,
+    /// Why the table of keywords cannot be read.
+    pub keywords: Option<String>,
+    /// True if all UIDs are used.
+    pub out_of_uids: bool,
+    /// Why changes could not be made durable; they stay invisible.
+    pub not_durable: Option<String>,
+    /// A file with the same key as another, and why it could not get its own key.
+    pub same_key: Option<String>,
+}
 
 /// Problems of this mailbox that were already logged.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::core::MailboxCore;
-use super::mailbox::lock;
+use super::locks::lock;
 use super::{MaildirStore, Shared};
 
 /// Idle time without added or removed messages after which the list is written.

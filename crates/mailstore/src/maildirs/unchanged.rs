@@ -10,7 +10,7 @@ use std::time::Duration;
 use posthaste_maildir::tree::Stamp;
 
 use super::core::MailboxCore;
-use super::mailbox::lock;
+use super::locks::lock;
 use super::names_out::has_work;
 use super::state::Messages;
 

@@ -3,20 +3,23 @@
 //! The table and the directories are read one after the other while others may change them. So they are read again
 //! while there are findings, and only repeated findings count.
 
+mod finding;
 mod mailbox_rows;
+mod row_reader;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
 use posthaste_maildir::MailRoot;
 
+pub use self::finding::{Finding, FindingKind};
 use self::mailbox_rows::MailboxRows;
+use self::row_reader::RowReader;
 use crate::entry::MailEntry;
 use crate::table::{
-    AccountRow, Applier, MetaError, NameRow, OpeningRow, RowChanges, StoreNumbers, TableName, TableReader, key_of,
-    peek, rows_of,
+    AccountRow, Applier, MetaError, NameRow, OpeningRow, TableName, TableReader, key_of, peek, rows_of,
 };
 
 /// Maximum passes. Concurrent changes are not found twice.
@@ -39,65 +42,6 @@ pub struct SpoolLook {
     pub entries: Vec<(u64, Bytes)>,
     /// Batch and Maildir of mail whose file delivery has not made yet.
     pub undelivered: HashSet<(u64, String)>,
-}
-
-/// The kind of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FindingKind {
-    /// A value of the table with a wrong checksum, or a malformed one.
-    Checksum,
-    /// UIDs are not ascending, repeated, or not below the next UID.
-    Uids,
-    /// Counters differ from the counted rows.
-    Counters,
-    /// The file of a message is missing.
-    Missing,
-    /// A file's size differs from its row or its name.
-    Size,
-    /// A directory or file cannot be read.
-    Unreadable,
-    /// A file without a UID. It gets one at a session's next look.
-    New,
-    /// A name's flags differ from the table. A session's next look applies them.
-    Flags,
-}
-
-impl FindingKind {
-    /// False for changes by other programs, which a session's next look applies.
-    pub fn is_damage(self) -> bool {
-        !matches!(self, Self::New | Self::Flags)
-    }
-
-    /// Name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Checksum => "checksum",
-            Self::Uids => "uids",
-            Self::Counters => "counters",
-            Self::Missing => "missing",
-            Self::Size => "size",
-            Self::Unreadable => "unreadable",
-            Self::New => "new",
-            Self::Flags => "flags",
-        }
-    }
-}
-
-/// A difference between rows and files, or damage of rows.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Finding {
-    /// Kind of the finding.
-    pub kind: FindingKind,
-    /// Path of the account's INBOX; empty if the whole table is concerned.
-    pub account: String,
-    /// Name of the mailbox; empty if the whole account is concerned.
-    pub mailbox: String,
-    /// The message, if the finding is about one.
-    pub uid: Option<u32>,
-    /// The file, if the finding is about one.
-    pub file: Option<String>,
-    /// Explanation for people.
-    pub detail: String,
 }
 
 /// Result of a verification.
@@ -183,47 +127,6 @@ struct TableRows {
     has_account: bool,
     mailboxes: Vec<MailboxRows>,
     findings: Vec<Finding>,
-}
-
-/// Reads rows, and notes those with a wrong checksum.
-struct RowReader<'a> {
-    reader: &'a TableReader,
-    changes: &'a RowChanges,
-    numbers: StoreNumbers,
-    account: String,
-    mailbox: String,
-    findings: Vec<Finding>,
-}
-
-impl RowReader<'_> {
-    fn note(&mut self, kind: FindingKind, uid: Option<u32>, detail: String) {
-        let (account, mailbox) = (self.account.clone(), self.mailbox.clone());
-        self.findings.push(Finding { kind, account, mailbox, uid, file: None, detail });
-    }
-
-    /// Rows whose keys begin with `prefix`. Rows changed by an entry of the spool are not read from the table.
-    fn rows(&mut self, table: TableName, prefix: &[u8]) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, MetaError> {
-        let mut damaged = Vec::new();
-        self.reader.for_each(table, prefix, &mut |key, value| {
-            let is_changed = || self.changes.of(table, key).any(|(changed, _)| changed == key);
-            if value.is_none() && !is_changed() {
-                damaged.push(key.to_vec());
-            }
-            Ok(())
-        })?;
-        for key in damaged {
-            self.note(FindingKind::Checksum, None, format!("table {table:?}, row {}: wrong checksum", hex(&key)));
-        }
-        rows_of(self.reader, self.changes, table, prefix)
-    }
-
-    fn not_read(&mut self, table: TableName, key: &[u8]) {
-        self.note(FindingKind::Checksum, None, format!("table {table:?}, row {}: it is none", hex(key)));
-    }
-}
-
-fn hex(key: &[u8]) -> String {
-    key.iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
 fn number(key: &[u8]) -> Option<u32> {

@@ -13,7 +13,7 @@ use super::database::STATE;
 use super::*;
 use crate::ledger::MailLedger;
 use crate::maildirs::MaildirStore;
-use crate::maildirs::mailbox::lock;
+use crate::maildirs::locks::lock;
 use crate::maildirs::tests::open_ledger;
 use crate::name::MailboxName;
 use crate::row::Uid;

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use posthaste_maildir::tree::key_of_name;
 use posthaste_maildir::{MailRoot, MailboxPath, MaildirReader, Subdir, UniqueName};
 
-use super::{Finding, FindingKind, RowReader};
+use super::finding::{Finding, FindingKind};
+use super::row_reader::RowReader;
 use crate::flags::MessageFlags;
 use crate::maildirs::file::own_part;
 use crate::maildirs::keywords::MailboxKeywords;
