@@ -15,12 +15,14 @@ use super::answers::{PATIENCE, ended, no_answer, refusal};
 use super::core::MailboxCore;
 use super::file_work::{FileWork, run, turn};
 use super::folder_changes::{FolderChanges, MAILBOXES_MAX};
+use super::loaded::LoadedMailboxes;
 use super::locks::lock;
 use super::mailbox::MaildirMailbox;
 use super::missing::MissingFolders;
 use super::owner::Owner;
 use super::pending::{PendingFolders, finish_folders};
-use super::{Shared, append, names};
+use super::shared::Shared;
+use super::{append, names};
 use crate::entry::MailEntry;
 use crate::error::{Asked, MailstoreError};
 use crate::ledger::MailLedgerError;
@@ -41,6 +43,7 @@ pub(super) const LISTINGS_MAX: usize = 4;
 pub(super) struct MaildirAccount {
     pub me: Weak<Self>,
     pub shared: Arc<Shared>,
+    pub loaded: Arc<LoadedMailboxes<MaildirMailbox>>,
     pub inbox: MailboxPath,
     pub owner: OnceLock<Arc<Owner>>,
     pub mailboxes: Mutex<KnownMailboxes>,
@@ -305,9 +308,16 @@ impl MaildirAccount {
         match known.by_id.get(&id) {
             Some(mailbox) => mailbox.set_path(path),
             None => {
-                let mailbox = MaildirMailbox::new(Arc::clone(&self.shared), Arc::clone(owner), id, name, path);
+                let mailbox = MaildirMailbox::new(
+                    Arc::clone(&self.shared),
+                    Arc::clone(&self.loaded),
+                    Arc::clone(owner),
+                    id,
+                    name,
+                    path,
+                );
                 let mailbox = Arc::new(mailbox);
-                self.shared.loaded.add(id.0, &mailbox);
+                self.loaded.add(id.0, &mailbox);
                 known.by_id.insert(id, mailbox);
             }
         }
@@ -347,7 +357,7 @@ impl MailAccount for MaildirAccount {
             let known = lock(&self.mailboxes).ids.get(name).copied();
             if let Some(mailbox) = known.and_then(|id| self.mailbox(id).ok()).filter(|mailbox| !mailbox.is_broken())
                 && (name.is_inbox()
-                    || mailbox.core().unchanged().is_some()
+                    || mailbox.unchanged().is_some()
                     || run(turn(&self.listing), move |_| Ok(mailbox.is_there())).await?)
             {
                 known.into_iter().for_each(|id| self.is_not_missing(id));
@@ -428,7 +438,7 @@ impl MailAccount for MaildirAccount {
     }
 
     fn quota(&self) -> Asked<'_, Option<QuotaUse>> {
-        Box::pin(self.blocking(|account| account.shared.quota(account.load()?)))
+        Box::pin(self.blocking(|account| account.shared.quotas.usage(&account.shared.ledger, account.load()?)))
     }
 
     fn append(&self, mailbox: MailboxId, message: AppendRequest) -> Asked<'_, Box<dyn MessageWriter>> {

@@ -1,21 +1,20 @@
 //! APPEND: a message passes intake like arriving mail, without stages and front fields, and becomes visible with its
 //! durable batch.
 
-use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use posthaste_intake::{
     BodyFacts, BodyWriter, Destination, GatheredBody, Guard, Intake, IntakeError, Mail, MailPlace, MailRecipient,
     MemoryBudget, Reservation, Reserved, Reserving,
 };
-use posthaste_maildir::MailboxPath;
 use posthaste_spool::Entry;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 
 use super::answers::{PATIENCE, ended, no_answer, refusal as of_ledger};
+use super::appender::OpenAppender;
 use super::change_queue::ChangeQueue;
 use super::core::MailboxCore;
 use super::file_work::{FileWork, run};
@@ -40,58 +39,6 @@ const MEMORY_BYTES_MAX: u64 = 256 << 10;
 const MESSAGE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Messages of one command that a thread writes together, unless they exceed the memory of one.
 const WRITTEN_AT_ONCE: usize = 64;
-
-/// Cancels pending deliveries to a mailbox. Durable on return; nobody writes there any more.
-pub type ForgetMail = dyn Fn(&MailboxPath) -> io::Result<()> + Send + Sync;
-
-/// Waits until delivery has written the files in flight, and syncs them.
-pub type SettleFiles = dyn Fn() -> io::Result<()> + Send + Sync;
-
-/// Delivery's function for making files of added messages.
-pub struct FileWriter {
-    /// Destination that makes the files.
-    pub files: Arc<dyn Destination>,
-    /// Called for mailboxes that are deleted.
-    pub forget: Box<ForgetMail>,
-    /// Called before mailboxes are renamed.
-    pub settle: Box<SettleFiles>,
-}
-
-impl std::fmt::Debug for FileWriter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileWriter").finish_non_exhaustive()
-    }
-}
-
-/// Appends messages to mailboxes, once it is opened.
-#[derive(Default)]
-pub(super) struct MailAppender(OnceLock<OpenAppender>);
-
-struct OpenAppender {
-    intake: Intake,
-    writer: FileWriter,
-    memory: MemoryBudget,
-}
-
-impl MailAppender {
-    pub fn open(&self, intake: Intake, writer: FileWriter, memory: MemoryBudget) {
-        let _ = self.0.set(OpenAppender { intake, writer, memory });
-    }
-
-    fn get(&self) -> Result<&OpenAppender, MailstoreError> {
-        self.0.get().ok_or_else(|| MailstoreError::Unavailable("nothing can be added now".to_owned()))
-    }
-
-    /// Makes files in progress durable. Blocks.
-    pub fn settle(&self) -> io::Result<()> {
-        self.0.get().map_or(Ok(()), |open| (open.writer.settle)())
-    }
-
-    /// Cancels mail that is to be delivered to a removed mailbox. Blocks.
-    pub fn forget(&self, path: &MailboxPath) -> io::Result<()> {
-        self.0.get().map_or(Ok(()), |open| (open.writer.forget)(path))
-    }
-}
 
 /// Begins to put a message into a mailbox.
 pub(super) async fn begin(
@@ -122,7 +69,9 @@ async fn check(
         return Ok(());
     }
     let (core, bytes) = (Arc::clone(core), bytes.saturating_add(request.octets));
-    spawn_blocking(move || core.shared.check_quota(&core.owner, (bytes, messages))).await.map_err(ended)?
+    spawn_blocking(move || core.shared.quotas.check(&core.shared.ledger, &core.owner, (bytes, messages)))
+        .await
+        .map_err(ended)?
 }
 
 /// Guard that keeps a mailbox's name until it is dropped.

@@ -49,7 +49,7 @@ async fn mail_for_a_folder_has_its_uid_in_its_batch() {
     assert!(accept("Lists").await.is_ok());
     // Nothing of it holds a mailbox for longer than its batch.
     let id = account.find(&MailboxName::parse("New").unwrap()).await.unwrap().unwrap();
-    assert!(world.store.shared.loaded.find(id.0).unwrap().core().adding.try_write().is_ok());
+    assert!(world.store.loaded.find(id.0).unwrap().core().adding.try_write().is_ok());
 }
 
 /// A folder that is not there is not made: the mail of a typing mistake is found where delivery puts it.
@@ -114,7 +114,7 @@ async fn mail_for_a_folder_that_is_being_renamed_is_deferred() {
     let accept = || world.intake.accept(&world.list, &mail, body("one"));
     assert_eq!(accept().await.unwrap().entries.len(), 2);
     let id = world.select_named("Lists").await.id();
-    let adding = Arc::clone(&world.store.shared.loaded.find(id.0).unwrap().core().adding);
+    let adding = Arc::clone(&world.store.loaded.find(id.0).unwrap().core().adding);
     let renaming = adding.write_owned().await;
     let refused = accept().await;
     assert!(matches!(&refused, Err(IntakeError::NotTaken(why)) if why.code == 451), "{refused:?}");

@@ -18,11 +18,11 @@ use tokio::sync::{OwnedRwLockReadGuard, Semaphore, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::MaildirStore;
 use super::core::MailboxCore;
 use super::locks::lock;
 use super::seconds::now_secs;
 use super::stamp::stamp;
+use super::store::MaildirStore;
 use crate::entry::{BodyKind, BodyPlace, MailEntry, MessageFacts, NewMessage, WireSize};
 
 /// Maximum wait of a message until its mailbox is made.

@@ -430,7 +430,7 @@ async fn an_appended_message_has_its_flags_date_and_octets() {
     assert_eq!(read(&*view, 1).await.unwrap(), "Subject: one\r\n\r\none\r\n");
     assert_eq!(read(&*view, 2).await.unwrap(), format!("{long}\r\n"));
     // Names follow once delivery has made the file.
-    let mailbox = world.store.shared.loaded.find(view.id().0).unwrap();
+    let mailbox = world.store.loaded.find(view.id().0).unwrap();
     let of = |text: &str, messages: &super::super::state::Messages, at: usize| {
         let (lsn, _) = messages.messages[at].file.body().unwrap();
         world.deliver(dir.path(), &Receipt { lsn: Lsn::new(lsn), entries: Vec::new() }, text);

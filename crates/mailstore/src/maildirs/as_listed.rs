@@ -19,7 +19,6 @@ use super::file::MailFile;
 use super::locks::lock;
 use super::opening::numbers_of;
 use super::state::Messages;
-use super::{MaildirStore, Shared};
 use crate::error::MailstoreError;
 use crate::message_list::Message;
 use crate::row::{MailboxStatus, Uid};
@@ -129,21 +128,5 @@ impl MailboxCore {
         let stamps = sealed(lock(&self.looks).known.as_ref()?.settled?)?;
         let before = std::mem::replace(&mut lock(&self.state).as_mut()?.stamps, stamps);
         (before != stamps).then_some(FileNote::Listed { mailbox: self.id, stamps })
-    }
-}
-
-impl Shared {
-    /// Notes the stamps of listings for the next commit.
-    pub fn note_listings(&self) {
-        let notes = self.loaded.all().into_iter().filter_map(|mailbox| mailbox.core().listing_note());
-        self.ledger.note(&notes.collect::<Vec<FileNote>>());
-    }
-}
-
-impl MaildirStore {
-    /// Records the last listing of each mailbox's directories, so that first sessions after the next start need not
-    /// wait. Call it before the ledger ends.
-    pub fn note_listings(&self) {
-        self.shared.note_listings();
     }
 }

@@ -35,7 +35,7 @@ impl ChangeTarget for MaildirMailbox {
     fn copy(&self, uids: Vec<Uid>, to: MailboxId, moves: bool) -> Asked<'_, Option<CopiedMessages>> {
         Box::pin(async move {
             let from = Arc::clone(self.core());
-            let to = from.shared.loaded.find(to.0).map(|mailbox| Arc::clone(mailbox.core()));
+            let to = self.loaded().find(to.0).map(|mailbox| Arc::clone(mailbox.core()));
             // No other account's.
             let to = to.filter(|to| to.owner.id == from.owner.id).ok_or(MailstoreError::NoMailbox)?;
             let (source, target) = (Arc::clone(&from), Arc::clone(&to));

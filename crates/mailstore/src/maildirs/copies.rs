@@ -2,18 +2,16 @@
 //!
 //! A power cut after the batch leaves files in `tmp/`: the next listing finds them there by the names in the entry.
 
-use std::collections::hash_map::RandomState;
 use std::fs::File;
-use std::hash::BuildHasher;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use posthaste_maildir::tree::FileFacts;
-use posthaste_maildir::{Host, Maildir, MaildirReader, Subdir, UniqueName};
+use posthaste_maildir::{Maildir, MaildirReader, Subdir, UniqueName};
 use posthaste_spool::MessageReader;
 
 use super::answers::refusal;
@@ -41,39 +39,6 @@ const COPY_BYTES: usize = 256 << 10;
 /// Copies with open files at a time. A journal that has written the first fsync has written the links of all earlier
 /// ones.
 const SYNCED_AT_ONCE: usize = 128;
-/// Maximum octets of all entries of a COPY or MOVE. Small in tests, to reach it.
-const ENTRY_BYTES_MAX: usize = if cfg!(test) { 64 << 10 } else { 32 << 20 };
-/// Maximum entry octets of a message without its name: in *new*, and as a range in *gone*.
-const MESSAGE_BYTES: usize = 60;
-/// Maximum octets of a name without the host: seconds, LSN, nonce, count, sizes, and separators.
-const NAME_BYTES: usize = 112;
-
-/// Generates unique names for copies.
-pub(super) struct CopyNames {
-    host: Host,
-    nonce: u32,
-    count: AtomicU64,
-}
-
-impl CopyNames {
-    pub fn new() -> Self {
-        // Seeded by the kernel.
-        let nonce = RandomState::new().hash_one(std::process::id()) as u32;
-        Self { host: Host::of_this_machine(), nonce, count: AtomicU64::new(0) }
-    }
-
-    /// A new unique name with the copied file's mark for line ends.
-    pub fn next(&self, secs: u32, lsn: u64, is_own: bool, (disk_size, wire_size): (u64, u64)) -> UniqueName {
-        let (count, nonce) = (self.count.fetch_add(1, Ordering::Relaxed), self.nonce);
-        let unique = if is_own { format!("J{lsn:x}R{nonce:08x}T{count}") } else { format!("C{count}R{nonce:08x}") };
-        UniqueName::new(secs.into(), &unique, &self.host, disk_size, wire_size)
-    }
-
-    /// True if an entry for `copies` would be too long.
-    fn are_too_many(&self, copies: usize) -> bool {
-        copies.saturating_mul(MESSAGE_BYTES + NAME_BYTES + self.host.as_str().len()) > ENTRY_BYTES_MAX
-    }
-}
 
 /// A COPY or MOVE, as its session sees it.
 pub(super) type CopyWork = FileWork<Option<CopiedMessages>>;
@@ -117,7 +82,7 @@ pub(super) fn copy(
     }
     if !moves {
         let bytes = messages.iter().filter_map(|message| message.file.wire_size()).sum();
-        to.shared.check_quota(&to.owner, (bytes, messages.len() as u64))?;
+        to.shared.quotas.check(&to.shared.ledger, &to.owner, (bytes, messages.len() as u64))?;
     }
     copying.name_keywords(&now, &messages)?;
     let mut copies = Vec::with_capacity(messages.len());

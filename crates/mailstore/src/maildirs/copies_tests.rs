@@ -49,7 +49,7 @@ impl World {
 
     /// Waits until files are where the ledger has them.
     pub fn settle_files(&self, id: MailboxId) {
-        names_written(&self.store.shared.loaded.find(id.0).unwrap());
+        names_written(&self.store.loaded.find(id.0).unwrap());
     }
 }
 
@@ -205,7 +205,7 @@ async fn copies_keep_the_email_id() {
         fs::write(maildir.join(name), "x").unwrap();
     }
     let ids = |world: &World, id: MailboxId| {
-        let core = Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core());
+        let core = Arc::clone(world.store.loaded.find(id.0).unwrap().core());
         core.now().unwrap().messages.iter().map(|message| message.email_id).collect::<Vec<_>>()
     };
     let mut inbox = inbox;
@@ -238,7 +238,7 @@ async fn copies_in_tmp_are_placed_without_a_session() {
     fs::write(maildir.join("new/1.a"), "x").unwrap();
     let world = World::open(mail.path(), data.path()).await;
     let (inbox, sent) = (world.select("INBOX").await, world.id("Sent").await);
-    let core = Arc::clone(world.store.shared.loaded.find(sent.0).unwrap().core());
+    let core = Arc::clone(world.store.loaded.find(sent.0).unwrap().core());
     // The table does not hear that it was placed.
     core.is_writing_names.store(true, std::sync::atomic::Ordering::Release);
     inbox.move_to(&MessageSet::all(), sent).await.unwrap();
@@ -386,8 +386,8 @@ async fn a_directory_that_hangs_holds_up_no_change_of_another_mailbox() {
     let (inbox, hung) = (world.select("INBOX").await, world.select("Hung").await);
     // The ledger knows it, and memory does not.
     let sent = world.select("Sent").await.id();
-    world.store.shared.loaded.find(sent.0).unwrap().unload();
-    let find = |id: MailboxId| Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core());
+    world.store.loaded.find(sent.0).unwrap().unload();
+    let find = |id: MailboxId| Arc::clone(world.store.loaded.find(id.0).unwrap().core());
     let (core, owner) = (find(hung.id()), Arc::clone(&find(hung.id()).owner));
     let (held, is_held) = std::sync::mpsc::channel();
     let (go_on, hold) = std::sync::mpsc::channel::<()>();
@@ -429,7 +429,7 @@ async fn messages_that_go_while_they_are_copied_are_passed_over() {
     (1..=3).for_each(|number| fs::write(maildir.join(format!("new/{number}.a")), "1\n").unwrap());
     let world = World::open(mail.path(), data.path()).await;
     let (inbox, sent) = (world.select("INBOX").await, world.id("Sent").await);
-    let find = |id: MailboxId| Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core());
+    let find = |id: MailboxId| Arc::clone(world.store.loaded.find(id.0).unwrap().core());
     world.select("Sent").await;
     let (from, to) = (find(inbox.id()), find(sent));
     let copying = super::copies::Copying::open(&from, &to).unwrap();
@@ -457,7 +457,7 @@ async fn each_message_of_a_copy_is_progress() {
     Maildir::open_or_create(&maildir).unwrap();
     (1..=3).for_each(|number| fs::write(maildir.join(format!("new/{number}.a")), "1\n").unwrap());
     let world = World::open(mail.path(), data.path()).await;
-    let inbox = Arc::clone(world.store.shared.loaded.find(world.select("INBOX").await.id().0).unwrap().core());
+    let inbox = Arc::clone(world.store.loaded.find(world.select("INBOX").await.id().0).unwrap().core());
     let copying = super::copies::Copying::open(&inbox, &inbox).unwrap();
     let now = inbox.now().unwrap();
     let (messages, work) = (now.messages.iter().collect::<Vec<_>>(), super::copies::CopyWork::patient());

@@ -12,7 +12,6 @@ use posthaste_maildir::{MailboxPath, MaildirReader, Subdir};
 use tokio::sync::{RwLock, watch};
 use tokio::time::Instant;
 
-use super::Shared;
 use super::answers::unavailable;
 use super::change_queue::ChangeQueue;
 use super::file::{MailFile, find_again};
@@ -30,6 +29,7 @@ use super::opening::Opening;
 use super::owner::Owner;
 use super::read_turns::ReadTurns;
 use super::scan::{Difference, Settled};
+use super::shared::Shared;
 use super::state::{LookedAt, MailboxState, Messages};
 use super::takeover::{Begin, Takeover};
 use super::told::{Oddities, Told, first};

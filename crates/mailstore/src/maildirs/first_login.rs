@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::MaildirAccount;
+use super::account::MaildirAccount;
 use super::answers::refusal;
 use super::file_work::FileWork;
 use super::folder_changes::{FolderChanges, MAILBOXES_MAX};

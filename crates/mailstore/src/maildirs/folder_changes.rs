@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_maildir::{FolderName, MailboxPath};
 
-use super::MaildirAccount;
+use super::account::MaildirAccount;
 use super::answers::refusal;
 use super::copies::copy;
 use super::core::MailboxCore;

@@ -83,7 +83,7 @@ fn a_batch_of_many_files_is_synced_once() {
             writer.write(Bytes::from_static(b"Subject: x\r\n\r\nx\r\n")).await.unwrap();
         }
         assert_eq!(writer.finish().await.unwrap().count, 60);
-        super::super::super::change_tests::names_written(&world.store.shared.loaded.find(id.0).unwrap());
+        super::super::super::change_tests::names_written(&world.store.loaded.find(id.0).unwrap());
         let recording = machine.recording();
         let events = &recording.events[before..];
         let is_message = |scope: &SyncScope| {

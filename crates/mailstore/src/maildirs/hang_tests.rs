@@ -70,7 +70,7 @@ async fn copies_and_appends_to_a_mailbox_that_hangs_are_withdrawn() {
         views.push(Arc::<dyn MailboxView>::from(account.select(id, SelectMode::Writable).await.unwrap()));
     }
     let (to_hung, to_sent) = (views[1].id(), views[2].id());
-    let core = Arc::clone(world.store.shared.loaded.find(to_hung.0).unwrap().core());
+    let core = Arc::clone(world.store.loaded.find(to_hung.0).unwrap().core());
     let hung = Hung::on(move |wait| {
         let _one = lock(&core.changing);
         wait();
@@ -176,7 +176,7 @@ async fn names_of_an_account_that_hangs_are_not_changed_later() {
     for number in 0..3 {
         let held = Arc::clone(&of_account);
         let core = [None, Some(gone), Some(old)][number];
-        let core = core.map(|id| Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core()));
+        let core = core.map(|id| Arc::clone(world.store.loaded.find(id.0).unwrap().core()));
         let adding = core.as_ref().map(|core| Arc::clone(&core.adding));
         let hung = Hung::on(move |wait| match core {
             Some(core) => {
@@ -230,7 +230,7 @@ async fn mail_waits_for_the_directory_of_an_answered_rename() {
     drop(world.begin(request(MessageFlags::NONE, &[], 5)).await);
     let account = world.logins.account("me").await.unwrap();
     let id = world.select_named("Old").await.id();
-    let core = Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core());
+    let core = Arc::clone(world.store.loaded.find(id.0).unwrap().core());
     let accept = async |folder: &str| {
         let mail = mail(&format!("{INBOX}/{folder}"));
         world.intake.accept(&world.list, &mail, body("one")).await
@@ -324,7 +324,7 @@ async fn a_mailbox_that_hangs_is_not_waited_for_without_an_end() {
     let world = open(dir.path(), data.path());
     let account = world.logins.account("me").await.unwrap();
     let id = account.find(&MailboxName::parse("Hung").unwrap()).await.unwrap().unwrap();
-    let core = Arc::clone(world.store.shared.loaded.find(id.0).unwrap().core());
+    let core = Arc::clone(world.store.loaded.find(id.0).unwrap().core());
     let hung = Hung::on(move |wait| {
         let _one = lock(&core.changing);
         wait();

@@ -14,19 +14,20 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio::try_join;
 
-use super::Shared;
 use super::answers::{PATIENCE, ended, no_answer, unavailable};
 use super::body::wire_len;
 use super::change_queue::ChangeQueue;
 use super::core::MailboxCore;
 use super::file::MailFile;
 use super::file_work::FileTurns;
+use super::loaded::LoadedMailboxes;
 use super::locks::lock;
 use super::looks::{Looked, Looks};
 use super::names_out::begin_writing_names;
 use super::owner::Owner;
 use super::read_turns::ReadTurns;
 use super::reading::commit_cache;
+use super::shared::Shared;
 use super::state::Messages;
 use super::told::{Oddities, Told};
 use crate::error::{Asked, MailstoreError};
@@ -44,12 +45,22 @@ const LOOK_PATIENCE: Duration = Duration::from_millis(200);
 const HALVED_MIN: usize = 32;
 
 #[derive(Debug, Clone)]
-pub(super) struct MaildirMailbox(Arc<MailboxCore>);
+pub(super) struct MaildirMailbox {
+    core: Arc<MailboxCore>,
+    loaded: Arc<LoadedMailboxes<Self>>,
+}
 
 impl MaildirMailbox {
-    pub fn new(shared: Arc<Shared>, owner: Arc<Owner>, id: MailboxId, name: MailboxName, path: MailboxPath) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        loaded: Arc<LoadedMailboxes<Self>>,
+        owner: Arc<Owner>,
+        id: MailboxId,
+        name: MailboxName,
+        path: MailboxPath,
+    ) -> Self {
         let reading = ReadTurns::of_mailbox(&shared.read_turns);
-        Self(Arc::new(MailboxCore {
+        let core = Arc::new(MailboxCore {
             shared,
             owner,
             id: id.0,
@@ -85,77 +96,95 @@ impl MaildirMailbox {
             is_deleted: AtomicBool::new(false),
             unique_ids: Mutex::default(),
             uid_list: Mutex::default(),
-        }))
+        });
+        Self { core, loaded }
     }
 
     pub fn core(&self) -> &Arc<MailboxCore> {
-        &self.0
+        &self.core
+    }
+
+    /// The mailboxes that sessions have asked for.
+    pub fn loaded(&self) -> &LoadedMailboxes<Self> {
+        &self.loaded
     }
 
     pub fn path(&self) -> MailboxPath {
-        lock(&self.0.path).clone()
+        lock(&self.core.path).clone()
     }
 
     /// Sets the path after another program has changed its encoding. Not during a rename of the directory, which may
     /// take long.
     pub fn set_path(&self, path: MailboxPath) {
-        if let Ok(mut current) = self.0.path.try_lock() {
+        if let Ok(mut current) = self.core.path.try_lock() {
             *current = path;
         }
     }
 
     /// True if the directory of a folder exists; an INBOX may have none. Blocks.
     pub fn is_there(&self) -> bool {
-        self.0.reader().is_ok()
+        self.core.reader().is_ok()
     }
 
     /// Applies published entries and notifies sessions. False: read the mailbox from the ledger again.
     pub fn catch_up(&self) -> bool {
-        self.0.catch_up()
+        self.core.catch_up()
     }
 
     /// True if only its account refers to it, and no look is running.
     pub fn is_unused(self: &Arc<Self>) -> bool {
-        Arc::strong_count(self) == 1 && Arc::strong_count(&self.0) == 1
+        Arc::strong_count(self) == 1 && Arc::strong_count(&self.core) == 1
     }
 
     /// Unloads its messages; the next look reads them from the ledger.
     pub fn unload(&self) {
-        let mut state = lock(&self.0.state);
+        let mut state = lock(&self.core.state);
         *state = None;
-        *lock(&self.0.unique_ids) = None;
-        self.0.shared.ledger.unfollow(self.0.id);
-        self.0.looked.send_modify(|looked| looked.messages = None);
+        *lock(&self.core.unique_ids) = None;
+        self.core.shared.ledger.unfollow(self.core.id);
+        self.core.looked.send_modify(|looked| looked.messages = None);
+    }
+
+    /// Its messages, if a look would find no change. Does not block.
+    pub fn unchanged(&self) -> Option<Arc<Messages>> {
+        let messages = self.core.unchanged()?;
+        self.is_used(messages.messages.len());
+        Some(messages)
+    }
+
+    /// Notes a use with so many messages in memory.
+    fn is_used(&self, messages: usize) {
+        self.loaded.used(self.core.id, messages, Self::unload);
     }
 
     /// True after a failed takeover: the mailbox needs another id, and this object is unusable.
     pub fn is_broken(&self) -> bool {
-        self.0.is_broken.load(Ordering::Relaxed)
+        self.core.is_broken.load(Ordering::Relaxed)
     }
 
     /// Creates the mailbox, if the ledger lacks it; true if UIDs can then be assigned. Blocks.
     pub fn make(&self) -> bool {
         let mut odd = Oddities::default();
-        let reader = match self.0.reader() {
+        let reader = match self.core.reader() {
             Ok(reader) => Some(reader),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                self.0.failed(&error);
+                self.core.failed(&error);
                 return false;
             }
         };
-        let made = self.0.make(reader.as_ref(), &mut odd, None, &|| Ok(()));
-        self.0.told.tell(&lock(&self.0.path).to_string(), &odd);
-        made.is_ok() && self.0.shared.ledger.pin(self.0.id).unwrap_or(false)
+        let made = self.core.make(reader.as_ref(), &mut odd, None, &|| Ok(()));
+        self.core.told.tell(&lock(&self.core.path).to_string(), &odd);
+        made.is_ok() && self.core.shared.ledger.pin(self.core.id).unwrap_or(false)
     }
 
     /// Requests a look that begins after now, and returns its number.
     fn want_look(&self) -> u64 {
-        let mut looks = lock(&self.0.looks);
+        let mut looks = lock(&self.core.looks);
         looks.wanted = looks.begun + 1;
         if !std::mem::replace(&mut looks.is_running, true) {
-            let core = Arc::clone(&self.0);
-            drop(spawn_blocking(move || look_as_wanted(&core)));
+            let mailbox = self.clone();
+            drop(spawn_blocking(move || look_as_wanted(&mailbox)));
         }
         looks.wanted
     }
@@ -163,7 +192,7 @@ impl MaildirMailbox {
     /// Waits for a look, however long it takes.
     #[cfg(test)]
     pub async fn look_patiently(&self) -> Result<Arc<Messages>, MailstoreError> {
-        let mut looked = self.0.looked.subscribe();
+        let mut looked = self.core.looked.subscribe();
         let wanted = self.want_look();
         let looked = looked.wait_for(|looked| looked.number >= wanted).await.unwrap().clone();
         looked.error.map_or_else(|| Ok(looked.messages.unwrap()), Err)
@@ -171,8 +200,8 @@ impl MaildirMailbox {
 
     /// Starts to watch the directories, if the kernel can. Does not wait: a mount may hang.
     fn watch_dirs(&self) {
-        if self.0.shared.hot_dirs.begin(self.0.id) {
-            let core = Arc::clone(&self.0);
+        if self.core.shared.hot_dirs.begin(self.core.id) {
+            let core = Arc::clone(&self.core);
             spawn_blocking(move || core.watch());
         }
     }
@@ -182,10 +211,10 @@ impl MaildirMailbox {
     /// # Errors
     /// [`MailstoreError::Unavailable`]: its disk has not answered for five minutes.
     pub async fn opening(&self) -> Result<Option<OpeningMailbox<Arc<MailFile>>>, MailstoreError> {
-        if self.0.is_loaded() {
+        if self.core.is_loaded() {
             return Ok(None);
         }
-        let mut looked = self.0.looked.subscribe();
+        let mut looked = self.core.looked.subscribe();
         let wanted = self.want_look();
         let is_done = |looked: &Looked| looked.opening.is_some() || looked.is_ahead || looked.number >= wanted;
         let looked = timeout(PATIENCE, looked.wait_for(is_done)).await.map_err(|_| no_answer())?;
@@ -194,11 +223,11 @@ impl MaildirMailbox {
     }
 
     async fn look_now(&self) -> Result<Arc<Messages>, MailstoreError> {
-        let mut looked = self.0.looked.subscribe();
+        let mut looked = self.core.looked.subscribe();
         loop {
-            let is_known = self.0.catch_up();
+            let is_known = self.core.catch_up();
             // Answered here: the change of threads takes longer than the rest of a STATUS.
-            if is_known && let Some(messages) = self.0.unchanged() {
+            if is_known && let Some(messages) = self.unchanged() {
                 return Ok(messages);
             }
             let wanted = self.want_look();
@@ -214,7 +243,7 @@ impl MaildirMailbox {
                 // Else it is that of an earlier look.
                 looked.error.clone().filter(|_| looked.number >= wanted)
             };
-            self.0.catch_up();
+            self.core.catch_up();
             if let Some(error) = error {
                 return Err(error);
             }
@@ -227,7 +256,7 @@ impl MaildirMailbox {
 
     /// Reads a message to find its size.
     fn read_size(&self, message: &Message<Arc<MailFile>>) -> Asked<'static, u64> {
-        let (core, message) = (Arc::clone(&self.0), message.clone());
+        let (core, message) = (Arc::clone(&self.core), message.clone());
         Box::pin(async move {
             core.listed().await?;
             let turns = core.reading.clone();
@@ -244,7 +273,8 @@ impl MaildirMailbox {
 
 /// Looks until no look is requested. It belongs to no session, so that an ended session cancels nothing. Blocks: a
 /// thread switch would cost more than a look at an unchanged mailbox.
-fn look_as_wanted(core: &Arc<MailboxCore>) {
+fn look_as_wanted(mailbox: &MaildirMailbox) {
+    let core = &mailbox.core;
     loop {
         let (number, known) = {
             let mut looks = lock(&core.looks);
@@ -275,7 +305,7 @@ fn look_as_wanted(core: &Arc<MailboxCore>) {
             core.watch();
         }
         begin_writing_names(core);
-        core.shared.loaded.used(core.id, core.now().map_or(0, |now| now.messages.len()));
+        mailbox.is_used(core.now().map_or(0, |now| now.messages.len()));
     }
 }
 
@@ -283,16 +313,16 @@ impl Source for MaildirMailbox {
     type File = Arc<MailFile>;
 
     fn id(&self) -> MailboxId {
-        MailboxId(self.0.id)
+        MailboxId(self.core.id)
     }
 
     fn uid_validity(&self) -> UidValidity {
-        let validity = Uid::new(self.0.uid_validity.load(Ordering::Relaxed)).or(Uid::new(1));
+        let validity = Uid::new(self.core.uid_validity.load(Ordering::Relaxed)).or(Uid::new(1));
         UidValidity(validity.expect("it is not 0").0)
     }
 
     fn recent_from(&self) -> &AtomicU32 {
-        &self.0.recent_from
+        &self.core.recent_from
     }
 
     fn folder(&self) -> Option<String> {
@@ -308,11 +338,11 @@ impl Source for MaildirMailbox {
     }
 
     fn known(&self) -> Asked<'_, Arc<Messages>> {
-        if !self.0.catch_up() {
+        if !self.core.catch_up() {
             return self.look();
         }
         let (error, messages) = {
-            let looked = self.0.looked.borrow();
+            let looked = self.core.looked.borrow();
             (looked.error.clone(), looked.messages.clone())
         };
         match (error, messages) {
@@ -323,7 +353,7 @@ impl Source for MaildirMailbox {
     }
 
     fn gone_since(&self, modseq: ModSeq) -> Asked<'_, Option<Vec<NumberRange>>> {
-        let core = Arc::clone(&self.0);
+        let core = Arc::clone(&self.core);
         Box::pin(async move {
             let gone = spawn_blocking(move || core.shared.ledger.gone_since(core.id, modseq.0)).await.map_err(ended)?;
             gone.map_err(|error| MailstoreError::Unavailable(error.to_string()))
@@ -331,7 +361,7 @@ impl Source for MaildirMailbox {
     }
 
     fn unique_ids(&self) -> Asked<'_, Arc<UniqueIds>> {
-        let core = Arc::clone(&self.0);
+        let core = Arc::clone(&self.core);
         Box::pin(async move {
             let known = lock(&core.unique_ids).clone();
             if let Some(known) = known {
@@ -348,23 +378,23 @@ impl Source for MaildirMailbox {
 
     fn changed<'a>(&'a self, known: &'a Arc<Messages>) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
-            let mut looked = self.0.looked.subscribe();
+            let mut looked = self.core.looked.subscribe();
             let is_other = |looked: &Looked| {
                 looked.error == Some(MailstoreError::NoMailbox)
                     || looked.messages.as_ref().is_some_and(|now| !Arc::ptr_eq(now, known))
             };
             loop {
                 self.watch_dirs();
-                let mut events = self.0.dir_events.subscribe();
+                let mut events = self.core.dir_events.subscribe();
                 tokio::select! {
                     // It cannot fail: the sender is in `self`.
                     _ = looked.wait_for(is_other) => return,
-                    () = sleep_until(self.0.next_look()) => {}
+                    () = sleep_until(self.core.next_look()) => {}
                     // The next look is earlier now.
                     _ = events.changed() => continue,
                 }
                 // Another session's look may have come first.
-                if Instant::now() >= self.0.next_look() {
+                if Instant::now() >= self.core.next_look() {
                     let wanted = self.want_look();
                     let _ = looked.wait_for(|looked| looked.number >= wanted).await;
                 }
@@ -384,7 +414,7 @@ impl Source for MaildirMailbox {
     }
 
     fn headers(&self, messages: Vec<Message<Arc<MailFile>>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
-        let core = Arc::clone(&self.0);
+        let core = Arc::clone(&self.core);
         Box::pin(async move {
             core.listed().await?;
             let turns = core.reading.clone();
@@ -399,7 +429,7 @@ impl Source for MaildirMailbox {
     }
 
     fn fields(&self, messages: Vec<Message<Arc<MailFile>>>) -> Asked<'_, Vec<Result<Bytes, MailstoreError>>> {
-        let core = Arc::clone(&self.0);
+        let core = Arc::clone(&self.core);
         Box::pin(async move {
             core.listed().await?;
             let (mut first, mut second) = (messages, Vec::new());
@@ -422,7 +452,7 @@ impl Source for MaildirMailbox {
         kind: KeptKind,
         messages: Vec<Message<Arc<MailFile>>>,
     ) -> Asked<'_, Vec<Result<Option<Bytes>, MailstoreError>>> {
-        let core = Arc::clone(&self.0);
+        let core = Arc::clone(&self.core);
         Box::pin(async move {
             core.listed().await?;
             let turns = core.reading.clone();
@@ -431,11 +461,11 @@ impl Source for MaildirMailbox {
     }
 
     fn keep(&self, kind: KeptKind, message: &Message<Arc<MailFile>>, made: &[u8]) {
-        let Message { file, email_id, .. } = self.0.as_listed(message);
+        let Message { file, email_id, .. } = self.core.as_listed(message);
         // Those of the file that was opened: without them it was read from the spool.
         if let Some(facts) = file.content_facts() {
-            self.0.shared.header_cache.keep(kind, email_id, &facts, made);
-            commit_cache(&self.0);
+            self.core.shared.header_cache.keep(kind, email_id, &facts, made);
+            commit_cache(&self.core);
         }
     }
 
@@ -443,7 +473,7 @@ impl Source for MaildirMailbox {
         &self,
         messages: Vec<Message<Arc<MailFile>>>,
     ) -> Asked<'_, Vec<Result<Arc<dyn MailBody>, MailstoreError>>> {
-        let core = Arc::clone(&self.0);
+        let core = Arc::clone(&self.core);
         Box::pin(async move {
             core.listed().await?;
             let turns = core.reading.clone();

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_maildir::MailboxPath;
 
-use super::MaildirAccount;
-use super::account::KnownMailboxes;
+use super::account::{KnownMailboxes, MaildirAccount};
 use super::answers::refusal;
 use super::core::MailboxCore;
 use super::locks::{lock, try_lock};

@@ -11,7 +11,7 @@ async fn uids(world: &World, of: &str) -> Option<(u32, Vec<u32>)> {
 }
 
 /// The account, to look at its folders on another day.
-fn account(world: &World) -> std::sync::Arc<super::super::MaildirAccount> {
+fn account(world: &World) -> std::sync::Arc<super::super::account::MaildirAccount> {
     world.store.account(&posthaste_maildir::MailboxPath::parse("Maildir").unwrap())
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use posthaste_maildir::tree::key_of_name;
 use posthaste_maildir::{FolderName, MailboxPath, Subdir};
 
-use super::MaildirAccount;
+use super::account::MaildirAccount;
 use super::file::own_part;
 use super::locks::lock;
 use super::names::mailbox_of_folder;

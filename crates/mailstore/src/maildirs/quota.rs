@@ -4,15 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use posthaste_maildir::MailboxPath;
-use tokio::time::timeout;
-
 use super::locks::lock;
 use super::owner::Owner;
-use super::{MaildirStore, Shared};
 use crate::error::MailstoreError;
-use crate::ledger::MailLedgerError;
-use crate::snapshot::Source;
+use crate::ledger::{MailLedger, MailLedgerError};
 use crate::store::{QuotaLimits, QuotaTable, QuotaUse};
 
 /// Recent usage of an account, cached for the recipients of one message.
@@ -27,8 +22,6 @@ const KNOWN_FOR: Duration = Duration::from_secs(1);
 /// Minimum interval between looks at the directories of a full account. A look precedes a refusal: another program may
 /// have removed mail.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Timeout of RCPT for such a look.
-const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum accounts in the cache.
 const KNOWN_MAX: usize = 10_000;
 /// Percentage of its quota at which an account is logged.
@@ -45,7 +38,7 @@ pub(super) struct Quotas {
 }
 
 impl QuotaLimits {
-    fn allow(&self, (bytes, messages): (u64, u64)) -> bool {
+    pub(super) fn allow(&self, (bytes, messages): (u64, u64)) -> bool {
         self.bytes.is_none_or(|most| bytes <= most) && self.messages.is_none_or(|most| messages <= most)
     }
 
@@ -59,7 +52,7 @@ impl QuotaLimits {
 
 impl Quotas {
     /// True if an account may be examined now.
-    fn begin_look(&self, account: u32) -> bool {
+    pub fn begin_look(&self, account: u32) -> bool {
         let (mut looked, now) = (lock(&self.looked), Instant::now());
         if looked.len() >= KNOWN_MAX {
             looked.clear();
@@ -77,84 +70,32 @@ impl Quotas {
     pub fn limits_of(&self, inbox: &str) -> QuotaLimits {
         *self.table.read().unwrap_or_else(PoisonError::into_inner).of(inbox)
     }
-}
 
-impl MaildirStore {
-    /// Sets the limits. Existing mail stays.
+    /// Sets the limits.
     pub fn limit(&self, table: QuotaTable) {
-        *self.shared.quotas.table.write().unwrap_or_else(PoisonError::into_inner) = table;
-        lock(&self.shared.quotas.known).clear();
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+        lock(&self.known).clear();
     }
 
-    /// Limits of the account that a Maildir belongs to.
-    pub(super) fn limits_of(&self, path: &str) -> QuotaLimits {
-        self.shared.quotas.limits_of(inbox_of(path))
+    /// Reads the usage of an account anew when it is needed next.
+    pub fn forget(&self, account: u32) {
+        lock(&self.known).remove(&account);
     }
 
-    /// Looks at the mailboxes of a full account. False if that was done a moment ago.
-    pub(super) async fn look_at_account(&self, path: &str) -> bool {
-        let Ok(inbox) = MailboxPath::parse(inbox_of(path)) else { return false };
-        let account = self.account(&inbox);
-        let all = account.blocking(|account| {
-            let owner = account.load()?.id;
-            if !account.shared.quotas.begin_look(owner) {
-                return Err(MailstoreError::Limit);
-            }
-            let ids = account.names_now()?.into_values();
-            Ok((owner, ids.filter_map(|id| account.mailbox(id).ok()).collect::<Vec<_>>()))
-        });
-        let is_done = match all.await {
-            Ok((owner, mailboxes)) => {
-                let looks = async {
-                    for mailbox in &mailboxes {
-                        // One that cannot be read has the mail that is known.
-                        let _ = mailbox.look().await;
-                    }
-                };
-                // A slow one goes on, and is known to the next who asks.
-                let _ = timeout(LOOK_PATIENCE, looks).await;
-                lock(&self.shared.quotas.known).remove(&owner);
-                true
-            }
-            Err(_) => false,
-        };
-        drop(account);
-        self.forget_unused(&inbox);
-        is_done
-    }
-
-    /// True if the account of a Maildir has room for `bytes` more. Mail of the last second may not be counted.
-    /// Blocks.
-    pub(super) fn has_room(&self, path: &str, bytes: u64) -> bool {
-        let inbox = inbox_of(path);
-        let limits = self.limits_of(path);
-        if limits.is_none() {
-            return true;
-        }
-        // Mail is not refused because nobody knows.
-        let Ok(inbox) = MailboxPath::parse(inbox) else { return true };
-        let used = match self.shared.owner(&inbox) {
-            Ok(Some(account)) => self.shared.known_use(account, &limits, inbox.as_str()),
-            Ok(None) => Ok((0, 0)),
-            Err(error) => Err(error),
-        };
-        used.map_or(true, |(used, messages)| limits.allow((used.saturating_add(bytes), messages + 1)))
-    }
-}
-
-/// The INBOX of the account that a Maildir belongs to.
-fn inbox_of(path: &str) -> &str {
-    path.rsplit_once("/.").map_or(path, |(inbox, _)| inbox)
-}
-
-impl Shared {
-    fn known_use(&self, account: u32, limits: &QuotaLimits, inbox: &str) -> Result<(u64, u64), MailLedgerError> {
-        let known = lock(&self.quotas.known).get(&account).copied();
+    /// Usage of an account, at most a second old.
+    pub fn known_use(
+        &self,
+        ledger: &MailLedger,
+        account: u32,
+        limits: &QuotaLimits,
+        inbox: &str,
+    ) -> Result<(u64, u64), MailLedgerError> {
+        let known = lock(&self.known).get(&account).copied();
         if let Some(known) = known.filter(|known| known.at.elapsed() < KNOWN_FOR) {
             return Ok(known.used);
         }
-        let (at, used) = (Instant::now(), self.ledger.usage(account)?);
-        let mut known = lock(&self.quotas.known);
+        let (at, used) = (Instant::now(), ledger.usage(account)?);
+        let mut known = lock(&self.known);
         if known.len() >= KNOWN_MAX {
             known.clear();
         }
@@ -166,7 +107,7 @@ impl Shared {
 
     /// Logs a warning once, and again after there was room.
     fn warn(&self, account: u32, limits: &QuotaLimits, (bytes, messages): (u64, u64), inbox: &str) {
-        let mut warned = lock(&self.quotas.warned);
+        let mut warned = lock(&self.warned);
         if !limits.is_nearly_used((bytes, messages)) {
             warned.remove(&account);
         } else if warned.insert(account) {
@@ -175,12 +116,17 @@ impl Shared {
     }
 
     /// Refuses mail that would take an account over its quota. Blocks.
-    pub fn check_quota(&self, owner: &Owner, (bytes, messages): (u64, u64)) -> Result<(), MailstoreError> {
-        let limits = self.quotas.limits_of(owner.path.as_str());
+    pub fn check(
+        &self,
+        ledger: &MailLedger,
+        owner: &Owner,
+        (bytes, messages): (u64, u64),
+    ) -> Result<(), MailstoreError> {
+        let limits = self.limits_of(owner.path.as_str());
         if limits.is_none() {
             return Ok(());
         }
-        let used = self.ledger.usage(owner.id).map_err(|error| MailstoreError::Unavailable(error.to_string()))?;
+        let used = ledger.usage(owner.id).map_err(|error| MailstoreError::Unavailable(error.to_string()))?;
         self.warn(owner.id, &limits, used, owner.path.as_str());
         if limits.allow((used.0.saturating_add(bytes), used.1.saturating_add(messages))) {
             Ok(())
@@ -190,14 +136,19 @@ impl Shared {
     }
 
     /// An account's usage with its limits; `None` without limits. Blocks.
-    pub fn quota(&self, owner: &Owner) -> Result<Option<QuotaUse>, MailstoreError> {
-        let limits = self.quotas.limits_of(owner.path.as_str());
+    pub fn usage(&self, ledger: &MailLedger, owner: &Owner) -> Result<Option<QuotaUse>, MailstoreError> {
+        let limits = self.limits_of(owner.path.as_str());
         if limits.is_none() {
             return Ok(None);
         }
-        let used = self.ledger.usage(owner.id).map_err(|error| MailstoreError::Unavailable(error.to_string()))?;
+        let used = ledger.usage(owner.id).map_err(|error| MailstoreError::Unavailable(error.to_string()))?;
         Ok(Some(QuotaUse { bytes: used.0, messages: used.1, limits }))
     }
+}
+
+/// The INBOX of the account that a Maildir belongs to.
+pub(super) fn inbox_of(path: &str) -> &str {
+    path.rsplit_once("/.").map_or(path, |(inbox, _)| inbox)
 }
 
 #[cfg(test)]

@@ -353,7 +353,7 @@ async fn mailboxes_without_a_session_leave_memory() {
     let (bob, bob_id) = select("bob").await;
     drop(bob);
     let (_, eve_id) = select("eve").await;
-    store.shared.loaded.used_within(eve_id, 1, 2);
+    store.loaded.used_within(eve_id, 1, 2, MaildirMailbox::unload);
     let is_loaded = |id| store.ledger().take_tail(id).is_some();
     assert_eq!([ann_id, bob_id, eve_id].map(is_loaded), [true, false, true]);
     let (bob, _) = select("bob").await;

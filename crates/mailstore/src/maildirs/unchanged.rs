@@ -23,13 +23,9 @@ impl MailboxCore {
         if !self.is_as_listed() || self.is_deleted.load(Ordering::Relaxed) || has_work(self) {
             return None;
         }
-        let messages = {
-            let looked = self.looked.borrow();
-            let is_sure = looked.error.is_none() && !looked.is_ahead;
-            looked.messages.clone().filter(|_| is_sure)?
-        };
-        self.shared.loaded.used(self.id, messages.messages.len());
-        Some(messages)
+        let looked = self.looked.borrow();
+        let is_sure = looked.error.is_none() && !looked.is_ahead;
+        looked.messages.clone().filter(|_| is_sure)
     }
 
     /// True if the last listing was complete and inotify reported no change since.
