@@ -17,6 +17,7 @@ use super::file_work::{FileWork, run, turn};
 use super::folder_changes::{FolderChanges, MAILBOXES_MAX};
 use super::loaded::LoadedMailboxes;
 use super::locks::lock;
+use super::looking::look_once;
 use super::mailbox::MaildirMailbox;
 use super::missing::MissingFolders;
 use super::owner::Owner;
@@ -142,7 +143,7 @@ impl MaildirAccount {
             found.map(|mailbox| Arc::clone(mailbox.core()))
         };
         match core {
-            Some(core) if self.shared.ledger.pin(core.id).map_err(|error| refusal(&error))? => core.look_once(),
+            Some(core) if self.shared.ledger.pin(core.id).map_err(|error| refusal(&error))? => look_once(&core),
             _ => Ok(()),
         }
     }

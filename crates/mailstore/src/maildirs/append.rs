@@ -15,11 +15,12 @@ use tokio::time::timeout;
 
 use super::answers::{PATIENCE, ended, no_answer, refusal as of_ledger};
 use super::appender::OpenAppender;
-use super::change_queue::ChangeQueue;
+use super::change_batch::change;
 use super::core::MailboxCore;
 use super::file_work::{FileWork, run};
 use super::gathered::{GatheredMail, MessageSource};
 use super::locks::lock;
+use super::opening::load;
 use super::scratch::{Operation, SYSTEM_BITS};
 use super::seconds::{now_secs, secs};
 use super::stamp::stamp;
@@ -213,7 +214,7 @@ impl AppendWriter {
         let body = self.body().await?;
         let Self { core, request, room: _room, .. } = self;
         if !request.keywords.is_empty() {
-            ChangeQueue::change(&core, Operation::Name(request.keywords.clone())).await?;
+            change(&core, Operation::Name(request.keywords.clone())).await?;
         }
         // RENAME and DELETE wait until the message is in.
         let _adding = timeout(PATIENCE, adding(&core)).await.map_err(|_| no_answer())?;
@@ -285,7 +286,7 @@ impl MailboxCore {
         self.shared.ledger.check_open().map_err(|error| of_ledger(&error))?;
         self.check_staying()?;
         let _one = lock(&self.changing);
-        self.load(self.reader().ok().as_ref(), &mut Oddities::default())?;
+        load(self, self.reader().ok().as_ref(), &mut Oddities::default())?;
         let guard = lock(&self.state);
         let keywords = &guard.as_ref().ok_or_else(|| MailstoreError::Unavailable("not in memory".to_owned()))?.keywords;
         let named = request.keywords.iter().map(|name| keywords.flag(name).ok_or(MailstoreError::Limit));

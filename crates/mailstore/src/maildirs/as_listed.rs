@@ -51,11 +51,6 @@ impl MailboxCore {
         self.reader().ok()?.stamps().ok().and_then(sealed)
     }
 
-    /// The UID from which on messages are `\Recent`, once known.
-    pub fn known_recent_from(&self) -> Option<u32> {
-        self.is_recent_known.load(Ordering::Relaxed).then(|| self.recent_from.load(Ordering::Relaxed))
-    }
-
     /// The counters of an unloaded mailbox, if the directories need no listing first. Blocks.
     pub fn stored_status(&self) -> Option<MailboxStatus> {
         if self.is_loaded() {
@@ -89,13 +84,6 @@ impl MailboxCore {
             return None;
         }
         lock(&self.state).as_ref().filter(|state| state.stamps == now).map(|state| Arc::clone(&state.now))
-    }
-
-    /// Sets the UID from which on messages are `\Recent`. The first call counts: sessions have taken some since.
-    pub fn found_recent(&self, from: u32) {
-        if !self.is_recent_known.swap(true, Ordering::Relaxed) {
-            self.recent_from.store(from, Ordering::Relaxed);
-        }
     }
 
     /// Waits for the pending first listing.

@@ -42,10 +42,10 @@ fn is_shown_unlisted(place: &mut Place) -> bool {
     place.reopen();
     let core = place.mailbox().core();
     let reader = core.reader().unwrap();
-    core.load(Some(&reader), &mut Oddities::default()).unwrap();
+    super::opening::load(&core, Some(&reader), &mut Oddities::default()).unwrap();
     core.show_before_listing(&reader);
     let is_ahead = core.looked.borrow().is_ahead;
-    let (_, outcome) = core.look(Known::default());
+    let (_, outcome) = super::looking::look(&core, Known::default());
     assert_eq!(outcome, Ok(()));
     assert!(!core.looked.borrow().is_ahead, "a listing ends it");
     is_ahead

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::change_queue::ChangeQueue;
+use super::change_batch::change;
 use super::copies::copy;
 use super::file_work::run;
 use super::mailbox::MaildirMailbox;
@@ -21,15 +21,15 @@ impl ChangeTarget for MaildirMailbox {
     fn store(&self, uids: Vec<Uid>, update: FlagUpdate, unchanged_since: Option<ModSeq>) -> Asked<'_, StoredFlags> {
         let unchanged_since = unchanged_since.map(|since| since.0);
         let operation = Operation::Store { uids, update, unchanged_since };
-        Box::pin(async move { ChangeQueue::change(self.core(), operation).await })
+        Box::pin(async move { change(self.core(), operation).await })
     }
 
     fn expunge(&self, uids: Option<Vec<NumberRange>>) -> Asked<'_, ()> {
-        Box::pin(async move { ChangeQueue::change(self.core(), Operation::Expunge(uids)).await.map(drop) })
+        Box::pin(async move { change(self.core(), Operation::Expunge(uids)).await.map(drop) })
     }
 
     fn remove(&self, uids: Vec<Uid>) -> Asked<'_, ()> {
-        Box::pin(async move { ChangeQueue::change(self.core(), Operation::Remove(uids)).await.map(drop) })
+        Box::pin(async move { change(self.core(), Operation::Remove(uids)).await.map(drop) })
     }
 
     fn copy(&self, uids: Vec<Uid>, to: MailboxId, moves: bool) -> Asked<'_, Option<CopiedMessages>> {

@@ -22,6 +22,7 @@ use super::file::{MailFile, name_with_letters};
 use super::file_work::FileWork;
 use super::locks::lock;
 use super::names_out::begin_writing_names;
+use super::opening::load;
 use super::scratch::{NewKeywords, SYSTEM_BITS};
 use super::seconds::now_secs;
 use super::state::Messages;
@@ -111,18 +112,18 @@ impl<'a> Copying<'a> {
         let reader = from.reader().ok();
         {
             let _one = lock(&from.changing);
-            from.load(reader.as_ref(), &mut Oddities::default())?;
+            load(from, reader.as_ref(), &mut Oddities::default())?;
         }
         let maildir = open_maildir(to)?;
         let _one = lock(&to.changing);
-        to.load(to.reader().ok().as_ref(), &mut Oddities::default())?;
+        load(to, to.reader().ok().as_ref(), &mut Oddities::default())?;
         Ok(Self { from, to, reader, maildir })
     }
 
     /// Begins to add messages that are not copies. `changing` is locked.
     pub fn begin(to: &'a Arc<MailboxCore>) -> Result<Self, MailstoreError> {
         let maildir = open_maildir(to)?;
-        to.load(to.reader().ok().as_ref(), &mut Oddities::default())?;
+        load(to, to.reader().ok().as_ref(), &mut Oddities::default())?;
         Ok(Self { from: to, to, reader: None, maildir })
     }
 
@@ -184,8 +185,8 @@ impl<'a> Copying<'a> {
     /// Present flags of the originals, as bits of the target mailbox. `changing` of both mailboxes is locked, and no
     /// file is accessed.
     fn settle(&self, copies: &mut Vec<CopiedFile>) -> Result<NewKeywords, MailstoreError> {
-        self.from.load(None, &mut Oddities::default())?;
-        self.to.load(None, &mut Oddities::default())?;
+        load(self.from, None, &mut Oddities::default())?;
+        load(self.to, None, &mut Oddities::default())?;
         let now = self.from.now().ok_or(MailstoreError::NoMailbox)?;
         let found = |copy: &CopiedFile| now.find(Uid::new(copy.uid)?);
         let (kept, gone): (Vec<_>, Vec<_>) = std::mem::take(copies).into_iter().partition(|copy| found(copy).is_some());

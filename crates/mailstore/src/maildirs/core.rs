@@ -12,39 +12,29 @@ use posthaste_maildir::{MailboxPath, MaildirReader, Subdir};
 use tokio::sync::{RwLock, watch};
 use tokio::time::Instant;
 
-use super::answers::unavailable;
 use super::change_queue::ChangeQueue;
 use super::file::{MailFile, find_again};
 use super::file_work::FileTurns;
 use super::gone_dirs::gone_name;
 use super::hot_dirs::DirEvents;
 use super::keywords::FIRST_BIT;
-use super::known_files::KnownFiles;
 use super::layout::MESSAGE_BYTES_MAX;
-use super::listed::Listing;
 use super::locks::lock;
-use super::looks::{Known, Looked, Looks};
-use super::names_out::write_names;
-use super::opening::Opening;
+use super::looks::{Looked, Looks};
 use super::owner::Owner;
 use super::read_turns::ReadTurns;
-use super::scan::{Difference, Settled};
 use super::shared::Shared;
-use super::state::{LookedAt, MailboxState, Messages};
+use super::state::{MailboxState, Messages};
 use super::takeover::{Begin, Takeover};
 use super::told::{Oddities, Told, first};
 use super::uid_lists::UidListState;
 use crate::error::MailstoreError;
-use crate::message_list::Message;
 use crate::name::{MailboxName, SpecialUse};
 use crate::row::{Uid, UniqueIds};
-use crate::table::MailboxHead;
 
 /// Attempts to change the letter table while another program has locked it.
 const LOCK_TRIES: usize = 5;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-/// Maximum rounds of assigning new keys to files in one look.
-const RENAMES_MAX: usize = 3;
 
 pub(super) struct MailboxCore {
     pub shared: Arc<Shared>,
@@ -131,114 +121,6 @@ impl MailboxCore {
         lock(&self.looks).next(events)
     }
 
-    /// Looks once for changes. Blocks.
-    pub fn look(&self, mut known: Known) -> (Known, Result<(), MailstoreError>) {
-        let mut odd = Oddities::default();
-        let mut outcome = self.look_into(&mut known, &mut odd);
-        self.looked.send_if_modified(|looked| std::mem::take(&mut looked.is_ahead));
-        if odd.out_of_uids {
-            // Its sessions end: whoever selects it next has it made anew.
-            outcome = outcome.and(Err(MailstoreError::NoMailbox));
-        }
-        self.told.tell(&lock(&self.path).to_string(), &odd);
-        (known, outcome)
-    }
-
-    /// Looks once for changes, independently of the looks of sessions. Blocks.
-    pub fn look_once(&self) -> Result<(), MailstoreError> {
-        let outcome = self.look(Known::default()).1;
-        // Of this listing the memory of the others has nothing.
-        self.is_unlisted.store(true, Ordering::Relaxed);
-        outcome
-    }
-
-    fn look_into(&self, known: &mut Known, odd: &mut Oddities) -> Result<(), MailstoreError> {
-        let reader = match self.reader() {
-            Ok(reader) => Some(reader),
-            // An INBOX without a directory is empty until mail comes.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_inbox() => None,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MailstoreError::NoMailbox),
-            Err(error) => return Err(self.failed(&error)),
-        };
-        self.check_alone(known, reader.as_ref())?;
-        let _one = lock(&self.changing);
-        let was_loaded = lock(&self.state).is_some();
-        // Before the takeover the list may be mended.
-        self.load(reader.as_ref(), odd).inspect_err(|_| known.uid_list = None)?;
-        let Some(reader) = reader else {
-            // A directory that is gone with known mail means a lost mount. Mail that is still awaited does not count.
-            let is_there =
-                |message: &Message<Arc<MailFile>>| message.file.awaited().is_none_or(|(lsn, _)| !self.is_pending(lsn));
-            let is_empty = self.now().is_none_or(|now| !now.messages.iter().any(is_there));
-            return if is_empty { Ok(()) } else { Err(self.failed(&io::ErrorKind::NotFound.into())) };
-        };
-        if !was_loaded {
-            self.show_before_listing(&reader);
-        }
-        self.record_sizes(odd);
-        let suspects = std::mem::take(&mut *lock(&self.suspects));
-        for _ in 0..RENAMES_MAX {
-            match self.scan(known, &reader, &suspects, odd) {
-                Ok(Settled::LookAgain) => {}
-                Ok(_) => break,
-                Err(error) => {
-                    lock(&self.suspects).extend(suspects);
-                    return Err(self.failed(&error));
-                }
-            }
-        }
-        if !std::mem::replace(&mut known.was_listed, true) {
-            let recent = |now: Arc<Messages>| {
-                let recent = now.messages.iter().find(|message| message.file.is_new());
-                recent.map_or(now.uid_next, |message| message.uid)
-            };
-            self.found_recent(self.now().map_or(1, recent));
-            // Flags that the previous run had not yet put into file names.
-            write_names(self, &reader);
-        }
-        Ok(())
-    }
-
-    /// Checks Dovecot's UID list, which changes only if another server runs.
-    fn check_alone(&self, known: &mut Known, reader: Option<&MaildirReader>) -> Result<(), MailstoreError> {
-        let Some(reader) = reader else { return Ok(()) };
-        let stamp = reader.uid_list_stamp().map_err(|error| self.failed(&error))?;
-        if *known.uid_list.get_or_insert(stamp) == stamp {
-            return Ok(());
-        }
-        if first(&self.told.other_server) {
-            let mailbox = lock(&self.path).to_string();
-            tracing::error!(mailbox, "another IMAP server gives UIDs in this Maildir: stop it, then restart this one");
-        }
-        Err(MailstoreError::Unavailable("another server keeps this mailbox".to_owned()))
-    }
-
-    /// Applies published entries. An unloaded mailbox is read from the ledger, and created if missing. `changing` is
-    /// locked.
-    pub fn load(&self, reader: Option<&MaildirReader>, odd: &mut Oddities) -> Result<(), MailstoreError> {
-        if self.is_deleted.load(Ordering::Relaxed) {
-            return Err(MailstoreError::NoMailbox);
-        }
-        if self.catch_up() {
-            return Ok(());
-        }
-        self.make(reader, odd, None, &|| Ok(()))?;
-        let ledger = &self.shared.ledger;
-        let opening = Opening::new(self, reader);
-        let (is_wanted, recent_from) = (|head: &MailboxHead| opening.is_wanted(head), self.known_recent_from());
-        let stored = ledger.follow_counted(self.id, &is_wanted, recent_from, |counted| opening.show(counted));
-        let stored = stored.map_err(unavailable)?;
-        let stored = stored.ok_or_else(|| MailstoreError::Unavailable("the mailbox was not made".to_owned()))?;
-        let loaded = MailboxState::of(stored, ledger);
-        self.uid_validity.store(loaded.uid_validity.get(), Ordering::Relaxed);
-        let messages = Arc::clone(&loaded.now);
-        *lock(&self.state) = Some(loaded);
-        self.is_unlisted.store(true, Ordering::Relaxed);
-        opening.end(messages);
-        self.catch_up();
-        Ok(())
-    }
-
     /// Creates the mailbox if the ledger lacks it. Without a special use it gets that of its name, if free. `begin`: see
     /// [`Takeover::run`].
     pub fn make(
@@ -276,6 +158,18 @@ impl MailboxCore {
         true
     }
 
+    /// The UID from which on messages are `\Recent`, once known.
+    pub fn known_recent_from(&self) -> Option<u32> {
+        self.is_recent_known.load(Ordering::Relaxed).then(|| self.recent_from.load(Ordering::Relaxed))
+    }
+
+    /// Sets the UID from which on messages are `\Recent`. The first call counts: sessions have taken some since.
+    pub fn found_recent(&self, from: u32) {
+        if !self.is_recent_known.swap(true, Ordering::Relaxed) {
+            self.recent_from.store(from, Ordering::Relaxed);
+        }
+    }
+
     /// Publishes the state to sessions. Its lock is held, so that they see states in order.
     pub fn show(&self, state: &MailboxState) {
         self.looked.send_if_modified(|looked| {
@@ -291,63 +185,6 @@ impl MailboxCore {
 
     pub fn is_pending(&self, lsn: u64) -> bool {
         (self.shared.is_pending)(lsn)
-    }
-
-    /// Looks for changes by other programs.
-    fn scan(
-        &self,
-        known: &mut Known,
-        reader: &MaildirReader,
-        suspects: &HashSet<u32>,
-        odd: &mut Oddities,
-    ) -> io::Result<Settled> {
-        let keywords = reader.keywords().inspect_err(|error| odd.keywords = Some(error.to_string())).ok();
-        let has_other =
-            |state: &MailboxState| keywords.as_ref().is_some_and(|file| !state.keywords.missing(file).is_empty());
-        let has_other_keywords = lock(&self.state).as_ref().is_some_and(has_other);
-        if self.is_unlisted.swap(false, Ordering::Relaxed) {
-            known.settled = None;
-        }
-        if known.settled == Some(reader.stamps()?) && suspects.is_empty() && !has_other_keywords {
-            return Ok(Settled::Yes);
-        }
-        let mut listing = Listing::new(reader, odd)?;
-        // A file of ours is made after its message was published: so the UID of each that was listed is there now.
-        if !self.catch_up() {
-            return Ok(Settled::No);
-        }
-        let Some(now) = self.now() else { return Ok(Settled::No) };
-        // Asked before `is_quiet`: a file that delivery makes after this has changed the directory.
-        let is_pending = |lsn| self.is_pending(lsn);
-        let listed = std::mem::take(&mut listing.listed);
-        let files = lock(&self.state).as_ref().map(|state| (state.leaving.clone(), state.behind.clone()));
-        let (leaving, behind) = files.unwrap_or_default();
-        let is_pending: &dyn Fn(u64) -> bool = &is_pending;
-        let listed_at = known.listed_at;
-        let known_files = KnownFiles { now: &now, leaving: &leaving, behind: &behind, suspects, is_pending, listed_at };
-        let difference = Difference::new(&known_files, reader, listed, odd);
-        let is_quiet = listing.is_quiet(reader)?;
-        if difference.is_complete() {
-            known.listed_at = Some(listing.looked_at);
-        }
-        let plan = {
-            let mut guard = lock(&self.state);
-            let Some(state) = &mut *guard else { return Ok(Settled::No) };
-            let plan = difference.plan(state, self.id, (is_quiet, keywords.as_ref()));
-            self.show(state);
-            plan
-        };
-        let looked_at = |files: LookedAt| {
-            lock(&self.state).iter_mut().for_each(|state| state.looked_at = files.clone());
-        };
-        let catch_up = || {
-            let _ = self.catch_up();
-        };
-        let settled = plan.carry_out(reader, (&self.shared.ledger, self.id), (&looked_at, &catch_up), odd);
-        looked_at(LookedAt::default());
-        known.settled = (settled == Settled::Yes).then_some(listing.stamps);
-        known.tells_of_changes = reader.tells_of_changes()?;
-        Ok(settled)
     }
 
     pub fn failed(&self, error: &io::Error) -> MailstoreError {

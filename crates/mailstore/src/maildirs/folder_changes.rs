@@ -17,6 +17,7 @@ use super::core::MailboxCore;
 use super::file_work::FileWork;
 use super::locks::lock;
 use super::names::folder_of;
+use super::opening::load;
 use super::pending::{PendingFolder, finish_folders, folder_is_done, move_folder};
 use super::takeover::{Begin, new_validity};
 use super::told::Oddities;
@@ -188,7 +189,7 @@ impl<'a> FolderChanges<'a> {
         let to = Arc::clone(self.account.mailbox(id)?.core());
         let now = {
             let _one = lock(&inbox.changing);
-            inbox.load(inbox.reader().ok().as_ref(), &mut Oddities::default())?;
+            load(inbox, inbox.reader().ok().as_ref(), &mut Oddities::default())?;
             inbox.now().ok_or(MailstoreError::NoMailbox)?
         };
         let uids: Vec<Uid> = now.messages.iter().filter_map(|message| Uid::new(message.uid)).collect();
@@ -362,7 +363,7 @@ pub(super) fn is_below(name: &MailboxName, above: &MailboxName) -> bool {
 
 /// Waits until delivery has finished under the old path. `changing` is held.
 pub(super) fn wait_for_delivery(core: &MailboxCore) -> Result<(), MailstoreError> {
-    core.load(core.reader().ok().as_ref(), &mut Oddities::default())?;
+    load(core, core.reader().ok().as_ref(), &mut Oddities::default())?;
     // Delivery syncs at times: that need not be waited for. One mount that fails says nothing of the others.
     let pending = |core: &MailboxCore| -> Result<bool, MailstoreError> {
         let guard = lock(&core.state);

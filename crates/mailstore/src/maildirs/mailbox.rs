@@ -22,6 +22,7 @@ use super::file::MailFile;
 use super::file_work::FileTurns;
 use super::loaded::LoadedMailboxes;
 use super::locks::lock;
+use super::looking::look;
 use super::looks::{Looked, Looks};
 use super::names_out::begin_writing_names;
 use super::owner::Owner;
@@ -289,7 +290,7 @@ fn look_as_wanted(mailbox: &MaildirMailbox) {
         };
         let (begun, settled) = (Instant::now(), known.settled);
         // A bug of ours must not leave sessions waiting.
-        let (known, outcome) = match catch_unwind(AssertUnwindSafe(|| core.look(known))) {
+        let (known, outcome) = match catch_unwind(AssertUnwindSafe(|| look(core, known))) {
             Ok((known, outcome)) => (Some(known), outcome),
             Err(_) => (None, Err(MailstoreError::Unavailable("a look at the mailbox has failed".to_owned()))),
         };

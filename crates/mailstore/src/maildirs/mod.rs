@@ -14,6 +14,7 @@ mod as_listed_tests;
 mod awaited;
 mod body;
 mod boot;
+mod change_batch;
 mod change_queue;
 #[cfg(test)]
 mod change_tests;
@@ -39,6 +40,7 @@ mod layout;
 mod listed;
 mod loaded;
 mod locks;
+mod looking;
 mod looks;
 mod mailbox;
 mod missing;

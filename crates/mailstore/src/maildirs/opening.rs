@@ -8,10 +8,14 @@ use std::sync::atomic::Ordering;
 use posthaste_maildir::MaildirReader;
 use tokio::sync::watch;
 
+use super::answers::unavailable;
 use super::boot::{SealedStamps, sealed};
 use super::core::MailboxCore;
 use super::keywords::MailboxKeywords;
-use super::state::Messages;
+use super::locks::lock;
+use super::state::{MailboxState, Messages};
+use super::told::Oddities;
+use crate::error::MailstoreError;
 use crate::ledger::CountedMailbox;
 use crate::opening_view::{MailboxNumbers, OpeningMailbox};
 use crate::row::{MailboxStatus, ModSeq, Uid, UidValidity};
@@ -60,6 +64,36 @@ impl Drop for Opening<'_> {
     fn drop(&mut self) {
         self.core.looked.send_if_modified(|looked| looked.opening.take().is_some());
     }
+}
+
+/// Applies published entries. An unloaded mailbox is read from the ledger, and created if missing. `changing` is
+/// locked.
+pub(super) fn load(
+    core: &MailboxCore,
+    reader: Option<&MaildirReader>,
+    odd: &mut Oddities,
+) -> Result<(), MailstoreError> {
+    if core.is_deleted.load(Ordering::Relaxed) {
+        return Err(MailstoreError::NoMailbox);
+    }
+    if core.catch_up() {
+        return Ok(());
+    }
+    core.make(reader, odd, None, &|| Ok(()))?;
+    let ledger = &core.shared.ledger;
+    let opening = Opening::new(core, reader);
+    let (is_wanted, recent_from) = (|head: &MailboxHead| opening.is_wanted(head), core.known_recent_from());
+    let stored = ledger.follow_counted(core.id, &is_wanted, recent_from, |counted| opening.show(counted));
+    let stored = stored.map_err(unavailable)?;
+    let stored = stored.ok_or_else(|| MailstoreError::Unavailable("the mailbox was not made".to_owned()))?;
+    let loaded = MailboxState::of(stored, ledger);
+    core.uid_validity.store(loaded.uid_validity.get(), Ordering::Relaxed);
+    let messages = Arc::clone(&loaded.now);
+    *lock(&core.state) = Some(loaded);
+    core.is_unlisted.store(true, Ordering::Relaxed);
+    opening.end(messages);
+    core.catch_up();
+    Ok(())
 }
 
 /// `None` if a row is damaged: a look leaves out such messages.

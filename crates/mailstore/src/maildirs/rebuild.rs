@@ -18,7 +18,9 @@ use super::folder_changes::{FolderChanges, wait_for_delivery};
 use super::keywords::MailboxKeywords;
 use super::listed::Listed;
 use super::locks::lock;
+use super::looking::look_once;
 use super::names_out::write_names_now;
+use super::opening::load;
 use super::scan::{facts_of, name_of};
 use super::state::MailboxState;
 use super::takeover::{LISTED_MAX, Numbered, Takeover, UIDS_LEFT_MIN, files};
@@ -35,11 +37,11 @@ impl FolderChanges<'_> {
     /// have them. Sessions that have selected it end. Blocks.
     pub fn rebuild(&mut self, core: &Arc<MailboxCore>, renews: bool) -> Result<RebuiltMailbox, MailstoreError> {
         // Flags go into names, and files of expunged messages leave. New files may find no UIDs any more.
-        let _ = core.look_once();
+        let _ = look_once(core);
         let _nothing_is_added = core.adding.blocking_write();
         let _one = lock(&core.changing);
         let reader = core.reader().map_err(|error| core.failed(&error))?;
-        core.load(Some(&reader), &mut Oddities::default())?;
+        load(core, Some(&reader), &mut Oddities::default())?;
         let ledger = &core.shared.ledger;
         // Mail for INBOX that comes meanwhile has no UID: a look at the new mailbox finds its file. Mail for a folder gets
         // 451, as during a RENAME.
