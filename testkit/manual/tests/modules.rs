@@ -14,9 +14,6 @@ const METHODS_ELSEWHERE: [(&str, &[&str], &str); 2] = [
     ("Routing", &["sender::preview"], "a question of operators, which needs no relay"),
 ];
 
-/// Crates with circles of modules that are left.
-const WITH_CIRCLES: [&str; 1] = ["mailstore"];
-
 /// The code of modules without comments and tests, by their path; that of the root is empty.
 type Modules = BTreeMap<String, String>;
 
@@ -194,19 +191,14 @@ fn crates() -> BTreeSet<String> {
 fn modules_of_a_crate_form_layers() {
     let crates = crates();
     assert!(crates.len() > 40 && crates.contains("queue"), "{crates:?}");
-    let mut with_circles = BTreeSet::new();
     for name in &crates {
         let modules = modules_of(name);
         let edges = edges(&modules);
         let count: usize = edges.values().map(BTreeSet::len).sum();
         assert!(count + 1 >= modules.len() / 2, "{name}: only {count} uses found");
-        if let Some(found) = circle(&edges) {
-            let is_known = WITH_CIRCLES.contains(&name.as_str());
-            assert!(is_known, "{name}, {found:?}: move what both use to a module below, or hand it in as a value");
-            with_circles.insert(name.as_str());
-        }
+        let found = circle(&edges);
+        assert_eq!(found, None, "{name}: move what both use to a module below, or hand it in as a value");
     }
-    assert_eq!(with_circles, BTreeSet::from(WITH_CIRCLES), "found and known: remove one that has none any more");
 }
 
 #[test]

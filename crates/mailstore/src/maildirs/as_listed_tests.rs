@@ -12,8 +12,10 @@ use tokio::time::{advance, pause, resume};
 use super::change_queue::{PATIENCE, no_answer};
 use super::core::MailboxCore;
 use super::locks::lock;
+use super::looking::look;
 use super::looks::Known;
 use super::mailbox::MaildirMailbox;
+use super::opening::load;
 use super::tests::{Place, uids};
 use super::told::Oddities;
 use crate::entry::{MailEntry, StateGroup};
@@ -42,10 +44,10 @@ fn is_shown_unlisted(place: &mut Place) -> bool {
     place.reopen();
     let core = place.mailbox().core();
     let reader = core.reader().unwrap();
-    super::opening::load(&core, Some(&reader), &mut Oddities::default()).unwrap();
+    load(core, Some(&reader), &mut Oddities::default()).unwrap();
     core.show_before_listing(&reader);
     let is_ahead = core.looked.borrow().is_ahead;
-    let (_, outcome) = super::looking::look(&core, Known::default());
+    let (_, outcome) = look(core, Known::default());
     assert_eq!(outcome, Ok(()));
     assert!(!core.looked.borrow().is_ahead, "a listing ends it");
     is_ahead

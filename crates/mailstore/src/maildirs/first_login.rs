@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
-use super::account::MaildirAccount;
+use super::account::{MAILBOXES_MAX, MaildirAccount};
 use super::answers::refusal;
 use super::file_work::FileWork;
-use super::folder_changes::{FolderChanges, MAILBOXES_MAX};
+use super::folder_changes::FolderChanges;
 use super::locks::try_lock;
 use super::names::subscribed_names;
 use crate::entry::MailEntry;

@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use posthaste_maildir::{FolderName, MailboxPath};
 
-use super::account::MaildirAccount;
+use super::account::{MAILBOXES_MAX, MaildirAccount};
 use super::answers::refusal;
 use super::copies::copy;
 use super::core::MailboxCore;
 use super::file_work::FileWork;
+use super::known_mailboxes::PendingFolder;
 use super::locks::lock;
 use super::names::folder_of;
 use super::opening::load;
-use super::pending::{PendingFolder, finish_folders, folder_is_done, move_folder};
+use super::pending::{finish_folders, folder_is_done, move_folder};
 use super::takeover::{Begin, new_validity};
 use super::told::Oddities;
 use crate::entry::{MailEntry, MailboxFields};
@@ -26,8 +27,6 @@ use crate::error::MailstoreError;
 use crate::name::{LEVELS_MAX, MailboxName, SpecialUse};
 use crate::row::{MailboxId, Uid};
 
-/// Maximum mailboxes and subscribed names of an account.
-pub(super) const MAILBOXES_MAX: usize = 10_000;
 /// Timeout of RENAME for delivery to make its files durable.
 const DELIVERY_PATIENCE: Duration = Duration::from_secs(10);
 const DELIVERY_PAUSE: Duration = Duration::from_millis(20);

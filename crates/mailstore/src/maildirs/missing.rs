@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use posthaste_maildir::MailboxPath;
 
-use super::account::{KnownMailboxes, MaildirAccount};
+use super::account::MaildirAccount;
 use super::answers::refusal;
 use super::core::MailboxCore;
+use super::known_mailboxes::{KnownMailboxes, MissingFolder};
 use super::locks::{lock, try_lock};
 use crate::entry::{MailEntry, MailboxFields};
 use crate::error::MailstoreError;
@@ -22,30 +23,6 @@ use crate::table::FileNote;
 
 /// Whole days for which the UIDs of a missing folder are kept.
 const KEPT_DAYS: u16 = 7;
-const DAY_SECS: u64 = 86_400;
-
-/// Missing folders; `None` until they are read from the ledger.
-#[derive(Debug, Default)]
-pub(super) struct MissingFolders(Option<HashMap<MailboxId, MissingFolder>>);
-
-/// Days are counted while the server runs: a clock that was set forward makes no folder older. A restart begins the day
-/// again.
-#[derive(Debug, Clone, Copy)]
-struct MissingFolder {
-    /// Number of the day, from 1.
-    day: u16,
-    begun: Instant,
-}
-
-impl MissingFolder {
-    /// Counts days that are over. True if there are some.
-    fn count(&mut self, now: Instant) -> bool {
-        let over = now.saturating_duration_since(self.begun).as_secs() / DAY_SECS;
-        self.begun += Duration::from_secs(over * DAY_SECS);
-        self.day = self.day.saturating_add(u16::try_from(over).unwrap_or(u16::MAX));
-        over > 0
-    }
-}
 
 impl MaildirAccount {
     /// Notes which mailboxes have no directory, and forgets those that had none for a week. Without the directory of

@@ -2,10 +2,10 @@
 //!
 //! Until then nobody uses the names. A later entry for a directory implies that earlier ones are done.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use posthaste_maildir::tree::key_of_name;
@@ -13,89 +13,13 @@ use posthaste_maildir::{FolderName, MailboxPath, Subdir};
 
 use super::account::MaildirAccount;
 use super::file::own_part;
+use super::known_mailboxes::PendingFolder;
 use super::locks::lock;
 use super::names::mailbox_of_folder;
 use super::state::MailboxState;
 use crate::entry::{MailEntry, MailboxFields};
-use crate::ledger::PendingDirectory;
 use crate::row::MailboxId;
 use crate::table::FileNote;
-
-/// Interval between attempts to remove a directory.
-const TRY_EVERY: Duration = Duration::from_secs(60);
-
-/// A pending rename or removal of a directory.
-#[derive(Debug, Clone)]
-pub(super) struct PendingFolder {
-    /// LSN of the batch with the change.
-    pub lsn: u64,
-    pub from: MailboxPath,
-    /// New path; `None`: remove it.
-    pub to: Option<MailboxPath>,
-    /// True once delivery makes no more files in the directory.
-    is_forgotten: bool,
-}
-
-/// Pending changes of an account, by mailbox.
-#[derive(Debug, Default)]
-pub(super) struct PendingFolders {
-    by_id: BTreeMap<u32, PendingFolder>,
-    tried: Option<Instant>,
-    /// Counts updates: a listing begun before an update may show names that are no longer hidden.
-    pub changes: u64,
-}
-
-impl PendingFolder {
-    pub fn new(lsn: u64, from: MailboxPath, to: Option<MailboxPath>) -> Self {
-        Self { lsn, from, to, is_forgotten: false }
-    }
-
-    /// `None` if the directory belongs to another account.
-    fn of(stored: &PendingDirectory, inbox: &MailboxPath) -> Option<Self> {
-        let path = |path: &[u8]| MailboxPath::parse(std::str::from_utf8(path).ok()?).ok();
-        let from = path(&stored.from)?;
-        let is_own = from.as_str().strip_prefix(inbox.as_str()).is_some_and(|rest| rest.starts_with("/."));
-        let to = stored.to.as_ref().map(|to| path(to));
-        (is_own && to != Some(None)).then(|| Self::new(stored.lsn, from, to.flatten()))
-    }
-}
-
-impl PendingFolders {
-    pub fn load(&mut self, stored: &[PendingDirectory], inbox: &MailboxPath) {
-        self.by_id.extend(stored.iter().filter_map(|row| Some((row.mailbox, PendingFolder::of(row, inbox)?))));
-    }
-
-    pub fn insert(&mut self, mailbox: u32, folder: PendingFolder) {
-        self.by_id.insert(mailbox, folder);
-        (self.tried, self.changes) = (None, self.changes + 1);
-    }
-
-    /// Removes a finished change, and returns the path that was left.
-    pub fn remove(&mut self, mailbox: u32) -> Option<MailboxPath> {
-        self.changes += 1;
-        self.by_id.remove(&mailbox).map(|folder| folder.from)
-    }
-
-    /// True if a directory is due for a retry.
-    pub fn is_due(&self) -> bool {
-        !self.by_id.is_empty() && self.tried.is_none_or(|tried| tried.elapsed() >= TRY_EVERY)
-    }
-
-    /// True while a mailbox's directory waits to be renamed or removed.
-    pub fn has(&self, mailbox: MailboxId) -> bool {
-        self.by_id.contains_key(&mailbox.0)
-    }
-
-    /// True for a path whose directory is being removed, or does not exist yet.
-    pub fn hides(&self, path: &MailboxPath) -> bool {
-        self.by_id.values().any(|folder| folder.from == *path || folder.to.as_ref() == Some(path))
-    }
-
-    /// True while a mailbox is not at its path in the ledger.
-    pub fn has_moving(&self) -> bool {
-        self.by_id.values().any(|folder| folder.to.is_some())
-    }
-}
 
 /// Carries out pending renames and removals, and hides the failed ones. `folders` is locked. Blocks.
 pub(super) fn finish_folders(account: &MaildirAccount) {

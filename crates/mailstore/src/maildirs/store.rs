@@ -20,6 +20,7 @@ use super::gone_dirs::sweep_at_times;
 use super::header_cache::{HEADER_CACHE_FILE, HeaderCache};
 use super::loaded::LoadedMailboxes;
 use super::locks::lock;
+use super::mail_account::{names_now, open_folder, place_copies};
 use super::mailbox::MaildirMailbox;
 use super::quota::inbox_of;
 use super::shared::{IsPending, Shared};
@@ -28,7 +29,7 @@ use crate::error::{Asked, MailstoreError};
 use crate::ledger::{GrownMailboxes, MailLedger, MailLedgerError};
 use crate::name::{FolderTable, MailboxName};
 use crate::snapshot::Source;
-use crate::store::{MailAccount, Mailstore, QuotaLimits};
+use crate::store::{MailAccount, Mailstore, QuotaLimits, QuotaTable};
 
 /// Timeout of RCPT for a look at a full account.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
@@ -145,7 +146,7 @@ impl MaildirStore {
         let above = path.as_str().rsplit_once("/.").map(|(inbox, _)| MailboxPath::parse(inbox));
         let inbox = above.and_then(Result::ok).unwrap_or_else(|| path.clone());
         let account = self.account(&inbox);
-        let placed = account.place_copies(path);
+        let placed = place_copies(&account, path);
         drop(account);
         self.forget_unused(&inbox);
         placed
@@ -176,7 +177,7 @@ impl MaildirStore {
     pub(super) fn open_folder(&self, path: &MailboxPath) -> Option<Arc<MailboxCore>> {
         self.shared.ledger.check_open().ok()?;
         let inbox = MailboxPath::parse(path.as_str().rsplit_once("/.")?.0).ok()?;
-        let opened = self.account(&inbox).open_folder(path);
+        let opened = open_folder(&self.account(&inbox), path);
         self.forget_unused(&inbox);
         opened
     }
@@ -207,7 +208,7 @@ impl MaildirStore {
             if !account.shared.quotas.begin_look(owner) {
                 return Err(MailstoreError::Limit);
             }
-            let ids = account.names_now()?.into_values();
+            let ids = names_now(account)?.into_values();
             Ok((owner, ids.filter_map(|id| account.mailbox(id).ok()).collect::<Vec<_>>()))
         });
         let is_done = match all.await {
