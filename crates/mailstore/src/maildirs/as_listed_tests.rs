@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::{advance, pause, resume};
 
-use super::change_queue::{PATIENCE, no_answer};
+use super::answers::{PATIENCE, no_answer};
 use super::core::MailboxCore;
 use super::locks::lock;
 use super::looking::look;
