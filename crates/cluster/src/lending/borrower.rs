@@ -1,6 +1,6 @@
 //! A shard that borrows tokens.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use posthaste_units::{Bucket, Rate, Refused};
 
@@ -39,8 +39,8 @@ struct HomeView {
     heard: Option<Heard>,
     heard_at: u64,
     sent_at: Option<u64>,
-    /// Limits with something to ask or return.
-    active: Vec<u64>,
+    /// Limits with something to ask or return, each with the time at which that is due. A request looks at no other.
+    due: BTreeSet<(u64, u64)>,
     returned: Vec<TokensReturned>,
 }
 
@@ -63,7 +63,8 @@ struct BorrowedLimit {
     target: u32,
     /// The home has no more tokens before this time.
     next_ask: u64,
-    is_active: bool,
+    /// Its time among those of its home.
+    due: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -82,7 +83,7 @@ impl Borrower {
     pub fn new(shard: u16, shards: LendingShards, now: u64, rules: LendingRules) -> Self {
         let part = shards.binary_search(&shard).expect("the shard is one of all");
         let heard_at = if rules.waits_at_start { now } else { now.saturating_sub(ALONE) };
-        let view = |_| HomeView { heard: None, heard_at, sent_at: None, active: Vec::new(), returned: Vec::new() };
+        let view = |_| HomeView { heard: None, heard_at, sent_at: None, due: BTreeSet::new(), returned: Vec::new() };
         let homes = shards.iter().map(view).collect();
         Borrower { shard, part, shards, rules, homes, limits: HashMap::new(), counts: LendingCounts::default() }
     }
@@ -99,7 +100,7 @@ impl Borrower {
             missed: 0,
             target: 0,
             next_ask: 0,
-            is_active: false,
+            due: None,
         };
         let limit = self.limits.entry(key).or_insert_with(new);
         if limit.rate != rate {
@@ -110,8 +111,9 @@ impl Borrower {
     /// Ends borrowing for a limit. Its tokens expire unused.
     pub fn remove(&mut self, key: u64) {
         let home = self.home_of(key);
-        self.limits.remove(&key);
-        self.homes[home].active.retain(|active| *active != key);
+        if let Some(due) = self.limits.remove(&key).and_then(|limit| limit.due) {
+            self.homes[home].due.remove(&(due, key));
+        }
     }
 
     /// Tokens that can be taken.
@@ -139,15 +141,15 @@ impl Borrower {
             (true, None) => self.counts.used += 1,
             (true, Some(_)) => self.counts.alone += 1,
         }
-        self.activate(key);
+        self.activate(key, now);
         is_taken
     }
 
     /// Notes that a token is reserved, or no longer so. Reserved tokens are renewed.
-    pub fn hold(&mut self, key: u64, is_held: bool) {
+    pub fn hold(&mut self, key: u64, is_held: bool, now: u64) {
         let Some(limit) = self.limits.get_mut(&key) else { return };
         limit.held = if is_held { limit.held + 1 } else { limit.held.saturating_sub(1) };
-        self.activate(key);
+        self.activate(key, now);
     }
 
     /// Notes that `count` tokens are needed and fewer are available. Returns the time to check again.
@@ -164,18 +166,22 @@ impl Borrower {
             Some(None) => now + LOOK_ALONE,
             None => limit.next_ask.max(now) + LOOK,
         };
-        self.activate(key);
+        self.activate(key, now);
         // The home may answer before.
         until.min(now + LOOK_ALONE)
     }
 
-    fn activate(&mut self, key: u64) {
+    /// Makes a limit due at once: it has changed.
+    fn activate(&mut self, key: u64, now: u64) {
         let home = self.home_of(key);
-        if let Some(limit) = self.limits.get_mut(&key)
-            && !std::mem::replace(&mut limit.is_active, true)
-        {
-            self.homes[home].active.push(key);
+        let Some(limit) = self.limits.get_mut(&key).filter(|limit| limit.due.is_none_or(|due| due > now)) else {
+            return;
+        };
+        let due = &mut self.homes[home].due;
+        if let Some(before) = limit.due.replace(now) {
+            due.remove(&(before, key));
         }
+        due.insert((now, key));
     }
 
     /// Index of a limit's home among all shards.
@@ -208,15 +214,16 @@ impl Borrower {
     pub fn request(&mut self, home: usize, now: u64) -> Option<TokenRequest> {
         let view = &mut self.homes[home];
         let mut asks = Vec::new();
-        for key in std::mem::take(&mut view.active) {
-            let Some(limit) = self.limits.get_mut(&key) else { continue };
+        while let Some((at, key)) = view.due.first().copied()
+            && at <= now
+            && asks.len() < ASKS_MAX
+        {
+            view.due.pop_first();
+            let limit = self.limits.get_mut(&key).expect("a limit that was removed is not due");
             limit.bury(key, view.heard, now, &mut view.returned);
-            let ask = if asks.len() < ASKS_MAX { limit.wish(now) } else { None };
-            asks.extend(ask.map(|count| TokenAsk { key, rate: limit.rate, count }));
-            limit.is_active = !limit.lots.is_empty() || limit.held > 0 || limit.missed > 0;
-            if limit.is_active {
-                view.active.push(key);
-            }
+            asks.extend(limit.wish(now).map(|count| TokenAsk { key, rate: limit.rate, count }));
+            limit.due = limit.next_due(now);
+            view.due.extend(limit.due.map(|due| (due, key)));
         }
         let is_idle = asks.is_empty() && view.returned.is_empty();
         if is_idle && view.sent_at.is_some_and(|sent_at| now.saturating_sub(sent_at) < IDLE_PACE) {
@@ -253,7 +260,7 @@ impl Borrower {
                 limit.lots.push_back(Lot { until, home, granted_at, count: grant.count });
             }
         }
-        answer.grants.iter().for_each(|grant| self.activate(grant.key));
+        answer.grants.iter().for_each(|grant| self.activate(grant.key, now));
     }
 }
 
@@ -310,6 +317,15 @@ impl BorrowedLimit {
         }
     }
 
+    /// The first time after `now` with something to ask or return, unless the limit changes before.
+    fn next_due(&self, now: u64) -> Option<u64> {
+        let end = self.lots.front().map(|lot| lot.until);
+        // What was used in this interval counts until the next one begins.
+        let is_in_use = end.is_some() && (self.used > 0 || self.target > 0);
+        let ask = (is_in_use || self.held > 0 || self.missed > 0).then_some(self.next_ask);
+        ask.into_iter().chain(end).min().map(|due| due.max(now + 1))
+    }
+
     /// Tokens to request: those needed in the next interval and not yet there.
     fn wish(&mut self, now: u64) -> Option<u32> {
         if now < self.next_ask {
@@ -333,3 +349,40 @@ const LOOK: u64 = 30 * MILLIS;
 const LOOK_ALONE: u64 = 1000 * MILLIS;
 /// A wish is repeated within this time, not to lose its turn.
 const WAIT_MAX: u64 = 1000 * MILLIS;
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::TokenGrant;
+    use super::*;
+
+    #[test]
+    fn a_request_looks_at_no_limit_that_waits() {
+        let mut borrower = Borrower::new(1, [1].into(), 0, LendingRules::ALL);
+        let keys = 0..3 * ASKS_MAX as u64;
+        keys.clone().for_each(|key| borrower.set(key, Rate::new(1, 1, 1).unwrap(), 0));
+        // The home has no tokens for 900 ms, whichever limit is asked for.
+        let ask = |borrower: &mut Borrower, now: u64| {
+            let asks = borrower.request(0, now).map_or(Vec::new(), |request| request.asks);
+            let grants = asks.iter().map(|ask| TokenGrant { key: ask.key, count: 0, wait_ms: 900 }).collect();
+            borrower.answered(0, now, &TokenAnswer { heard: Heard { home: 7, at: now }, grants }, now);
+            asks.iter().map(|ask| ask.key).collect::<BTreeSet<u64>>()
+        };
+        let want_all = |borrower: &mut Borrower, now: u64| {
+            for key in keys.clone() {
+                borrower.want(key, 1, now);
+            }
+        };
+        want_all(&mut borrower, 0);
+        let first: Vec<_> = (0..3).map(|turn| ask(&mut borrower, turn * PACE)).collect();
+        assert_eq!(first.iter().flatten().collect::<BTreeSet<_>>().len(), 3 * ASKS_MAX, "each has its turn");
+        want_all(&mut borrower, 3 * PACE);
+        assert!(ask(&mut borrower, 3 * PACE).is_empty());
+        let due = |borrower: &Borrower, until| borrower.homes[0].due.range(..(until, 0)).count();
+        assert_eq!(due(&borrower, 900 * MILLIS), 0, "none is looked at before its time");
+        for (turn, first) in (9..).zip(&first) {
+            assert_eq!(ask(&mut borrower, turn * PACE), *first);
+        }
+        keys.for_each(|key| borrower.remove(key));
+        assert!(borrower.homes[0].due.is_empty());
+    }
+}

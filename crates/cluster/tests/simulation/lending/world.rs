@@ -123,11 +123,11 @@ impl Owner {
             Some(_) => {
                 self.slow.remove(&key);
                 let is_used = self.borrower.take(key, now);
-                self.borrower.hold(key, false);
+                self.borrower.hold(key, false, now);
                 is_used
             }
             None if self.borrower.available(key, now) > 0 => {
-                self.borrower.hold(key, true);
+                self.borrower.hold(key, true, now);
                 self.slow.insert(key, now + time);
                 false
             }

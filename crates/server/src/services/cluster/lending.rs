@@ -230,7 +230,9 @@ impl Lent for LentLimit {
     }
 
     fn hold(&self, is_held: bool) {
-        self.of.state().borrower.hold(self.key, is_held);
+        let mut state = self.of.state();
+        let now = self.of.lending.now();
+        state.borrower.hold(self.key, is_held, now);
     }
 
     fn want(&self, count: u32) -> u64 {
