@@ -8,8 +8,9 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use posthaste_fsops::FileLock;
 use posthaste_spool::{Lsn, SnapshotName};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// Events for which there was no room.
@@ -57,7 +58,7 @@ pub(crate) struct Files {
     /// Lines after the written ones.
     buffer: Vec<u8>,
     // Held for its lock.
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl Files {
@@ -65,13 +66,8 @@ impl Files {
     /// last line must be of `position` or earlier.
     pub fn open(dir: &Path, file_bytes: u64, cursor: Option<Cursor>, position: Lsn) -> io::Result<Self> {
         posthaste_fsops::make_dir(dir)?;
-        let lock = open_file(&dir.join("lock"))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
-            Errno::WOULDBLOCK => {
-                io::Error::new(io::ErrorKind::ResourceBusy, "another process writes to this directory")
-            }
-            error => error.into(),
-        })?;
+        let lock = FileLock::try_new(open_file(&dir.join("lock"))?)?
+            .ok_or_else(|| io::Error::new(io::ErrorKind::ResourceBusy, "another process writes to this directory"))?;
         // Readers keep cursors: a number that was in use must not come back when its file is removed.
         let last = numbers(dir)?.last().copied().max(cursor.map(|cursor| cursor.file));
         let found = match cursor {

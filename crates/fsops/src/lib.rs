@@ -17,6 +17,7 @@ mod declared;
 mod devices;
 #[cfg(feature = "record")]
 mod event;
+mod file_lock;
 #[cfg(feature = "record")]
 mod machine;
 mod mark;
@@ -50,6 +51,7 @@ pub use declared::Declared;
 #[cfg(not(feature = "record"))]
 pub use declared::{declared, mounts_below};
 pub use devices::{DeviceWatch, watch};
+pub use file_lock::FileLock;
 #[cfg(feature = "record")]
 pub use machine::Machine;
 pub use mark::{MarkedFile, look_for_marked, mark_made};

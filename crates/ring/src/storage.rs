@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use rustix::fs::{AtFlags, FlockOperation, OFlags};
+use posthaste_fsops::FileLock;
+use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
 use crate::file::{OWNER, SegmentFile, Staging};
@@ -15,7 +16,7 @@ pub(crate) struct Storage {
     dir: PathBuf,
     staging: Arc<Mutex<Staging>>,
     // Held for its lock: a second ring on the same directory must not start. `None`: nothing is changed.
-    lock: Option<File>,
+    lock: Option<FileLock>,
 }
 
 /// Why a segment file could not be made or used. A failed sync concerns the whole device, so it has its own variant.
@@ -56,7 +57,7 @@ impl Storage {
         posthaste_fsops::make_dir(dir)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
         let lock = File::from(posthaste_fsops::open(dir.join(LOCK), flags, OWNER)?);
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let lock = FileLock::try_new(lock)?.ok_or(io::ErrorKind::WouldBlock)?;
         for entry in std::fs::read_dir(dir)? {
             let path = entry?.path();
             if path.extension().is_some_and(|extension| extension == UNFINISHED) {

@@ -1,21 +1,18 @@
 //! The directory of a spool: its lock, and names in it.
 
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, OFlags};
+use posthaste_fsops::FileLock;
+use rustix::fs::OFlags;
 
 use crate::{OpenError, files};
 
 /// Locks the spool in `dir`; creates the lock file if it is missing.
-pub(crate) fn lock(dir: &Path) -> Result<File, OpenError> {
+pub(crate) fn lock(dir: &Path) -> Result<FileLock, OpenError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
     let lock = posthaste_fsops::open(dir.join(LOCK), flags, files::OWNER).map_err(io::Error::from)?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Locked),
-        locked => Ok(locked.map(|()| lock.into()).map_err(io::Error::from)?),
-    }
+    FileLock::try_new(lock.into())?.ok_or(OpenError::Locked)
 }
 
 /// # Errors

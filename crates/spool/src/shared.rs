@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     pub checkpoint_since: Mutex<Option<Instant>>,
     // Held for the lock on the directory.
     pub _watch: posthaste_fsops::DeviceWatch,
-    pub _lock: std::fs::File,
+    pub _lock: posthaste_fsops::FileLock,
 }
 
 /// State used by one thread at a time.

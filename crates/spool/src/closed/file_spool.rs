@@ -7,9 +7,9 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use posthaste_fsops::FileLock;
 use posthaste_ring::SegmentReader;
 use posthaste_ring::layout::{FIRST_RECORD, RecordHeader, SegmentHeader};
-use rustix::fs::FlockOperation;
 
 use super::records::{ClosedRecords, RECORD_MISSING};
 use crate::batch::{BodyPlace, Head};
@@ -45,7 +45,7 @@ pub struct ClosedFileSpool {
     pub(super) lost_windows: Vec<u64>,
     /// Missing segments of the ring, without which an opening is refused.
     pub(super) missing: Vec<u64>,
-    pub(super) _lock: Option<File>,
+    pub(super) _lock: Option<FileLock>,
 }
 
 /// A damaged copy whose counterpart is intact.
@@ -111,7 +111,7 @@ impl ClosedFileSpool {
         }
     }
 
-    fn read(dir: &Path, lock: Option<File>) -> Result<Self, OpenError> {
+    fn read(dir: &Path, lock: Option<FileLock>) -> Result<Self, OpenError> {
         has_been_imported(dir)?;
         let (_, found, spoiled) = CheckpointFiles::open(dir)?;
         let Found::Valid(checkpoint) = found else { return Err(OpenError::NoCheckpoint) };
@@ -341,15 +341,12 @@ fn no_spool() -> io::Error {
 }
 
 /// Locks an existing spool.
-pub(super) fn lock(dir: &Path) -> Result<File, OpenError> {
+pub(super) fn lock(dir: &Path) -> Result<FileLock, OpenError> {
     let lock = File::open(dir.join(LOCK)).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => no_spool(),
         _ => error,
     })?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::Locked),
-        locked => Ok(locked.map(|()| lock).map_err(io::Error::from)?),
-    }
+    FileLock::try_new(lock)?.ok_or(OpenError::Locked)
 }
 
 /// The copies of a segment's header.

@@ -4,13 +4,12 @@
 //! Nothing is delivered twice or held back. As a batch can be in a spool only once, an import always makes a new spool.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use posthaste_fsops::Space;
+use posthaste_fsops::{FileLock, Space};
 
 use super::export::{ExportedEntry, ExportedStream, ExportedStreams};
 use crate::batch::{BodyPlace, Head, HeadEntry};
@@ -37,7 +36,7 @@ pub struct SpoolImport {
     state: State,
     windows: BTreeSet<u64>,
     last: u64,
-    _lock: File,
+    _lock: FileLock,
 }
 
 /// One batch to import.
