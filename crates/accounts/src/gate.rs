@@ -372,7 +372,7 @@ impl Place<'_> {
 
 /// Concurrent checks for sending: about 60 MiB, including the reserved one.
 const CHECKS_MAX: usize = 2;
-/// Concurrent checks for reading: about 40 MiB.
+/// Concurrent checks for reading: about 40 MiB, including the reserved one.
 const READING_CHECKS_MAX: usize = 1;
 const RESERVED_CHECKS_MAX: usize = 1;
 /// Passwords checked or waiting for a purpose: about a second's worth.

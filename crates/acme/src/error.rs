@@ -15,7 +15,7 @@ pub enum AcmeError {
     #[error("{0}")]
     NoAnswer(String),
     /// The name leads to another host. Nothing was ordered.
-    #[error("DNS says {}, which is not this host: correct the record, or name our address in `acme.addresses` behind NAT", list(.0))]
+    #[error("DNS points to {}, not to this host: correct the record or, behind NAT, add the public address to `acme.addresses`", list(.0))]
     Elsewhere(Vec<IpAddr>),
     /// Our own challenge was not found through the name. Nothing was ordered.
     #[error("our own challenge was not found at {at}: {why}")]

@@ -241,7 +241,7 @@ async fn a_name_is_ordered_once_its_address_is_ours() {
     let handle = world.start(strict);
     let outcomes = handle.renew(false).await.unwrap();
     let why: Vec<&str> = outcomes.iter().map(|of| of.why.as_deref().unwrap()).collect();
-    assert!(why[0].contains("DNS says 192.0.2.1, which is not this host"), "{why:?}");
+    assert!(why[0].contains("DNS points to 192.0.2.1, not to this host"), "{why:?}");
     assert!(why[1].contains("mta-sts.example.org has no address"), "{why:?}");
     assert_eq!(why[2], "no answer");
     assert!(stub.orders().is_empty() && stub.accounts() == 0, "the authority was not asked at all");

@@ -4,9 +4,9 @@
 //! position. *Unknown* is decided by writing, a `barrier` at the same position. If it is stored, all in flight is void;
 //! if it is refused, the sender reads. A read that finds nothing decides nothing.
 //!
-//! A void record may still be stored where its predecessor was expected. If it takes the place of a new record, the one
-//! that was sent after that new record fits behind the void one, and follows nothing. So until the log has grown past
-//! all such places, one record is in flight at a time.
+//! A void record may still be stored late, at the position that it was sent for. Suppose a new record A was sent for that
+//! position, and B for the next one. Then A is refused, but B is accepted after the void record, although it continues A.
+//! So until the log has grown past all such positions, one record is in flight at a time.
 
 use std::collections::VecDeque;
 

@@ -163,7 +163,8 @@ pub struct SuccessHere {
     pub address: Arc<str>,
     /// ORCPT as received; empty for none.
     pub orcpt: Arc<str>,
-    /// True for a mailbox; false for a program, file or server, which reports no success.
+    /// True if any of its places is a mailbox: a notice says `delivered`. Otherwise it says `relayed`: programs, files
+    /// and servers do not confirm a delivery.
     pub is_mailbox: bool,
 }
 
@@ -244,7 +245,7 @@ pub struct Trouble {
 /// One recipient at one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MailRecipient {
-    /// The place.
+    /// Where the mail goes: a mailbox, a transport, or the queue for other hosts.
     pub place: MailPlace,
     /// The address used for delivery there.
     pub address: Arc<str>,

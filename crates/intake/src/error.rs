@@ -44,7 +44,7 @@ pub enum IntakeError {
 pub struct NotTaken {
     /// The kind of reason.
     pub cause: NotTakenCause,
-    /// The reply's code (RFC 5321 section 4.2); by it a sender knows whether to try again.
+    /// The reply's code (RFC 5321 section 4.2), which tells the sender whether to try again.
     pub code: u16,
     /// Enhanced code (RFC 3463) of the reply.
     pub status: &'static str,

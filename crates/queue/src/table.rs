@@ -246,7 +246,7 @@ impl Table {
         RecipientKey { message: self.message(id).0, number: self.get(id).number }
     }
 
-    /// Its message, and the time of reception.
+    /// The message of a recipient, and when it was received.
     pub fn message(&self, id: Id) -> (Lsn, Secs) {
         let page = &self.pages[(id >> PAGE_BITS) as usize];
         let part = page.part_of(id as usize % PAGE);

@@ -156,9 +156,9 @@ pub enum AutomationTarget {
     Site,
     /// The domain of the recipient.
     Domain,
-    /// The tenant's mail to the set of mail hosts; to the domain, for giving up.
+    /// The tenant's mail to the set of mail hosts or, for `bounce`, to the recipient's domain.
     Tenant,
-    /// The campaign's mail to the set of mail hosts; to the domain, for giving up.
+    /// The campaign's mail to the set of mail hosts or, for `bounce`, to the recipient's domain.
     Campaign,
 }
 

@@ -68,7 +68,7 @@ pub struct TransportOpenReport {
 
 /// A transport's queue is full.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{bytes} bytes wait for {transport}")]
+#[error("too much mail waits for transports: {bytes} bytes for {transport} itself")]
 pub struct TransportFull {
     /// The transport.
     pub transport: Arc<str>,

@@ -40,7 +40,7 @@ struct Workers {
 #[derive(Debug)]
 struct WorkerState {
     name: String,
-    /// Inner state, shown between its name and its step.
+    /// Current work of the worker, shown between the worker's name and its step.
     within: Mutex<String>,
     steps: &'static [&'static str],
     patience: Duration,

@@ -17,7 +17,7 @@ use super::octets::{read, send, send_decoded};
 use super::{Authenticator, ImapService, mail};
 use crate::session::{ImapEvent, MessageChoice};
 
-/// Rows between two yields to other tasks and checks of the clock: a store in memory never waits by itself.
+/// Rows after which the loop yields to other tasks and looks at the clock. A store in memory never makes it wait.
 const ROWS_BEFORE_YIELD: u32 = 256;
 
 /// Messages of a view that a command is about.

@@ -181,7 +181,10 @@ impl<'a> Parser<'a> {
             return Ok(Some(if let Field::Header(_) = field { self.take_header()? } else { field }));
         }
         if let Some(why) = fields::absent(name) {
-            return Err(ParseError::new(self.at..self.at + length, format!("{why}. Quote it to search for the text")));
+            return Err(ParseError::new(
+                self.at..self.at + length,
+                format!("{why}. To search for the word itself, put it in quotes"),
+            ));
         }
         let is_url = rest[length..].starts_with("://");
         match fields::field_like(name).filter(|_| !is_url) {

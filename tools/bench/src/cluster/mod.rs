@@ -88,8 +88,7 @@ fn leader_workload(settings: &Settings) -> Workload {
     }
 }
 
-const RATE: Figure =
-    Figure { key: "rate", name: "received and sent on/s", unit: Unit::PerSecond, better: Better::Higher };
+const RATE: Figure = Figure { key: "rate", name: "relayed/s", unit: Unit::PerSecond, better: Better::Higher };
 
 /// Waits for what must come by itself.
 fn wait_for(missing: &str, mut look: impl FnMut() -> bool) -> Result<(), SideError> {

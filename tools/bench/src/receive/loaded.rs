@@ -222,7 +222,7 @@ impl Running for Loaded {
             command: settings.command.clone(),
             started: SystemTime::now(),
             plan: PlanSummary::new(&plan, self.shape.sizes().to_string()),
-            notes: vec!["the server's cost is counted until it has come to rest".into()],
+            notes: vec!["the server's cost is counted until the server is idle".into()],
         };
         let mut sampler = Sampler::new(&[self.server.pid], Instant::now());
         let mut watch = |_: &Progress<'_>| {

@@ -21,7 +21,7 @@ use crate::sink::Sink;
 use crate::suite::{Better, Figure, Running, Sample, Settings, Side, SideError, Start, Unit, Workload};
 
 const FIGURES: &[Figure] = &[
-    Figure { key: "rate", name: "received and sent on/s", unit: Unit::PerSecond, better: Better::Higher },
+    Figure { key: "rate", name: "relayed/s", unit: Unit::PerSecond, better: Better::Higher },
     Figure { key: "start_us", name: "start", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "first_us", name: "start to first delivery", unit: Unit::Micros, better: Better::Lower },
     Figure { key: "idle_bytes", name: "memory after it, bytes", unit: Unit::Bytes, better: Better::Lower },

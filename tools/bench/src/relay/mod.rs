@@ -41,7 +41,7 @@ pub const SUITE: Suite = Suite {
 };
 
 const FIGURES: &[Figure] = &[
-    Figure { key: "rate", name: "received and sent on/s", unit: Unit::PerSecond, better: Better::Higher },
+    Figure { key: "rate", name: "relayed/s", unit: Unit::PerSecond, better: Better::Higher },
     Figure { key: "of_a_billion", name: "of a billion a day", unit: Unit::Times, better: Better::Higher },
     Figure { key: "millions_an_hour", name: "millions an hour", unit: Unit::Count, better: Better::Higher },
     Figure { key: "machine_cpu_us", name: "CPU of the machine", unit: Unit::Micros, better: Better::Lower },

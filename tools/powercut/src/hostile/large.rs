@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::Instant;
 
-use super::readers::{Reader, Reading, beside_a_reader};
-use super::{Attack, PATIENCE};
+use super::Attack;
+use super::readers::{HUGE_PATIENCE, Reader, Reading, beside_a_reader};
 use crate::load::DOMAIN;
 use crate::rig::RigError;
 
 /// Octets of a huge header.
 const HEADER: u64 = 100 << 20;
 /// Clients that ask for a message with such a header at the same time.
-const HEADER_READERS: usize = 8;
+const HEADER_READERS: usize = 4;
 /// Octets of a huge message.
-const MESSAGE: u64 = 400 << 20;
+const MESSAGE: u64 = 256 << 20;
 /// Clients that read the huge message slowly.
 const MESSAGE_READERS: usize = 8;
 /// Octets that each of them reads, a piece in its turn.
@@ -105,7 +105,7 @@ fn maildir(attack: &Attack) -> PathBuf {
 
 /// Waits until a mailbox has so many messages.
 fn wait_for_messages(reader: &mut Reader, mailbox: &str, count: usize) -> io::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HUGE_PATIENCE;
     while reader.messages(mailbox)? < count {
         if Instant::now() > deadline {
             return Err(io::Error::other(format!("{mailbox} has fewer than {count} messages")));
@@ -119,7 +119,7 @@ pub fn header(attack: &Attack) -> Result<Vec<String>, RigError> {
     beside_a_reader(attack, || {
         let huge = Huge::with_header();
         huge.put_into(&maildir(attack))?;
-        let mut first = Reader::logged_in(attack, Reading::Imap)?;
+        let mut first = Reader::logged_in(attack, Reading::Imap)?.patient()?;
         wait_for_messages(&mut first, "INBOX", 2)?;
         let together = Barrier::new(HEADER_READERS);
         let (huge, together) = (&huge, &together);
@@ -138,7 +138,7 @@ pub fn header(attack: &Attack) -> Result<Vec<String>, RigError> {
 }
 
 fn fetch_header(attack: &Attack, huge: &Huge) -> Result<(), RigError> {
-    let mut reader = Reader::logged_in(attack, Reading::Imap)?;
+    let mut reader = Reader::logged_in(attack, Reading::Imap)?.patient()?;
     reader.command("SELECT INBOX")?;
     let said = reader.ask("FETCH 2 (RFC822.SIZE ENVELOPE)", |_, _| Ok(()))?.concat();
     let wanted = [format!("RFC822.SIZE {}", huge.len()), "\"huge\"".to_owned()];
@@ -177,7 +177,7 @@ fn fetch_header(attack: &Attack, huge: &Huge) -> Result<(), RigError> {
 
 /// By POP3 it is sent whole.
 fn retrieve_header(attack: &Attack, huge: &Huge) -> Result<(), RigError> {
-    let mut reader = Reader::logged_in(attack, Reading::Pop3)?;
+    let mut reader = Reader::logged_in(attack, Reading::Pop3)?.patient()?;
     for (command, wanted) in [("TOP 2 0", huge.len() - THE_BODY.len() as u64), ("RETR 2", huge.len())] {
         reader.say(format!("{command}\r\n").as_bytes())?;
         let (line, mut octets) = (reader.line()?, 0);
@@ -197,11 +197,11 @@ fn retrieve_header(attack: &Attack, huge: &Huge) -> Result<(), RigError> {
     Ok(reader.command("QUIT")?)
 }
 
-/// A message of 400 MiB, and eight clients that read a piece of it each in turn. One of them reads it to its end.
+/// A message of 256 MiB, and eight clients that read a piece of it each in turn. One of them reads it to its end.
 pub fn message(attack: &Attack) -> Result<Vec<String>, RigError> {
     beside_a_reader(attack, || {
         let huge = Huge::with_body();
-        let mut first = Reader::logged_in(attack, Reading::Imap)?;
+        let mut first = Reader::logged_in(attack, Reading::Imap)?.patient()?;
         first.command("CREATE Huge")?;
         let path = huge.put_into(&maildir(attack).join(".Huge"))?;
         wait_for_messages(&mut first, "Huge", 1)?;
@@ -212,6 +212,7 @@ pub fn message(attack: &Attack) -> Result<Vec<String>, RigError> {
         let mut readers = Vec::new();
         for _ in 0..MESSAGE_READERS {
             let mut stream = Reader::with_small_buffers(attack, Reading::Imap, "Huge")?;
+            stream.set_read_timeout(Some(HUGE_PATIENCE))?;
             stream.write_all(b"t FETCH 1 BODY.PEEK[]\r\n")?;
             readers.push(stream);
         }

@@ -204,15 +204,15 @@ pub const ALL: [Case; 22] = [
     },
     Case {
         name: "read-header-100-mb",
-        promise: "a header of 100 MiB: each of eight clients that ask for it is answered, by IMAP and POP3",
+        promise: "a header of 100 MiB: each of four clients that ask for it is answered, by IMAP and POP3",
         memory_mib_max: 384,
         indexed: false,
         reads: true,
         run: large::header,
     },
     Case {
-        name: "read-400-mb",
-        promise: "eight slow readers of a message of 400 MiB: it is held in memory for nobody",
+        name: "read-256-mb",
+        promise: "eight slow readers of a message of 256 MiB: it is held in memory for nobody",
         memory_mib_max: 144,
         indexed: false,
         reads: true,

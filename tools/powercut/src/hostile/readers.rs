@@ -27,6 +27,8 @@ const DEAF: usize = 4;
 const SMALL_BUFFER: usize = 4096;
 /// Time that slow clients stay, at most: one that takes no octet for two minutes may be cut off.
 const SLOW_STAY: Duration = Duration::from_secs(60);
+/// Time for each answer that needs a huge message.
+pub(super) const HUGE_PATIENCE: Duration = Duration::from_secs(180);
 pub(super) const SHOWN_MAX: usize = 5;
 
 fn login() -> String {
@@ -104,6 +106,12 @@ impl Reader {
         rustix::net::sockopt::set_socket_recv_buffer_size(&stream, SMALL_BUFFER).map_err(io::Error::from)?;
         rustix::net::sockopt::set_socket_send_buffer_size(&stream, SMALL_BUFFER).map_err(io::Error::from)?;
         Ok(stream)
+    }
+
+    /// Waits longer for answers that need a huge message: a server that was built without optimisation is slow with it.
+    pub(super) fn patient(self) -> io::Result<Self> {
+        self.stream.get_ref().set_read_timeout(Some(HUGE_PATIENCE))?;
+        Ok(self)
     }
 
     pub(super) fn say(&mut self, octets: &[u8]) -> io::Result<()> {

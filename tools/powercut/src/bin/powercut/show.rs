@@ -103,7 +103,7 @@ impl Show {
         );
         for finding in &o.findings {
             let again = finding.again.map_or_else(String::new, |again| format!(", again at {again}"));
-            let explained = if finding.is_of_a_hole { " (of a hole that the cut made)" } else { "" };
+            let explained = if finding.is_of_a_hole { " (explained by a hole that the cut left)" } else { "" };
             println!(
                 "{} cut at {}{again}, seed {}: {}{explained}",
                 o.file_system.name(),
