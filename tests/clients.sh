@@ -507,7 +507,7 @@ the_first_minute_on_a_terminal() {
         tr -d "\r" <shown >lines
         [ "$(wc -l <lines)" = 4 ]
         grep -F "(port 8025 is busy; once" lines
-        grep -F "127.0.0.1:8025 is in use" log
+        grep -F "127.0.0.1:8025 is busy" log
         send=$(sed -n "s/^ *send *//p" lines)
         eval "$send -sS"
         for _ in $(seq 300); do ls posthaste-data/mail/localhost/me/Maildir/new/* && break; sleep 0.1; done

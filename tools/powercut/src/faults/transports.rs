@@ -260,7 +260,7 @@ const POST_TAKES: Duration = Duration::from_millis(400);
 /// Lines expected in the log, once each.
 const STOPPED: [&str; 2] = [
     "nothing is delivered to transports until the server is restarted",
-    "a webhook receives no more events until the server is restarted",
+    "a webhook receives no more events until a restart",
 ];
 /// Deliveries that may follow those lines: a transaction of each LMTP connection, running copies of the program, a
 /// request.
