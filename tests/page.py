@@ -330,7 +330,7 @@ class Tests:
 
     def test_a_refused_session_says_why(self):
         page = self.entered()
-        why = "this token may not be used from this network"
+        why = "this token is not for clients of this network"
         page.route("**/api/token/v1", lambda route: route.fulfill(status=403, json={"error": why}))
         page.reload()
         expect(page.get_by_role("alert")).to_have_text(why)

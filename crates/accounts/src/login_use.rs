@@ -34,6 +34,6 @@ pub enum LoginFailure {
     #[error("too many wrong passwords from this address")]
     Blocked,
     /// Too many passwords wait for a check.
-    #[error("too many logins at once")]
+    #[error("too many logins at a time")]
     Busy,
 }

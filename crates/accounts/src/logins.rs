@@ -267,8 +267,8 @@ mod tests {
         };
         check("ann", "a line is `user@domain:hash`");
         check(&format!("a b@example.org:{HASH}"), "`a b@example.org` is not a name");
-        check("ann@example.org:secret", "not an Argon2 hash");
-        check("ann@example.org:", "not an Argon2 hash");
+        check("ann@example.org:secret", "not a hash of Argon2");
+        check("ann@example.org:", "not a hash of Argon2");
         check(&format!("ann@example.org:{HASH}:uid=5"), "`uid=5` is unknown");
         check(&format!("ann@example.org:{HASH}:tenant="), "`tenant=` is unknown");
         check(&format!("ann@example.org:{HASH}:scram=SCRAM-SHA-256$0:c29tZXNhbHQ$a:b"), "`scram=…` is not of the form");

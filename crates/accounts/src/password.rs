@@ -19,10 +19,10 @@ pub struct PasswordHash {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HashError {
     /// The text has another format or algorithm.
-    #[error("not an Argon2 hash, such as `posthaste password` prints")]
+    #[error("not a hash of Argon2, such as `posthaste password` prints")]
     Form,
     /// A check would cost so much that logins could exhaust the server.
-    #[error("this hash is too expensive to check: at most {MEMORY_KIB_MAX} KiB of memory and {PASSES_MAX} passes")]
+    #[error("a check of this hash would cost too much: at most {MEMORY_KIB_MAX} KiB of memory and {PASSES_MAX} passes")]
     Cost,
 }
 

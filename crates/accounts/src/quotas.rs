@@ -98,7 +98,7 @@ impl fmt::Display for QuotaReached {
         let secs = self.wait.as_secs() + u64::from(self.wait.subsec_nanos() > 0);
         let rate = self.rate.to_string();
         let full_burst = format!(", burst {}", self.rate.count());
-        write!(f, "Recipient limit of {} reached, try again in {secs} s", rate.trim_end_matches(&full_burst))
+        write!(f, "No more recipients than {}, try again in {secs} s", rate.trim_end_matches(&full_burst))
     }
 }
 
@@ -190,6 +190,6 @@ mod tests {
         assert_eq!(take(&[]), 1000);
         assert_eq!(take(&["30/hour", "40/day"]), 18);
         let reached = quotas.take("ann@example.org", &rates(&["30/hour", "40/day"])).unwrap_err();
-        assert_eq!(reached.to_string(), "Recipient limit of 30/hour reached, try again in 120 s");
+        assert_eq!(reached.to_string(), "No more recipients than 30/hour, try again in 120 s");
     }
 }

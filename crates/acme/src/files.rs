@@ -74,7 +74,7 @@ impl Kept {
         let file = certificate_file(dir, name);
         let Ok(found) = std::fs::metadata(&file) else { return Ok(None) };
         if found.mode() & 0o077 != 0 {
-            let why = "other users can read this private key; remove the file to get a new key";
+            let why = "others can read this private key: remove the file, so that there is a new one";
             return Err(AcmeError::File(format!("{}: {why}", file.display())));
         }
         Ok(tls::certified_key(&file, &file).ok().and_then(|key| Self::of(key, name)))

@@ -86,10 +86,7 @@ impl Wanted<'_> {
                 Way::Dns(_) => ChallengeType::Dns01,
             };
             let Some(mut challenge) = authorization.challenge(kind) else {
-                return Err(AcmeError::NotValidated(format!(
-                    "the authority does not offer the challenge {}",
-                    self.way.kind()
-                )));
+                return Err(AcmeError::NotValidated(format!("it offers no {}", self.way.kind())));
             };
             shown.extend(self.show(&challenge, challenges).await?);
             challenge.set_ready().await?;
@@ -164,8 +161,7 @@ fn obtained(name: &str, key: &KeyPair, chain: &str) -> Result<Obtained, AcmeErro
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let certified = CertifiedKey::from_der(certificates, der.into(), &provider).map_err(unusable)?;
     let kept = Kept::of(Arc::new(certified), name);
-    let kept =
-        kept.ok_or_else(|| AcmeError::Certificate("it is not for this name, or has no expiry time".to_owned()))?;
+    let kept = kept.ok_or_else(|| AcmeError::Certificate("it is not for this name, or has no end".to_owned()))?;
     Ok(Obtained { kept, pem: key.serialize_pem() + chain })
 }
 

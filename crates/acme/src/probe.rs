@@ -102,7 +102,7 @@ async fn by_http(at: SocketAddr, name: &str, token: &str, expected: &str) -> io:
     let status = answer.split(' ').nth(1).and_then(|status| status.parse::<u16>().ok());
     match status {
         Some(200) if answer.contains(expected) => Ok(()),
-        Some(200) => Err(io::Error::other("the answer is not ours")),
+        Some(200) => Err(io::Error::other("another answer than ours")),
         Some(status) => Err(io::Error::other(format!("it answers {status}"))),
         None => Err(io::Error::other("it does not speak HTTP")),
     }
@@ -127,7 +127,7 @@ impl ServerCertVerifier for Exactly {
         if self.expected.cert.first() == Some(shown) {
             Ok(ServerCertVerified::assertion())
         } else {
-            Err(rustls::Error::General("the certificate is not ours".to_owned()))
+            Err(rustls::Error::General("another certificate than ours".to_owned()))
         }
     }
 

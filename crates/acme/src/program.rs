@@ -27,7 +27,7 @@ pub(crate) async fn write_record(program: &Path, name: &str, value: &str) -> Res
     let mut command = Command::new(program);
     command.args([&format!("_acme-challenge.{name}"), value]).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let run = timeout(PATIENCE, run(command)).await.map_err(|_| failed("it did not finish in time".to_owned()))?;
+    let run = timeout(PATIENCE, run(command)).await.map_err(|_| failed("it does not end".to_owned()))?;
     let (status, said) = run.map_err(|error| failed(error.to_string()))?;
     if status.success() {
         return Ok(());

@@ -273,7 +273,7 @@ impl Worker {
     async fn about_key(&self, name: &str, key: Vec<u8>) -> Option<String> {
         self.lookup.allows_key(name, &key).await.err().map(|why| match why {
             LookupError::Missing(why) => format!("other hosts expect another key: {why}"),
-            LookupError::Unknown(why) => format!("cannot check whether other hosts expect another key: {why}"),
+            LookupError::Unknown(why) => format!("nobody knows whether other hosts expect another key: {why}"),
         })
     }
 
@@ -372,7 +372,7 @@ impl Worker {
             }
             if self.told.insert((name.to_owned(), why.clone())) {
                 let help = match error {
-                    AcmeError::NoAnswer(_) => "no certificate for this name: DNS does not answer; retrying",
+                    AcmeError::NoAnswer(_) => "no certificate for this name: DNS does not answer; it is asked again",
                     _ => "no certificate for this name: correct its DNS record, which does not point here",
                 };
                 tracing::warn!(name, error = why, "{help}");

@@ -359,7 +359,7 @@ async fn a_next_key_is_made_early_and_used_once_it_is_expected() {
     assert_eq!((key_of(&file), std::fs::read_to_string(&next).unwrap()), (key.clone(), made.clone()));
     world.zone.is_silent.store(true, Ordering::Relaxed);
     let outcome = handle.renew(true).await.unwrap().remove(0);
-    assert_eq!(outcome.about_key.unwrap(), "cannot check whether other hosts expect another key: no answer");
+    assert_eq!(outcome.about_key.unwrap(), "nobody knows whether other hosts expect another key: no answer");
     assert_eq!(key_of(&file), key);
     world.zone.is_silent.store(false, Ordering::Relaxed);
     world.zone.expect(&next);
@@ -415,5 +415,5 @@ async fn a_key_that_others_can_read_is_an_error_at_the_start() {
     world.stop();
     std::fs::set_permissions(world.file(HOST), std::fs::Permissions::from_mode(0o644)).unwrap();
     let started = start(settings, world.challenges.clone(), Arc::new(world.zone.clone()), Arc::clone(&world.list));
-    assert!(started.unwrap_err().to_string().contains("other users can read this private key"));
+    assert!(started.unwrap_err().to_string().contains("others can read this private key"));
 }

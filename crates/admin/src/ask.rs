@@ -79,7 +79,7 @@ pub(crate) async fn ask<V: ServerView>(
         Err(error) => return answer::refused(StatusCode::BAD_REQUEST, &format!("not a request: {error}")),
     };
     match scope_of(&request) {
-        None => return answer::refused(StatusCode::FORBIDDEN, "this request is available only at the control socket"),
+        None => return answer::refused(StatusCode::FORBIDDEN, "this is answered at the control socket alone"),
         Some(scope) if !token.scopes().contains(&scope) => return answer::no_scope(scope),
         Some(_) => {}
     }
@@ -93,7 +93,7 @@ pub(crate) async fn ask<V: ServerView>(
         *limit = Some(limit.unwrap_or(LIST_MAX).min(LIST_MAX));
     }
     let Ok(Ok(turn)) = timeout(TURN_PATIENCE, Arc::clone(&shared.asks).acquire_owned()).await else {
-        return answer::later(StatusCode::SERVICE_UNAVAILABLE, "too many requests are in progress", RETRY_SECS);
+        return answer::later(StatusCode::SERVICE_UNAVAILABLE, "too many requests are worked on", RETRY_SECS);
     };
     let (shared, token) = (Arc::clone(shared), Arc::clone(token));
     let work = move || {
@@ -122,8 +122,8 @@ pub(crate) async fn ask<V: ServerView>(
 /// Refuses a request from a tenant's token. The text reveals nothing about other tenants.
 fn not_of(why: NotOfTenant) -> &'static str {
     match why {
-        NotOfTenant::Other => "this token belongs to another tenant",
-        NotOfTenant::WholeServer => "this concerns the whole server, but the token belongs to one tenant",
+        NotOfTenant::Other => "this token is of another tenant",
+        NotOfTenant::WholeServer => "this is about the whole server, and the token is of one tenant",
     }
 }
 

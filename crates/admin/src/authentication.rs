@@ -50,7 +50,7 @@ pub(crate) async fn authenticate<V: ServerView>(
     };
     match found {
         Ok(Some(token)) if !token.bounds().allows(arrival.known_client(headers)) => {
-            Err(answer::refused(StatusCode::FORBIDDEN, "this token may not be used from this network"))
+            Err(answer::refused(StatusCode::FORBIDDEN, "this token is not for clients of this network"))
         }
         Ok(Some(token)) => shared.take_request(token).map_err(|refusal| *refusal),
         Err(_) => Err(answer::later(StatusCode::SERVICE_UNAVAILABLE, "the file of tokens cannot be read", RETRY_SECS)),

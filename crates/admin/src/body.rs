@@ -125,8 +125,7 @@ pub(crate) enum BodyReadError {
     TooLargeUnpacked,
     /// Content-Encoding does not match the octets, or decoding needs too much memory.
     #[error(
-        "the body does not match Content-Encoding: send one gzip member, or one zstd frame with a window of at most \
-         8 MiB"
+        "the body is not what Content-Encoding says: one gzip member, or one zstd frame with a window of at most 8 MiB"
     )]
     NotPacked,
     /// Too many bodies are in progress.

@@ -31,7 +31,7 @@ pub(crate) enum GuardRefusal {
     NoHost,
     #[error("the request's target and its Host name different hosts")]
     TwoHosts,
-    #[error("this server is not a proxy: CONNECT is not supported")]
+    #[error("this server is not a proxy: it takes no CONNECT")]
     NoProxy,
     #[error("more than one Authorization header or session, or an unreadable one")]
     Malformed,

@@ -22,7 +22,7 @@ pub enum HeadRefusal {
     #[error("each line of a request's head must end in CRLF")]
     BareNewline,
     /// The octets are not a head.
-    #[error("not an HTTP/1 request")]
+    #[error("not a request of HTTP/1")]
     Malformed,
     /// `Content-Length` and `Transfer-Encoding` contradict each other.
     #[error("the length of the request's body is ambiguous")]

@@ -340,7 +340,7 @@ async fn inject<V: ServerView>(
         Err(why) => return answer::last(answer::refused(StatusCode::BAD_REQUEST, why)),
     };
     let Ok(coding) = ContentCoding::of(headers) else {
-        let why = "Content-Encoding: only gzip and zstd are supported";
+        let why = "Content-Encoding: gzip and zstd are taken";
         return answer::last(answer::refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
     };
     let read = body::read(incoming, BODY_BYTES_MAX, &shared.room).await;
@@ -368,12 +368,12 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, &'static str> {
     let is_key =
         |key: &&str| (1..=KEY_BYTES_MAX).contains(&key.len()) && key.bytes().all(|octet| octet.is_ascii_graphic());
     let key = key.to_str().ok().filter(is_key).filter(|_| keys.next().is_none());
-    key.map(Some).ok_or("Idempotency-Key: send one key of 1 to 255 visible ASCII characters")
+    key.map(Some).ok_or("Idempotency-Key: one, of 1 to 255 visible characters of ASCII")
 }
 
 /// The answer when the server's state cannot be read in time, as when a disk hangs.
 fn no_look() -> Answer {
-    answer::later(StatusCode::SERVICE_UNAVAILABLE, "the server's state is unknown: see its log", RETRY_SECS)
+    answer::later(StatusCode::SERVICE_UNAVAILABLE, "the server does not say how it is: see its log", RETRY_SECS)
 }
 
 /// Maximum octets of an injection request's body, as received.

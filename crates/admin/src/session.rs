@@ -236,7 +236,7 @@ impl Sessions {
                 tracing::warn!(
                     file,
                     error = error.to_string(),
-                    "cannot save the page's sessions; they end when the server stops"
+                    "cannot save sessions of the page: they end with this run of the server"
                 );
             }
         });

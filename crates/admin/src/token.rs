@@ -295,7 +295,7 @@ mod tests {
         check(good.replacen(" -", " soon", 1), "number of seconds");
         check(good.replacen(" -", "", 1), "a line is");
         check(good.replacen(" - - - -", " - acme - -", 1).replace("inject", "metrics"), "the whole server");
-        check(good.replacen(" - - - -", " - - a@b -", 1), "not a sender domain");
+        check(good.replacen(" - - - -", " - - a@b -", 1), "not a domain of senders");
         check(good.replacen(" - - - -", " - - - 10.0.0.1/8", 1), "10.0.0.0/8");
         check(good + " more", "a line is");
     }

@@ -23,16 +23,16 @@ pub struct TokenBounds {
 #[non_exhaustive]
 pub enum TokenBoundsError {
     /// The tenant's name is invalid.
-    #[error("`{0}` is not a tenant name: 1 to 100 visible ASCII characters, without commas")]
+    #[error("`{0}` is not a name of a tenant: 1 to 100 visible characters of ASCII, without commas")]
     Tenant(String),
     /// A domain is invalid.
-    #[error("`{0}` is not a sender domain, such as example.org, or .example.org for its subdomains")]
+    #[error("`{0}` is not a domain of senders, such as example.org, or .example.org for those below it")]
     Domain(String),
     /// A network is invalid.
     #[error("{0}")]
     Network(String),
     /// The scope concerns the whole server, so a tenant's token cannot have it.
-    #[error("a tenant's token cannot have the scope {0}, which covers the whole server")]
+    #[error("a token of a tenant cannot have the scope {0}, which is about the whole server")]
     WholeServer(Scope),
 }
 

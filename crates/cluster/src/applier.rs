@@ -386,7 +386,7 @@ fn of_collecting(position: LogPosition, error: &CollectError) -> SenderEnd {
 }
 
 fn senseless(position: LogPosition) -> SenderEnd {
-    hole(position, &"a batch in it is not valid")
+    hole(position, &"a batch in it has no meaning")
 }
 
 /// Maximum batches in flight to the local spool.

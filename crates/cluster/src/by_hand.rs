@@ -43,7 +43,7 @@ impl fmt::Display for OpeningRisk {
                 f.write_str("the log is empty: the shard begins anew, without the mail of copies that were set aside")
             }
             Self::NewCopy(node) => {
-                write!(f, "the copy of {node} was rebuilt: it has only the mail that is in the log")
+                write!(f, "the copy of {node} was made anew: it has what the log has, and nothing else")
             }
             Self::Differs(node) => {
                 write!(f, "the queue of {node} differed from the owner's: mail may be missing in it, or be sent twice")
@@ -51,8 +51,7 @@ impl fmt::Display for OpeningRisk {
             Self::Away(node) => {
                 write!(
                     f,
-                    "{node} is in sync but does not take over: mail that only it has is lost, unless it is started \
-                     instead"
+                    "{node} is in sync and takes nothing over: mail that it alone has is lost, unless it is started instead"
                 )
             }
         }

@@ -39,7 +39,7 @@ pub(crate) fn private_stream(local: &impl SpoolAdmin, new_id: u64) -> Result<(St
 #[non_exhaustive]
 pub enum ShardOpenError {
     /// The local spool has lost entries of its private stream: the member needs seeding.
-    #[error("the local spool has lost its position in the log: {0}")]
+    #[error("the local spool has lost its place in the log: {0}")]
     PlaceLost(String),
     /// The log ends before this member's position: it was rolled back or recreated.
     #[error("the log ends at position {end}, but this member has applied position {applied}")]
@@ -82,7 +82,7 @@ pub(crate) fn applied(local: &dyn Spool, stream: StreamId) -> Result<(Applied, L
     if let Some(mut snapshot) = restored.snapshot {
         let mut bytes = Vec::new();
         snapshot.read_to_end(&mut bytes)?;
-        let lost = || ShardOpenError::PlaceLost("its snapshot is not valid".to_owned());
+        let lost = || ShardOpenError::PlaceLost("its snapshot has no meaning".to_owned());
         applied = Applied::decode(&bytes).ok_or_else(lost)?;
     }
     let mut lost = None;
@@ -90,7 +90,7 @@ pub(crate) fn applied(local: &dyn Spool, stream: StreamId) -> Result<(Applied, L
         Replayed::Entry { lsn, payload, .. } => match Place::decode(payload) {
             // One that is not the next was cancelled when it was on the disk, and will come again.
             Some(place) => drop(applied.push(place, lsn.get())),
-            None => lost = Some(format!("batch {lsn} is not valid")),
+            None => lost = Some(format!("batch {lsn} has no meaning")),
         },
         Replayed::Damaged { lsn } => lost = Some(format!("batch {lsn} is damaged")),
         Replayed::Uncertain { through } => lost = Some(format!("batches up to {through} are missing")),

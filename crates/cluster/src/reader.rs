@@ -84,7 +84,7 @@ pub enum Invalid {
         why: String,
     },
     /// The history differs from the reader's: the member needs seeding.
-    #[error("the log's history differs from position {position} on: {why}")]
+    #[error("the log has another history from position {position} on: {why}")]
     OtherHistory {
         /// The first record of the other history.
         position: LogPosition,

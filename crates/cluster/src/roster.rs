@@ -14,10 +14,10 @@ use crate::{Cells, LogError};
 #[non_exhaustive]
 pub enum RosterError {
     /// The node is alive: only a dead one can be removed.
-    #[error("{0} is running: run `posthaste cluster drain` there, stop it, and try again")]
+    #[error("{0} runs: `posthaste cluster drain` there, stop it, and try again")]
     Alive(NodeName),
     /// The node is on the list already.
-    #[error("{0} was never removed, so it may start already")]
+    #[error("{0} was not removed: it may start")]
     Listed(NodeName),
     /// The engine did not answer. The change may have happened; repeating it is safe.
     #[error(transparent)]

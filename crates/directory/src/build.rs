@@ -89,7 +89,7 @@ impl Directory {
     fn add(&mut self, domain: &Domain) -> Result<(), Problem> {
         let name = domain_name(&domain.name).map_err(|message| Problem::new(["name".into()], message))?;
         let directory = directory_name(&name)
-            .map_err(|_| Problem::new(["name".into()], "the domain is too long for a directory name"))?;
+            .map_err(|_| Problem::new(["name".into()], "the domain is too long to be a directory"))?;
         let mut separator = domain.sub_addressing.chars();
         let separator = match (separator.next(), separator.next()) {
             (None, _) => None,
@@ -194,7 +194,7 @@ impl Directory {
         }
         let address = format!("{local}@{domain}");
         if !address.is_ascii() || ForwardPath::parse(&format!("<{address}>")).is_err() {
-            return Err(format!("`{target}` is not a valid address at other hosts"));
+            return Err(format!("`{target}` is not an address that other hosts take"));
         }
         Ok(Some(Mailbox { place: Place::Remote, address: address.into() }))
     }
@@ -241,8 +241,8 @@ impl Directory {
             for (position, target) in written.iter().enumerate() {
                 let problem = |message| Problem::new([at("to"), vec![position.into()]].concat(), message);
                 if Transport::parse(target).is_some() {
-                    let message = "a pattern can only lead to users and aliases; make an alias for this target and \
-                        use the alias in the pattern";
+                    let message =
+                        "a pattern leads to users and aliases; make an alias for this and lead the pattern to it";
                     return Err(problem(message.to_owned()));
                 }
                 let (local, domain) = self.parts(target, index).map_err(problem)?;

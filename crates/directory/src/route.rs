@@ -117,7 +117,7 @@ impl DirectoryRefusal {
         match self {
             Self::Relay => Reply::new(550, "5.7.1", "We do not relay"),
             Self::UnknownUser => Reply::new(550, "5.1.1", "No such user here"),
-            Self::BadName => Reply::new(550, "5.1.3", "This mailbox name is not allowed here"),
+            Self::BadName => Reply::new(550, "5.1.3", "Not a mailbox name that can be used here"),
             Self::TooManyMailboxes => Reply::new(550, "5.5.3", "This address leads to too many mailboxes"),
             Self::Configured(reply) => (**reply).clone(),
         }

@@ -388,7 +388,7 @@ fn a_mistake_is_found_at_its_place() {
     check(
         "aliases = { x = \"a b@b.example\" }",
         "aliases.x.0",
-        "`a b@b.example` is not a valid address at other hosts",
+        "`a b@b.example` is not an address that other hosts take",
     );
     check(
         "aliases = { ann = \"ann\" }\naccounts = { ann.forward = [\"ann@b.example\"] }",

@@ -189,7 +189,10 @@ fn check_name(name: &str) -> Result<(), String> {
     let is_name =
         !name.is_empty() && name.len() <= 76 && name.bytes().all(|octet| octet.is_ascii_graphic() && octet != b':');
     if !is_name {
-        return Err(format!("content.headers: `{}` is not a field name", name.chars().take(76).collect::<String>()));
+        return Err(format!(
+            "content.headers: `{}` is not a name of a field",
+            name.chars().take(76).collect::<String>()
+        ));
     }
     if NOT_GIVEN.iter().any(|own| own.eq_ignore_ascii_case(name)) {
         Err(format!("content.headers: {name} is set by the server"))

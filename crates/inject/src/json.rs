@@ -35,7 +35,7 @@ fn mistake(told: &str) -> String {
         return format!("`{key}` is missing");
     }
     if let Some((key, _)) = quoted("duplicate field `") {
-        return format!("`{}` is given twice", cut(key));
+        return format!("`{}` is there twice", cut(key));
     }
     for (prefix, what) in [("unknown field `", "there is no key"), ("unknown variant `", "there is no")] {
         if let Some((name, rest)) = told.strip_prefix(prefix).and_then(|rest| rest.rsplit_once("`, expected ")) {

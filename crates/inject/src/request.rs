@@ -187,7 +187,7 @@ impl InjectRequest {
     pub fn parse(body: &[u8]) -> Result<Self, InvalidRequest> {
         // Few octets have few values: they need not be counted.
         if body.len() > REQUEST_VALUES_BYTES_MAX / OBJECT_BYTES && values_bytes(body) > REQUEST_VALUES_BYTES_MAX {
-            return Err(InvalidRequest("the request's JSON has too many values".to_owned()));
+            return Err(InvalidRequest("the request has too many values".to_owned()));
         }
         let body: RequestBody = json::read(body).map_err(InvalidRequest)?;
         if body.recipients.is_empty() || body.recipients.len() > RECIPIENTS_MAX {
@@ -195,8 +195,7 @@ impl InjectRequest {
         }
         let trace = body.trace_headers.map(|Object(trace)| trace).unwrap_or_default();
         if trace.supplemental_header {
-            let why = "trace_headers.supplemental_header: true is not supported: complaints are recognised by the \
-                return path";
+            let why = "trace_headers.supplemental_header: true is not taken: complaints are known by the return path";
             return Err(InvalidRequest(why.to_owned()));
         }
         let sender = ReversePath::parse(&format!("<{}>", body.envelope_sender));
@@ -401,7 +400,7 @@ fn check_substitutions(of: &str, substitutions: &Map<String, Value>) -> Result<u
     match of_map(substitutions, DEPTH_MAX) {
         Some(bytes @ ..=SUBSTITUTIONS_BYTES_MAX) => Ok(bytes),
         Some(_) => Err(InvalidRequest(format!("{of}substitutions: more than {SUBSTITUTIONS_BYTES_MAX} bytes"))),
-        None => Err(InvalidRequest(format!("{of}substitutions: nested deeper than {DEPTH_MAX}"))),
+        None => Err(InvalidRequest(format!("{of}substitutions: deeper than {DEPTH_MAX}"))),
     }
 }
 

@@ -336,7 +336,7 @@ fn check_statement(statement: &Stmt<'_>) -> Result<(), String> {
             check_target(&set.target)?;
             check(&set.expr)
         }
-        _ => Err("blocks other than for, if and set".to_owned()),
+        _ => Err("blocks but for, if and set".to_owned()),
     }
 }
 
@@ -345,7 +345,7 @@ fn check_target(target: &Expr<'_>) -> Result<(), String> {
     match target {
         Expr::Var(_) => Ok(()),
         Expr::List(list) => list.items.iter().try_for_each(check_target),
-        _ => Err("targets other than names".to_owned()),
+        _ => Err("targets but names".to_owned()),
     }
 }
 

@@ -105,8 +105,7 @@ impl Fetcher {
             return Err(format!("it answered {}", response.status()));
         }
         let octets = response.body_mut().with_config().limit(POLICY_BYTES_MAX).read_to_vec();
-        String::from_utf8(octets.map_err(|error| error.to_string())?)
-            .map_err(|_| "the policy is not UTF-8 text".to_owned())
+        String::from_utf8(octets.map_err(|error| error.to_string())?).map_err(|_| "the policy is not text".to_owned())
     }
 }
 

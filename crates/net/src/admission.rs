@@ -26,10 +26,10 @@ pub enum ConnectionRefusal {
     #[error("too many open files")]
     TooManyFiles,
     /// The client is not in [`Rules::allow`].
-    #[error("clients at this address may not connect here")]
+    #[error("clients of this address may not connect here")]
     NotAllowed,
     /// The listener is for [`Proxies`], and the client is none.
-    #[error("only the listener's `proxies` may connect here")]
+    #[error("not one of the proxies that may connect here")]
     NotAProxy,
     /// A proxy that does not name its client.
     #[error(transparent)]

@@ -28,7 +28,7 @@ impl fmt::Display for ListenPlace {
         match self {
             Self::Tcp(address) => f.write_str(address),
             Self::Unix(path, _) => write!(f, "{}", path.display()),
-            Self::BoundTcp(_) | Self::BoundUnix(_) => f.write_str("an inherited socket"),
+            Self::BoundTcp(_) | Self::BoundUnix(_) => f.write_str("a socket that was handed over"),
         }
     }
 }

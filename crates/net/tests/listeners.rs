@@ -143,7 +143,7 @@ async fn a_proxy_that_does_not_say_who_is_closed() {
 async fn nobody_else_may_say_whose_connection_it_is() {
     let fixture = start(GateLimits::NONE, behind(&["192.0.2.0/24"]));
     let (_stream, heard) = fixture.line(b"PROXY TCP4 192.0.2.7 127.0.0.1 1 25\r\n", true).await;
-    assert_eq!(heard, "only the listener's `proxies` may connect here\n");
+    assert_eq!(heard, "not one of the proxies that may connect here\n");
     // And where no proxy is expected, a header is what the client says.
     fixture.admission.replace(Rules::default());
     let (_stream, heard) = fixture.line(b"PROXY TCP4 192.0.2.7 127.0.0.1 1 25\r\n", true).await;
@@ -172,7 +172,7 @@ async fn limits_and_rules_count_the_client_and_not_the_proxy() {
     assert_eq!(heard, "hello 192.0.2.8\n");
     let _both = [from("198.51.100.1").await, from("198.51.100.1").await];
     assert_eq!(from("198.51.100.2").await.1, "too many connections from this network\n");
-    assert_eq!(from("203.0.113.1").await.1, "clients at this address may not connect here\n");
+    assert_eq!(from("203.0.113.1").await.1, "clients of this address may not connect here\n");
     drop(second);
     while fixture.listeners.connections() > 3 {
         tokio::task::yield_now().await;

@@ -81,7 +81,7 @@ fn outcome(kept: Result<String, EntryError>) -> MessageOutcome {
         Ok(name) => MessageOutcome::accepted(format!("Kept as {name}")),
         Err(EntryError::TooLarge { .. }) => Reply::new(552, "5.3.4", "The message is too large").into(),
         Err(EntryError::TooManyRecipients) => Reply::new(552, "5.5.3", "Too many recipients").into(),
-        Err(EntryError::Io(_)) => Reply::new(451, "4.3.0", "The message could not be stored, try again later").into(),
+        Err(EntryError::Io(_)) => Reply::new(451, "4.3.0", "The message could not be kept, try again later").into(),
     }
 }
 

@@ -209,7 +209,7 @@ impl PickupDirectory {
         if own.is_root() {
             fsops::fchown(&file, None, Some(Gid::from_raw(self.gid)))?;
         } else if !self.hands_on_group {
-            let what = format!("{} is not writable for other users; set mode 3733", self.path.display());
+            let what = format!("{} is not open to others: it needs mode 3733", self.path.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
         }
         Ok(fsops::fchmod(&file, Mode::RUSR | Mode::WUSR | Mode::RGRP)?)

@@ -170,7 +170,7 @@ fn new_name() -> io::Result<String> {
     let mut random = [0; 16];
     let filled = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     if filled != random.len() {
-        return Err(io::Error::other("the kernel returned too few random bytes"));
+        return Err(io::Error::other("the kernel has too few random numbers"));
     }
     Ok(format!("{:014x}.{:032x}", since.as_micros(), u128::from_le_bytes(random)))
 }

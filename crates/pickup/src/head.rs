@@ -93,14 +93,14 @@ impl PickupHead {
             let bad = |why: String| HeadError::Line { line: number + 2, why };
             if let Some(number) = line.strip_prefix(b"UID ") {
                 let number = std::str::from_utf8(number).ok().and_then(|number| number.parse().ok());
-                uid = Some(number.ok_or_else(|| bad("not a numeric user id".to_owned()))?);
+                uid = Some(number.ok_or_else(|| bad("not a user's number".to_owned()))?);
                 continue;
             }
             match parse(line).map_err(|error| bad(error.to_string()))? {
                 Command::Mail(found) if mail.is_none() => mail = Some(found),
                 Command::Mail(_) => return Err(bad("a second sender".to_owned())),
                 Command::Rcpt(rcpt) => recipients.push(rcpt),
-                _ => return Err(bad("an envelope may only have MAIL, RCPT and UID lines".to_owned())),
+                _ => return Err(bad("only MAIL, RCPT and UID stand in an envelope".to_owned())),
             }
         }
         let mail = mail.ok_or(HeadError::Missing("MAIL"))?;
@@ -172,7 +172,7 @@ mod tests {
         check("MAIL FROM:<a@b>\nDATA\n", "line 3 of the envelope: only MAIL");
         check("MAIL FROM:<a@b>\nRCPT TO:<\0>\n", "line 3 of the envelope: command line has bad characters");
         check("MAIL FROM:<a@b>\r\nRCPT TO:<a@b>\n", "line 2 of the envelope: command line has bad characters");
-        check("UID -1\n", "line 2 of the envelope: not a numeric user id");
+        check("UID -1\n", "line 2 of the envelope: not a user's number");
     }
 
     #[test]

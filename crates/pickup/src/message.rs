@@ -43,7 +43,7 @@ pub enum PickupReadError {
     #[error("it is not a regular file, or has a second name")]
     NotAFile,
     /// We may not read it.
-    #[error("the server has no permission to read it")]
+    #[error("the server may not read it")]
     Forbidden,
     /// Shorter or longer than its first line says.
     #[error("it has {found} bytes instead of {promised}: it is truncated or incomplete")]

@@ -97,12 +97,12 @@ impl Logins {
         LoginsFile::open(&self.path, &self.directory, owner)
     }
 
-    /// Makes a running server reload the file, and prints its messages.
+    /// Makes a running server read the file again, and prints its messages.
     fn tell_server(&self) -> Result<bool, AnyError> {
         let Some(mut lines) = answer_or_none(&self.config.storage.data, &Request::Reload {})? else { return Ok(false) };
         let last = lines.pop().unwrap_or_default();
         for kept in last["kept"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            complain(&format!("the running server could not read {kept}; see its log"));
+            complain(&format!("the running server could not read {kept}: its log says why"));
         }
         Ok(true)
     }
@@ -134,7 +134,7 @@ impl OfLogin {
         for (word, value) in [("senders", senders), ("tenant", tenant)] {
             if let Some(value) = value {
                 if value.is_empty() || value.contains(|c: char| c.is_whitespace() || c.is_control()) {
-                    return Err(format!("--{word} {value:?}: blanks are not allowed").into());
+                    return Err(format!("--{word} {value:?}: no blanks").into());
                 }
                 words.push(format!("{word}={value}"));
             }
@@ -224,7 +224,7 @@ impl OfLogin {
         self.say(json!({ "deleted": login, "messages": messages, "mail": kept, "reloaded": is_told }), &text, is_told)
     }
 
-    /// The entry of a login that was deleted before: an interrupted `--mail` may have left its mail.
+    /// The entry of a deleted login, for `--mail`: an interrupt may have left its mail.
     fn of_mail_alone(&self, logins: &Logins, mail: bool) -> Option<LoginEntry> {
         let login = logins.directory.login_name(&self.name).filter(|_| mail)?;
         logins.directory.maildir_of(&login)?;
@@ -237,13 +237,13 @@ impl OfLogin {
         } else if is_told {
             print(&format!("{text}\n"))?
         } else {
-            print(&format!("{text}; no server is running\n"))?
+            print(&format!("{text}; no server runs\n"))?
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Reports an error of the caller, with exit status 1.
+/// Reports a mistake of the caller, with exit status 1.
 fn told(error: ChangeLoginsError) -> Result<ExitCode, AnyError> {
     match error {
         ChangeLoginsError::Exists(_) | ChangeLoginsError::Absent(_) => {

@@ -244,7 +244,7 @@ fn tell_server(config: &Config) -> Result<bool, AnyError> {
     let Some(mut lines) = answer_or_none(&config.storage.data, &Request::Reload {})? else { return Ok(false) };
     let last = lines.pop().unwrap_or_default();
     for kept in last["kept"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        complain(&format!("the running server could not read {kept}; see its log"));
+        complain(&format!("the running server could not read {kept}: its log says why"));
     }
     Ok(true)
 }

@@ -79,11 +79,11 @@ impl RecordsArgs {
     }
 }
 
-/// A web server in front of ours that does not serve our MTA-STS policy yet.
+/// A web server in front that does not pass our policy on yet.
 struct WebServer {
-    /// The host names for which it must pass requests to us, at ports 80 and 443.
+    /// The host names that it serves for us, at ports 80 and 443.
     names: Vec<String>,
-    /// The configuration lines for nginx.
+    /// Lines for nginx.
     nginx: String,
     /// Pattern of the certificates' files, if an authority signs them.
     certificates: Option<String>,

@@ -19,7 +19,7 @@ use crate::terminal::{harmless, print, print_json};
 enum Colour {
     /// Mail waits, or one more failure would lose mail.
     Red,
-    /// It works, with less redundancy than intended.
+    /// It works, with less reserve than it should have.
     Yellow,
     Green,
 }
@@ -77,7 +77,7 @@ fn of_engine(status: &ClusterStatus, check: &ClusterCheck) -> Vec<ClusterFinding
     let unanswered = check.unanswered.iter().map(|it| line(Colour::Red, about(), it, ENGINE));
     let mut found: Vec<_> = wrong.chain(unanswered).collect();
     if found.is_empty() {
-        found.push(line(Colour::Green, about(), "its settings are safe", ""));
+        found.push(line(Colour::Green, about(), "its settings keep the promise", ""));
     }
     found
 }
@@ -124,7 +124,7 @@ fn of_shard(shard: &ShardStatus) -> Vec<ClusterFinding> {
                 Colour::Yellow,
                 about(),
                 what,
-                "check that it is running and has disk space; it catches up automatically",
+                "see that it runs and has room on its disk; it catches up by itself",
             ));
         }
     }
@@ -152,7 +152,7 @@ fn of_shard(shard: &ShardStatus) -> Vec<ClusterFinding> {
 fn of_node(node: &CheckedNode, status: &ClusterStatus, check: &ClusterCheck) -> ClusterFinding {
     let about = format!("node {}", node.node);
     if status.nodes.iter().any(|it| it.node == node.node && it.state == NodeState::Removed) {
-        return line(Colour::Green, about, "it was removed from the cluster; nothing waits for it", "");
+        return line(Colour::Green, about, "it is off the list: nothing waits for it", "");
     }
     let own = check.nodes.iter().find(|it| it.node == status.node).and_then(|it| it.version.as_ref());
     let (Some(clock), Some(version)) = (node.clock_ms, &node.version) else {
@@ -210,15 +210,15 @@ impl fmt::Display for Colour {
 
 /// Larger differences between clocks are reported.
 const CLOCK_MS_MAX: u64 = 2000;
-const CONTROL: &str = "check that the engine can be reached from here: suppressions and suspensions of other nodes \
-    are missing until then";
+const CONTROL: &str =
+    "see that the engine is reached from here: suppressions and suspensions of other nodes are missing until then";
 const SETTINGS: &str =
     "set it, and restart one server of the engine at a time; go on to the next once all replicas are current";
-const ENGINE: &str = "check that two of three engine servers are running and can be reached from here; change \
-    nothing in their directories";
+const ENGINE: &str =
+    "see that two of three servers of the engine run and are reached from here; change nothing in their directories";
 const STOPPED: &str = "restart no server yet; save its mail with `posthaste queue export --all --shard`, then see docs/cluster.md, Operations";
 const QUEUE: &str =
-    "fix the cause on this node; it retries automatically, and another member in sync takes the shard meanwhile";
+    "mend the cause on this node: it tries again by itself, and another member in sync takes the shard meanwhile";
 const SEEDING: &str = "the other members in sync keep the mail; `posthaste cluster reseed`, with its server stopped, builds its copy anew";
 const ROOM: &str = "raise `log_bytes` and the stream's `max_bytes`, or bring back the member that the log waits for";
 
@@ -252,7 +252,7 @@ mod tests {
     fn a_cluster_that_is_well_is_green() {
         let (status, check) = well();
         let wanted = "\
-green   engine nats: its settings are safe
+green   engine nats: its settings keep the promise
 green   shard 1: a owns it in epoch 7; a, b are in sync
 green   node a: release 0.1.0, clock 0.0 s behind this node's
 green   node b: release 0.1.0, clock 0.0 s behind this node's

@@ -146,7 +146,7 @@ enum By {
     Relevance,
 }
 
-/// The action that the options select, with its arguments.
+/// The act that the options ask for, with all that it needs.
 enum Action<'a> {
     Count,
     Exec(&'a str),

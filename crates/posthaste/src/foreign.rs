@@ -1,4 +1,4 @@
-//! Commands and options of mu and notmuch that do not exist here, each with its replacement.
+//! Commands and options of mu and notmuch that do not exist here, each with a sentence on the replacement.
 
 use std::ffi::OsString;
 
@@ -44,7 +44,10 @@ const OPTIONS: [(&[&str], &str); 15] = [
     (&["--output"], "write `> FILE` instead"),
     (&["--analyze"], "errors in a query show the position of the mistake"),
     (&["--verbose"], "results are always reported; leave it out"),
-    (&["--lazy-check", "--nocleanup"], "`index` always adds what is new and removes what is gone; leave it out"),
+    (
+        &["--lazy-check", "--nocleanup"],
+        "`index` looks at what changed, and messages that are gone leave it; leave it out",
+    ),
     (
         &["--personal"],
         "`posthaste addresses QUERY` lists the addresses in some messages, such as `from:me@example.org`",

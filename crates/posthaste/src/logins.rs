@@ -45,7 +45,7 @@ pub fn run(args: LoginsArgs) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::from(u8::from(forgotten == 0)))
 }
 
-/// A table of logins, and one of the clients that gave wrong passwords, if any.
+/// A table of logins, and one of clients if any has guessed wrong.
 fn tables(lines: &[LoginsLine]) -> String {
     let mut logins = Vec::new();
     let mut clients = Vec::new();
@@ -62,7 +62,7 @@ fn tables(lines: &[LoginsLine]) -> String {
         Some(file) if logins.is_empty() => {
             format!("the password in {file} opens each account that has mail, and the page, from this machine\n")
         }
-        _ => columns(heading, logins.into_iter(), "there are no logins"),
+        _ => columns(heading, logins.into_iter(), "nobody may log in"),
     };
     if !clients.is_empty() {
         out += "\n";

@@ -15,7 +15,7 @@ pub fn check_outside(new: &Path, dir: &Path) -> io::Result<()> {
     // A path that is to be made begins with one that is there.
     let above = std::path::absolute(new)?.ancestors().find_map(|above| above.canonicalize().ok());
     if above.is_some_and(|above| above.starts_with(&of_mail)) {
-        let why = format!("{} is inside {}: name a directory outside it", new.display(), dir.display());
+        let why = format!("{} is inside {}: name a directory outside of it", new.display(), dir.display());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     Ok(())

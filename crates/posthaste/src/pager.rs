@@ -1,4 +1,4 @@
-//! Shows long output through `$PAGER` on a terminal.
+//! Long output goes through `$PAGER` on a terminal.
 
 use std::io::IsTerminal;
 use std::process::{Child, Command, Stdio};

@@ -33,7 +33,7 @@ pub struct IndexDir {
 }
 
 impl IndexDir {
-    /// The default is the user's data directory, not a cache that may be emptied: lost tags cannot be recovered.
+    /// The default is among the user's data, not in a cache that may be emptied: tags cannot be recovered.
     pub fn path(&self) -> Result<PathBuf, Failure> {
         if let Some(dir) = &self.index {
             return Ok(dir.clone());
@@ -126,7 +126,7 @@ fn scan(roots: &[PathBuf], query: &[String]) -> Result<Opened, Failure> {
     Ok(Opened::new(searcher))
 }
 
-/// Reports the wait for another writer.
+/// Message before a wait for another writer.
 pub fn waiting(dir: &Path) {
     complain(&format!("another process is writing to {}; waiting for it", dir.display()));
 }
@@ -178,7 +178,7 @@ impl Reader {
                 Ok(bytes) => return Some(bytes),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     told.push(format!(
-                        "{}: no longer exists; `posthaste index` brings the index up to date",
+                        "{}: is not there any more; `posthaste index` brings the index up to date",
                         path.display()
                     ));
                 }

@@ -333,8 +333,7 @@ fn rebuild(spool: &Spool, to: &Path) -> Result<ExitCode, AnyError> {
         rebuilt.large,
         rebuilt.streams.join(", ")
     );
-    text += "every stream starts again from the beginning: mail that was delivered and then moved or removed may be \
-        delivered again\n";
+    text += "every stream is shown all of it again from the beginning: mail that was delivered and moved or removed since may come a second time\n";
     if !rebuilt.left_out.is_empty() {
         let number = batches(rebuilt.left_out.len() as u64);
         text += &format!("left out: {number} without their large body, which was delivered or lost\n");

@@ -39,11 +39,10 @@ impl Spool {
     pub fn named(&self, error: OpenError) -> AnyError {
         let dir = self.dir.display();
         match error {
-            OpenError::Locked => format!("{dir}: the spool is in use; stop the server first (only `inspect` works \
-                while it runs, and not on an LSM tree)"),
+            OpenError::Locked => format!("{dir}: the spool is in use; stop the server first (inspect works beside it, but for an LSM tree)"),
             OpenError::NoCheckpoint => format!(
                 "{dir}: neither checkpoint file can be read, so it is unknown what was delivered; keep the directory as it is, and make a new spool with \
-                 `posthaste spool repair {dir} --rebuild NEW`, which delivers all mail that it finds again, to every stream"
+                 `posthaste spool repair {dir} --rebuild NEW`, which delivers to every stream again all that it finds"
             ),
             error => format!("{dir}: {error}"),
         }

@@ -26,8 +26,8 @@ impl Doomed {
     /// There is no such message, or not for this recipient.
     pub fn find(closed: &dyn ClosedSpool, id: Lsn, recipient: Option<&str>) -> Result<Self, AnyError> {
         let Some(message) = undelivered(closed)?.into_iter().find(|message| message.id == id.get()) else {
-            let why = "is waiting for programs, files or LMTP servers; `posthaste spool inspect --messages` lists \
-                the messages that are";
+            let why =
+                "waits for programs, files or LMTP servers; `posthaste spool inspect --messages` lists those that do";
             return Err(format!("no message {id} {why}").into());
         };
         let mut targets = message.targets;

@@ -26,7 +26,7 @@ pub fn begin(dir: &Path) -> io::Result<File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(mark, flags, Mode::RUSR | Mode::WUSR)?);
     flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
-        rustix::io::Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::WouldBlock, "another export is running there"),
+        rustix::io::Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::WouldBlock, "another export works there"),
         error => error.into(),
     })?;
     // The other export may have ended meanwhile.

@@ -20,7 +20,7 @@ pub struct GivenUp {
     segments: Vec<u64>,
     /// Batches lost with them, or unknown to every checkpoint.
     lost: Vec<Damage>,
-    /// Batches without a body that streams waited for. They may have had records about other mail.
+    /// Batches without a body that streams waited for: their content about other mail is unknown.
     entries: Vec<Lsn>,
     bodies: Vec<LostBody>,
 }
@@ -104,11 +104,10 @@ impl GivenUp {
         }
         text += &damage_text(&self.lost, "LOST");
         if !self.entries.is_empty() {
-            text += &format!("GIVEN UP: the records about other mail in {}\n", batches(self.entries.len() as u64));
+            text += &format!("GIVEN UP: what {} said of other mail\n", batches(self.entries.len() as u64));
         }
         if !self.segments.is_empty() || !self.lost.is_empty() || !self.entries.is_empty() {
-            text += "recipients that may already have their mail are held from the next start on: `posthaste queue \
-                list --held`\n";
+            text += "recipients that other hosts may have had mail for are held from the next start on: `posthaste queue list --held`\n";
         }
         text + &self.bodies.iter().map(LostBody::text).collect::<String>()
     }

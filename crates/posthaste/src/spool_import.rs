@@ -33,7 +33,7 @@ pub fn import(from: &Path, to: &Path, kind: StoreKind, is_json: bool) -> Result<
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     become_owner(parent)?;
     let begun = SpoolImport::begin(to, kind, &streams).map_err(|error| match error {
-        OpenError::Locked => format!("{}: another import is running there", to.display()),
+        OpenError::Locked => format!("{}: another import works there", to.display()),
         OpenError::Io(error) => format!("{}: {error}", to.display()),
         error => format!("{}: {error}", to.display()),
     });
@@ -113,7 +113,7 @@ fn put(
     put.map_err(|error| blamed(files, name, source.as_ref(), to, &error))
 }
 
-/// A file of the export. It records a read error, because the import reports read and write errors alike.
+/// A file of the export. It remembers whether reading it failed, which the import tells like a failure of writing.
 struct Source {
     file: File,
     has_failed: bool,

@@ -34,7 +34,7 @@ fn inspection_text(shown: &Inspection, undelivered: &[Waiting], mounts: &[BoundS
     let mut out = String::new();
     out += &format!("kind: {}\n", shown.kind);
     if is_in_use {
-        out += "in use: this is a snapshot, and it keeps changing\n";
+        out += "in use: this is one moment of it\n";
     }
     for stream in &shown.streams {
         let state = match stream.first {
@@ -49,7 +49,7 @@ fn inspection_text(shown: &Inspection, undelivered: &[Waiting], mounts: &[BoundS
         );
     }
     for (stream, id) in mounts {
-        let id = id.map_or_else(|| "found there at the next start".to_owned(), |id| id.to_string());
+        let id = id.map_or_else(|| "that it tells".to_owned(), |id| id.to_string());
         out += &format!("mount {stream}  delivers to the file system with id {id}\n");
     }
     out += &spool_waiting::text(undelivered);

@@ -101,7 +101,7 @@ pub fn run(args: Trace) -> Result<ExitCode, AnyError> {
         format!("{}: {error}; {hint}", dir.display())
     })?;
     for file in damaged {
-        complain(&format!("{} is damaged; the rest of it was not searched", packed_name(file)));
+        complain(&format!("{} is damaged: the rest of it is not searched", packed_name(file)));
     }
     if is_cut {
         complain(&format!("only the newest {} messages are shown; see --limit and --since", args.limit));

@@ -19,7 +19,7 @@ pub fn run(config: &Config, request: &Request, as_json: bool) -> Result<ExitCode
     let path = config.storage.data.join(SOCKET);
     let mut stream = UnixStream::connect(&path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            format!("no server is running with its data in {}; {ELSEWHERE}", config.storage.data.display())
+            format!("no server runs with its data in {}; {ELSEWHERE}", config.storage.data.display())
         }
         _ => format!("{}: {error}", path.display()),
     })?;
@@ -34,7 +34,7 @@ pub fn run(config: &Config, request: &Request, as_json: bool) -> Result<ExitCode
             complain("sessions that begin from now on are shown; end with Ctrl-C");
         }
         if let Some(dropped) = line["dropped"].as_u64() {
-            complain(&format!("{dropped} lines were left out: the sessions produced more than can be shown"));
+            complain(&format!("{dropped} lines were left out: the sessions said more than can be shown"));
         }
         let shown = match line["line"].as_str() {
             None => String::new(),

@@ -32,7 +32,7 @@ pub enum Waits {
     Due,
     /// The end of a suspension; [`Secs::MAX`] without an end.
     Suspended(Secs),
-    /// It is held, for this reason; [`HoldReason::Until`] has the end of the hold.
+    /// The end of a hold; why it is held.
     Held(HoldReason),
     /// The outcome of an attempt, or its record.
     Busy,

@@ -17,7 +17,7 @@ pub enum RingAppendError {
     Full(Arc<str>),
     /// A segment could not be made, for another reason than space, such as too many open files: reply 452, tell the
     /// operator.
-    #[error("cannot create a log segment: {0}")]
+    #[error("cannot make a segment of the log: {0}")]
     Local(Arc<io::Error>),
     /// A write or a sync failed, or [`Ring::poison`](crate::Ring::poison) was called: nothing is accepted until the
     /// ring is reopened.

@@ -51,7 +51,7 @@ impl From<MakeError> for PoolError {
         };
         match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOSPC | Errno::DQUOT) => PoolError::NoSpace(error),
-            Some(Errno::IO) => PoolError::Device(format!("cannot create a segment: {error}")),
+            Some(Errno::IO) => PoolError::Device(format!("making a segment failed: {error}")),
             _ if in_sync => PoolError::Device(format!("syncing a new segment failed: {error}")),
             _ => PoolError::Other(error),
         }

@@ -89,7 +89,7 @@ pub(crate) fn read_all(storage: &Storage, on_record: OnRecord, roster: Option<&E
         if copies == 1 {
             // Both were durable before the first record was written.
             let segment = segment.name.clone();
-            let what = "one copy of the segment header is damaged; using the other";
+            let what = "one copy of the segment header is damaged, the other serves";
             out.damage.push(RingDamage { segment, offset: 0, lsns: None, promised: false, what });
         }
         let is_cut = segment.file.len()? < segment.header.bytes;

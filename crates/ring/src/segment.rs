@@ -32,7 +32,7 @@ impl SegmentReader {
         let (len, _) = file.read_blocks(Source::Cache, blocks, 0)?;
         match SegmentHeader::decode_blocks(&blocks[..len]) {
             Some(header) => Ok(SegmentReader { file, header }),
-            None => Err(io::Error::new(io::ErrorKind::InvalidData, "both copies of the segment's header are damaged")),
+            None => Err(io::Error::new(io::ErrorKind::InvalidData, "neither copy of the segment's header is whole")),
         }
     }
 

@@ -202,7 +202,9 @@ impl Shared {
         match error {
             PoolError::NoneFree => {
                 self.tell(RingEvent::RoomWanted);
-                RingAppendError::Full("all segments hold records, and the limit or the disk allows no more".into())
+                RingAppendError::Full(
+                    "all segments that there may be, or that the disk has room for, hold records".into(),
+                )
             }
             PoolError::NoSpace(error) => {
                 let why = error.to_string();

@@ -225,7 +225,7 @@ struct FailsTheRest(Arc<Shared>);
 impl Drop for FailsTheRest {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let why = self.0.poison_with("the writer thread panicked".to_owned());
+            let why = self.0.poison_with("the thread that writes has ended by a panic".to_owned());
             self.0.fail_all(&RingAppendError::Poisoned(why));
         }
     }

@@ -120,7 +120,7 @@ impl Services {
             match service.on_failure() {
                 OnFailure::Stop => return name,
                 OnFailure::GoOn(without) => {
-                    tracing::error!(service = name, "a service stopped unexpectedly: {without}; restart the server");
+                    tracing::error!(service = name, "a service has ended by itself: {without}; restart the server");
                 }
             }
         }

@@ -71,11 +71,11 @@ impl Kind {
 
     fn text(self) -> &'static str {
         match self {
-            Self::NoSpace => "no space to store mail",
+            Self::NoSpace => "no space to keep mail",
             Self::Slow => "the storage is too slow",
             Self::Broken => "the storage fails",
             Self::MailboxFull => "too much mail waits for a mailbox",
-            Self::AccountFull => "an account is over its quota",
+            Self::AccountFull => "the quota of an account is used up",
             Self::NoMemory => "no memory for recipients",
             Self::QueueFull => "too much mail waits for other hosts",
             Self::OverQuota => "an account is at its limit of recipients",

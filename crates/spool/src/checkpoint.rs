@@ -215,8 +215,8 @@ impl SpoiledCopy {
 
     pub fn told(&self) -> Damage {
         let what = match &self.error {
-            Some(error) => format!("it cannot be read ({error}); using the other checkpoint file"),
-            None => "it is damaged; using the other checkpoint file".to_owned(),
+            Some(error) => format!("it cannot be read ({error}); the other checkpoint file counts"),
+            None => "it is damaged; the other checkpoint file counts".to_owned(),
         };
         Damage { lsn: None, place: name_of(self.slot), what }
     }

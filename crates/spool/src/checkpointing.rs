@@ -81,7 +81,7 @@ impl Shared {
             Err(AppendError::Poisoned(why)) => Err(CheckpointError::Poisoned(why)),
             Err(error) => {
                 let error = std::io::Error::new(std::io::ErrorKind::StorageFull, error);
-                Err(CheckpointError::Io { what: "cannot record that the loss is settled", error })
+                Err(CheckpointError::Io { what: "cannot write the end of the loss", error })
             }
         }
     }

@@ -65,8 +65,7 @@ pub enum OpenError {
     Missing(Box<dyn std::error::Error + Send + Sync>),
     /// The directory of records is missing or empty, although there were records. Nothing was changed.
     #[error(
-        "{} holds no records, but the spool had some: mount its disk, or put the directory back; or stop waiting \
-         for them with `posthaste spool repair --give-up-damaged`, which says what is lost",
+        "{} holds no records, and the spool has had some: mount its disk, or put the directory back; or stop waiting for them with `posthaste spool repair --give-up-damaged`, which says what is lost",
         dir.display()
     )]
     NoRecords {
@@ -74,13 +73,11 @@ pub enum OpenError {
         dir: std::path::PathBuf,
     },
     /// An earlier import into the directory was not finished.
-    #[error("the import into the spool has not finished: repeat `posthaste spool import`")]
+    #[error("the import into the spool has not ended: repeat `posthaste spool import`")]
     Importing,
     /// The spool's kind differs from the configured one. Nothing was changed.
     #[error(
-        "the spool's kind is \"{found}\", but `storage.kind` is \"{wanted}\"; set it to \"{found}\", or move the \
-         mail: `posthaste spool export DIR --to EXPORT`, then `posthaste spool import NEW --from EXPORT --kind \
-         {wanted}`"
+        "the spool is of the kind \"{found}\" and `storage.kind` says \"{wanted}\"; set it to \"{found}\", or move the mail: `posthaste spool export DIR --to EXPORT`, then `posthaste spool import NEW --from EXPORT --kind {wanted}`"
     )]
     OtherKind {
         /// The kind of the existing spool.
@@ -167,7 +164,7 @@ pub enum StreamError {
     #[error("there is no stream {0:?}")]
     Unknown(String),
     /// A consumer is attached to it.
-    #[error("stream {0:?} already has a consumer")]
+    #[error("stream {0:?} has a consumer")]
     Attached(String),
     /// The change could not be made durable: the checkpoint failed.
     #[error(transparent)]
@@ -205,7 +202,7 @@ pub enum ReplayError {
     #[error("there is no stream {0}")]
     NoStream(StreamId),
     /// The stream already has a consumer.
-    #[error("stream {0} already has a consumer")]
+    #[error("stream {0} has a consumer")]
     Attached(StreamId),
     /// The disk failed; the data may be intact.
     #[error("cannot read batch {lsn}: {error}")]

@@ -18,10 +18,10 @@ pub struct FrontFields(Bytes);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrontFieldsError {
     /// Longer than [`FrontFields::BYTES_MAX`]; the length in bytes.
-    #[error("the fields put in front of a message are too large: {0} octets")]
+    #[error("too many fields in front of a message: {0} octets")]
     TooLong(usize),
     /// A line without CRLF, an empty line, or a continuation as the first line.
-    #[error("the fields put in front of a message are not header lines")]
+    #[error("the fields in front of a message are not lines of a header")]
     NotLines,
 }
 

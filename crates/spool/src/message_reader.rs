@@ -166,7 +166,9 @@ impl MessageReader {
             Ok(SetAside::Kept(path)) => lost(Some(path)),
             Ok(SetAside::Whole) => Err(failed),
             Ok(SetAside::Gone { why }) => Err(io::Error::other(format!("{failed}; {why}"))),
-            Err(kept) => Err(io::Error::new(kept.kind(), format!("{failed}; cannot keep its readable parts: {kept}"))),
+            Err(kept) => {
+                Err(io::Error::new(kept.kind(), format!("{failed}; what is left of it cannot be kept: {kept}")))
+            }
         }
     }
 }

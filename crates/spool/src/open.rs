@@ -179,8 +179,7 @@ fn read_windows(live: &LiveFiles, state: &mut State, mended: &mut Vec<Damage>) -
                     lsn: None,
                     place: format!("live/{window:x}.{generation:x}"),
                     what: format!(
-                        "rebuilding from the batches {first} to {last} which of them are needed; released bodies \
-                         may come back"
+                        "what is still needed of the batches {first} to {last} is found again from the batches; released bodies may come back"
                     ),
                 });
                 lost.push(window);

@@ -392,7 +392,7 @@ fn record_of_segment(reader: &SegmentReader, located: &Located<'_>, is_body_need
 
 fn record_of_pack(reader: &PackReader, lsn: u64, is_body_needed: bool) -> Result<Record, CopyError> {
     let why = |error| of_pack(lsn, error);
-    let entry = reader.find(lsn).map_err(why)?.ok_or(PackError::Damaged("it is missing in its pack")).map_err(why)?;
+    let entry = reader.find(lsn).map_err(why)?.ok_or(PackError::Damaged("its pack does not have it")).map_err(why)?;
     let head = reader.head(&entry).map_err(why)?;
     if is_body_needed {
         Ok(Record { head, body: reader.body(&entry).map_err(why)? })

@@ -39,7 +39,7 @@ impl Shared {
             };
             let read = match place {
                 None => self.read_store(lsn, range),
-                Some(None) => Err(self.missing(lsn, "neither the log nor a pack has it")),
+                Some(None) => Err(self.missing(lsn, "it lies nowhere")),
                 Some(Some(pack)) => self.read_pack(pack, lsn, range),
             };
             let is_there_still = {
@@ -149,7 +149,7 @@ impl Shared {
         };
         let reader = self.packs.get(pack).map_err(unreachable)?;
         let entry = reader.find(lsn.get()).map_err(unreachable)?;
-        let entry = entry.ok_or_else(|| self.missing(lsn, "it is missing in its pack"))?;
+        let entry = entry.ok_or_else(|| self.missing(lsn, "its pack does not have it"))?;
         let whole = match reader.body(&entry) {
             Ok(whole) => whole,
             Err(PackError::Io(error)) => return Err(ReadError::Io { lsn, error }),

@@ -211,7 +211,7 @@ impl Shared {
             };
             let found = match place {
                 None => self.find_in_store(lsn),
-                Some(None) => Ok(Found::Damaged("neither the log nor a pack has it".to_owned())),
+                Some(None) => Ok(Found::Damaged("it lies nowhere".to_owned())),
                 Some(Some(pack)) => self.find_in_pack(pack, lsn),
             };
             if matches!(found, Ok(Found::Batch { .. })) {
@@ -250,7 +250,7 @@ impl Shared {
     fn find_in_pack(&self, pack: u64, lsn: u64) -> Result<Found, ReplayError> {
         let outcome = (|| {
             let reader = self.packs.get(pack)?;
-            let entry = reader.find(lsn)?.ok_or(PackError::Damaged("it is missing in its pack"))?;
+            let entry = reader.find(lsn)?.ok_or(PackError::Damaged("its pack does not have it"))?;
             let head = Head::decode(reader.head(&entry)?).ok_or(PackError::Damaged("its head cannot be read"))?;
             Ok(Found::Batch { head })
         })();

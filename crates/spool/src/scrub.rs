@@ -273,7 +273,7 @@ pub(crate) fn scrub_pack(
     let missing = |needed: u64, each: &mut dyn FnMut(u64, Result<u64, Broken>) -> ControlFlow<()>| {
         reader.find(needed).map(|found| match found {
             Some(_) => ControlFlow::Continue(()),
-            None => each(needed, Err(Broken::Head("it is missing in its pack"))),
+            None => each(needed, Err(Broken::Head("its pack does not have it"))),
         })
     };
     reader.each(|entry| {

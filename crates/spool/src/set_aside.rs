@@ -89,7 +89,7 @@ impl Shared {
                     Err(RecordError::Io(_, error)) => Err(error),
                     Err(error) => Ok(Reread::Gone(error.to_string())),
                 },
-                Some(None) => Ok(Reread::Gone("neither the log nor a pack has its batch".to_owned())),
+                Some(None) => Ok(Reread::Gone("its batch lies nowhere".to_owned())),
                 Some(Some(pack)) => self.read_pack_again(pack, lsn.get()).map(|read| match read {
                     Ok(read) => of(read),
                     Err(what) => Reread::Gone(what.to_owned()),
@@ -112,7 +112,7 @@ impl Shared {
         let found = self.packs.get(pack).and_then(|reader| Ok((reader.find(lsn)?, reader)));
         match found {
             Ok((Some(entry), reader)) => reader.body_again(&entry).map(Ok),
-            Ok((None, _)) => Ok(Err("it is missing in its pack")),
+            Ok((None, _)) => Ok(Err("its pack does not have it")),
             Err(Damaged(what)) => Ok(Err(what)),
             Err(Io(error)) => Err(error),
         }

@@ -77,7 +77,7 @@ impl Work {
 }
 
 pub(crate) fn moves_too_often() -> std::io::Error {
-    std::io::Error::other("it moved too often during the read")
+    std::io::Error::other("it moves too often")
 }
 
 /// Maximum moves of a batch during one read: from the ring into a pack, and once with each merge. No reader is slow

@@ -54,7 +54,7 @@ impl Session {
         };
         let recipients = work.targets.iter().map(|part| ForwardPath::parse(&format!("<{}>", part.target.recipient)));
         let Ok(recipients) = recipients.map(|path| path.map(RcptTo::new)).collect::<Result<Vec<_>, _>>() else {
-            return all(Outcome::Refused("an address cannot be sent in LMTP".into()));
+            return all(Outcome::Refused("an address cannot be said in LMTP".into()));
         };
         let is_fresh = !self.is_open();
         let outcomes = self.send(work, mail.clone(), recipients.clone(), body.clone()).await;

@@ -171,7 +171,7 @@ fn open_locked(path: &Path, deadline: Instant) -> io::Result<(File, bool)> {
         let file = options.open(path)?;
         let opened = file.metadata()?;
         if !opened.is_file() || opened.nlink() > 1 {
-            return Err(io::Error::other("it is not a regular file, or it has a second name"));
+            return Err(io::Error::other("it is not a plain file with one name"));
         }
         while let Err(error) = fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
             let is_held = matches!(error, rustix::io::Errno::ACCESS | rustix::io::Errno::AGAIN);

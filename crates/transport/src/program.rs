@@ -50,7 +50,7 @@ pub(crate) async fn run(
                 Ok(()) => is_written = true,
                 // It must not take what it has for the whole message.
                 Err(error) => {
-                    let what = format!("{program}: killed because the message could not be passed to it: ");
+                    let what = format!("{program}: killed: ");
                     return blocking(move || failed(&body, error, &what)).await;
                 }
             },

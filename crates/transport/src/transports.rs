@@ -239,7 +239,7 @@ impl Handle {
         let unrecorded = budget.wait_recorded(deadline, || shared.append_refused());
         // Poison has been told.
         if unrecorded > 0 && !budget.is_closed() {
-            let why = "the spool did not accept the records before the stop".into();
+            let why = "the spool has not taken the records before the end".into();
             (shared.events.0)(TransportEvent::NotRecorded { unrecorded, why, is_final: true });
         }
         self.attached.detach();

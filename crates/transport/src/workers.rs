@@ -77,7 +77,7 @@ pub(crate) async fn caught<T>(future: impl Future<Output = T>) -> Result<T, Stri
 
 fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("it gave no reason").to_owned()
+    text.unwrap_or("it does not say why").to_owned()
 }
 
 /// One worker: a message, then others for the same LMTP server over the same connection.
@@ -135,7 +135,7 @@ async fn deliver(shared: &Arc<Shared>, work: &Work, session: &mut Session) -> Ve
             let outcomes = shared.unless_poisoned(session.deliver(work, reader)).await;
             return outcomes.unwrap_or_else(|| {
                 session.cut();
-                vec![Outcome::Unavailable("the spool accepts no more records".into()); work.targets.len()]
+                vec![Outcome::Unavailable("the spool takes no records".into()); work.targets.len()]
             });
         }
     };

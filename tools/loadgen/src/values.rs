@@ -129,7 +129,7 @@ fn address_part(text: &str) -> Result<(), ValueError> {
     if !text.is_empty() && text.bytes().all(|b| b > b' ' && b != 127 && b != b'<' && b != b'>') {
         Ok(())
     } else {
-        Err(ValueError::new(format!("`{text}` is not valid in an address")))
+        Err(ValueError::new(format!("`{text}` cannot stand in an address")))
     }
 }
 

@@ -80,12 +80,10 @@ impl DmarcRecord {
             }
             Err(()) => return None,
         };
-        let is_public_suffix = if is("psd", "y") {
-            Some(true)
-        } else if is("psd", "n") {
-            Some(false)
-        } else {
-            None
+        let is_public_suffix = match () {
+            () if is("psd", "y") => Some(true),
+            () if is("psd", "n") => Some(false),
+            () => None,
         };
         Some(Self {
             policy,

@@ -83,7 +83,7 @@ impl Chunk {
         let LogRecordHeader { shard, log, send, previous, .. } = record.header;
         let Content::Batches(batches) = record.content else { return Err(format!("{} has no entries", at())) };
         let entries: Option<Vec<ControlEntry>> = batches.iter().map(|batch| ControlEntry::decode(batch)).collect();
-        let unknown = || format!("{} has an entry of a kind unknown to this release", at());
+        let unknown = || format!("{} has an entry that this release does not know", at());
         let (marks, entries): (Vec<_>, Vec<_>) =
             entries.ok_or_else(unknown)?.into_iter().partition(|entry| entry.kind == ControlKind::Restatement);
         let marks: Option<Vec<Mark>> = marks.iter().map(|mark| Mark::of(mark, position)).collect();

@@ -34,7 +34,7 @@ impl<'a> Restatement<'a> {
     /// A restatement that gives up at `until`. It has appended nothing yet.
     pub fn begin(shared: &'a Shared, until: Instant) -> Result<Self, ControlShardError> {
         let offline = |error: LogError| ControlShardError::Offline(error.to_string());
-        let busy = || ControlShardError::Offline("too many other changes are waiting for the engine".to_owned());
+        let busy = || ControlShardError::Offline("other changes wait for the engine".to_owned());
         let mut random = {
             let mut writing = shared.begin_write(until).ok_or_else(busy)?;
             Random::of(writing.random.next(), 0xC1)
@@ -58,7 +58,7 @@ impl<'a> Restatement<'a> {
 
     /// Appends the values after a key, as many as fit into a record. Returns the last key; `None`: the whole is stored.
     fn append_part(&mut self, after: Option<&Key>) -> Result<Option<Key>, ControlShardError> {
-        let mut failed = ControlShardError::Offline("the deadline passed before the first attempt".to_owned());
+        let mut failed = ControlShardError::Offline("it was not tried".to_owned());
         // Each attempt has its own number, as its values may be others: some expire meanwhile.
         let mut sent: Vec<(u64, Option<Key>)> = Vec::new();
         loop {

@@ -134,11 +134,11 @@ impl Shared {
     }
 
     pub fn store(&self, entries: &[ControlEntry], until: Instant) -> Result<LogPosition, ControlShardError> {
-        let busy = || ControlShardError::Offline("too many other changes are waiting for the engine".to_owned());
+        let busy = || ControlShardError::Offline("other changes wait for the engine".to_owned());
         let mut writing = self.begin_write(until).ok_or_else(|| self.give_up(busy()))?;
         let content = Content::Batches(entries.iter().map(ControlEntry::encode).collect());
         let nonce = writing.random.next();
-        let mut failed = ControlShardError::Offline("the deadline passed before the first attempt".to_owned());
+        let mut failed = ControlShardError::Offline("it was not tried".to_owned());
         loop {
             let (place, stored) = self.await_record(nonce);
             if let Some(position) = stored {
@@ -241,8 +241,7 @@ impl Shared {
         let table = replay.table();
         if table.place.log != place.log {
             return Err(
-                "the control shard's log belongs to another history: the engine was restored, or its data lost"
-                    .to_owned(),
+                "the control shard's log is of another history: the engine was restored, or its data lost".to_owned()
             );
         }
         follower.replace(table)?;

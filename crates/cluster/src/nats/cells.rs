@@ -89,7 +89,7 @@ impl Cells for NatsCells {
         if self.with_seen(key, |seen| seen.takes(revision, Instant::now())) {
             Ok((value, revision))
         } else {
-            Err(LogError::Unreachable(format!("the server that answered has an older value of {key}")))
+            Err(LogError::Unreachable(format!("the server that answers has an older value of {key}")))
         }
     }
 

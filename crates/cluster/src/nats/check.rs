@@ -48,7 +48,7 @@ pub(super) fn check(connection: &Connection, stream: &str, per_subject: i64) -> 
                 answered += 1;
                 wrong.extend(of_server(monitor, &varz, &jsz));
             }
-            Err(error) => silent = format!("cannot read the settings of {monitor}: {error}"),
+            Err(error) => silent = format!("{monitor} does not tell its settings: {error}"),
         }
     }
     if wrong.is_empty() && answered * 2 <= monitors {
@@ -122,7 +122,7 @@ fn ask(server: &str, path: &str) -> io::Result<Value> {
     write!(socket, "GET {path} HTTP/1.0\r\nHost: {server}\r\n\r\n")?;
     let mut answer = Vec::new();
     socket.take(PAGE_BYTES_MAX).read_to_end(&mut answer)?;
-    let senseless = || io::Error::new(io::ErrorKind::InvalidData, format!("{path} did not return JSON"));
+    let senseless = || io::Error::new(io::ErrorKind::InvalidData, format!("{path} has no page in JSON"));
     let head = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").ok_or_else(senseless)?;
     serde_json::from_slice(&answer[head + 4..]).map_err(|_| senseless())
 }

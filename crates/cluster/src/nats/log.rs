@@ -73,7 +73,7 @@ impl NatsLog {
     fn state(&self) -> Result<State, LogError> {
         let state = State::of(self.info()?.as_ref());
         if !self.seen().end.takes(state.end, Instant::now()) {
-            let why = format!("{}: the server that answered lacks records that existed before", self.stream);
+            let why = format!("{}: the server that answers lacks records that were there", self.stream);
             return Err(LogError::Unreachable(why));
         }
         Ok(state)

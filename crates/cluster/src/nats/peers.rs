@@ -61,7 +61,7 @@ impl Peers for NatsPeers {
         let failed = |why: &str| Err(LogError::Unreachable(why.to_owned()));
         match self.0.block_on(self.0.client.send_request(self.subject(node), request)) {
             Ok(answer) if answer.payload.first() == Some(&ANSWERED) => Ok(answer.payload.slice(1..)),
-            Ok(_) => failed("too many requests are waiting for it"),
+            Ok(_) => failed("it has too many questions"),
             Err(error) if error.kind() == RequestErrorKind::NoResponders => failed("it is not connected to the engine"),
             Err(error) if error.kind() == RequestErrorKind::TimedOut => failed("it has not answered in time"),
             Err(error) => failed(&error.to_string()),

@@ -233,7 +233,7 @@ impl<L: LocalSpool> Spool for ReplicatedSpool<L> {
 
     fn checkpoint(&self) -> Result<(), CheckpointError> {
         let kept = self.hub.write_snapshot();
-        kept.map_err(|error| CheckpointError::Io { what: "cannot save the position in the log", error })?;
+        kept.map_err(|error| CheckpointError::Io { what: "cannot keep the place in the log", error })?;
         self.hub.local.checkpoint()?;
         self.hub.queue.put(|state| state.has_made_room = true);
         Ok(())

@@ -171,7 +171,7 @@ fn nodes_answer_questions_while_they_run() {
     assert!(why.to_string().contains("not answered in time"), "{why}");
     let large = Bytes::from(vec![0; QUESTION_BYTES_MAX + 1]);
     let why = engine.peers().ask(&one, large, patience).unwrap_err();
-    assert!(why.to_string().contains("too many requests"), "{why}");
+    assert!(why.to_string().contains("too many questions"), "{why}");
     // The one before has a place of its own.
     let late = std::thread::scope(|scope| {
         let late = scope.spawn(|| ask(&two));

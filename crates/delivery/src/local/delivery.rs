@@ -133,7 +133,7 @@ impl LocalDelivery {
             MailboxPath::parse(&target.mailbox)
                 .map_err(|error| DeliveryError::BadMailbox(format!("{}: {error}", target.mailbox).into()))?;
             if self.is_stuck(&target.mailbox) {
-                let why = format!("cannot read the spool stream for the mount of {}", target.mailbox);
+                let why = format!("the stream of the mount of {} cannot be read", target.mailbox);
                 return Err(IntakeError::Full(std::io::Error::other(why)).into());
             }
         }

@@ -108,9 +108,9 @@ impl LocalDelivery {
     /// Refuses mail for a stuck mount, and mail after the end: it would wait without a bound.
     fn check_open(&self, mailbox: &str) -> Result<(), NotTaken> {
         let why = if self.has_ended() {
-            "delivery to mailboxes has stopped"
+            "delivery to mailboxes has ended"
         } else if self.is_stuck(mailbox) {
-            "cannot read the spool stream for its mount"
+            "the stream of its mount cannot be read"
         } else {
             return Ok(());
         };
@@ -126,7 +126,7 @@ impl LocalDelivery {
 }
 
 fn unusable(why: String) -> NotTaken {
-    let text = "This mailbox name is not allowed here".into();
+    let text = "Not a mailbox name that can be used here".into();
     NotTaken { cause: NotTakenCause::Unusable, code: 550, status: "5.1.3", text, about: None, why }
 }
 

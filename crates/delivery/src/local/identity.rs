@@ -167,8 +167,7 @@ impl BoundMounts {
             None => {
                 let [first, second] = BOUND;
                 let what = format!(
-                    "neither {first} nor {second} in the spool can be read: the next start rebuilds them from the \
-                     ids stored on the mounts"
+                    "neither {first} nor {second} in the spool can be read: the next start of the server makes them anew from the ids that the mounts have"
                 );
                 Err(io::Error::new(io::ErrorKind::InvalidData, what))
             }
@@ -191,10 +190,9 @@ impl BoundMounts {
         let written = bound.write(&bound.ids());
         let left = written.err().map(|error| format!("; cannot rewrite it now: {error}")).unwrap_or_default();
         let counts = if is_lost {
-            "both lists of mail mounts are damaged: ids are read again from the mounts; `posthaste spool \
-             accept-mount` accepts a mount without an id"
+            "neither list of mail mounts is whole: each mount tells its id again, and `posthaste spool accept-mount` accepts one without an id"
         } else {
-            "using the other list of mail mounts"
+            "the other list of mail mounts counts"
         };
         let told = |(name, why): (&str, String)| Damage {
             lsn: None,

@@ -169,7 +169,7 @@ impl MountDir {
         let path = self.path.display();
         let spool = common.bound.spool().display();
         let stream = stream_of(&self.point);
-        let expected = expected.map_or_else(|| "any (the list of ids was lost)".to_owned(), |id| id.to_string());
+        let expected = expected.map_or_else(|| "any, as the list of ids was lost".to_owned(), |id| id.to_string());
         let what = format!(
             "{path} is not the file system that mail was delivered to before: expected id {expected}, found {found}. Mount the right one; if this one takes its place, \
              stop the server and run `posthaste spool accept-mount {spool} '{stream}'`"

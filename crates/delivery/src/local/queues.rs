@@ -204,9 +204,7 @@ impl State {
                 given_up.extend(queue.jobs.drain(..).map(|job| (mailbox.clone(), job.key, no_answer())));
             } else if queue.jobs.front().is_some_and(|job| is_old(job.since, SLOW)) {
                 let beyond = queue.beyond(queue_bytes_max);
-                given_up.extend(
-                    beyond.map(|job| (mailbox.clone(), job.key, "mail arrives faster than it can be written".into())),
-                );
+                given_up.extend(beyond.map(|job| (mailbox.clone(), job.key, "more mail comes than it takes".into())));
             }
         }
         if self.running == self.stalled && self.waiting == 0 {
@@ -217,7 +215,7 @@ impl State {
                     return true;
                 }
                 let queue = queues.remove(mailbox).expect("looked at above");
-                let why: Arc<str> = "mailboxes that do not answer block all threads of this mount".into();
+                let why: Arc<str> = "mailboxes that do not answer hold all threads of this mount".into();
                 given_up.extend(queue.jobs.into_iter().map(|job| (mailbox.clone(), job.key, why.clone())));
                 false
             });

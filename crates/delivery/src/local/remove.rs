@@ -19,7 +19,7 @@ pub enum RemoveError {
     #[error("not a mailbox: {0}")]
     BadMailbox(Arc<str>),
     /// The spool refuses it: nothing has changed.
-    #[error("cannot record it in the spool: {0}")]
+    #[error("the spool cannot record it: {0}")]
     Spool(#[from] AppendError),
     /// One of the spool's streams is unusable.
     #[error(transparent)]

@@ -149,7 +149,7 @@ impl MountStats {
     /// The reason why nothing is delivered to the mount; `None` if mail is delivered.
     pub fn trouble(&self) -> Option<Arc<str>> {
         let hangs = self.sync_secs.is_some_and(|secs| secs >= SYNC_HANGS_SECS);
-        let hanging = hangs.then(|| "it does not answer: a sync or a status check has not returned".into());
+        let hanging = hangs.then(|| "it does not answer: a sync of it, or a look at it, has not come back".into());
         self.absent.clone().or(self.sync_error.clone()).or(self.short_of_space.clone()).or(hanging)
     }
 

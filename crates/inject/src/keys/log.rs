@@ -16,7 +16,7 @@ use super::table::{FoundKey, KeyClock, KeyRefusal, KeyTable};
 /// The name of the stream.
 pub const KEY_STREAM: &str = "inject";
 /// Name of the table in errors of an opening.
-const KEYS: &str = "the idempotency keys";
+const KEYS: &str = "the keys of requests";
 /// Maximum keys of all tokens, of about 100 bytes each.
 const KEYS_MAX: usize = 1_000_000;
 
@@ -44,7 +44,7 @@ struct Progress {
     seen: Lsn,
     /// Last batch that a snapshot has.
     written: Lsn,
-    /// The spool asked the stream to advance: write a snapshot before the next one is due.
+    /// The spool is short of room and waits for a snapshot.
     is_wanted: bool,
     is_over: bool,
 }
@@ -205,7 +205,7 @@ impl Shared {
             {
                 tracing::error!(
                     error = error.to_string(),
-                    "cannot save a snapshot of the Idempotency-Keys; they stay in the spool's log; retrying"
+                    "cannot save Idempotency-Keys: they stay in the spool's log; retrying"
                 );
             }
             is_failing = outcome.is_err();
@@ -281,4 +281,4 @@ const ENTRY_BYTES_MAX: u32 = 64 << 20;
 const EVERY: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Steps of the thread, for the watch.
-const STEPS: &[&str] = &["", "writing a snapshot of the idempotency keys"];
+const STEPS: &[&str] = &["", "writing a snapshot of the keys of requests"];

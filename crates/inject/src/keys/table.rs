@@ -66,7 +66,7 @@ pub enum FoundKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyRefusal {
     /// Another request with the key is still running.
-    #[error("a request with this Idempotency-Key is still in progress")]
+    #[error("a request with this Idempotency-Key is running")]
     Running,
     /// The key was used before with another body.
     #[error("this Idempotency-Key was used before with a different body")]

@@ -141,7 +141,7 @@ fn mistakes_in_json_are_told_in_its_own_words() {
         &with("[]", r#"{"headers":{"X, {":"y","Z":false}}"#, ""),
         "content.headers.Z: expected a string, found a boolean",
     );
-    check(&with("[]", "\"\"", r#","content":"""#), "content: `content` is given twice");
+    check(&with("[]", "\"\"", r#","content":"""#), "content: `content` is there twice");
     check(&with("[]", "\"\"", r#","deferred_spool":"yes""#), "deferred_spool: expected a boolean, found a string");
     let long = parse(&with("[]", "\"\"", &format!(r#","{0}":"{0}""#, "x".repeat(100_000)))).unwrap_err();
     assert!(long.len() < 500 && long.contains("there is no key `xxx"), "{long:.600}");
@@ -225,7 +225,7 @@ fn what_is_no_mail_is_refused() {
     check(ANN, "{}", "text_body, html_body or attachments");
     check(ANN, r#"{"text_body":"x","headers":{"Received":"x"}}"#, "Received is set by the server");
     check(ANN, r#"{"text_body":"x","headers":{"bCC":"x"}}"#, "bCC is set by the server");
-    check(ANN, r#"{"text_body":"x","headers":{"X Y":"x"}}"#, "`X Y` is not a field name");
+    check(ANN, r#"{"text_body":"x","headers":{"X Y":"x"}}"#, "`X Y` is not a name");
     check(ANN, r#"{"text_body":"x","headers":{"X":"x\nBcc: a@b.example"}}"#, "headers.X: it has a control character");
     check(ANN, r#"{"text_body":"x","subject":"x\r\ny"}"#, "control character");
     check(ANN, r#"{"text_body":"x","subject":"x","headers":{"subject":"x"}}"#, "Subject is given twice");
@@ -336,7 +336,7 @@ fn many_small_values_are_refused_before_they_take_memory() {
             made(ANN, text, &format!(r#","substitutions":{{"l":[{list}]}}"#)).unwrap_err()
         };
         assert!(of(5_000).contains("substitutions: more than"), "{value}");
-        assert_eq!(of(2_100_000), "the request's JSON has too many values", "{value}");
+        assert_eq!(of(2_100_000), "the request has too many values", "{value}");
     }
     // What is in a text is not a value.
     let content = format!(r#""X: \"\n\n{}""#, ",[{".repeat(200_000));

@@ -324,7 +324,7 @@ impl SourceFile {
         Ok((file, metadata))
     }
 
-    /// Opens the file.
+    /// Opens it.
     ///
     /// # Errors
     /// It is a link, a pipe or the like, or cannot be read.
@@ -332,7 +332,7 @@ impl SourceFile {
         let (file, metadata) = self.open_file()?;
         if let Some(form) = unreadable_form(&file)? {
             return Err(io::Error::other(format!(
-                "it is {form}: export it as plain text with the program that wrote it"
+                "it is {form}: let the program that wrote it write it as plain text"
             )));
         }
         let size = metadata.len();
@@ -359,7 +359,7 @@ impl SourceFile {
         Ok(ReadFile::of(&metadata) == *read && maildir.adopt_tmp(&file, tmp_name)?)
     }
 
-    /// Removes the file.
+    /// Removes it.
     ///
     /// # Errors
     /// Errors of `unlink`.

@@ -44,8 +44,7 @@ pub(super) fn change(server: &ServerArgs, request: &Request, done: &str) -> Resu
             }
         }
         if let (Request::Act { of: Which { message: Some(message), .. }, .. }, 0) = (request, changed + follow) {
-            line +=
-                &format!(": {message} is not waiting, or is already in that state; see `posthaste trace {message}`");
+            line += &format!(": {message} does not wait, or is in that state already; see `posthaste trace {message}`");
         }
         print(&format!("{line}\n"))?;
     } else {

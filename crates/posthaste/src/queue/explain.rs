@@ -78,7 +78,7 @@ fn text(explained: &Explained) -> String {
     line("sections", &explained.sections.join(", "));
     match explained.waiting {
         Some(waiting) => line("waiting", &format!("{waiting} recipients")),
-        None => line("waiting", "no server is running: its mail hosts were not looked up"),
+        None => line("waiting", "no server runs: its mail hosts were not looked up"),
     }
     out.push('\n');
     let rows = explained.values.iter();

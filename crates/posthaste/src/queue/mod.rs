@@ -232,10 +232,10 @@ pub fn run(command: QueueCommand) -> Result<ExitCode, AnyError> {
 fn nothing_of(which: &Which) -> String {
     match which {
         Which { message: Some(id), .. } => {
-            format!("{id} is not waiting; see `posthaste trace {id}`")
+            format!("{id} does not wait; see `posthaste trace {id}`")
         }
         which if *which == Which::default() => "nothing waits".to_owned(),
-        _ => "no matching mail is waiting".to_owned(),
+        _ => "nothing that fits waits".to_owned(),
     }
 }
 
@@ -245,7 +245,7 @@ fn summary_now(server: &ServerArgs, of: &Which, by: By) -> Result<(String, bool)
     let last = lines.pop().unwrap_or_default();
     let end: SummaryEnd = serde_json::from_value(last.clone())?;
     // What waits for transports is not counted.
-    let empty = if *of == Which::default() { "no mail is waiting for other hosts".to_owned() } else { nothing_of(of) };
+    let empty = if *of == Which::default() { "nothing waits for other hosts".to_owned() } else { nothing_of(of) };
     let is_empty = lines.is_empty();
     let text = if server.json {
         let mut counts = json!({ "counts": lines, "notices": end.notices, "room": end.room });

@@ -54,7 +54,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Drops the stream and joins the thread that has the spool open. Call it after the answer.
+    /// Call it after the answer, when the stream has been dropped.
     pub fn end(self) -> Result<(), AnyError> {
         drop(self.stream);
         self.serving.map_or(Ok(()), |serving| Ok(serving.join().expect("the thread that has the spool open")?))
@@ -90,11 +90,11 @@ pub fn connect_or_open(config: Config, what: &str, request: Request) -> Result<C
         }
     })?;
     let data = told.recv()??;
-    eprintln!("posthaste: no server is running: opening the {what} in {}", data.display());
+    eprintln!("posthaste: no server runs: opening the {what} in {}", data.display());
     Ok(Connection { stream, serving: Some(serving) })
 }
 
-/// Hint for a missing server: it may use another data directory.
+/// A hint if no server answers: its data directory may be another one.
 pub const ELSEWHERE: &str = "if it was started in another directory, go there or use --config";
 
 /// `None` if no server listens.
@@ -118,11 +118,11 @@ fn unreachable(path: &Path, error: &io::Error) -> String {
 
 /// Asks the server with this data directory.
 pub fn answer_in(data: &Path, request: &Request) -> Result<Vec<Value>, AnyError> {
-    let absent = || format!("no server is running with its data in {}; {ELSEWHERE}", data.display());
+    let absent = || format!("no server runs with its data in {}; {ELSEWHERE}", data.display());
     answer_or_none(data, request)?.ok_or_else(|| absent().into())
 }
 
-/// Like [`answer_in`]; `None` if no server is running.
+/// Like [`answer_in`]; `None` if no server runs.
 pub fn answer_or_none(data: &Path, request: &Request) -> Result<Option<Vec<Value>>, AnyError> {
     let Some(mut stream) = connect_in(data)? else { return Ok(None) };
     let path = data.join(SOCKET);

@@ -1,4 +1,4 @@
-//! Waits for the first certificate of the authority, which the running server orders.
+//! The first certificate of an authority: a running server gets it by itself.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ pub fn wait_for(dir: &Path, host: &str, go_on: impl Fn() -> Result<(), AnyError>
             return Ok(finding);
         }
         if Instant::now() > deadline {
-            let text = "none yet: the authority has not issued it; `posthaste acme renew` shows more";
+            let text = "none yet: the authority takes its time; `posthaste acme renew` says more";
             return Ok(Finding::new(TOPIC, text, Verdict::Note));
         }
         go_on()?;

@@ -77,7 +77,7 @@ pub fn look(wanted: &Wanted, place: &Place, needs_ports: bool, outbound_port: u1
         Some(smarthost) => of_smarthost(smarthost, next_hops),
         None => of_outbound(next_hops, outbound_port),
     });
-    let silent = || vec![Finding::new("resolver", "it does not answer; DNS could not be checked", Verdict::Note)];
+    let silent = || vec![Finding::new("resolver", "it does not answer: nothing is known of DNS", Verdict::Note)];
     findings.extend(records.unwrap_or_else(|_| silent()));
     Ok(findings)
 }

@@ -133,7 +133,7 @@ fn quietly(command: &mut Command) {
 /// The last line of a server's output.
 fn last_line(words: &Path) -> String {
     let text = std::fs::read(words).unwrap_or_default();
-    String::from_utf8_lossy(&text).lines().rfind(|line| !line.is_empty()).unwrap_or("it printed nothing").to_owned()
+    String::from_utf8_lossy(&text).lines().rfind(|line| !line.is_empty()).unwrap_or("it says nothing").to_owned()
 }
 
 fn end(server: &mut Child, words: &Path) {

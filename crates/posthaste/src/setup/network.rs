@@ -67,7 +67,7 @@ pub fn of_addresses(wanted: &Wanted, own: &[IpAddr], in_dns: &[IpAddr], nat: Opt
         let public = if public.is_empty() { "its public address".to_owned() } else { list(&public) };
         (format!("{host} has no address in DNS yet: add A or AAAA records with {public}"), Verdict::Note)
     } else if !private.is_empty() {
-        (format!("{host} has {} in DNS, which other hosts cannot reach", list(&private)), Verdict::Note)
+        (format!("{host} has {} in DNS, which others cannot reach", list(&private)), Verdict::Note)
     } else if !strangers.is_empty() {
         (
             format!("{host} has {} in DNS, which is not an address of this machine ({})", list(&strangers), list(own)),

@@ -320,7 +320,7 @@ fn is_there_as(file: &Path, text: Option<&str>) -> Result<bool, AnyError> {
         && !has_octets(file, text.as_bytes())?
     {
         let file = file.display();
-        let why = "it differs from what setup would write";
+        let why = "it is not what setup would write";
         return Err(format!("{file} exists, and {why}: nothing was changed").into());
     }
     Ok(is_there)

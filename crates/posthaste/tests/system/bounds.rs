@@ -135,7 +135,7 @@ fn stalled_large_uploads_of_one_address_leave_room() {
     let line = server.wait_for_log("message refused");
     assert!(line.contains(why) && line.contains("above 4 MiB (limits.spool_per_address)"), "{line}");
     connect(1).expect("MAIL FROM:<s@example.net> SIZE=1500000", 452);
-    assert!(server.wait_for_log("no space for a large message").contains(why));
+    assert!(server.wait_for_log("no room for a large message").contains(why));
     // Small ones take nothing of the spool.
     connect(1).deliver(&["b@example.org"], MESSAGE);
     for _ in 0..4 {

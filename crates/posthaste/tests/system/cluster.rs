@@ -27,5 +27,5 @@ fn commands_say_that_a_server_is_no_node() {
     let reseed = command(dir.path(), &["cluster", "reseed", "1", "--yes"]).output().unwrap();
     assert!(String::from_utf8(reseed.stderr).unwrap().contains("the configuration has no [cluster]"));
     server.stop();
-    check("no server is running with its data in");
+    check("no server runs with its data in");
 }

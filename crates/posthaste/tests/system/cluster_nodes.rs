@@ -448,7 +448,7 @@ fn a_signal_ends_a_node_that_waits_for_its_engine() {
     drop(engine);
     let mut node = command(dir.path(), &["serve"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut log = BufReader::new(node.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let asks = log.by_ref().find(|line| line.contains("the engine does not answer; retrying"));
+    let asks = log.by_ref().find(|line| line.contains("the engine does not answer; asking again"));
     kill_process(Pid::from_child(&node), Signal::TERM).unwrap();
     let signalled_at = Instant::now();
     let left: Vec<String> = log.collect();

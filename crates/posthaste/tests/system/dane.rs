@@ -67,7 +67,7 @@ fn mail_goes_to_the_certificate_of_a_signed_record_alone() {
     let text = route(here.path(), TO);
     assert!(text.contains(": 127.0.0.1, DANE: verified by TLSA records\n"), "{text}");
     send(&server, TO);
-    let line = server.wait_for_log("cannot reach these hosts");
+    let line = server.wait_for_log("mail waits for these hosts");
     assert!(line.contains("no certificate of the server matches the TLSA records of its host"), "{line}");
     // The list of its hosts is not signed.
     send(&server, "ann@plain.example");
@@ -93,7 +93,7 @@ fn a_forged_record_holds_mail_and_an_unusable_one_needs_tls() {
     let dns = Dns::start(zone().fails_for(&tlsa_name(&next), Kind::Tlsa));
     let server = relay(here.path(), &next, &dns);
     send(&server, TO);
-    let line = server.wait_for_log("cannot reach these hosts");
+    let line = server.wait_for_log("mail waits for these hosts");
     let why = format!("DNS has no answer for {}", tlsa_name(&next));
     assert!(line.contains(&why), "{line}");
     let text = route(here.path(), TO);

@@ -295,7 +295,7 @@ fn an_unreadable_key_defers_the_mail_of_its_domain_alone() {
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     std::fs::write(&file, "state: active\n").unwrap();
     rig.server.reload(&rig.config);
-    rig.server.wait_for_log("cannot use a DKIM key");
+    rig.server.wait_for_log("a DKIM key cannot be used");
     let (mut relaying, _) = hello(rig.server.addresses[1]);
     let message = "From: ann@here.example\r\n\r\nx\r\n";
     let mut reply = send(&mut relaying, "ann@here.example", "waits", message);
@@ -306,13 +306,13 @@ fn an_unreadable_key_defers_the_mail_of_its_domain_alone() {
         }
         reply = send(&mut relaying, "ann@here.example", "waits", message);
     }
-    assert_eq!(reply, (451, "4.7.5 Mail from this domain cannot be signed now, try again later".to_owned()));
+    assert_eq!(reply, (451, "4.7.5 Mail of this domain cannot be signed now, try again later".to_owned()));
     let told = rig.server.wait_for_log("posthaste dkim list");
     assert!(told.contains("here.example"), "{told}");
     assert_eq!(send(&mut relaying, "ann@else.example", "else", "From: ann@else.example\r\n\r\nx\r\n").0, 250);
     assert!(text(&rig.arrived("else")).contains("DKIM-Signature: "));
     rig.server.reload(&format!("{}[dkim]\nunsigned = true\n", rig.config));
-    rig.server.wait_for_log_again("cannot use a DKIM key", 2);
+    rig.server.wait_for_log_again("a DKIM key cannot be used", 2);
     let mut reply = send(&mut relaying, "ann@here.example", "unsigned", message);
     // The reload is in force after its line.
     for _ in 0..1000 {
@@ -424,7 +424,7 @@ fn mail_that_cannot_be_signed_as_it_leaves_waits_for_its_key() {
     let key = std::fs::read(&file).unwrap();
     std::fs::write(&file, "state: active\n").unwrap();
     rig.server.reload(&rig.config);
-    rig.server.wait_for_log("cannot use a DKIM key");
+    rig.server.wait_for_log("a DKIM key cannot be used");
     let (mut relaying, _) = hello(rig.server.addresses[1]);
     // The reload is in force after its line.
     let own = "From: ann@here.example\r\n\r\nx\r\n";
@@ -434,7 +434,7 @@ fn mail_that_cannot_be_signed_as_it_leaves_waits_for_its_key() {
     wait_for_queue(dir, "deferred", |waiting| waiting.iter().any(is_deferred));
     let id = list(dir, &["--recipient", "waits@there.example"])[0]["id"].as_str().unwrap().to_owned();
     let shown = queue(dir, &["show", &id]).1;
-    assert!(shown.contains("mail from this domain cannot be signed now"), "{shown}");
+    assert!(shown.contains("mail of this domain cannot be signed now"), "{shown}");
     assert!(rig.server.log_text().contains("the message cannot be signed now: "), "the log names the file");
     std::fs::write(&file, key).unwrap();
     rig.server.reload(&rig.config);

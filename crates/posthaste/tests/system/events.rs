@@ -104,7 +104,7 @@ fn an_unwritable_event_log_holds_up_no_mail() {
     client.expect("EHLO client.example.net", 250);
     client.deliver(&["ann@example.org"], MESSAGE);
     server.wait_for_mail("example.org", "ann", 1);
-    server.wait_for_log("cannot write the event log");
+    server.wait_for_log("the event log cannot be written");
     server.stop();
     let off = config.replace("enabled = true", "enabled = false");
     let server = Server::start(dir.path(), &off);

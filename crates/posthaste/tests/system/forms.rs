@@ -245,7 +245,7 @@ fn features_of_mu_and_notmuch_we_lack_are_answered() {
         (&["move", "x", "/y"], "`posthaste find --move /FOLDER QUERY`"),
         (&["flag", "+S", "rye"], "`posthaste find --flag +S QUERY`"),
         (&["config", "get", "user.name"], "no command `config get`"),
-        (&["index", "--lazy-check"], "`index` always adds what is new"),
+        (&["index", "--lazy-check"], "`index` looks at what changed"),
     ] {
         let refused = place.run(line);
         let told = String::from_utf8_lossy(&refused.stderr).into_owned();

@@ -453,7 +453,7 @@ fn mail_is_received_where_mailboxes_cannot_be_opened() {
     assert!(!server.banner.contains("imap "), "{}", server.banner);
     server.hello().deliver(&["ann@example.org"], MESSAGE);
     server.wait_for_mail("example.org", "ann", 1);
-    server.wait_for_log("a spool stream is stuck");
+    server.wait_for_log("this stream of the spool is stuck");
     server.stop();
     std::fs::remove_dir(&table).unwrap();
     let server = Server::start_as_it_is(dir.path());

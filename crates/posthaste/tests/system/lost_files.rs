@@ -120,7 +120,7 @@ fn serves(dir: &Path, next: &Server, ann_before: usize, what: &str) -> usize {
         }
         code => {
             assert_eq!(code, 451, "{what}: {reply:?}");
-            let line = server.wait_for_log("a spool stream is stuck");
+            let line = server.wait_for_log("this stream of the spool is stuck");
             assert!(line.contains("error=") && line.contains("help="), "{what}: {line}");
             for shown in ["list", "summary"] {
                 assert!(queue(dir, &[shown]).1.contains("the queue is stuck: "), "{what}");

@@ -128,11 +128,11 @@ fn a_lost_file_of_any_stream_is_told_with_its_remedy() {
         let mut client = server.hello();
         client.deliver(&["eve@here.example", "box@here.example"], b"Subject: y\r\n\r\ny\r\n");
         server.wait_for_mail("here.example", "eve", 5);
-        assert!(is_repeated(&server, &secret), "{what}: idempotency keys are known");
+        assert!(is_repeated(&server, &secret), "{what}: keys of requests are known");
         drop(client);
         let is_stuck = server
             .log_text()
-            .contains("stuck: its mail is deferred or stays in the spool; the other streams work stream=\"queue\"");
+            .contains("stuck: its mail is deferred or stays in the spool; the others serve stream=\"queue\"");
         // What is stuck is named on standard error.
         let listed = command(tried.path(), &["queue", "list", "--json"]).output().unwrap();
         let waiting: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
@@ -166,8 +166,8 @@ fn without_an_event_log_mail_is_delivered_and_it_is_stuck() {
         next.wait_for_mail("there.example", "ann", nth);
     };
     let server = Server::start(dir, &relaying::config(port, EVENTS));
-    let line = server.wait_for_log("a spool stream is stuck");
-    for part in ["stream=\"events\"", "the names of the streams", "then restart the server"] {
+    let line = server.wait_for_log("this stream of the spool is stuck");
+    for part in ["stream=\"events\"", "the names of the streams", "start the server again"] {
         assert!(line.contains(part), "{part}: {line}");
     }
     deliver(&server, 1);
@@ -332,7 +332,7 @@ fn transports_are_listed_and_released_beside_a_stuck_queue() {
     lose_and_rebuild(dir);
     spoil(&dir.join("posthaste-data/suppression.redb"), How::Emptied);
     let server = Server::start_as_it_is(dir);
-    server.wait_for_log("a spool stream is stuck");
+    server.wait_for_log("this stream of the spool is stuck");
     let ask = |secret: &str, request: Value| page::control(page_of(&server), secret, &request);
     let done = |request: Value| {
         let (status, answer) = ask(&all, request);

@@ -142,7 +142,7 @@ fn a_new_spool_is_not_begun_beside_a_table_that_cannot_be_read() {
     fs::remove_dir_all(data.join("spool")).unwrap();
     fs::write(&table, vec![7; 8192]).unwrap();
     let (code, _, error) = output(dir.path(), &["serve"]);
-    assert!(code != Some(0) && error.contains("the spool is new and must number its messages above"), "{error}");
+    assert!(code != Some(0) && error.contains("the spool is new, and its numbers must begin above"), "{error}");
     assert!(!data.join("spool/ring").exists());
     fs::remove_file(&table).unwrap();
     let (server, address) = serve(dir.path(), "", "imap");

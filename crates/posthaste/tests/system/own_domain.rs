@@ -53,7 +53,7 @@ fn a_login_writes_as_itself_alone() {
     for foreign in
         ["ceo@example.org", "bob@example.org", "team@example.org", "Ann <ann@example.net>", "\"ann@example.org\" <x@y>"]
     {
-        check(&mut ann, "ann", &format!("From: {foreign}\r\n"), Err("5.7.1 From is not one of your addresses"));
+        check(&mut ann, "ann", &format!("From: {foreign}\r\n"), Err("5.7.1 From is not an address of yours"));
     }
     for unclear in [
         "",
@@ -67,19 +67,19 @@ fn a_login_writes_as_itself_alone() {
             &mut ann,
             "ann",
             unclear,
-            Err("5.7.1 From must have one address; quote a name that contains characters such as @ or ,"),
+            Err("5.7.1 From must have one address; put a name with signs such as @ or , in quotes"),
         );
     }
     let resent = "Resent-From: ceo@example.org\r\nResent-From: ann@example.org\r\nFrom: ann@example.org\r\n";
-    check(&mut ann, "ann", resent, Err("5.7.1 Resent-From is not one of your addresses"));
+    check(&mut ann, "ann", resent, Err("5.7.1 Resent-From is not an address of yours"));
     check(
         &mut ann,
         "ann",
         "Resent-To: x@y\r\nFrom: ann@example.org\r\n",
-        Err("5.7.1 Resent-From must have one address; quote a name that contains characters such as @ or ,"),
+        Err("5.7.1 Resent-From must have one address; put a name with signs such as @ or , in quotes"),
     );
     let mut bob = login(&server, "bob");
-    check(&mut bob, "bob", "From: info@example.org\r\n", Err("5.7.1 From is not one of your addresses"));
+    check(&mut bob, "bob", "From: info@example.org\r\n", Err("5.7.1 From is not an address of yours"));
     let mut cid = login(&server, "cid");
     for any in ["", "From: ceo@elsewhere.example\r\n", "From: a@b, c@d\r\n"] {
         check(&mut cid, "cid", any, Ok(()));

@@ -51,7 +51,7 @@ fn config_check_warns_of_files_that_the_user_cannot_read() {
     let warning = "warning, on this machine and for this user: the server's user, uid 65534, cannot read this: \
                    relay.route: the password in password: Permission denied\n";
     assert!(!said("").contains("cannot read this"));
-    let of_root = "as root: set `user`";
+    let of_root = "programs and files are not used as root";
     if !rustix::process::geteuid().is_root() {
         return;
     }

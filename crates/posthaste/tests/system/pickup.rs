@@ -112,7 +112,7 @@ fn config_check_knows_what_is_wrong_with_the_directory() {
     check(0o700, None);
     check(0o3733, None);
     check(0o3730, None);
-    check(0o2733, Some("lets users remove each other's mail"));
+    check(0o2733, Some("lets users remove the mail of others"));
     check(0o1777, Some("does not let the server read"));
 }
 

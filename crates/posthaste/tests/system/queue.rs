@@ -52,7 +52,7 @@ fn what_waits_is_listed_held_and_released_also_behind_a_kill() {
     assert!(server.wait_for_log("the operator has changed the queue").contains("reason=\"look\""));
     server.signal(Signal::KILL);
     server.wait();
-    assert!(queue(dir, &["list"]).1.contains("no server is running"), "none does");
+    assert!(queue(dir, &["list"]).1.contains("no server runs"), "none does");
     let next = next_hop(there.path(), &format!("127.0.0.1:{port}"));
     let server = Server::start_as_it_is(dir);
     next.wait_for_mail("there.example", "bob", 1);
@@ -88,7 +88,7 @@ fn a_hold_with_an_end_survives_a_kill_and_an_export() {
     let (_, shown) = queue(dir, &["list", "--held"]);
     assert_eq!(shown.matches("held until ").count(), 3, "{shown}");
     let (status, text) = queue(dir, &["release", "--all", "--for", "2h"]);
-    assert!(status == 2 && text.contains("--for"), "only a hold can have an end time: {text}");
+    assert!(status == 2 && text.contains("--for"), "only a hold has an end: {text}");
 
     let path = dir.join("moved.jsonl");
     let path = path.to_str().unwrap();

@@ -46,9 +46,9 @@ fn a_login_has_one_quota_across_sessions_and_reloads() {
     one.expect("RCPT TO:<ann@example.org>", 250);
     for client in [&mut one, &mut other] {
         let reply = client.expect("RCPT TO:<ann@example.org>", 450);
-        assert!(reply.text.starts_with("4.7.1 Recipient limit of 5/day, try again in 17"), "{reply:?}");
+        assert!(reply.text.starts_with("4.7.1 No more recipients than 5/day, try again in 17"), "{reply:?}");
     }
-    let said = server.wait_for_log("Recipient limit of");
+    let said = server.wait_for_log("No more recipients than");
     assert!(said.contains(" WARN ") && said.contains("about=\"ann@example.org\""), "{said}");
     // What it may send to gets the message.
     other.expect("DATA", 354);
@@ -86,7 +86,7 @@ fn mail_of_a_user_of_this_machine_waits_in_the_pickup_directory() {
     assert!(child.wait().unwrap().success());
     server.wait_for_mail("example.org", "ann", 1);
     server.wait_for_mail("example.org", "bob", 1);
-    let said = server.wait_for_log("Recipient limit of");
+    let said = server.wait_for_log("No more recipients than");
     assert!(said.contains(&format!("about=\"uid {}\"", rustix::process::getuid().as_raw())), "{said}");
     reload(&server, "local_recipient_rate = '3/day'");
     server.wait_for_mail("example.org", "cid", 1);

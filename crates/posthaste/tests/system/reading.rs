@@ -386,7 +386,7 @@ fn where_one_file_is_gone_the_others_are_shown() {
     let shown = |line: &[&str]| {
         let shown = place.run(line);
         let told = String::from_utf8_lossy(&shown.stderr).into_owned();
-        assert!(told.contains("cur/1.a.host:2,S: no longer exists; `posthaste index`"), "{line:?}: {told}");
+        assert!(told.contains("cur/1.a.host:2,S: is not there any more; `posthaste index`"), "{line:?}: {told}");
         assert_eq!(shown.status.code(), Some(1), "{line:?}");
         String::from_utf8(shown.stdout).unwrap()
     };

@@ -274,7 +274,7 @@ fn survives_a_kill(storage: &str) {
     for number in 0..20 {
         client.deliver(&["ann@there.example"], format!("Subject: {number}\r\n\r\nx\r\n").as_bytes());
     }
-    server.wait_for_log("cannot reach these hosts");
+    server.wait_for_log("mail waits for these hosts");
     server.signal(Signal::KILL);
     server.wait();
     let next = next_hop(there.path(), &format!("127.0.0.1:{port}"));
@@ -357,7 +357,7 @@ fn sources_and_pools_change_with_a_reload() {
     let server = Server::start(here.path(), &with("ipv4 = \"192.0.2.1\"\n"));
     let mut client = server.hello();
     client.deliver(&["ann@there.example"], b"Subject: x\r\n\r\n\r\n");
-    let told = server.wait_for_log("cannot use this source");
+    let told = server.wait_for_log("no mail is sent from this source");
     assert!(told.contains("source=\"out\"") || told.contains("source=out"), "{told}");
     let reload = |source: &str, expected: &str| {
         server.reload(&with(source));

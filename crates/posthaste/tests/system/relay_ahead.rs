@@ -44,8 +44,7 @@ fn the_next_hop_is_asked_for_recipients_and_remembered() {
     let later = asking.expect("RCPT TO:<bob@there.example>", 451);
     assert!(later.text.contains("4.4.3"), "{later:?}");
     asking.expect("RCPT TO:<eve@here.example>", 250);
-    let told =
-        server.wait_for_log("cannot ask the next hop whether it accepts the recipient: there.example (127.0.0.1)");
+    let told = server.wait_for_log("the next hop cannot be asked for its recipients: there.example (127.0.0.1)");
     assert!(told.contains("recipient refused"), "{told}");
     drop(asking);
     let next = next_hop(there.path(), &address);

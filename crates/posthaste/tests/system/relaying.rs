@@ -78,6 +78,6 @@ pub fn wait_for_queue(dir: &Path, what: &str, holds: impl Fn(&[Value]) -> bool) 
 
 /// Waits until the hosts of this many sites could not be reached, and no mail for them is in flight.
 pub fn wait_until_unreachable(server: &Server, dir: &Path, sites: usize) {
-    server.wait_for_log_again("cannot reach these hosts", sites);
+    server.wait_for_log_again("mail waits for these hosts", sites);
     wait_for_queue(dir, "none is under way", |waiting| waiting.iter().all(|line| line["state"] != "under way"));
 }

@@ -179,8 +179,8 @@ fn what_cannot_be_sent_is_told_by_the_exit_status() {
     assert!(sendmail(dir.path(), &["-q"], b"").status.success());
     assert!(sendmail(dir.path(), &["-bi"], b"").status.success());
     server.stop();
-    check(&["-bp"], "", 69, "no server is running");
-    check(&["-q"], "", 69, "no server is running");
+    check(&["-bp"], "", 69, "no server runs");
+    check(&["-q"], "", 69, "no server runs");
     fs::remove_dir_all(dir.path().join(PICKUP)).unwrap();
     check(&["alice@example.org"], "", 69, "posthaste-data/pickup");
     fs::write(dir.path().join("posthaste.toml"), "[pickup]\nenabled = false\n").unwrap();
@@ -205,7 +205,7 @@ fn mailq_lists_what_no_server_has_taken() {
     let listed = |expected: &str| {
         let output = sendmail(dir.path(), &["-bp"], b"");
         let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-        assert!(output.status.code() == Some(69) && err.contains("no server is running"), "{err}");
+        assert!(output.status.code() == Some(69) && err.contains("no server runs"), "{err}");
         assert!(out.contains(expected), "{out}");
     };
     listed("Nothing waits in posthaste-data/pickup for the server\n");

@@ -52,7 +52,7 @@ fn rules_that_make_no_sense_are_misuse() {
         (&["sink", "--rules", "missing.toml"], "posthaste: missing.toml: No such file"),
         (&["sink", "--tempfail", "rcpt=101"], "from 0 to 100"),
         (&["sink", "--tempfail", "helo=1"], "stages are connect, ehlo, mail"),
-        (&["sink", "--store", "tar:x"], "maildir, mbox or dir"),
+        (&["sink", "--store", "tar:x"], "maildir, mbox and dir"),
         (&["sink", "--delay", "mail=soon"], "`soon` is not a time"),
         (&["sink", "--tls-cert", "x.pem"], "--tls-key"),
         (

@@ -275,8 +275,8 @@ fn a_token_is_bound_to_senders_and_networks() {
         "{shown}"
     );
     for (words, expected) in [
-        (&["--scope", "server:read", "--tenant", "acme"][..], "the whole server"),
-        (&["--scope", "inject", "--sender-domains", "a b"][..], "not a sender domain"),
+        (&["--scope", "server:read", "--tenant", "acme"][..], "about the whole server"),
+        (&["--scope", "inject", "--sender-domains", "a b"][..], "not a domain of senders"),
         (&["--scope", "inject", "--networks", "10.0.0.1/8"][..], "10.0.0.0/8"),
     ] {
         let words = [&["token", "add", "wrong"], words, &["--output", "wrong.token"]].concat();

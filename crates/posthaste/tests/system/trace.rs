@@ -112,7 +112,7 @@ fn dialogues_both_ways_are_shown_live_without_messages() {
     server.stop();
     next.stop();
     let (code, text) = trace(dir, &["--live"]);
-    assert!(code == 2 && text.contains("no server is running"), "{code} {text}");
+    assert!(code == 2 && text.contains("no server runs"), "{code} {text}");
 }
 
 #[test]

@@ -64,9 +64,9 @@ async fn ask_hop(shared: &Arc<Shared>, domain: &str, address: &Address) -> Ahead
     if let Some(trouble) = hop.trouble() {
         return trouble;
     }
-    let Some(_counted) = hop.count() else { return Ahead::NotKnown("too many recipient checks at once".into()) };
+    let Some(_counted) = hop.count() else { return Ahead::NotKnown("too many ask it at once".into()) };
     let Ok(Ok(_turn)) = timeout(TURN_PATIENCE, hop.turns.acquire()).await else {
-        return Ahead::NotKnown("too many recipient checks at once".into());
+        return Ahead::NotKnown("too many ask it at once".into());
     };
     // Another asker may have found a failure meanwhile.
     if let Some(trouble) = hop.trouble() {
@@ -104,7 +104,7 @@ async fn ask_hosts(
     let mut random = Random::new(mix(shared.seed ^ mix(shared.ahead.serial.fetch_add(1, Ordering::Relaxed))));
     let resolver = shared.routes.resolver();
     let mut attempt = Attempt::new(plan.destination.clone(), plan.manner.port, &mut random);
-    let mut error = String::from("no mail host was found for it");
+    let mut error = String::from("it has no host");
     while let Some((host, addresses)) = attempt.next(&resolver).await.map_err(|error| error.to_string())? {
         let asked = Asked { plan, source, host: &host.name };
         let demanding = match demand_of(shared, &plan.manner, &host, &addresses).await {

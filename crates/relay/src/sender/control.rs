@@ -84,16 +84,16 @@ pub struct Acted {
 #[non_exhaustive]
 pub enum ControlError {
     /// The spool refuses the change: the reason.
-    #[error("cannot record it in the spool: {0}")]
+    #[error("the spool cannot record it: {0}")]
     Spool(String),
     /// The next hop is invalid: the reason.
-    #[error("`{0}` is not a host name or an address in brackets, with an optional port, such as mx.example.net:2525")]
+    #[error("`{0}` is not a host, address in brackets, or one of them with a port, such as mx.example.net:2525")]
     NextHop(String),
     /// A site cannot be diverted, because its mail is already routed.
     #[error("a set of mail hosts cannot be diverted: name a domain, a campaign or a tenant")]
     Site,
     /// The message is not in the queue, or no longer.
-    #[error("message {} is not in the queue", .0.get())]
+    #[error("message {} does not wait in the queue", .0.get())]
     NotWaiting(Lsn),
     /// The message cannot be read.
     #[error("{0}")]

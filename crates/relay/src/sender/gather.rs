@@ -59,7 +59,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 delayed.push(key.0);
             }
             if let Some(why) = schedule.made(key, made, now) {
-                shared.warn(key.0, &format!("cannot notify its sender, and perhaps others, yet; retrying: {why}"));
+                shared.warn(key.0, &format!("its sender, and perhaps others, cannot be notified yet; retrying: {why}"));
             }
             look(&mut schedule, &shared, key.0, now);
         }

@@ -22,7 +22,7 @@ impl LastWords {
 impl fmt::Display for LastWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
-            return f.write_str("no mail host was found for it");
+            return f.write_str("it has no host");
         }
         let each = BYTES_MAX / self.0.len();
         for (at, (_, words)) in self.0.iter().enumerate() {
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn each_host_has_its_last_words_within_a_bound() {
         let mut words = LastWords::default();
-        assert_eq!(words.to_string(), "no mail host was found for it");
+        assert_eq!(words.to_string(), "it has no host");
         let hosts: Vec<Arc<str>> = (0..20).map(|number| format!("mx{number}").into()).collect();
         words.put(&hosts[0], "mx0: 421 one".to_owned());
         words.put(&hosts[1], "mx1: timed out".to_owned());

@@ -39,7 +39,7 @@ pub(super) struct Loaded {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoadError {
     /// The message is lost for good: the reason.
-    #[error("the message can no longer be read: {0}")]
+    #[error("the message cannot be read any more: {0}")]
     Lost(String),
     /// A read error that may be temporary: retry.
     #[error("the message cannot be read now: {0}")]
@@ -67,7 +67,7 @@ impl LoadError {
             LoadError::Lost(_) => (554, "5.3.0", self.to_string()),
             LoadError::Now(_) => (451, "4.3.0", self.to_string()),
             LoadError::NotSigned(NotSigned::Now(_)) => {
-                (451, "4.7.5", "mail from this domain cannot be signed now".into())
+                (451, "4.7.5", "mail of this domain cannot be signed now".into())
             }
             LoadError::NotSigned(NotSigned::Never(_)) => (554, "5.6.0", self.to_string()),
         };
@@ -181,7 +181,7 @@ impl Messages {
         }
         let entries = self.spool.entries(self.stream, lsn).map_err(load_error)?;
         let queued = entries.iter().find_map(|payload| QueueEntry::decode(payload).ok()?.into_message());
-        let queued = queued.ok_or_else(|| LoadError::Lost("its batch has no envelope for it".to_owned()))?;
+        let queued = queued.ok_or_else(|| LoadError::Lost("its envelope is not in its batch".to_owned()))?;
         Ok(Arc::new(Envelope { queued, in_memory: None }))
     }
 

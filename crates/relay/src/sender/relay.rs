@@ -363,7 +363,7 @@ impl Opened {
         if let Err(error) = advance(shared) {
             shared.warn(
                 shared.spool.stats().published,
-                &format!("cannot write the last snapshot of the queue; the next start replays more: {error}"),
+                &format!("the last snapshot of the queue cannot be written, so the next start replays more: {error}"),
             );
         }
         ending.shut_down();

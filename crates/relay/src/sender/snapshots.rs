@@ -31,7 +31,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
                 Ok(Err(error)) if !std::mem::replace(&mut is_told, true) => {
                     shared.warn(
                         shared.spool.stats().published,
-                        &format!("cannot write the snapshot of the queue; retrying: {error}"),
+                        &format!("the snapshot of the queue cannot be written; retrying: {error}"),
                     );
                 }
                 _ => {}

@@ -114,7 +114,7 @@ impl SourceSection {
                 let is_socks5 = matches!(self.proxy_parts(), Ok(Some((true, _))));
                 let name = self.proxy_username.is_some();
                 let file = self.proxy_password_file.is_some();
-                is_mistake(name != file, "proxy_username", "`proxy_password_file` is needed, too")
+                is_mistake(name != file, "proxy_username", "it belongs together with `proxy_password_file`")
                     .or_else(|| is_mistake(name && !is_socks5, "proxy_username", "only for a `socks5://` proxy"))
             })
             .or_else(|| self.warm_up.as_ref()?.read().err().map(|text| ("warm_up", text)))

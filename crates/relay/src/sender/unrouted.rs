@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use posthaste_queue::QueueId;
 
-/// Waiting queues, by the domain to look up.
+/// By the domain to look up.
 #[derive(Default)]
 pub(super) struct Unrouted(Mutex<HashMap<String, Waiting>>);
 
 #[derive(Default)]
 struct Waiting {
     queues: BTreeSet<QueueId>,
-    /// Each tenant whose queues wait for the query has a turn for it.
+    /// The query takes a turn of each tenant.
     tenants: BTreeSet<Arc<str>>,
     is_asked: bool,
 }

@@ -49,7 +49,7 @@ fn what_happened(error: &io::Error) -> String {
     }
 }
 
-/// rustls shows the errors of other verifiers in debug form; this prints their text.
+/// rustls has the errors of other verifiers in the form for programmers.
 fn what_failed(error: &io::Error) -> String {
     match error.get_ref().and_then(|error| error.downcast_ref()) {
         Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(other)))) => other.to_string(),
@@ -113,7 +113,7 @@ pub enum SessionOpenError {
     #[error("the server does not offer STARTTLS")]
     NoStartTls,
     /// AUTH needs more protection than the session has; no password was sent.
-    #[error("refusing to send a password over a session that is {0:?}")]
+    #[error("no password is sent over a session that is {0:?}")]
     Unprotected(Channel),
     /// Neither SCRAM-SHA-256 nor PLAIN nor LOGIN is offered.
     #[error("the server offers no AUTH mechanism that we know")]

@@ -39,7 +39,7 @@ impl Proxy {
         }
     }
 
-    /// Connects to `address`. A failure before the request to the proxy counts as a failure of the source.
+    /// Connects to `address`. A failure before the request to the proxy is the source's trouble.
     pub(super) async fn connect(
         &self,
         address: SocketAddr,
@@ -88,17 +88,15 @@ async fn log_in(stream: &mut TcpStream, login: Option<&Credentials>) -> io::Resu
             let texts = [login.user.as_bytes(), login.password.as_bytes()];
             let mut request = vec![LOGIN_VERSION];
             for text in texts {
-                request.push(
-                    u8::try_from(text.len()).map_err(|_| bad("the user name or password is longer than 255 octets"))?,
-                );
+                request.push(u8::try_from(text.len()).map_err(|_| bad("a name or a password over 255 octets"))?);
                 request.extend(text);
             }
             stream.write_all(&request).await?;
             let mut status = [0; 2];
             stream.read_exact(&mut status).await?;
-            if status[1] == 0 { Ok(()) } else { Err(bad("it refuses the user name or the password")) }
+            if status[1] == 0 { Ok(()) } else { Err(bad("it refuses the name or the password")) }
         }
-        ([VERSION, _], _) => Err(bad("it requires another authentication method")),
+        ([VERSION, _], _) => Err(bad("it wants another kind of login")),
         _ => Err(bad("it does not speak SOCKS5")),
     }
 }

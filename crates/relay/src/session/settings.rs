@@ -20,7 +20,7 @@ use super::{Channel, Loss, Proxy};
 pub enum Endpoint {
     /// TCP.
     Tcp(SocketAddr),
-    /// A UNIX socket, for LMTP servers.
+    /// A UNIX socket, as LMTP servers have.
     Unix(PathBuf),
 }
 

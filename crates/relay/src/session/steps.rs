@@ -1,4 +1,4 @@
-//! Names of the steps of a session and of the work on its messages, for the watch of stuck workers.
+//! Steps of a session, and around its messages, for a watch.
 
 use posthaste_smtp::client::Step;
 
@@ -18,10 +18,10 @@ pub const STEPS: &[&str] = &[
     "waiting for the reply to DATA",
     "waiting for the verdict on the message",
     "waiting for the reply to QUIT",
-    "waiting for the host to read our data",
+    "waiting for the host to take what is written",
     "looking up its hosts",
     "reading a message from the spool",
-    "recording the outcome of a message",
+    "recording what became of a message",
     "signing a message",
 ];
 
@@ -73,13 +73,13 @@ mod tests {
             (Step::Quit, "waiting for the reply to QUIT"),
         ] {
             assert_eq!(STEPS[usize::from(of(step, false))], expected, "{step:?}");
-            assert!(STEPS[usize::from(of(step, true))].contains("read our data"));
+            assert!(STEPS[usize::from(of(step, true))].contains("take what is written"));
         }
         let others = [LOOKING_UP, READING, RECORDING, SIGNING].map(|step| STEPS[usize::from(step)]);
         let expected = [
             "looking up its hosts",
             "reading a message from the spool",
-            "recording the outcome of a message",
+            "recording what became of a message",
             "signing a message",
         ];
         assert_eq!(others, expected);

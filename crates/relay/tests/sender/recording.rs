@@ -408,7 +408,7 @@ fn many_notices_that_find_no_room_are_made_later() {
     wait("some are tried", || rig.back.written.lock().unwrap().len() > 2);
     let tried = rig.back.written.lock().unwrap().len();
     assert!(tried < 100, "{tried} are tried, one after the other");
-    assert_eq!(rig.log().iter().filter(|line| line.contains("cannot notify its sender")).count(), 1, "{:?}", rig.log());
+    assert_eq!(rig.log().iter().filter(|line| line.contains("cannot be notified yet")).count(), 1, "{:?}", rig.log());
     disk.set(Mode::Well);
     wait("all notices are sent", || notices(&sink) == 200);
     rig.wait_empty();

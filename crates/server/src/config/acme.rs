@@ -173,7 +173,7 @@ async fn check_tlsa(config: &Config, key: &[u8]) -> Result<(), LookupError> {
     if certificate.outlasts(&found.map_err(|error| unknown(&error))?, key) {
         return Ok(());
     }
-    let why = format!("no TLSA record of _{SMTP}._tcp.{} matches the next key", config.host_name);
+    let why = format!("the TLSA records of _{SMTP}._tcp.{} do not name the next one", config.host_name);
     Err(LookupError::Missing(why))
 }
 

@@ -96,7 +96,7 @@ impl TlsInForce {
     /// read once more after a second; then returns false. Needs a tokio runtime.
     pub fn reload(&mut self, listener: &Listener) -> bool {
         let files = listener.certificate_files();
-        let is_whole = self.configured.renew(&files, "; reading its files again in one second");
+        let is_whole = self.configured.renew(&files, "; its files are read again after a second");
         let attempt = self.configured.attempt.fetch_add(1, Ordering::AcqRel) + 1;
         if !is_whole {
             tokio::spawn(Arc::clone(&self.configured).look_again(files, attempt));
@@ -106,7 +106,7 @@ impl TlsInForce {
             self.mode = listener.tls_mode();
         }
         if let Err(error) = self.accept(listener) {
-            tracing::error!(error = error.to_string(), "cannot set up TLS; this listener serves without TLS");
+            tracing::error!(error = error.to_string(), "this listener has no TLS");
             self.mode = ListenerTls::Off;
         }
         is_whole
@@ -170,7 +170,7 @@ impl Configured {
         let look = move || {
             // A later reload has looked since, or will.
             if self.attempt.load(Ordering::Acquire) == attempt && self.renew(&files, " until the next reload") {
-                tracing::info!("certificate and private key match again; using the new certificate");
+                tracing::info!("a certificate that did not fit its key fits now, and is in force");
             }
         };
         let _ = tokio::task::spawn_blocking(look).await;

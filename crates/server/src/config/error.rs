@@ -33,8 +33,8 @@ pub enum ServeError {
     },
     /// The spool is new, and the table of mailboxes, which contains its first number, is unreadable.
     #[error(
-        "{}: {error}; the spool is new and must number its messages above those in this table: restore the table or \
-         the spool, or remove the table as well, and each mailbox gets new UIDs",
+        "{}: {error}; the spool is new, and its numbers must begin above those of this table: put the table or the spool back, or remove the table as well, \
+         and each mailbox gets new UIDs",
         table.display()
     )]
     UnknownLsn {
@@ -103,8 +103,7 @@ pub enum ServeError {
     },
     /// A service has ended unexpectedly, and stopped the server: a bug. The log may have details.
     #[error(
-        "{service} stopped unexpectedly, which is a bug; acknowledged mail is in the spool, and the next start \
-         delivers it"
+        "{service} ended by itself, which is a bug; acknowledged mail is in the spool, and the next start delivers it"
     )]
     Failed {
         /// Name of the service.
@@ -120,9 +119,7 @@ fn hint(error: &ListenError) -> String {
     let is_refused = error.error.kind() == std::io::ErrorKind::PermissionDenied;
     // Only a change of the group of a socket fails so: to bind in a directory of others is EACCES.
     if port.is_none() && error.error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error()) {
-        return ": only root and members of the listener's `group` can assign the socket to that group; with \
-            systemd, set `SupplementaryGroups=`"
-            .to_owned();
+        return ": only root, and members of the listener's `group`, can give the socket to it; with systemd, set `SupplementaryGroups=`".to_owned();
     }
     if port.is_some() && error.error.kind() == std::io::ErrorKind::AddrInUse {
         return ": perhaps a server runs here already (`ss -ltnp` names the program); `address` below [[listener]] chooses another port".to_owned();

@@ -33,7 +33,7 @@ pub(crate) fn warnings(config: &Config, now: SystemTime) -> Vec<CertificateWarni
     let self_made = (!users.is_empty() && !has_obtained(config)).then(|| CertificateWarning {
         what: format!("self-made certificate, which clients do not trust, at {}", users.join(", ")),
         help: if config.acme.enabled {
-            "`posthaste acme renew` shows why there is no trusted one"
+            "`posthaste acme renew` says what is in the way of a better one"
         } else {
             "set `certificate` below [tls], or `enabled` below [acme]"
         },

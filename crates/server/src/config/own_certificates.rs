@@ -71,7 +71,7 @@ impl Service for CertificateService {
     }
 
     fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("the self-made certificate is not renewed before it expires")
+        OnFailure::GoOn("the self-made certificate is not made anew before its end")
     }
 
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {
@@ -84,7 +84,7 @@ impl Service for CertificateService {
         if let Err(error) = self.acme.apply(config, &self.own) {
             tracing::error!(
                 error,
-                "cannot use the new [acme] settings; no certificate is obtained or renewed until they are corrected"
+                "no certificates are obtained or renewed from the authority until this is corrected"
             );
             kept.push("acme");
         }

@@ -55,7 +55,7 @@ pub enum PrivilegeError {
     #[error("{0}; or leave `owner` out")]
     OwnerRightsMissing(String),
     /// Programs and files would have the rights of root.
-    #[error("cannot deliver to `{0}` as root: set `user`, or start as another user")]
+    #[error("mail goes to `{0}`, and programs and files are not used as root: set `user`, or start as another user")]
     Root(String),
     /// Another user could make the server run programs.
     #[error("{0}")]

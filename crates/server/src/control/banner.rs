@@ -128,7 +128,7 @@ impl MailServer {
                 .push(format!("{granted} connections may wait to be accepted, not {wanted}: raise net.core.somaxconn"));
         }
         for (wanted, now) in self.displaced() {
-            notes.push(format!("{wanted} is in use; listening on {now} instead"));
+            notes.push(format!("{wanted} is busy: {now} is in its place"));
         }
         let connections = self.config.limits.connections.connections;
         if let Some(files) = files_max().filter(|&files| files < connections as u64) {
@@ -151,7 +151,7 @@ impl MailServer {
         };
         let look = match found.as_ref().map(|mailbox| (&mailbox.place, mailbox.text())) {
             Some((Place::Transport(_) | Place::Remote, to)) => {
-                format!("# it goes to {to}; the log shows what happens to it")
+                format!("# it goes to {to}; the log says what becomes of it")
             }
             Some((Place::Maildir(_), path)) => format!("cat {}/{path}/new/*", self.config.storage.mail.display()),
             None => format!("cat {}/{domain}/{user}/Maildir/new/*", self.config.storage.mail.display()),

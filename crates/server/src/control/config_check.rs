@@ -56,8 +56,7 @@ pub fn check_config(loaded: &Loaded) -> ConfigFindings {
             } else {
                 "its aliases and postmaster are"
             };
-            let _ =
-                writeln!(out, "note: `{}` has no users and no catch_all, so only {only} accepted there", domain.name);
+            let _ = writeln!(out, "note: `{}` has no users and no catch_all, so only {only} taken there", domain.name);
         }
     }
     let of_user = of_user.into_iter().map(|problem| problem.text);
@@ -160,7 +159,7 @@ fn warnings(config: &Config) -> Vec<String> {
     warnings.extend(crate::config::certificates::exposed_keys(config));
     if let Ok(signers) = DomainSigners::read(config) {
         warnings.extend(
-            signers.unreadable().map(|why| format!("cannot use a DKIM key; mail from its domain waits: {why}")),
+            signers.unreadable().map(|why| format!("a DKIM key cannot be used, mail of its domain waits: {why}")),
         );
     }
     let of_certificates = crate::config::expiry::warnings(config, std::time::SystemTime::now());
@@ -195,10 +194,10 @@ fn pickup(config: &Config) -> Option<String> {
     let own = config.identity().ok().flatten().map_or(rustix::process::geteuid().as_raw(), |identity| identity.uid);
     let why = match mode {
         _ if !found.is_dir() => "is not a directory".to_owned(),
-        _ if uid != own && own != 0 => format!("belongs to uid {uid}, not to the server's user"),
+        _ if uid != own && own != 0 => format!("belongs to uid {uid}, and not to the server's user"),
         _ if mode & 0o022 == 0 => return None,
-        _ if mode & 0o1000 == 0 => "lets users remove each other's mail; set mode 3733".to_owned(),
-        _ if mode & 0o2000 == 0 => "does not let the server read files from other users; set mode 3733".to_owned(),
+        _ if mode & 0o1000 == 0 => "lets users remove the mail of others: it needs mode 3733".to_owned(),
+        _ if mode & 0o2000 == 0 => "does not let the server read what others put there: it needs mode 3733".to_owned(),
         _ => return None,
     };
     Some(format!("pickup.directory = {}: it {why}", path.display()))
@@ -212,8 +211,7 @@ fn log_size(storage: &Storage) -> Option<String> {
     let disk = rustix::fs::statvfs(at).ok().map(|disk| disk.f_blocks.saturating_mul(disk.f_frsize))?;
     (disk < wanted).then(|| {
         format!(
-            "the spool's file system has {}; storage.spool_segments = {} files of {} and storage.free_bytes_min = \
-             {} need more than that: the log stays smaller, and bursts of mail are deferred sooner",
+            "the spool's file system has {}; storage.spool_segments = {} files of {} and storage.free_bytes_min = {} are more: the log will stay smaller, and a burst of mail is deferred sooner",
             about_bytes(disk),
             storage.spool_segments,
             show_bytes(storage.spool_segment_bytes),
@@ -236,8 +234,7 @@ fn floors(storage: &Storage) -> Option<String> {
     };
     (device_of(&storage.spool)? == device_of(&storage.mail)?).then(|| {
         format!(
-            "storage.{key} is not below storage.{other}, and spool and mail are on one file system: when it fills \
-             up, the server accepts mail that it cannot deliver"
+            "storage.{key} is not below storage.{other}, and spool and mail are on one file system: when it fills up, mail is accepted that cannot be delivered"
         )
     })
 }
@@ -310,7 +307,7 @@ fn unix_listener(listener: &Listener) -> Option<(String, bool)> {
     let why = match std::fs::metadata(dir) {
         Err(error) if is_made_at_start(&error) => {
             let text = format!(
-                "listener {}: {} does not exist now; `RuntimeDirectory=` in the systemd unit creates it at each start",
+                "listener {}: {} is not there now; `RuntimeDirectory=` of a systemd unit makes it at each start",
                 path.display(),
                 dir.display()
             );
@@ -321,7 +318,7 @@ fn unix_listener(listener: &Listener) -> Option<(String, bool)> {
         Ok(_) => match access(dir, Access::WRITE_OK | Access::EXEC_OK) {
             Err(error) => format!("{} cannot be written to: {}", dir.display(), std::io::Error::from(error)),
             Ok(()) if path.symlink_metadata().is_ok_and(|found| !found.file_type().is_socket()) => {
-                "a file with this name exists that is not a socket; it is not replaced".to_owned()
+                "a file that is not a socket has this name, and is not replaced".to_owned()
             }
             Ok(()) => return None,
         },
@@ -468,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_mail_floor_not_below_the_spool_floor_is_warned_of() {
-        let warns = |text: &str| check_of(text).contains("accepts mail that it cannot deliver");
+        let warns = |text: &str| check_of(text).contains("mail is accepted that cannot be delivered");
         assert!(
             warns("[storage]\nmail_free_bytes_min = \"64M\"\n") && warns("[storage]\nmail_free_inodes_min = 1000\n")
         );
@@ -478,7 +475,7 @@ mod tests {
 
     #[test]
     fn a_log_that_the_disk_has_no_room_for_is_warned_of() {
-        let warns = |text: &str| check_of(text).contains("the log stays smaller");
+        let warns = |text: &str| check_of(text).contains("the log will stay smaller");
         assert!(warns("[storage]\nspool = \"/proc/spool\"\n"), "a file system without blocks");
         assert!(!warns("[storage]\nspool_segments = 4\nspool_segment_bytes = \"4M\"\nfree_bytes_min = 0\n"));
     }

@@ -134,7 +134,7 @@ fn report<'a>(places: impl Iterator<Item = (&'a Place, Looks)>) -> DiskReport {
         }
         if running.is_some() {
             let what = format!("the disk of {} ({holds}) does not answer", place.path.display());
-            let help = "check the disk or the mount; everything that uses it waits";
+            let help = "look at the disk or the mount: what uses it waits";
             report.attention.push(Attention::new(Urgency::Broken, &format!("disk of {holds}"), what, help));
             continue;
         }

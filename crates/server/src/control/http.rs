@@ -134,7 +134,7 @@ impl Service for HttpService {
     }
 
     fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("the HTTP API and the page are unavailable")
+        OnFailure::GoOn("nobody can ask by HTTP, and the page shows nothing")
     }
 
     /// Applies to new connections.
@@ -146,7 +146,7 @@ impl Service for HttpService {
             if one.served.reload(config, listener) {
                 one.is_strict.store(is_strict(config, listener), Ordering::Relaxed)
             } else {
-                kept.push("an HTTP listener's certificate")
+                kept.push("a certificate of HTTP")
             }
             *one.proxies.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(proxies(listener));
             *one.inject_from.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(inject_from(config, listener));
@@ -158,7 +158,7 @@ impl Service for HttpService {
     }
 
     fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {
-        drain_listeners(self.listeners.take(), deadline, "closed open HTTP requests without an answer")
+        drain_listeners(self.listeners.take(), deadline, "open requests of HTTP were ended without an answer")
     }
 
     fn stop(mut self: Box<Self>, deadline: tokio::time::Instant) -> Ending<'static> {

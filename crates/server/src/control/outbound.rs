@@ -95,7 +95,7 @@ impl OutboundRoutes {
         if let Some((name, login)) = settings.login(session)
             && !logins::may_send_as(login, name, &self.from, &settings.directory)
         {
-            return Err(Reply::new(553, "5.7.1", "You are not allowed to send mail from this address"));
+            return Err(Reply::new(553, "5.7.1", "Not an address of yours, you cannot send mail from it"));
         }
         let address = path.address().ok_or_else(|| DirectoryRefusal::Relay.reply())?;
         if !settings.may_relay(session, &address.domain().to_string()) {

@@ -168,7 +168,7 @@ impl ServerView for Overview {
         }
         if let Some(why) = receiver.remote().stuck() {
             let what = format!("the queue for other hosts is stuck: {why}");
-            attention.push(Attention::new(Urgency::Broken, "queue", what, "see the log for the remedy, then restart"));
+            attention.push(Attention::new(Urgency::Broken, "queue", what, "the log says what helps; then restart"));
         }
         attention.extend(troubles.iter().map(|trouble| {
             let urgency = if trouble.is_urgent { Urgency::Broken } else { Urgency::Warning };
@@ -176,8 +176,8 @@ impl ServerView for Overview {
         }));
         let hangs = |running: Duration| running >= CHECKPOINT_HANGS;
         if stats.iter().any(|stats| stats.checkpoint_running.is_some_and(hangs)) {
-            let what = "a spool checkpoint hangs: no space is freed";
-            attention.push(Attention::new(Urgency::Broken, "checkpoint", what, "check the spool's disk"));
+            let what = "a checkpoint of the spool hangs: nothing is freed";
+            attention.push(Attention::new(Urgency::Broken, "checkpoint", what, "look at the disk of the spool"));
         }
         attention.extend(
             expiring
@@ -432,7 +432,7 @@ fn of_queues(relays: &[Relay], tenant: Option<&str>) -> Vec<Attention> {
             1 => "1 destination cannot be reached now".to_owned(),
             many => format!("{many} destinations cannot be reached now"),
         };
-        let help = "retrying automatically: posthaste queue summary --by site";
+        let help = "they are tried again by themselves: posthaste queue summary --by site";
         attention.push(Attention::new(Urgency::Note, "unreachable", what, help).in_queue([("by", "site")]));
     }
     let mut suspensions: Vec<Attention> = Vec::new();

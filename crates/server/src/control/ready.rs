@@ -29,7 +29,7 @@ impl Supervisor {
     pub fn ready(&mut self) {
         // Closed afterwards.
         if let Some(Err(error)) = self.ready_fd.take().map(|mut file| file.write_all(b"ready\n")) {
-            tracing::warn!(error = error.to_string(), "cannot write to the --ready-fd descriptor");
+            tracing::warn!(error = error.to_string(), "cannot write to the descriptor of --ready-fd");
         }
         notify_systemd("READY=1");
     }
@@ -43,7 +43,7 @@ impl Supervisor {
 /// Duplicates a descriptor. `BorrowedFd::borrow_raw` would need unsafe code.
 fn duplicate(number: u32) -> std::io::Result<File> {
     let number = i32::try_from(number).ok().filter(|number| *number > 2);
-    let number = number.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "not a descriptor above 2"))?;
+    let number = number.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "not a descriptor for this"))?;
     let own = pidfd_open(getpid(), PidfdFlags::empty());
     let file = match own.and_then(|own| pidfd_getfd(own, number, PidfdGetfdFlags::empty())) {
         Ok(descriptor) => File::from(descriptor),

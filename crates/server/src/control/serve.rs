@@ -59,10 +59,7 @@ fn run_process(
     let mut supervisor = Supervisor::new(ready_fd)?;
     if let Err(error) = crate::services::transports::close_inherited_on_exec() {
         // With an older kernel, programs that get mail have what we were started with.
-        tracing::debug!(
-            error = error.to_string(),
-            "cannot mark inherited descriptors close-on-exec; programs inherit them"
-        );
+        tracing::debug!(error = error.to_string(), "inherited descriptors stay open in programs");
     }
     let loaded = Loaded::load(config.as_deref())?;
     *format = log_format.unwrap_or(loaded.config.log.format);
@@ -160,7 +157,7 @@ async fn run(
                     break;
                 }
                 service = server.failed() => {
-                    tracing::error!(service, "a service stopped unexpectedly, which is a bug: stopping");
+                    tracing::error!(service, "a service has ended by itself, which is a bug: stopping");
                     failed = Some(ServeError::Failed { service });
                     break;
                 }

@@ -172,7 +172,7 @@ struct Started {
 fn begin_tidy(config: &Config, mailboxes: Option<Arc<MaildirStore>>, are_unreadable: bool) -> Option<Tidy> {
     let place = move |path: &MailboxPath| match &mailboxes {
         Some(mailboxes) => mailboxes.place_copies(path).map_err(|error| error.to_string()),
-        None if are_unreadable => Err("cannot read the mailbox table".to_owned()),
+        None if are_unreadable => Err("the table of mailboxes cannot be read".to_owned()),
         None => Ok(()),
     };
     Tidy::begin(config.storage.mail.clone(), Box::new(place))

@@ -146,7 +146,7 @@ impl Service for Listeners {
 
     fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {
         let listeners = self.running.take().map(RunningServer::into_listeners);
-        drain_listeners(listeners, deadline, "closed sessions in the middle of a transaction")
+        drain_listeners(listeners, deadline, "open sessions were ended before their transactions")
     }
 
     /// Closes the sockets, unless a drain has ended all sessions.
@@ -197,7 +197,7 @@ pub(crate) fn bind_when_free(config: &Config, directory: &Directory) -> Result<B
 }
 
 fn log_unreadable(why: &str) {
-    tracing::error!(why, "cannot use a DKIM key; mail from its domain waits unless dkim.unsigned is set");
+    tracing::error!(why, "a DKIM key cannot be used: mail of its domain waits, unless dkim.unsigned is set");
 }
 
 fn builder(config: &Config, tls: &[TlsInForce], mechanisms: &[String]) -> ServerBuilder {

@@ -216,7 +216,7 @@ impl Service for ReadingService {
     }
 
     fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("IMAP and POP3 are unavailable")
+        OnFailure::GoOn("nobody can connect by IMAP and POP3")
     }
 
     /// Applies to new connections. Users and passwords are the receiver's.
@@ -226,7 +226,7 @@ impl Service for ReadingService {
             imap.set(imap_config(config, listener, served));
             bound_sessions(imap, config);
             if !served.reload(config, listener) {
-                kept.push("an IMAP or POP3 listener's certificate");
+                kept.push("a certificate of IMAP or POP3");
             }
         }
         if let Some(listeners) = &self.listeners {
@@ -236,7 +236,11 @@ impl Service for ReadingService {
     }
 
     fn drain(&mut self, deadline: tokio::time::Instant) -> Ending<'_> {
-        drain_listeners(self.listeners.take(), deadline, "closed IMAP and POP3 sessions in the middle of a command")
+        drain_listeners(
+            self.listeners.take(),
+            deadline,
+            "open sessions of IMAP and POP3 were ended in the middle of a command",
+        )
     }
 
     fn stop(mut self: Box<Self>, deadline: tokio::time::Instant) -> Ending<'static> {

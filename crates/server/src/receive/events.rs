@@ -29,7 +29,8 @@ pub(crate) struct Events {
 }
 
 /// The remedy if the log cannot be opened.
-pub(crate) const HELP: &str = "no events are recorded; make the spool's disk writable, then restart the server";
+pub(crate) const HELP: &str =
+    "no events are recorded; once the disk of the spool can be written, start the server again";
 
 impl Events {
     /// Opens the log if it is enabled. Otherwise drops entries of an earlier run, which would stay in the spool
@@ -45,7 +46,7 @@ impl Events {
             if left > 0 {
                 tracing::warn!(
                     batches = left,
-                    "the event log is off; dropping events that an earlier run had not written"
+                    "events that an earlier run had not written are dropped: the event log is off"
                 );
             }
             return Ok(None);
@@ -55,11 +56,11 @@ impl Events {
         let alive = Mutex::new(Some(alive));
         let notice = Arc::new(move |notice| match notice {
             Notice::Panicked { thread } => {
-                tracing::error!(thread, "an event log thread panicked, which is a bug");
+                tracing::error!(thread, "a thread of the event log has panicked, which is a bug");
                 alive.lock().unwrap_or_else(PoisonError::into_inner).take();
             }
             Notice::Failing { error } => {
-                tracing::error!(dir, error, "cannot write the event log; events wait in the spool; retrying");
+                tracing::error!(dir, error, "the event log cannot be written: events wait in the spool; trying again");
             }
             Notice::Changed { file } => {
                 tracing::error!(
@@ -69,10 +70,10 @@ impl Events {
                 );
             }
             Notice::LeavingOut => {
-                tracing::error!(dir, "too many events wait for the event log; dropping new ones")
+                tracing::error!(dir, "too many events wait for the event log: dropping further ones")
             }
             Notice::Recording => tracing::info!(dir, "events are recorded in the event log again"),
-            _ => tracing::info!(dir, "writing the event log again"),
+            _ => tracing::info!(dir, "the event log is written again"),
         });
         let log = LogConfig { notice, ..events.into() };
         EventLog::open(spool.clone(), log).map(|log| Some(Self { log, ended }))
@@ -94,7 +95,7 @@ impl Service for Events {
     }
 
     fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("new events are not recorded; earlier ones wait in the spool")
+        OnFailure::GoOn("events are left out of the event log; those before wait in the spool")
     }
 
     /// Writes all entries of the spool.

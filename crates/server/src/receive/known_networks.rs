@@ -36,7 +36,7 @@ impl Service for KnownNetworksService {
     }
 
     fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("new networks of logins are not saved, so a restart forgets them")
+        OnFailure::GoOn("networks that log in are not known after a restart")
     }
 
     fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {

@@ -49,7 +49,7 @@ pub(crate) fn open_gate(data: &Path) -> LoginGate {
     LoginGate::open(file.clone()).unwrap_or_else(|error| {
         let file = file.display().to_string();
         let error = error.to_string();
-        tracing::warn!(file, error, "cannot read the list of networks with earlier logins; all count as unknown");
+        tracing::warn!(file, error, "cannot read the networks that have logged in: all count as unknown");
         LoginGate::default()
     })
 }
@@ -66,14 +66,14 @@ pub(crate) async fn first_password(config: &Config) -> Result<Option<FirstPasswo
     let opened = spawn_blocking(move || FirstPassword::open(&data)).await.map_err(io::Error::from).flatten();
     let password = opened.map_err(|error| ServeError::Service { service: "the first password", error })?;
     let file = password.file().display().to_string();
-    tracing::info!(file, "the password in this file opens every account's mail, from this machine only");
+    tracing::info!(file, "the password in this file opens the mail of every account, from this machine only");
     Ok(Some(password))
 }
 
 /// Saves the networks with successful logins. Blocks.
 pub(crate) fn save_gate(gate: &LoginGate) {
     if let Err(error) = gate.save() {
-        tracing::warn!(error = error.to_string(), "cannot save the list of networks with earlier logins");
+        tracing::warn!(error = error.to_string(), "cannot save the networks that have logged in");
     }
 }
 

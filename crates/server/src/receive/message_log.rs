@@ -75,7 +75,7 @@ impl LogLine {
     /// Notes that a large message could not be written to a file of its own.
     pub fn unspoolable(&mut self, error: &std::io::Error) -> Reply {
         self.trouble = Some(Kind::Broken);
-        self.why = Some(format!("cannot write the file of a large message: {error}"));
+        self.why = Some(format!("the file of a large message cannot be written: {error}"));
         Reply::new(452, "4.3.1", "The message could not be written, try again later")
     }
 

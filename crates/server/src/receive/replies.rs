@@ -5,13 +5,13 @@ use posthaste_smtp::Reply;
 
 pub(crate) fn reply_to(error: &IntakeError) -> Reply {
     match error {
-        IntakeError::TooLarge { .. } => Reply::new(552, "5.3.4", "Message and recipient list are too large together"),
+        IntakeError::TooLarge { .. } => Reply::new(552, "5.3.4", "Message and recipients are larger than can be kept"),
         IntakeError::NotTaken(not_taken) => reply_of(not_taken),
-        IntakeError::Full(_) => Reply::new(452, "4.3.1", "No space to store the message, try again later"),
+        IntakeError::Full(_) => Reply::new(452, "4.3.1", "No space to keep the message, try again later"),
         IntakeError::Busy => Reply::new(451, "4.3.2", "Too much mail waits to be written, try again later"),
         IntakeError::Cancelled => too_slow(),
         IntakeError::Closed => Reply::new(421, "4.3.2", "The server is shutting down"),
-        _ => Reply::new(451, "4.3.0", "The message could not be stored, try again later"),
+        _ => Reply::new(451, "4.3.0", "The message could not be kept, try again later"),
     }
 }
 
@@ -21,12 +21,12 @@ pub(crate) fn reply_of(not_taken: &NotTaken) -> Reply {
 }
 
 pub(crate) fn share_is_full() -> Reply {
-    Reply::new(452, "4.3.1", "Too much of your mail is being received, try again later")
+    Reply::new(452, "4.3.1", "Too much of your mail is under way, try again later")
 }
 
 /// The reply of a node whose shard is on another node, or which cannot reach the engine.
 pub(crate) fn is_standby() -> Reply {
-    Reply::new(451, "4.3.2", "This node accepts no mail now, try another node or try later")
+    Reply::new(451, "4.3.2", "This node takes no mail now, try another one or again later")
 }
 
 pub(crate) fn too_slow() -> Reply {

@@ -93,8 +93,7 @@ pub(crate) fn note(relay: &Relay, recorder: Option<&EventRecorder>, mail: &Retur
         let kind = &*said.kind;
         let status = &*said.status;
         let text = &*said.text;
-        tracing::info!(%id, number, to = recipient, kind, status, text, "received a bounce or complaint about sent \
-            mail");
+        tracing::info!(%id, number, to = recipient, kind, status, text, "a bounce or complaint about sent mail has arrived");
         let bounces = relay.bounces();
         if let Some(original) = original {
             let classes = bounces.classes.now();

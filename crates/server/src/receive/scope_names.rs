@@ -30,7 +30,7 @@ pub(crate) fn scope(of: &Named) -> Result<MailScope, String> {
         (Some(Label::Campaign(name)), None) => Ok(MailScope::Campaign(name)),
         (None, Some(DomainOrSite::Domain(name))) => Ok(MailScope::Domain(name)),
         (None, Some(DomainOrSite::Site(name))) => Ok(MailScope::Site(name)),
-        (None, None) => Err("name a domain, site, tenant or campaign".to_owned()),
+        (None, None) => Err("of a domain, site, tenant or campaign".to_owned()),
     }
 }
 

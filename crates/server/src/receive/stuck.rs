@@ -27,7 +27,7 @@ impl StuckStream {
             stream,
             error,
             help,
-            "a spool stream is stuck: its mail is deferred or stays in the spool; the other streams work"
+            "this stream of the spool is stuck: its mail is deferred or stays in the spool; the others serve"
         );
     }
 }

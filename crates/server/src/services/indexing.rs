@@ -57,7 +57,7 @@ impl Indexing {
             thread.spawn(work).map_err(|error| error.to_string())?;
             Ok(Self { stop, ended })
         });
-        began.map_err(|error| tracing::error!(error, "new mail is not indexed")).ok()
+        began.map_err(|error| tracing::error!(error, "the search index is not kept up to date")).ok()
     }
 }
 
@@ -67,7 +67,7 @@ impl Service for Indexing {
     }
 
     fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("new mail is not indexed")
+        OnFailure::GoOn("the search index is not kept up to date")
     }
 
     /// Commits indexed messages. Without it the index is valid, only out of date.
@@ -91,27 +91,26 @@ fn run(dir: &Path, mail: PathBuf, stop: &Stop) {
     }
     let update = UpdateOptions { threads: 1, memory_bytes: MEMORY_BYTES, ..UpdateOptions::default() };
     let options = WatchOptions { update, ..WatchOptions::default() };
-    let mut hook = HookRunner::new(dir, |why| tracing::warn!(why, "the search index hook failed"));
+    let mut hook = HookRunner::new(dir, |why| tracing::warn!(why, "the hook of the search index failed"));
     let mut tell = |event: WatchEvent<'_>| {
         if let WatchEvent::Ready(report) | WatchEvent::Committed { report, .. } = &event {
             hook.after(report);
         }
         tell(event);
     };
-    let waiting =
-        || tracing::info!(dir = %dir.display(), "another process is writing to the search index; waiting for it");
+    let waiting = || tracing::info!(dir = %dir.display(), "another process writes to the search index; waiting for it");
     loop {
         match watch(dir, std::slice::from_ref(&mail), &options, stop, &waiting, &mut tell) {
             Ok(()) => return,
             Err(error @ IndexError::Watched(_)) => tracing::info!(
                 error = error.to_string(),
                 pause_s = PAUSE.as_secs(),
-                "another process is indexing this mail; retrying"
+                "mail is indexed by that process; trying again"
             ),
             Err(error) => tracing::error!(
                 error = error.to_string(),
                 pause_s = PAUSE.as_secs(),
-                "cannot update the search index; retrying"
+                "the search index is not kept up to date; trying again"
             ),
         }
         if stop.wait(PAUSE) {
@@ -136,7 +135,7 @@ fn tell(event: WatchEvent<'_>) {
             tracing::error!(
                 error = error.to_string(),
                 pause_s = pause.as_secs(),
-                "the search index is falling behind; retrying"
+                "the search index falls behind; trying again"
             );
         }
         WatchEvent::Unwatched(directories) => tracing::warn!(

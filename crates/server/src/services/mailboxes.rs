@@ -58,8 +58,7 @@ impl UnreadableMailboxes {
             MailLedgerError::Table(MetaError::Damaged(_) | MetaError::Value(_)) => (
                 format!("{table}: {error}"),
                 format!(
-                    "stop the server, put this file back, or remove it (`rm {table}`: each mailbox gets new UIDs, \
-                     and clients download their mail again), \
+                    "stop the server, put this file back, or remove it (`rm {table}`: each mailbox gets new UIDs, and clients load their mail again), \
                      and start it again"
                 ),
             ),
@@ -76,7 +75,7 @@ impl UnreadableMailboxes {
     }
 }
 
-const UNREADABLE: &str = "cannot open the mailbox table; mail is received but cannot be read by IMAP or POP3";
+const UNREADABLE: &str = "mail is received, and nobody can read it by IMAP or POP3";
 const CAUSE: &str = "repair the cause, then restart the server";
 
 /// Removes a mailbox by a time.
@@ -207,14 +206,18 @@ fn tell(report: &LedgerReport, table: &Path) {
         let file = table.display();
         tracing::error!(
             %file,
-            "the mailbox table is missing; created a new one: each mailbox gets new UIDs, and clients download \
-             their mail again. If you have the file, stop the server, put it back, and start it again"
+            "the table of mailboxes is gone, and a new one was made: each mailbox gets new UIDs, and clients load their mail again. If you have the file, \
+             stop the server, put it back, and start it again"
         );
     } else if let Some((applied, position)) = lost {
-        tracing::error!(applied, position, "the mailbox table lost a commit: recent UIDs and flags are lost");
+        tracing::error!(
+            applied,
+            position,
+            "the table of mailboxes lost a commit: UIDs and flags of that time are lost"
+        );
     }
     if let Some((applied, last)) = other_spool {
-        tracing::error!(%applied, %last, "the mailbox table is newer than the spool: it belongs to another spool");
+        tracing::error!(%applied, %last, "the table of mailboxes is newer than the spool: this is another spool");
     }
     if *has_skipped {
         tracing::error!("each mailbox skips 1,048,576 UIDs: some assigned ones may be lost");
@@ -223,7 +226,7 @@ fn tell(report: &LedgerReport, table: &Path) {
         tracing::error!(
             batches = unknown.len(),
             %first,
-            "skipped mailbox entries written by a later version"
+            "skipped entries of mailboxes that a later version wrote"
         );
     }
     tracing::info!(replayed, "mailboxes opened");
@@ -235,7 +238,7 @@ impl Service for Mailboxes {
     }
 
     fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("mail cannot be read by IMAP or POP3")
+        OnFailure::GoOn("nobody can read mail")
     }
 
     fn reload(&mut self, config: &Config, directory: &Arc<Directory>) -> Vec<&'static str> {

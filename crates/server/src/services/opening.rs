@@ -115,7 +115,7 @@ pub(crate) fn tell(found: &OpenReport) {
             batch,
             place = damage.place,
             what,
-            "removed an unfinished write of the last run; nothing in it was acknowledged"
+            "an unfinished write of the last run was cut off; nothing of it was acknowledged"
         );
     }
     found.mended.iter().for_each(log_mended);
@@ -125,23 +125,23 @@ pub(crate) fn tell(found: &OpenReport) {
 pub(crate) fn log_mended(damage: &Damage) {
     let place = &damage.place;
     let what = &damage.what;
-    tracing::warn!(place, what, "a spool file is damaged or unreadable; rewriting it");
+    tracing::warn!(place, what, "a file of the spool is damaged or unreadable; it is rewritten");
 }
 
 /// Logs damaged batches. `consumer`: owner of the lost entries.
 pub(crate) fn log_damaged(batches: &[Lsn], consumer: &str) {
     for batch in batches {
-        tracing::error!(%batch, "cannot read a batch of the spool; its entry for {consumer} is lost");
+        tracing::error!(%batch, "a batch of the spool cannot be read: its entry for {consumer} is lost");
     }
 }
 
 /// Logs an event of the spool. A failure that lasts is logged at intervals.
 fn log(event: SpoolEvent, repeats: &Repeats) {
     let failing = match &event {
-        SpoolEvent::CheckpointFailed { .. } => Some((Kind::Broken, "spool checkpoints")),
-        SpoolEvent::CheckpointSlow { .. } => Some((Kind::Slow, "spool checkpoints")),
-        SpoolEvent::PackingFailed { .. } => Some((Kind::Broken, "spool packs")),
-        SpoolEvent::SegmentFailed { .. } => Some((Kind::Broken, "spool log files")),
+        SpoolEvent::CheckpointFailed { .. } => Some((Kind::Broken, "checkpoints of the spool")),
+        SpoolEvent::CheckpointSlow { .. } => Some((Kind::Slow, "checkpoints of the spool")),
+        SpoolEvent::PackingFailed { .. } => Some((Kind::Broken, "packs of the spool")),
+        SpoolEvent::SegmentFailed { .. } => Some((Kind::Broken, "log files of the spool")),
         _ => None,
     };
     if failing.is_some_and(|(kind, name)| !repeats.is_told(kind, About::Name(name), Instant::now())) {
@@ -154,16 +154,16 @@ fn log(event: SpoolEvent, repeats: &Repeats) {
 fn write(event: SpoolEvent) {
     match event {
         SpoolEvent::CheckpointFailed { error } => {
-            tracing::error!(error, "a spool checkpoint failed; no space is freed until one succeeds");
+            tracing::error!(error, "a checkpoint of the spool failed: nothing is freed until one succeeds");
         }
         SpoolEvent::CheckpointSlow { took } => {
-            tracing::warn!(seconds = took.as_secs(), "a spool checkpoint took long: the spool's disk is slow");
+            tracing::warn!(seconds = took.as_secs(), "a checkpoint of the spool took long: its disk is slow");
         }
         SpoolEvent::PackingFailed { error } => {
-            tracing::error!(error, "cannot move waiting mail into a pack; the spool's log is filling up");
+            tracing::error!(error, "waiting mail could not be moved into a pack: the log of the spool fills");
         }
         SpoolEvent::SegmentFailed { error } => {
-            tracing::error!(error, "cannot create a spool log file; mail that needs it is refused");
+            tracing::error!(error, "a log file of the spool cannot be made: mail that needs it is refused");
         }
         SpoolEvent::Poisoned { why } => {
             tracing::error!(
@@ -176,10 +176,10 @@ fn write(event: SpoolEvent) {
             tracing::error!(batch, place = damage.place, what = damage.what, "the spool is damaged");
         }
         SpoolEvent::ShortOfSpace { is_short: true, free_bytes, free_inodes } => {
-            tracing::warn!(free_bytes, free_inodes, "the spool's file system is nearly full; mail is refused");
+            tracing::warn!(free_bytes, free_inodes, "the file system of the spool is nearly full: mail is refused");
         }
         SpoolEvent::ShortOfSpace { is_short: false, free_bytes, free_inodes } => {
-            tracing::info!(free_bytes, free_inodes, "the spool's file system has space again");
+            tracing::info!(free_bytes, free_inodes, "the file system of the spool has room again");
         }
         event => tracing::warn!(event = ?event, "the spool"),
     }

@@ -13,8 +13,9 @@ fn an_unfinished_write_is_no_damage() {
     found.cut_off = vec![damage(Some(9), "00000003.seg", "torn")];
     assert_eq!(
         logged(|| tell(&found)),
-        ["INFO removed an unfinished write of the last run; nothing in it was acknowledged batch=9 \
-             place=\"00000003.seg\" what=\"torn\""]
+        [
+            "INFO an unfinished write of the last run was cut off; nothing of it was acknowledged batch=9 place=\"00000003.seg\" what=\"torn\""
+        ]
     );
 }
 
@@ -25,19 +26,19 @@ fn what_happens_to_a_spool_at_work_has_its_line_and_level() {
     for (event, line) in [
         (
             SpoolEvent::CheckpointFailed { error: error() },
-            "ERROR a spool checkpoint failed; no space is freed until one succeeds error=\"no such device\"",
+            "ERROR a checkpoint of the spool failed: nothing is freed until one succeeds error=\"no such device\"",
         ),
         (
             SpoolEvent::CheckpointSlow { took: Duration::from_secs(31) },
-            "WARN a spool checkpoint took long: the spool's disk is slow seconds=31",
+            "WARN a checkpoint of the spool took long: its disk is slow seconds=31",
         ),
         (
             SpoolEvent::PackingFailed { error: error() },
-            "ERROR cannot move waiting mail into a pack; the spool's log is filling up error=\"no such device\"",
+            "ERROR waiting mail could not be moved into a pack: the log of the spool fills error=\"no such device\"",
         ),
         (
             SpoolEvent::SegmentFailed { error: error() },
-            "ERROR cannot create a spool log file; mail that needs it is refused error=\"no such device\"",
+            "ERROR a log file of the spool cannot be made: mail that needs it is refused error=\"no such device\"",
         ),
         (
             SpoolEvent::Poisoned { why: "EIO".into() },
@@ -48,8 +49,8 @@ fn what_happens_to_a_spool_at_work_has_its_line_and_level() {
             "ERROR the spool is damaged batch=9 place=\"pack 3\" what=\"a checksum does not fit\"",
         ),
         (SpoolEvent::Damage(damage(None, "x", "y")), "ERROR the spool is damaged place=\"x\" what=\"y\""),
-        (space(true), "WARN the spool's file system is nearly full; mail is refused free_bytes=5 free_inodes=6"),
-        (space(false), "INFO the spool's file system has space again free_bytes=5 free_inodes=6"),
+        (space(true), "WARN the file system of the spool is nearly full: mail is refused free_bytes=5 free_inodes=6"),
+        (space(false), "INFO the file system of the spool has room again free_bytes=5 free_inodes=6"),
     ] {
         assert_eq!(logged(|| log(event, &Repeats::default())), [line]);
     }

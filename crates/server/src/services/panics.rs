@@ -21,7 +21,7 @@ pub(crate) fn install() {
         before(panic);
         let thread = std::thread::current();
         let Some(thread) = thread.name().filter(|name| is_of_delivery(name)) else { return };
-        tracing::error!(thread, panic = panic.to_string(), "a delivery thread panicked, which is a bug");
+        tracing::error!(thread, panic = panic.to_string(), "a thread of the delivery has panicked, which is a bug");
         WAITING.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }));
 }

@@ -220,7 +220,7 @@ fn open(
         tracing::warn!(
             path,
             error,
-            "cannot write the crash marker; a message that crashes the server will not be identified"
+            "cannot write the crash marker: a message that crashes the server will not be found"
         );
     }
     let senders = Arc::new(Senders { receiver });
@@ -294,10 +294,7 @@ fn mta_sts(config: &Config) -> Option<MtaSts> {
     let opened = MtaSts::open(&config.relay, Some(&config.storage.data.join(POLICIES)));
     opened.unwrap_or_else(|error| {
         let error = error.to_string();
-        tracing::warn!(
-            error,
-            "cannot set up MTA-STS; policies are ignored: set relay.mta_sts_ca_file, or relay.mta_sts = false"
-        );
+        tracing::warn!(error, "MTA-STS policies are ignored: set relay.mta_sts_ca_file, or relay.mta_sts = false");
         None
     })
 }

@@ -120,18 +120,11 @@ impl Observer for RelayLog {
                     error,
                     failures,
                     pause_secs,
-                    "cannot reach these hosts; their mail waits; retrying automatically"
+                    "mail waits for these hosts; retrying automatically"
                 );
             }
             SiteState::Unreachable { source, site, error, failures, pause_secs, .. } => {
-                tracing::debug!(
-                    source,
-                    site,
-                    error,
-                    failures,
-                    pause_secs,
-                    "cannot reach these hosts; their mail waits"
-                );
+                tracing::debug!(source, site, error, failures, pause_secs, "mail waits for these hosts");
             }
             SiteState::Reached { source, site } => tracing::info!(source, site, "these hosts answer again"),
         }
@@ -156,8 +149,8 @@ impl Observer for RelayLog {
 
     fn source(&self, source: &str, error: Option<&str>) {
         match error {
-            Some(error) => tracing::error!(source, error, "cannot use this source; retrying automatically"),
-            None => tracing::info!(source, "this source can be used again"),
+            Some(error) => tracing::error!(source, error, "no mail is sent from this source; retrying automatically"),
+            None => tracing::info!(source, "mail is sent from this source again"),
         }
     }
 
@@ -187,7 +180,7 @@ impl Observer for RelayLog {
                 tracing::error!(
                     unrecorded,
                     error = why,
-                    "the spool accepts no more records: no mail is sent to other hosts until the server is restarted"
+                    "no mail is sent to other hosts until the server is restarted: the spool takes no records"
                 );
             }
             RecordingState::Stopped { unrecorded, why } => {
@@ -195,7 +188,7 @@ impl Observer for RelayLog {
                 tracing::error!(
                     unrecorded,
                     error,
-                    "cannot record delivery outcomes; no mail is sent to other hosts; retrying"
+                    "no mail is sent to other hosts for now: outcomes cannot be recorded; retrying"
                 );
             }
             RecordingState::GoesOn => tracing::info!("mail is sent to other hosts again"),
@@ -213,7 +206,7 @@ fn log(attempt: &RecipientAttempt) {
         let host = &**host;
         let class = &**class;
         let reply = reply.to_string();
-        return tracing::info!(host, stage, reply, class, "the host closed the session; no mail was waiting for it");
+        return tracing::info!(host, stage, reply, class, "the host has ended the session; no mail waited for it");
     }
     let id = attempt.key.message;
     let number = attempt.key.number;
@@ -244,7 +237,7 @@ fn log(attempt: &RecipientAttempt) {
                 stage,
                 reply,
                 class,
-                "the host closed the session; retrying automatically"
+                "the host has ended the session; retrying automatically"
             );
         }
         AttemptResult::Unknown { .. } => {

@@ -71,7 +71,7 @@ impl Service for Tidy {
     }
 }
 
-const WITHOUT: &str = "unfinished files in mailboxes are not cleaned up";
+const WITHOUT: &str = "unfinished files in mailboxes are not removed";
 
 /// Counts of a cleanup.
 #[derive(Debug, PartialEq, Eq)]

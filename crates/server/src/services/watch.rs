@@ -88,7 +88,7 @@ impl Service for Watch {
 
     fn on_failure(&self) -> OnFailure {
         OnFailure::GoOn(
-            "waiting mail, failing mounts, stuck workers and dropped log lines are no longer reported in the log",
+            "the log no longer tells of waiting mail, of mounts in trouble, of stuck workers and of what it left out",
         )
     }
 
@@ -126,9 +126,9 @@ impl Alerts {
         match (std::mem::replace(&mut self.checkpoint_hangs, hangs), hangs) {
             (false, true) => {
                 let seconds = running.unwrap_or_default().as_secs();
-                tracing::error!(seconds, "a spool checkpoint hangs: no space is freed; check the spool's disk");
+                tracing::error!(seconds, "a checkpoint of the spool hangs: nothing is freed; look at its disk");
             }
-            (true, false) => tracing::info!("the spool checkpoint that hung has finished"),
+            (true, false) => tracing::info!("the checkpoint of the spool that hung has ended"),
             _ => {}
         }
     }
@@ -137,11 +137,11 @@ impl Alerts {
     fn report_losses(&mut self, turned_away: u64, dropped: u64) {
         let clients = turned_away - std::mem::replace(&mut self.turned_away, turned_away);
         if clients > 0 {
-            tracing::warn!(clients, "refused clients: too many connections or open files");
+            tracing::warn!(clients, "clients turned away: too many connections or open files");
         }
         let lines = dropped - std::mem::replace(&mut self.dropped, dropped);
         if lines > 0 {
-            tracing::warn!(lines, "dropped log lines: the log's reader is too slow");
+            tracing::warn!(lines, "log lines were dropped: the reader of the log is too slow");
         }
     }
 }
@@ -163,8 +163,8 @@ mod tests {
             let lines = logged(|| alerts.report_checkpoint(running.map(Duration::from_secs)));
             assert_eq!(alerts.checkpoint_hangs, known, "{running:?}");
             let expected: &[&str] = match running {
-                Some(60) => &["ERROR a spool checkpoint hangs: no space is freed; check the spool's disk seconds=60"],
-                Some(1) => &["INFO the spool checkpoint that hung has finished"],
+                Some(60) => &["ERROR a checkpoint of the spool hangs: nothing is freed; look at its disk seconds=60"],
+                Some(1) => &["INFO the checkpoint of the spool that hung has ended"],
                 _ => &[],
             };
             assert_eq!(lines, expected, "{running:?}");

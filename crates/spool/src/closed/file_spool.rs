@@ -260,7 +260,7 @@ impl ClosedFileSpool {
             self.note(
                 None,
                 format!("live/{window:x}.{generation:x}"),
-                "cannot be read: the next start rebuilds it; this listing leaves out its messages in packs",
+                "cannot be read: the next opening finds again what is needed; of packs this look shows nothing of it",
             );
             let of_window = heads.range(first..=last.min(self.checkpoint.through));
             for (lsn, head) in of_window.filter(|(lsn, _)| !cancelled.contains(lsn)) {

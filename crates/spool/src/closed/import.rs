@@ -80,7 +80,7 @@ impl SpoolImport {
             if path.is_dir() { std::fs::remove_dir_all(path)? } else { std::fs::remove_file(path)? }
         }
         let rows = streams.streams.iter().map(row).collect::<Option<Vec<_>>>();
-        let rows = rows.ok_or_else(|| invalid("a snapshot name is not valid"))?;
+        let rows = rows.ok_or_else(|| invalid("the name of a snapshot is not valid"))?;
         let last = streams.last.get();
         let next_stream = streams.next_id;
         if rows.iter().any(|row| row.id == 0 || row.id >= next_stream || row.position > last) {
@@ -133,8 +133,7 @@ impl SpoolImport {
         let mut entries = Vec::with_capacity(batch.entries.len());
         for entry in batch.entries {
             let found = self.state.streams.iter_mut().find(|(_, stream)| stream.name == entry.stream);
-            let (id, stream) =
-                found.ok_or_else(|| invalid("an entry belongs to a stream that is not in the export"))?;
+            let (id, stream) = found.ok_or_else(|| invalid("an entry is of a stream that the export does not have"))?;
             if entry.is_waiting {
                 stream.entries.insert(lsn);
             }
@@ -155,7 +154,7 @@ impl SpoolImport {
     fn body(&self, body: &mut dyn Read, len: u64, front_len: u32) -> io::Result<(BodyPlace, Bytes)> {
         let front_len = u64::from(front_len);
         if front_len > len.min(FrontFields::BYTES_MAX as u64) {
-            return Err(invalid("the fields in front of a body are longer than the body"));
+            return Err(invalid("the fields in front of a body are longer than it"));
         }
         let front = FrontFields::new(read_all(body, front_len)?).map_err(|error| invalid(&error.to_string()))?;
         let region = FrontRegion::of(&front);
@@ -209,7 +208,7 @@ fn may_begin(dir: &Path) -> io::Result<()> {
     if names.iter().any(|name| name == IMPORTING) || names.iter().all(|name| name == LOCK) {
         return Ok(());
     }
-    let what = "the directory for the new spool is not empty; import an export into an empty directory";
+    let what = "the directory for the new spool is not empty; an export is imported once, into a spool of its own";
     Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
 }
 

@@ -145,7 +145,7 @@ impl Left {
             let reader = match SegmentReader::open(&path) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     if !is_never_used(&path)? {
-                        self.note(None, name, "both copies of its header are damaged: its batches are lost");
+                        self.note(None, name, "neither copy of its header is whole: its batches are lost");
                     }
                     continue;
                 }

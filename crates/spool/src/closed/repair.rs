@@ -95,7 +95,7 @@ impl ClosedFileSpool {
             *lsns.start() <= row.last && row.first <= *lsns.end()
         };
         if self.lost_windows.iter().any(is_lost) {
-            let what = "the batches still needed are unknown: start the server once, then repair";
+            let what = "it is not known which of its batches are needed: start the server once, then repair";
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         let dir = self.packs.dir();

@@ -69,7 +69,10 @@ impl FromStr for StoreKind {
     fn from_str(name: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|kind| kind.to_string() == name);
         known.ok_or_else(|| {
-            format!("unknown spool kind {name:?}; known kinds: {}", Self::ALL.map(|kind| kind.to_string()).join(", "))
+            format!(
+                "there is no kind {name:?} of spools; there are {}",
+                Self::ALL.map(|kind| kind.to_string()).join(", ")
+            )
         })
     }
 }

@@ -30,7 +30,7 @@ impl Account {
             .expect(NO_ERROR);
         }
         if self.other_runs + self.unstamped > 0 {
-            writeln!(text, "  skipped: {} of other runs, {} without a stamp", self.other_runs, self.unstamped)
+            writeln!(text, "  passed over: {} of other runs, {} without a stamp", self.other_runs, self.unstamped)
                 .expect(NO_ERROR);
         }
         for file in &self.unfinished {

@@ -128,7 +128,7 @@ impl Connection {
     pub fn read(&mut self, stage: Stage, to_end: bool) -> Result<ReadOutcome, Failure> {
         let room = &mut self.input[self.filled..];
         if room.is_empty() {
-            return Err(Failure::new(stage, super::failure::Cause::Garbage, "an unterminated reply"));
+            return Err(Failure::new(stage, super::failure::Cause::Garbage, "a reply without an end"));
         }
         let all = room.len();
         let (result, to_end) = match &mut self.tls {

@@ -36,7 +36,7 @@ impl std::str::FromStr for StoreKind {
             Some(("maildir", path)) => Ok(Self::Maildir(path.into())),
             Some(("mbox", path)) => Ok(Self::Mbox(path.into())),
             Some(("dir", path)) => Ok(Self::Dir(path.into())),
-            Some((kind, _)) => Err(format!("unknown store {kind}; use maildir, mbox or dir")),
+            Some((kind, _)) => Err(format!("no store is called {kind}; there are maildir, mbox and dir")),
         }
     }
 }

@@ -201,7 +201,7 @@ fn account_text(json: &Value) -> Vec<String> {
             count("uncertain_found"),
             count("uncertain_absent")
         ),
-        format!("skipped: {} of other runs, {} without a stamp", count("other_runs"), count("unstamped")),
+        format!("passed over: {} of other runs, {} without a stamp", count("other_runs"), count("unstamped")),
     ];
     for (kind, id, expected, found, places) in findings(json) {
         lines.push(format!("{kind} {id}: {expected} expected, {found} found"));

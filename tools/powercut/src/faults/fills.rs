@@ -47,7 +47,7 @@ pub fn ring_full(environment: &Environment) -> Result<Problems, RigError> {
     world.is_all_acknowledged();
     world.hop.set(Manner::Reluctant);
     world.fill(&server, 0)?;
-    let said = "cannot record delivery outcomes";
+    let said = "no mail is sent to other hosts for now";
     // What the spool gives back while it looks for room is taken at once.
     let full = until(said, || {
         world.filler.as_ref().map_or(Ok(()), |filler| filler.fill(0))?;

@@ -264,7 +264,7 @@ impl Session {
         let id = self.find(mailbox).await?;
         let messages = self.account.status(id).await?.exists;
         if expect.is_some_and(|expect| expect != messages) {
-            return Err(MailstoreError::Cannot("its message count has changed; look at it again"));
+            return Err(MailstoreError::Cannot("its number of messages has changed"));
         }
         self.account.delete(id).await?;
         Ok(MailDone { messages, ..MailDone::default() })
@@ -422,7 +422,7 @@ impl Session {
     async fn begin(&self, mail: AddedMail) -> Result<Box<dyn MessageWriter>, MailAnswer> {
         let Some(Selected { id, .. }) = &self.selected else { return Err(answer_of(&NOT_SELECTED)) };
         if self.adds.is_none() {
-            return Err(MailAnswer::Refused("the mailbox was not selected for adding mail".to_owned()));
+            return Err(MailAnswer::Refused("the mailbox was not opened to add mail".to_owned()));
         }
         let request = self.request(mail)?;
         self.account.append(*id, request).await.map_err(|error| answer_of(&error))
@@ -470,14 +470,14 @@ async fn digest(view: &dyn MailboxView, uid: Uid) -> Result<String, MailstoreErr
 /// Checks the name of a new mailbox by the rules of CREATE.
 fn new_name(name: &str) -> Result<MailboxName, MailstoreError> {
     let name = name.strip_suffix('/').unwrap_or(name);
-    MailboxName::parse(name).map_err(|_| MailstoreError::Cannot("not a valid mailbox name"))
+    MailboxName::parse(name).map_err(|_| MailstoreError::Cannot("this cannot be the name of a mailbox"))
 }
 
 fn answer_of(error: &MailstoreError) -> MailAnswer {
     let text = match error {
-        MailstoreError::NoSpace => "the disk is full".to_owned(),
+        MailstoreError::NoSpace => "there is no room: the disk is full".to_owned(),
         MailstoreError::OverQuota => "the account's quota is used up".to_owned(),
-        MailstoreError::Limit => "too many keywords or mailboxes".to_owned(),
+        MailstoreError::Limit => "over a limit: of keywords, or of mailboxes".to_owned(),
         error => error.to_string(),
     };
     match error {
@@ -490,7 +490,7 @@ fn answer_of(error: &MailstoreError) -> MailAnswer {
 }
 
 const NOT_SELECTED: MailstoreError = MailstoreError::Cannot("no mailbox is selected");
-const OTHER_LENGTH: &str = "its length differs from the one in its first line";
+const OTHER_LENGTH: &str = "it has another length than its first line says";
 const BUSY: &str = "another import into this account is under way";
 const NO_MAILBOXES: &str =
     "this server keeps no mailboxes: a [[listener]] with protocol = \"imap\" or \"pop3\" makes it do so";

@@ -56,7 +56,7 @@ pub(super) fn act(
     others: usize,
 ) -> Outcome {
     if secs.is_some() && action != Doing::Hold {
-        return Err("only a hold can have an end time".to_owned());
+        return Err("only a hold has an end".to_owned());
     }
     let text = if reason.is_empty() { "given up by the operator" } else { reason };
     let text: String = text.chars().filter(|c| matches!(c, ' '..='~')).take(REASON_CHARS_MAX).collect();

@@ -109,7 +109,7 @@ impl ClosedQueue {
                 })
                 .await
             }
-            _ => answer(write, |_| Err("no server is running".to_owned())).await,
+            _ => answer(write, |_| Err("no server runs".to_owned())).await,
         }
     }
 }
@@ -158,7 +158,7 @@ impl Notifier for Nobody {
     }
 
     fn deliver(&self, _: OutgoingNotice) -> Delivering {
-        Box::pin(std::future::ready(Err("no server is running".to_owned())))
+        Box::pin(std::future::ready(Err("no server runs".to_owned())))
     }
 }
 

@@ -10,7 +10,7 @@ use posthaste_spool::{ClosedFileSpool, OpenError};
 #[non_exhaustive]
 pub enum ClosedError {
     /// There is no spool.
-    #[error("no server is running with its data in {}, and there is no spool there", data.display())]
+    #[error("no server runs with its data in {}, and no spool is there", data.display())]
     Absent {
         /// The data directory.
         data: PathBuf,

@@ -213,7 +213,7 @@ mod tests {
         }
 
         fn look_at_opening(&self, _: u16) -> Result<ShardOpening, String> {
-            Err("a node owns it".to_owned())
+            Err("somebody acts for it".to_owned())
         }
 
         fn open_shard(&self, _: u16, _: u64) -> Result<(), String> {

@@ -48,7 +48,7 @@ pub(super) fn answer_peer(receiver: Option<&Receiver>, question: &[u8]) -> Bytes
             own_part(receiver, &request, &asker, PART_BYTES_MAX)
         }
         (None, _) => PeerPart::failed("it is stopping"),
-        _ => PeerPart::failed("its release does not support this request"),
+        _ => PeerPart::failed("its release does not know this request"),
     };
     serde_json::to_vec(&part).expect("texts and numbers").into()
 }

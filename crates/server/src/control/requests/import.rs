@@ -79,7 +79,7 @@ async fn next(
         match line {
             Line::First { format, version, .. } if !counts.has_begun => {
                 if format != FORMAT || version != VERSION {
-                    return Err(format!("unsupported export format: {format}, version {version}"));
+                    return Err(format!("an export of another kind: {format}, version {version}"));
                 }
                 counts.has_begun = true;
             }
@@ -101,7 +101,7 @@ async fn next(
                 return Ok(Some(json!({ "refused": broken })));
             }
             Line::Last { .. } if counts.has_begun => return Ok(None),
-            _ => return Err("this is not a queue export".to_owned()),
+            _ => return Err("this is not an export of a queue".to_owned()),
         }
     }
 }
@@ -111,14 +111,15 @@ async fn line(lines: &mut Lines) -> Result<(Line, Vec<u8>), String> {
     lines.get_mut().set_limit(LINE_BYTES_MAX);
     let mut line = Vec::new();
     let read = timeout(IDLE_PATIENCE, lines.read_until(b'\n', &mut line)).await;
-    let read = read.map_err(|_| "no more data arrived in time".to_owned())?.map_err(|error| error.to_string())?;
+    let read = read.map_err(|_| "nothing more comes".to_owned())?.map_err(|error| error.to_string())?;
     if read == 0 || line.last() != Some(&b'\n') {
         return Err(
             "the export ends in the middle, or has a line that is too long: the messages before it were imported"
                 .to_owned(),
         );
     }
-    let parsed = serde_json::from_slice(&line).map_err(|_| "a line is not valid in a queue export".to_owned())?;
+    let parsed =
+        serde_json::from_slice(&line).map_err(|_| "a line does not belong to an export of a queue".to_owned())?;
     Ok((parsed, line))
 }
 
@@ -161,17 +162,17 @@ impl Incoming {
                     message = message.and_then(|mut message| {
                         let recipient = recipient?;
                         if message.recipients.last().is_some_and(|last| last.to.number >= recipient.to.number) {
-                            return Err("its recipient numbers do not ascend".to_owned());
+                            return Err("the numbers of its recipients do not ascend".to_owned());
                         }
                         if recipient.is_forwarded && message.queued.forwarded.is_none() {
-                            return Err("a recipient is forwarded, but the message has no forwarding sender".to_owned());
+                            return Err("a recipient is forwarded, but the message has no sender for that".to_owned());
                         }
                         message.recipients.push(recipient);
                         Ok(message)
                     });
                 }
                 Line::Data { data } => {
-                    let piece = STANDARD.decode(data).map_err(|_| "its data is not valid base64".to_owned())?;
+                    let piece = STANDARD.decode(data).map_err(|_| "data is not in base64".to_owned())?;
                     self.push(piece.into()).await?;
                 }
                 Line::Broken { broken } => return Ok(Err(broken)),
@@ -217,10 +218,7 @@ impl Incoming {
             Ok(origin) if is_whole => origin,
             _ => {
                 counts.refused += 1;
-                return Ok(
-                    json!({ "origin": end.origin, "refused": "its checksum does not match: it was changed after the \
-                        export" }),
-                );
+                return Ok(json!({ "origin": end.origin, "refused": "it has been changed on the way" }));
             }
         };
         if release {

@@ -53,7 +53,7 @@ fn octets_of(receiver: &Receiver, asker: &Asker, place: &MessagePlace, bytes_max
             let failed = |error: std::io::Error| format!("{mailbox}: {error}");
             let maildir = maildir_of(receiver, mailbox)?;
             let found = maildir.find(name).map_err(failed)?;
-            let found = found.ok_or_else(|| format!("the message is no longer in {mailbox}"))?;
+            let found = found.ok_or_else(|| format!("the message is not in {mailbox} any more"))?;
             read_file(&maildir, found.dir, &found.name, bytes_max).map_err(failed)
         }
         _ => Err("a message's number, or a mailbox and the name of a file in it".to_owned()),
@@ -144,7 +144,7 @@ fn files_of(receiver: &Receiver, mailbox: &str, messages: &[Lsn]) -> Result<(Mai
 
 fn of_mailbox(receiver: &Receiver, mailbox: &str, message: Lsn, bytes_max: u64) -> Result<Vec<u8>, String> {
     let (maildir, mut files) = files_of(receiver, mailbox, &[message])?;
-    let (dir, name) = files.remove(&message).ok_or_else(|| format!("the message is no longer in {mailbox}"))?;
+    let (dir, name) = files.remove(&message).ok_or_else(|| format!("the message is not in {mailbox} any more"))?;
     read_file(&maildir, dir, &name, bytes_max).map_err(|error| format!("{mailbox}: {error}"))
 }
 

@@ -63,8 +63,7 @@ pub(super) fn relay_with(receiver: &Receiver, message: Lsn) -> Result<Relay, Str
     remote.relay_with(message).ok_or_else(|| match remote.shards() {
         [] => no_relay(receiver),
         _ => format!(
-            "message {message} belongs to shard {}, which this node does not own: repeat the command on its owner, \
-             see `posthaste cluster status`",
+            "message {message} is of shard {}, which this node does not own now: `posthaste cluster status` names the owner, ask there",
             message.shard()
         ),
     })
@@ -157,7 +156,7 @@ pub(super) fn relay_of(receiver: &Receiver) -> Result<Relay, String> {
 pub(super) fn no_relay(receiver: &Receiver) -> String {
     match receiver.remote().stuck() {
         Some(why) => format!("the queue is stuck: {why}"),
-        None if receiver.cluster().is_some() => "this node owns no shard now: ask another node".to_owned(),
+        None if receiver.cluster().is_some() => "this node owns no shard now: ask another one".to_owned(),
         None => "this server relays no mail".to_owned(),
     }
 }

@@ -103,7 +103,7 @@ impl Check for OwnSender {
         Checking::Done(match settings.login(session) {
             Some((name, login)) if !logins::may_send_as(login, name, &mail.reverse_path, &settings.directory) => {
                 receiver.tell_foreign_sender(session, name, &mail.reverse_path);
-                Err(Reply::new(553, "5.7.1", "You are not allowed to send mail from this address").into())
+                Err(Reply::new(553, "5.7.1", "Not an address of yours, you cannot send mail from it").into())
             }
             _ => Ok(()),
         })
@@ -122,10 +122,9 @@ impl Check for OwnAuthor {
             return Checking::Done(Ok(()));
         }
         let (reply, why) = match address {
-            Some(address) => (format!("{field} is not one of your addresses"), format!("{field} is {address}")),
+            Some(address) => (format!("{field} is not an address of yours"), format!("{field} is {address}")),
             None => {
-                let reply =
-                    format!("{field} must have one address; quote a name that contains characters such as @ or ,");
+                let reply = format!("{field} must have one address; put a name with signs such as @ or , in quotes");
                 (reply, format!("{field} has no address, several, or an ambiguous one"))
             }
         };
@@ -144,7 +143,7 @@ impl Check for ForwardLoop {
         let own_hops = message.summary.own_hops;
         Checking::Done(if message.transaction.is_forwarded() && own_hops >= FORWARDS_MAX {
             Err(Stop::because(
-                Reply::new(554, "5.4.6", "Mail loop: this server has forwarded the message too often"),
+                Reply::new(554, "5.4.6", "Forwarded by this server too often, the message is in a loop"),
                 format!("forwarded {own_hops} times"),
             ))
         } else {
@@ -193,7 +192,7 @@ impl Check for TenantLabels {
         let mut labels = std::mem::take(&mut message.labels);
         if let Some(tenant) = message.transaction.tenant() {
             if let Some(other) = labels.tenant.filter(|other| other != tenant) {
-                let reply = Reply::new(550, "5.7.1", "This token belongs to another tenant");
+                let reply = Reply::new(550, "5.7.1", "This token is of another tenant");
                 return Checking::Done(Err(Stop::because(reply, format!("the header names the tenant {other}"))));
             }
             labels.tenant = Some(Arc::clone(tenant));
@@ -226,7 +225,7 @@ impl Check for ReleaseTimes {
 
     fn rcpt<'a>(&'a self, at: &'a mut AtRcpt<'_>) -> Checking<'a> {
         Checking::Done(if at.is_held && at.stays_here() {
-            let text = "Mail for this address is delivered locally and cannot be scheduled";
+            let text = "Mail for this address cannot be held back, it is delivered here";
             Err(Reply::new(550, "5.5.4", text).into())
         } else {
             Ok(())

@@ -102,10 +102,9 @@ impl Receiver {
                 // A repeated request asks again.
                 tracing::warn!(
                     error = error.to_string(),
-                    "cannot save which recipients of an idempotent request were refused; a repeated request tries \
-                     them again"
+                    "cannot record the refused recipients of a request with a key: a repeated request tries them again"
                 );
-                let later = Refusal::of(&Reply::new(451, "4.3.0", "Refused, but the refusal could not be saved"));
+                let later = Refusal::of(&Reply::new(451, "4.3.0", "Refused, and that could not be noted"));
                 outcomes.extend(failed.into_keys().map(|index| (index, Err(later.clone()))));
             }
         }

@@ -101,7 +101,7 @@ impl Receiver {
     pub(super) fn tell_share_is_full(&self, session: &Session, size: u64, why: &str) {
         let peer = session.peer.to_string();
         let is_told = self.is_told(Kind::Refused, client(session));
-        log_bounded!(is_told, info, peer, size, why, "no space for a large message");
+        log_bounded!(is_told, info, peer, size, why, "no room for a large message");
     }
 
     /// Logs that the spool has no room.
@@ -109,7 +109,7 @@ impl Receiver {
         let peer = session.peer.to_string();
         let is_told = self.is_told(Kind::NoSpace, About::Name(&self.0.spool));
         let help = is_told.then(|| self.help(Kind::NoSpace));
-        log_bounded!(is_told, warn, peer, size, error, help, "no space for a large message");
+        log_bounded!(is_told, warn, peer, size, error, help, "no room for a large message");
     }
 
     /// Logs the outcome of a message.
@@ -164,11 +164,10 @@ impl Receiver {
                 "`posthaste queue summary` shows what waits; `relay.queue_recipients` is the bound".to_owned()
             }
             Kind::OverQuota => {
-                "check whether its password was stolen or a program is abused; `auth.recipient_rate` sets the limit"
-                    .to_owned()
+                "is its password stolen, or a program abused? `auth.recipient_rate` sets the limit".to_owned()
             }
             Kind::NotSigned => "`posthaste dkim list` shows the key that cannot be used".to_owned(),
-            Kind::NotVerified => "cannot ask the next hop whether it accepts the recipient".to_owned(),
+            Kind::NotVerified => "the next hop cannot be asked for its recipients".to_owned(),
             Kind::Login | Kind::FailedLogin => String::new(),
             Kind::Refused | Kind::RefusedRecipient | Kind::RefusedConnection | Kind::FailedTls | Kind::Abandoned => {
                 String::new()

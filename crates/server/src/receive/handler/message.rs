@@ -166,7 +166,7 @@ impl Receiver {
                     Ok((mail, complaint))
                 }
                 Err(error) => {
-                    let reply = Reply::new(451, "4.3.0", "The message could not be stored, try again later");
+                    let reply = Reply::new(451, "4.3.0", "The message could not be kept, try again later");
                     Err(Stop::because(reply, error.to_string()))
                 }
             },
@@ -234,7 +234,10 @@ impl Receiver {
                     if told.is_none() {
                         // The message is durable: its client must not wait for a disk that hangs now, and send it again.
                         let sender = envelope.mail.reverse_path.bare();
-                        tracing::warn!(sender, "the sender's delivery notice waits for space in the spool");
+                        tracing::warn!(
+                            sender,
+                            "the notice to the sender that its message is delivered waits for the spool"
+                        );
                     }
                 }
                 MessageOutcome::accepted(format!("Kept as {}", receipt.lsn))
@@ -266,7 +269,7 @@ impl Receiver {
         let sender = envelope.mail.reverse_path.bare();
         let told = self.notify(&sender, written, None, None).await;
         if let Err(error) = told {
-            tracing::warn!(sender, error, "cannot send the delivery notice to the sender");
+            tracing::warn!(sender, error, "cannot notify the sender that its message is delivered");
         }
     }
 
@@ -337,7 +340,7 @@ fn refuse(why: NotGathered<BodyError, HeaderRefusal>, log: &mut LogLine) -> Repl
         }
         NotGathered::Refused(HeaderRefusal::NoName { field }) => {
             log.why = Some(format!("{field} has no name"));
-            Reply::new(554, "5.6.0", format!("The header field {field} needs a one-word name"))
+            Reply::new(554, "5.6.0", format!("The field {field} needs a name of one word"))
         }
         NotGathered::Intake(error) => log.refused(&error),
         NotGathered::File(error) => log.unspoolable(&error),

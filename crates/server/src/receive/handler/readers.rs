@@ -127,7 +127,7 @@ impl Receiver {
                 _ if !is_right() => Err("wrong password"),
                 _ if is_for_other => Err("this login may act only for itself"),
                 Some(maildir) if maildir.is_dir() => Ok(()),
-                _ => Err("this login has no mailbox"),
+                _ => Err("no mail of that name"),
             }
         });
         let checked = checked.await.map_err(|_| LoginFailure::Busy)?;
@@ -200,8 +200,8 @@ mod tests {
         }
         for (peer, user, given, why) in [
             (&near, "me@localhost", "wrong", "wrong password"),
-            (&near, "you@localhost", &*password, "this login has no mailbox"),
-            (&near, "me@elsewhere.example", &*password, "this login has no mailbox"),
+            (&near, "you@localhost", &*password, "no mail of that name"),
+            (&near, "me@elsewhere.example", &*password, "no mail of that name"),
             (&tcp("192.0.2.1:4", "127.0.0.1:1143"), "me@localhost", &*password, "not from this machine"),
             (&tcp(NEAR, "192.0.2.1:1143"), "me@localhost", &*password, "not from this machine"),
         ] {

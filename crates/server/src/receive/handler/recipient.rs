@@ -39,7 +39,7 @@ impl From<Full> for Stop {
             // RFC 5321 section 4.5.3.1.10: the client sends to the rest in another transaction.
             Full::Transaction => Reply::new(452, "4.5.3", "Too many mailboxes for one message").into(),
             Full::Memory => {
-                let reply = Reply::new(452, "4.3.1", "Too many recipients at once, try again later");
+                let reply = Reply::new(452, "4.3.1", "Too many recipients at a time, try again later");
                 Self { kind: Some(Kind::NoMemory), about: Some("limits.memory_bytes".to_owned()), ..reply.into() }
             }
         }
@@ -303,7 +303,7 @@ impl Receiver {
 
     /// Adds a recipient of a copy, which the configuration asks for: no relay check.
     pub(super) fn add_copy(&self, to: &mut Transaction, copy: &RcptTo) -> Result<(), Reply> {
-        let full = |_| Reply::new(452, "4.3.1", "no room for another recipient");
+        let full = |_| Reply::new(452, "4.3.1", "no room for one recipient more");
         match self.settings().directory.recipient(&copy.forward_path) {
             Route::Local(mailboxes) => to.add(copy, Some(mailboxes), &self.0.memory).map_err(full),
             Route::Refused(directory::DirectoryRefusal::Relay) if self.remote().is_open() => {

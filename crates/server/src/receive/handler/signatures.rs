@@ -56,7 +56,7 @@ fn sign(message: &mut ReadMessage<'_>) -> Result<bool, Stop> {
         }
         Err(NotSigned::Key(why)) => {
             message.receiver.meters().not_signed();
-            let reply = Reply::new(451, "4.7.5", "Mail from this domain cannot be signed now, try again later");
+            let reply = Reply::new(451, "4.7.5", "Mail of this domain cannot be signed now, try again later");
             let about = Some(domain.into_owned());
             Err(Stop { kind: Some(Kind::NotSigned), about, ..Stop::because(reply, why) })
         }

@@ -77,7 +77,7 @@ impl TreatmentRules {
             || findings.dkim.iter().any(|signature| signature.result == DkimResult::TempError);
         let is_open = dmarc.result == DmarcResult::TempError || is_unanswered && dmarc.result != DmarcResult::Pass;
         if is_open && self.on_temperror == OnTempError::Defer {
-            return Some(Reply::new(451, "4.7.24", "DNS lookups for the sender checks failed, try again later"));
+            return Some(Reply::new(451, "4.7.24", "DNS has no answer for the checks of the sender, try again later"));
         }
         let is_refused = dmarc.result == DmarcResult::Fail && dmarc.policy == Policy::Reject;
         let mut counted = findings.dkim.iter().filter(|signature| signature.counts());
@@ -97,7 +97,7 @@ impl TreatmentRules {
 }
 
 /// Why a message without an author is suspect.
-const NO_AUTHOR: &str = "it does not have exactly one From field with addresses of one domain";
+const NO_AUTHOR: &str = "it has not one From field with addresses of one domain";
 
 #[cfg(test)]
 mod tests {

@@ -137,7 +137,7 @@ impl ControlDesk {
         for part in entries.chunks(ENTRIES_MAX) {
             let put = self.shard.put(part, PUT_PATIENCE).map_err(|error| match stored {
                 0 => error.to_string(),
-                _ => format!("{stored} of {} changes were made; repeat all of them: {error}", entries.len()),
+                _ => format!("{stored} of {} changes were made; make all of them again: {error}", entries.len()),
             });
             position = Some(put?);
             stored += part.len();
@@ -229,7 +229,7 @@ impl ControlFollower for Follower {
     }
 
     fn replace(&mut self, table: &ControlTable) -> Result<(), String> {
-        tracing::info!("this node was re-admitted and loads the cluster's suppressions and suspensions");
+        tracing::info!("this node is on the list again: it takes over the suppressions and suspensions of the cluster");
         let now = wall_secs();
         if let Some(list) = &self.suppressions {
             let values = table.values(ControlKind::Suppression).filter_map(|(_, value)| suppression_of(value));
@@ -250,14 +250,9 @@ impl ControlFollower for Follower {
     fn trouble(&mut self, why: Option<&str>) {
         match why {
             Some(why) => {
-                tracing::warn!(
-                    why,
-                    "cannot read the control shard: this node misses new suppressions and suspensions of the cluster"
-                )
+                tracing::warn!(why, "this node receives no suppressions and suspensions of the cluster now")
             }
-            None => tracing::info!(
-                "the control shard can be read again: this node has the cluster's suppressions and suspensions"
-            ),
+            None => tracing::info!("this node receives suppressions and suspensions of the cluster again"),
         }
     }
 
@@ -374,7 +369,7 @@ fn end(relay: &Relay, scope: MailScope, of: &SharedSuspension) {
 /// Retried within a second, if this node is still the owner.
 fn tell(error: &dyn std::error::Error) {
     let error = error.to_string();
-    tracing::debug!(error, "cannot apply a suspension of the cluster to a queue of this node yet");
+    tracing::debug!(error, "a suspension of the cluster is not applied to a queue of this node yet");
 }
 
 fn by(of: &SharedSuspension) -> Originator {

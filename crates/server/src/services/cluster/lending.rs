@@ -84,11 +84,7 @@ impl Lending {
             let thread = std::thread::Builder::new().name("cluster-limits".to_owned());
             if let Err(error) = thread.spawn(move || borrowed.run(home)) {
                 let error = error.to_string();
-                tracing::error!(
-                    shard,
-                    error,
-                    "cannot start a thread for shared limits: this shard uses only its own share of some limits"
-                );
+                tracing::error!(shard, error, "no thread for limits: this shard keeps to its share of some of them");
             }
         }
         begun

@@ -318,7 +318,7 @@ fn answered<T>(until: Instant, ask: impl Fn() -> Result<T, Unopened>) -> Result<
         match ask() {
             Ok(answer) => return Ok(answer),
             Err(Unopened::Silent(why)) if Instant::now() < until => {
-                tracing::warn!(why, "the engine does not answer; retrying");
+                tracing::warn!(why, "the engine does not answer; asking again");
                 std::thread::sleep(Duration::from_secs(1));
             }
             Err(Unopened::Silent(why)) => return Err(ServeError::Cluster(why)),
@@ -364,7 +364,7 @@ fn shard_config(config: &Config, shard: u16) -> ReplicatedConfig {
         record_bytes_max: usize::try_from(segment_bytes / 2).unwrap_or(usize::MAX),
         pending_bytes_max: PENDING_BYTES_MAX,
         engine_pace: ENGINE_PACE,
-        // Nobody reads the idempotency keys on a standby.
+        // Nobody reads the keys of requests on a standby.
         owner_streams: vec![KEY_STREAM.to_owned()],
         reader_rules: ReaderRules::default(),
         sender_rules: SenderRules::default(),
@@ -412,7 +412,7 @@ impl Service for ClusterService {
                 of_relay.queue_limits = config.relay.queue_limits();
                 of_relay.resolver = resolver.clone().unwrap_or_else(|| of_relay.resolver.clone());
             }
-            Err(_) => kept.push("the relay's files for newly acquired shards"),
+            Err(_) => kept.push("the relay's files, for shards taken over from now on"),
         }
         if let Some((resolver, receiver)) = resolver.as_ref().zip(self.receiver.upgrade()) {
             receiver.remote().set_resolver(resolver.clone());
@@ -437,9 +437,7 @@ impl Service for ClusterService {
             });
             let is_drained = drain.is_ok() && timeout_at(deadline, told).await.is_ok();
             if !is_drained {
-                tracing::warn!(
-                    "cannot hand over the shards in time; another node takes them once this node has stopped"
-                );
+                tracing::warn!("shards are not handed over: another node takes them once this one is silent");
             }
             let end = move || {
                 self.relays.iter().for_each(|relay| relay.end_by(deadline.into_std()));

@@ -69,7 +69,7 @@ impl NodeList {
             return Ok(Ok(()));
         }
         Ok(Err(format!(
-            "{node} was removed from the cluster: `posthaste cluster add {node}` on another node re-admits it"
+            "{node} was taken off the list of nodes: `posthaste cluster add {node}` at another node lets it start again"
         )))
     }
 

@@ -47,8 +47,7 @@ pub fn set_copy_aside(
     let (first, end) = bounds(&log).map_err(|error| refused(error.to_string()))?;
     if !begins_anew && first > LogPosition::START.next() {
         return Err(refused(format!(
-            "its log begins at position {first}: a copy built from it would lack the records before that. The \
-             members in sync have all of them; see docs/cluster.md for `--new-log`"
+            "its log begins at position {first}: a new copy would lack what was cut. The members in sync have all of it; see docs/cluster.md for `--new-log`"
         )));
     }
     let question = if begins_anew {
@@ -93,7 +92,7 @@ fn begin_anew(
     let revision = || revision().map_err(|error| error.to_string());
     let is_left_at = |before: u64| {
         let is_left = revision()? == before;
-        is_left.then_some(()).ok_or_else(|| "a node owns it or is taking it over: its log is kept".to_owned())
+        is_left.then_some(()).ok_or_else(|| "somebody acts for it or takes it now: its log stays".to_owned())
     };
     let before = revision()?;
     pause(UNCHANGED);
@@ -151,7 +150,7 @@ mod tests {
         assert_eq!(renewals(false, false, false), (Ok(false), 0));
         for (in_pause, in_question) in [(true, false), (false, true)] {
             let (outcome, count) = renewals(in_pause, in_question, true);
-            assert!(outcome.unwrap_err().contains("a node owns it") && count == 0, "{in_question}");
+            assert!(outcome.unwrap_err().contains("somebody acts for it") && count == 0, "{in_question}");
         }
     }
 

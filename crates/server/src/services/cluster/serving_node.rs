@@ -70,12 +70,12 @@ impl Roles {
                 tracing::error!(
                     shard,
                     node,
-                    "this member's queue differs from the owner's: it cannot take over until it is reseeded"
+                    "the queue of this member differs from the owner's: it cannot take over until it is reseeded"
                 );
             }
             NodeNews::Stopped { shard, why } => {
                 let why = why.to_string();
-                tracing::error!(shard, why, "the shard has stopped: its mail waits until an operator acts");
+                tracing::error!(shard, why, "the shard has stopped: its mail waits until an operator has looked at it");
                 set(*shard, ShardRole::Stopped, Some(why));
             }
             NodeNews::MemberStopped { shard, why } => {
@@ -154,7 +154,7 @@ impl ServingNode {
         if let (ShardRole::Stopped, why) = self.roles.of(number) {
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
             return Err(format!(
-                "the member on {here} has stopped and cannot take over until the server restarts{why}"
+                "the member of {here} has stopped, and takes over nothing until the server restarts{why}"
             ));
         }
         let here = NodeName::new(here).expect("the configuration was checked");

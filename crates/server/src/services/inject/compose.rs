@@ -118,7 +118,7 @@ fn checked_part(
         sizes.push(bytes);
         all += bytes;
         if all > REQUEST_BYTES_MAX {
-            let why = format!("the messages of the request together exceed {REQUEST_BYTES_MAX} bytes");
+            let why = format!("the messages of the request are larger than {REQUEST_BYTES_MAX} bytes together");
             return Err(Refused { status: 413, why });
         }
     }

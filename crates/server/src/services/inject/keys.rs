@@ -41,7 +41,7 @@ impl InjectKeys {
         let keys = Self(Arc::new(Shared { log: OnceCell::new(), spool }));
         let is_known = keys.0.spool.streams().iter().any(|stream| stream.name == KEY_STREAM);
         if is_known && let Err(error) = keys.log().await {
-            let help = "requests with an Idempotency-Key are refused; each one retries opening the key log";
+            let help = "requests with an Idempotency-Key are refused; the next one tries again";
             receiver.destinations().stuck().add(KEY_STREAM, &error, help);
         }
         keys
@@ -52,7 +52,7 @@ impl InjectKeys {
             let spool = Arc::clone(&self.0.spool);
             let opened = spawn_blocking(move || KeyLog::open(spool)).await;
             let (log, report) =
-                opened.map_err(std::io::Error::from).map_err(StreamOpenError::io("the idempotency keys"))??;
+                opened.map_err(std::io::Error::from).map_err(StreamOpenError::io("the keys of requests"))??;
             tell(&report);
             Ok(log)
         };
@@ -67,11 +67,8 @@ impl InjectKeys {
         body: Vec<u8>,
     ) -> Result<(FoundKey, Vec<u8>), Refused> {
         let log = self.log().await.map_err(|error| {
-            tracing::error!(
-                error = error.to_string(),
-                "cannot read the Idempotency-Keys; requests with a key are refused"
-            );
-            Refused { status: 503, why: "Idempotency-Keys are unavailable now, try again later".to_owned() }
+            tracing::error!(error = error.to_string(), "Idempotency-Keys cannot be read");
+            Refused { status: 503, why: "Idempotency-Keys cannot be read now".to_owned() }
         })?;
         let (digest, body) = blocking(is_long(body.len()), move || (body_digest(&body), body)).await?;
         let found = log.begin(KeyId::new(token, path, key), digest).map_err(|refusal| {
@@ -110,7 +107,7 @@ fn tell(report: &KeyReport) {
     }
     for snapshot in unreadable {
         let (file, what) = (&*snapshot.place, &*snapshot.what);
-        tracing::error!(file, what, "cannot read a snapshot of the Idempotency-Keys");
+        tracing::error!(file, what, "a snapshot of the Idempotency-Keys cannot be read");
     }
     if damaged.is_empty() && uncertain.is_none() {
         // The snapshot before and the log have had all of them.
@@ -123,7 +120,7 @@ fn tell(report: &KeyReport) {
         snapshots,
         batches,
         through,
-        "some Idempotency-Keys are lost; a repeated request may be accepted twice"
+        "some Idempotency-Keys are lost: a repeated request may be accepted twice"
     );
 }
 
@@ -131,11 +128,11 @@ struct KeyService(InjectKeys);
 
 impl Service for KeyService {
     fn name(&self) -> &'static str {
-        "idempotency keys"
+        "keys of requests"
     }
 
     fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("idempotency keys stay in the spool")
+        OnFailure::GoOn("keys of requests stay in the spool")
     }
 
     fn stop(self: Box<Self>, _: Instant) -> Ending<'static> {

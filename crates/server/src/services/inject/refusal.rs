@@ -20,7 +20,7 @@ impl From<InvalidRequest> for Refused {
 impl From<RenderFailure> for Refused {
     fn from(failure: RenderFailure) -> Self {
         match failure {
-            RenderFailure::Busy => Self { status: 503, why: "too many templates are being rendered".to_owned() },
+            RenderFailure::Busy => Self { status: 503, why: "too many templates are rendered now".to_owned() },
             RenderFailure::Panicked => Self { status: 500, why: "the request could not be read".to_owned() },
         }
     }

@@ -53,10 +53,10 @@ impl AllowedSenders {
 }
 
 /// A hint in the refusal.
-const QUOTES: &str = "quote a name that contains characters such as @ or ,";
+const QUOTES: &str = "put a name with signs such as @ or , in quotes";
 
 fn refused(which: &str) -> Refused {
-    Refused { status: 403, why: format!("{which}: this token may not send from that address") }
+    Refused { status: 403, why: format!("{which}: this token may not send from there") }
 }
 
 fn cut(text: &str) -> String {

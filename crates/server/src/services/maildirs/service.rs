@@ -126,7 +126,7 @@ fn tell(report: &ReplayReport) {
     report.mended.iter().for_each(log_mended);
     if let Some(first) = report.unknown.first() {
         let batches = report.unknown.len();
-        tracing::error!(batches, %first, "entries written by a later version stay in the spool");
+        tracing::error!(batches, %first, "entries that a later version wrote stay in the spool");
     }
     log_damaged(&report.damaged, "local delivery");
     let ReplayReport { messages, restored, given_up, deferred, .. } = report;
@@ -144,7 +144,7 @@ fn log_lost(lost: &LostMailboxMail) {
         error = &**error,
         kept,
         file_in_mailbox = is_there,
-        "MAIL LOST: cannot read its body in the spool; delivery to this mailbox is given up"
+        "MAIL LOST: its body in the spool cannot be read any more; it is given up for this mailbox"
     );
 }
 

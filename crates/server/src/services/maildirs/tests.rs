@@ -21,9 +21,9 @@ fn entries_that_cannot_be_read_are_named() {
     assert_eq!(
         logged(|| tell(&report)),
         [
-            "ERROR entries written by a later version stay in the spool batches=2 first=20",
-            "ERROR cannot read a batch of the spool; its entry for local delivery is lost batch=5",
-            "ERROR cannot read a batch of the spool; its entry for local delivery is lost batch=6",
+            "ERROR entries that a later version wrote stay in the spool batches=2 first=20",
+            "ERROR a batch of the spool cannot be read: its entry for local delivery is lost batch=5",
+            "ERROR a batch of the spool cannot be read: its entry for local delivery is lost batch=6",
             "INFO spool replayed messages=0 restored=0 given_up=0 deferred=0",
         ]
     );
@@ -37,7 +37,7 @@ fn lost_mail_is_named_with_its_mailbox_and_what_is_left_of_it() {
     (lost.kept, lost.is_there) = (Some("/data/spool/orphans/4".into()), true);
     let lines = logged(|| log_lost(&lost));
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].starts_with("ERROR MAIL LOST: cannot read its body in the spool; "), "{lines:?}");
+    assert!(lines[0].starts_with("ERROR MAIL LOST: its body in the spool cannot be read any more; "), "{lines:?}");
     for field in [
         " id=4 ",
         "mailbox=\"example.org/ann/Maildir\"",

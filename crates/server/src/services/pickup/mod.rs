@@ -71,7 +71,7 @@ impl Service for Pickup {
     }
 
     fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("mail from local programs waits in the pickup directory")
+        OnFailure::GoOn("mail of programs on this machine waits in the pickup directory")
     }
 
     fn reload(&mut self, config: &Config, _: &Arc<Accounts>) -> Vec<&'static str> {
@@ -90,7 +90,7 @@ impl Service for Pickup {
                 .by(deadline)
                 .await
                 .then_some(())
-                .ok_or(Unfinished("stopped before a pickup file was processed; the next start processes it again"))
+                .ok_or(Unfinished("a file of the pickup directory was not finished; the next start takes it again"))
         })
     }
 
@@ -142,7 +142,7 @@ impl Worker {
                     let dir = self.path.display().to_string();
                     let error = error.to_string();
                     if !std::mem::replace(&mut told, true) {
-                        tracing::error!(dir, error, "cannot take mail from the pickup directory; retrying");
+                        tracing::error!(dir, error, "no mail can be taken from the pickup directory; trying again");
                     }
                     tokio::select! {
                         () = sleep(LOOK_EVERY) => {}
@@ -194,8 +194,7 @@ impl Worker {
                     Ok((name, Attempt::Retry(refused))) => files.again(name, refused),
                     Ok((name, Attempt::Later(settlement))) => files.later(name, settlement, Instant::now()),
                     // A panic, which costs the file its place in the line until the next start.
-                    Err(error) => tracing::error!(error = error.to_string(), "a task for a pickup file failed, \
-                        which is a bug; the file waits for the next start"),
+                    Err(error) => tracing::error!(error = error.to_string(), "a task for a file of the pickup directory failed, which is a bug: the file waits for the next start"),
                 },
                 came = watch.changed(), if !draining => {
                     wants_look |= came.more;
@@ -377,33 +376,26 @@ fn settlement_of(
                 let refused = fates.refused.len();
                 let first = rcpt.forward_path.to_string();
                 let reply = reply.to_string();
-                tracing::warn!(file, uid, refused, first, reply, "refused mail from a local program; see {REFUSED}/");
+                tracing::warn!(file, uid, refused, first, reply, "mail of a local program is refused: see {REFUSED}/");
             }
             if let Some((rcpt, reply)) = fates.later.first() {
                 let first = rcpt.forward_path.to_string();
                 let reply = reply.to_string();
-                tracing::debug!(
-                    file,
-                    uid,
-                    waiting = fates.later.len(),
-                    first,
-                    reply,
-                    "mail from a local program is deferred"
-                );
+                tracing::debug!(file, uid, waiting = fates.later.len(), first, reply, "mail of a local program waits");
             }
             Settlement::of(fates)
         }
         Err(HandoverError::Read(PickupReadError::Gone)) => Settlement::Remove,
         Err(HandoverError::Read(error)) if error.is_final() => {
             let why = error.to_string();
-            tracing::warn!(file, uid, why, "cannot read a pickup file; moved it to {REFUSED}/");
+            tracing::warn!(file, uid, why, "a file of the pickup directory cannot be read and is moved to {REFUSED}/");
             if let Some(recorder) = receiver.events() {
                 events::pickup(recorder, file, uid, &why);
             }
             Settlement::Refuse
         }
         Err(error) => {
-            tracing::info!(file, uid, why = error.to_string(), "a pickup file is deferred; retrying");
+            tracing::info!(file, uid, why = error.to_string(), "a file of the pickup directory is deferred; retrying");
             Settlement::Keep
         }
     }
@@ -432,7 +424,7 @@ async fn settle(place: &Arc<Place>, name: &OsStr, settlement: Settlement) -> Res
     settled.map_err(|error| {
         let file = name.to_string_lossy().into_owned();
         let error = error.to_string();
-        tracing::error!(file, error, "cannot remove a processed pickup file; retrying");
+        tracing::error!(file, error, "a processed file of the pickup directory cannot be removed; retrying");
         settlement
     })
 }

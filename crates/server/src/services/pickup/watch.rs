@@ -46,7 +46,7 @@ impl Watch {
             Err(error) => {
                 let dir = dir.display().to_string();
                 let error = error.to_string();
-                tracing::warn!(dir, error, "cannot watch the pickup directory; scanning it once a minute");
+                tracing::warn!(dir, error, "cannot watch the pickup directory: its mail is found within a minute");
                 Ok(Self { fd: None, is_gone: false })
             }
         }

@@ -129,7 +129,7 @@ fn open(
         tracing::error!(batches, %first, "entries for transports that a later version wrote stay in the spool");
     }
     if report.messages > 0 {
-        tracing::info!(messages = report.messages, "trying mail that waits for transports");
+        tracing::info!(messages = report.messages, "mail waits for transports; it is tried now");
     }
     Ok(Some(transports))
 }
@@ -196,14 +196,14 @@ fn log(event: TransportEvent) {
             tracing::error!(
                 unrecorded,
                 error = text(&why),
-                "the spool accepts no more records: nothing is delivered to transports until the server is restarted"
+                "nothing is delivered to transports until the server is restarted: the spool takes no records"
             );
         }
         TransportEvent::NotRecorded { unrecorded, why, is_final: false } => {
             tracing::error!(
                 unrecorded,
                 error = text(&why),
-                "cannot record deliveries; nothing is delivered to transports; retrying"
+                "nothing is delivered to transports for now: deliveries cannot be recorded; retrying"
             );
         }
         TransportEvent::RecordedAgain => tracing::info!("mail is delivered to transports again"),
@@ -238,14 +238,14 @@ fn log(event: TransportEvent) {
                 received_secs = lost.received_secs,
                 error = text(&lost.error),
                 kept,
-                "MAIL LOST: cannot read its body in the spool; delivery to this transport is given up"
+                "MAIL LOST: its body in the spool cannot be read any more; it is given up for this transport"
             );
         }
         TransportEvent::NotTold { id, error } => {
             tracing::warn!(
                 %id,
                 error,
-                "cannot send the notice that a transport refuses this message; retrying automatically"
+                "cannot send the notice that a transport refuses this message; retrying automatically, also for others"
             );
         }
         TransportEvent::Recovered { transport } => {

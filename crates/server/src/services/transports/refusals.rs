@@ -112,7 +112,7 @@ impl RefusalNotices {
         told.retain(|_, last| now.saturating_duration_since(last.since) < POSTMASTER_PAUSE);
         match told.get(transport) {
             Some(PostmasterTold { is_made: true, .. }) => Ok(None),
-            Some(_) => Err("a notice to the postmaster about another message is being sent".to_owned()),
+            Some(_) => Err("the postmaster is being told of another message".to_owned()),
             None => {
                 told.insert(transport.clone(), PostmasterTold { since: now, is_made: false });
                 Ok(Some(PostmasterTelling { notices: self.clone(), transport: transport.clone(), is_made: false }))

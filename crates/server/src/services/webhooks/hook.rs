@@ -77,7 +77,11 @@ impl Hook {
             if batch.missing_files > 0 {
                 let webhook = &self.webhook.name;
                 let files = batch.missing_files;
-                tracing::warn!(webhook, files, "event log files are missing or damaged; a webhook misses their events");
+                tracing::warn!(
+                    webhook,
+                    files,
+                    "files of the event log are gone or damaged: a webhook misses the events in them"
+                );
             }
             if batch.events > 0 {
                 self.states.has_more(&self.webhook.name);
@@ -123,7 +127,7 @@ impl Hook {
         tracing::error!(
             webhook,
             why = &*why,
-            "stable storage failed; a webhook receives no more events until the server is restarted"
+            "a webhook receives no more events until a restart: stable storage failed"
         );
         while !self.stop.wait(SAVE_PAUSE) {}
         true
@@ -182,7 +186,7 @@ impl<'a> Saving<'a> {
             Some(BudgetChange::Stopped { unrecorded, .. }) => tracing::error!(
                 webhook,
                 unrecorded,
-                "a webhook is paused until its position can be saved; a restart would repeat events"
+                "a webhook receives no more events until its position can be saved: a restart would repeat them"
             ),
             Some(BudgetChange::GoesOn) => {
                 tracing::info!(webhook, "a webhook receives events again: its position is saved")

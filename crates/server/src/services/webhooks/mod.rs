@@ -88,7 +88,7 @@ fn start(
         tracing::error!(
             webhook = webhook.name,
             error = error.to_string(),
-            "cannot start a thread for a webhook; send SIGHUP to retry"
+            "no thread for a webhook; send SIGHUP to try again"
         );
     }
     Running { name: webhook.name.clone(), stop, thread: thread.ok() }
@@ -100,7 +100,7 @@ impl Service for Webhooks {
     }
 
     fn on_failure(&self) -> OnFailure {
-        OnFailure::GoOn("webhooks receive no events; the next start posts them from the event log")
+        OnFailure::GoOn("webhooks are told nothing; what is in the event log comes with the next start")
     }
 
     fn reload(&mut self, config: &Config, _: &Arc<Directory>) -> Vec<&'static str> {

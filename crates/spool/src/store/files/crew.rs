@@ -73,7 +73,7 @@ impl Crew {
             drafted.push(self.jobs.write(job));
         }
         drafted.extend(done);
-        assert_eq!(drafted.len(), count, "a writer thread panicked");
+        assert_eq!(drafted.len(), count, "a thread that writes has panicked");
         drafted.sort_unstable_by_key(|drafted| drafted.job.record.lsn);
         drafted
     }

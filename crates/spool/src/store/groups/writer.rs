@@ -149,7 +149,7 @@ impl Drop for RefusesTheRest {
         if !std::thread::panicking() {
             return;
         }
-        let why = self.0.poison_with("the writer thread panicked".to_owned());
+        let why = self.0.poison_with("the thread that writes has ended by a panic".to_owned());
         self.0.queue.close();
         while let Some(items) = self.0.queue.next() {
             for item in items {

@@ -64,7 +64,7 @@ impl AnswerReader {
             self.head.extend_from_slice(input);
             let Some(end) = memchr::memmem::find(&self.head, b"\r\n\r\n").map(|at| at + 4) else {
                 if self.head.len() > HEAD_OCTETS_MAX {
-                    return Err(NoAnswer("an unterminated response head"));
+                    return Err(NoAnswer("a head without an end"));
                 }
                 return Ok((input.len(), None));
             };
@@ -95,24 +95,23 @@ impl AnswerReader {
 
 impl Head {
     fn read(octets: &[u8]) -> Result<Self, NoAnswer> {
-        let text = std::str::from_utf8(octets).map_err(|_| NoAnswer("a response head that is not text"))?;
+        let text = std::str::from_utf8(octets).map_err(|_| NoAnswer("a head that is not text"))?;
         let mut lines = text.split("\r\n");
         let first = lines.next().unwrap_or_default();
         let status = first.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
-        let status =
-            status.filter(|status| (100..600).contains(status)).ok_or(NoAnswer("not an HTTP/1 status line"))?;
+        let status = status.filter(|status| (100..600).contains(status)).ok_or(NoAnswer("no status of HTTP/1"))?;
         let mut head = Self { status, length: 0, closes: first.starts_with("HTTP/1.0") };
         for (name, value) in lines.filter_map(|line| line.split_once(':')) {
             let value = value.trim();
             if name.eq_ignore_ascii_case("content-length") {
-                head.length = value.parse().map_err(|_| NoAnswer("a Content-Length that is not a number"))?;
+                head.length = value.parse().map_err(|_| NoAnswer("a length that is not a number"))?;
             } else if name.eq_ignore_ascii_case("transfer-encoding") {
-                return Err(NoAnswer("a response without Content-Length"));
+                return Err(NoAnswer("an answer without its length"));
             } else if name.eq_ignore_ascii_case("connection") {
                 head.closes |= value.eq_ignore_ascii_case("close");
             }
         }
-        if head.length > BODY_OCTETS_MAX { Err(NoAnswer("a response that is too long")) } else { Ok(head) }
+        if head.length > BODY_OCTETS_MAX { Err(NoAnswer("an answer that is too long")) } else { Ok(head) }
     }
 }
 
@@ -120,7 +119,7 @@ impl Answer {
     fn new(head: Head, body: &[u8]) -> Result<Self, NoAnswer> {
         let told: Option<Told> = serde_json::from_slice(body).ok();
         if told.is_none() && head.status == 200 {
-            return Err(NoAnswer("a 200 response without the counts of inject"));
+            return Err(NoAnswer("200 without the counts of inject"));
         }
         let as_text = || String::from_utf8_lossy(body).trim().to_owned();
         let told = told.unwrap_or_default();

@@ -103,11 +103,7 @@ impl Worker {
             }
             Event::StartTls if rest > 0 => {
                 // Plain text after the reply to STARTTLS would be taken for encrypted (RFC 3207 section 6).
-                return Err(Failure::new(
-                    Stage::StartTls,
-                    Cause::Garbage,
-                    "unexpected data after the reply to STARTTLS",
-                ));
+                return Err(Failure::new(Stage::StartTls, Cause::Garbage, "octets after the reply to STARTTLS"));
             }
             Event::StartTls => {
                 live.connection.start_tls(&self.plan.servers[self.slots[slot].server], &self.plan)?;

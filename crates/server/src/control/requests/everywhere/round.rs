@@ -85,7 +85,7 @@ impl<'a> Round<'a> {
         let answers = self.others.ask_each(nodes, &question.into(), patience(request));
         let mut parts = Vec::new();
         for (node, answer) in nodes.iter().cloned().zip(answers) {
-            let unknown = |_| "its release sent an answer that this one cannot read".to_owned();
+            let unknown = |_| "its release answers otherwise".to_owned();
             match answer.and_then(|bytes| serde_json::from_slice::<PeerPart>(&bytes).map_err(unknown)) {
                 Ok(PeerPart { error: Some(why), .. }) | Err(why) => self.note(node.name, why),
                 Ok(part) => parts.push((node, part)),
