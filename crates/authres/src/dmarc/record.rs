@@ -80,10 +80,12 @@ impl DmarcRecord {
             }
             Err(()) => return None,
         };
-        let is_public_suffix = match () {
-            () if is("psd", "y") => Some(true),
-            () if is("psd", "n") => Some(false),
-            () => None,
+        let is_public_suffix = if is("psd", "y") {
+            Some(true)
+        } else if is("psd", "n") {
+            Some(false)
+        } else {
+            None
         };
         Some(Self {
             policy,

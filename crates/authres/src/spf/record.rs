@@ -103,22 +103,26 @@ fn directive(term: &str) -> Option<(SpfResult, Mechanism<'_>)> {
     let end = mechanism.find([':', '/']).unwrap_or(mechanism.len());
     let (name, rest) = mechanism.split_at(end);
     let is = |known: &str| name.eq_ignore_ascii_case(known);
-    let mechanism = match () {
-        () if is("all") => rest.is_empty().then_some(Mechanism::All)?,
-        () if is("include") => Mechanism::Include(DomainSpec::parse(rest.strip_prefix(':')?)?),
-        () if is("exists") => Mechanism::Exists(DomainSpec::parse(rest.strip_prefix(':')?)?),
-        () if is("ptr") => Mechanism::Ptr(domain(rest)?),
-        () if is("a") => {
-            let (rest, prefixes) = prefixes(rest)?;
-            Mechanism::A(domain(rest)?, prefixes)
-        }
-        () if is("mx") => {
-            let (rest, prefixes) = prefixes(rest)?;
-            Mechanism::Mx(domain(rest)?, prefixes)
-        }
-        () if is("ip4") => network(rest, 32, |text| text.parse::<Ipv4Addr>().ok().map(IpAddr::V4))?,
-        () if is("ip6") => network(rest, 128, |text| text.parse::<Ipv6Addr>().ok().map(IpAddr::V6))?,
-        () => return None,
+    let mechanism = if is("all") {
+        rest.is_empty().then_some(Mechanism::All)?
+    } else if is("include") {
+        Mechanism::Include(DomainSpec::parse(rest.strip_prefix(':')?)?)
+    } else if is("exists") {
+        Mechanism::Exists(DomainSpec::parse(rest.strip_prefix(':')?)?)
+    } else if is("ptr") {
+        Mechanism::Ptr(domain(rest)?)
+    } else if is("a") {
+        let (rest, prefixes) = prefixes(rest)?;
+        Mechanism::A(domain(rest)?, prefixes)
+    } else if is("mx") {
+        let (rest, prefixes) = prefixes(rest)?;
+        Mechanism::Mx(domain(rest)?, prefixes)
+    } else if is("ip4") {
+        network(rest, 32, |text| text.parse::<Ipv4Addr>().ok().map(IpAddr::V4))?
+    } else if is("ip6") {
+        network(rest, 128, |text| text.parse::<Ipv6Addr>().ok().map(IpAddr::V6))?
+    } else {
+        return None;
     };
     Some((result, mechanism))
 }
