@@ -79,7 +79,7 @@ pub struct AcmeSettings {
 }
 
 impl AcmeSettings {
-    /// True if other hosts reach this host only at addresses that it does not have itself.
+    /// True if `addresses` are configured: only a host behind NAT needs them.
     pub(crate) fn is_behind_nat(&self) -> bool {
         !self.addresses.is_empty()
     }

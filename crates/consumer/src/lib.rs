@@ -16,7 +16,7 @@
 //! | `relay` | the queue, from a snapshot | its snapshot | told; without a body, recipients are held | recipients are held | sessions; [`OutcomeBudget`] |
 //! | `events` | a place in files | that place | a line in the log | nothing | files that are cut back to the place |
 //! | `mailstore` | rows, from a table | the last commit of the table | UIDs are left out | UIDs are left out | nothing |
-//! | `inject` | keys of requests, from a snapshot | its snapshot | told | told | nothing |
+//! | `inject` | idempotency keys, from a snapshot | its snapshot | told | told | nothing |
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -130,7 +130,8 @@ pub enum MailAnswer {
     /// Refused. The session continues, and the command may be repeated. For [`MailCommand::Add`] only these messages
     /// are affected.
     Refused(String),
-    /// Failed in a way that further commands of this kind would, too, such as a full disk.
+    /// A failure that later commands would meet, too: the disk is full, the quota is used up, or the account is
+    /// unavailable or read-only. Clients stop.
     Error(String),
 }
 

@@ -97,7 +97,7 @@ impl Logins {
         LoginsFile::open(&self.path, &self.directory, owner)
     }
 
-    /// Makes a running server read the file again, and prints its messages.
+    /// Makes a running server reload the file, and prints its messages.
     fn tell_server(&self) -> Result<bool, AnyError> {
         let Some(mut lines) = answer_or_none(&self.config.storage.data, &Request::Reload {})? else { return Ok(false) };
         let last = lines.pop().unwrap_or_default();
@@ -224,7 +224,7 @@ impl OfLogin {
         self.say(json!({ "deleted": login, "messages": messages, "mail": kept, "reloaded": is_told }), &text, is_told)
     }
 
-    /// The entry of a deleted login, for `--mail`: an interrupt may have left its mail.
+    /// The entry of a login that was deleted before: an interrupted `--mail` may have left its mail.
     fn of_mail_alone(&self, logins: &Logins, mail: bool) -> Option<LoginEntry> {
         let login = logins.directory.login_name(&self.name).filter(|_| mail)?;
         logins.directory.maildir_of(&login)?;
@@ -243,7 +243,7 @@ impl OfLogin {
     }
 }
 
-/// Reports a mistake of the caller, with exit status 1.
+/// Reports an error of the caller, with exit status 1.
 fn told(error: ChangeLoginsError) -> Result<ExitCode, AnyError> {
     match error {
         ChangeLoginsError::Exists(_) | ChangeLoginsError::Absent(_) => {

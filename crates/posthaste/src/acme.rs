@@ -36,8 +36,8 @@ impl AcmeCommand {
     }
 }
 
-/// Has a running server try at once each name without a certificate, and returns the outcomes. Empty if no server
-/// runs, or if it cannot. Blocks.
+/// Makes a running server order certificates for all names without one, and returns the outcomes. Empty if no server
+/// is running or it refuses. Blocks.
 pub fn try_at_once(data: &Path) -> Vec<Value> {
     let answer = answer_or_none(data, &Request::Acme { all: false }).unwrap_or_else(|error| {
         complain(&error.to_string());

@@ -1,4 +1,4 @@
-//! Parses the options of a single command: building those of all commands takes as long as a search.
+//! Parses the options of one command alone: building the options of all commands takes as long as a search.
 
 use std::ffi::{OsStr, OsString};
 
@@ -58,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// The commands of [`Alone::named`] are those that take a query as words.
+    /// [`Alone::named`] knows exactly the commands that take a query as words.
     #[test]
     fn a_command_alone_has_the_options_that_it_has_among_the_others() {
         let mut cli = crate::cli::Cli::command();

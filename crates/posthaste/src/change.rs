@@ -1,4 +1,4 @@
-//! The only changes made to a Maildir, on a user's request: flags, and moves to another folder.
+//! Changes of messages in Maildirs on a user's request: flags, and moves to another folder.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -197,7 +197,7 @@ fn unlocked<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Timeout for a lock.
+/// Longest wait for the lock of a folder's lists.
 const LOCKED_MAX: Duration = Duration::from_secs(10);
 const LOCKED_PAUSE: Duration = Duration::from_millis(20);
 

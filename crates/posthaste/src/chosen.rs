@@ -7,7 +7,7 @@ use posthaste_search::{Bitmap, FoundMessage, Searcher, Sort};
 
 use crate::search_common::{Failure, IndexDir, parse};
 
-/// Number and order of the matches to use.
+/// Selects the matches of a query, and their order.
 #[derive(Clone, Copy)]
 pub struct Choice {
     pub limit: usize,

@@ -127,7 +127,7 @@ pub fn status(server: &ServerArgs) -> Result<ClusterStatus, AnyError> {
     Ok(serde_json::from_value(lines.into_iter().next().unwrap_or_default())?)
 }
 
-/// Prints what may be lost, gives the order, and waits until this node owns the shard.
+/// Prints what may be lost, opens the shard on this node, and waits until this node owns it.
 fn open_shard(server: &ServerArgs, shard: u16, yes: bool) -> Result<ExitCode, AnyError> {
     complain(&format!("shard {shard}: waiting half a minute for a sign of an owner"));
     let look = Request::Cluster { order: Some(ClusterOrder::Open { shard, revision: None }) };
@@ -168,7 +168,7 @@ fn reseed(shard: u16, new_log: bool, yes: bool, config: &ConfigArg) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// Orders it, and waits until the shard has its new owner.
+/// Moves the shard, and waits until it has its new owner.
 fn move_shard(server: &ServerArgs, shard: u16, to: Option<String>) -> Result<ExitCode, AnyError> {
     let from = status(server)?.node;
     let order = ClusterOrder::Move { shard, to: to.clone() };

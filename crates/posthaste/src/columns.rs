@@ -12,7 +12,7 @@ pub fn of_terminal() -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|&cells| cells > 0)
 }
 
-/// The width for these texts.
+/// The width of the column for these texts.
 pub fn width<'t>(texts: impl Iterator<Item = &'t str>) -> usize {
     texts.map(cells).max().unwrap_or(0)
 }

@@ -15,7 +15,7 @@ pub struct Complete {
     line: String,
 }
 
-/// Commands whose words are a query, apart from options.
+/// Commands whose words, except options, are a query.
 const WITH_QUERY: [&str; 10] =
     ["find", "threads", "view", "extract", "addresses", "tag", "search", "show", "reply", "count"];
 const FIELDS: [&str; 28] = [
@@ -80,7 +80,7 @@ struct IndexNames {
     tags: Vec<String>,
     queries: Vec<String>,
     folders: Vec<String>,
-    /// With the colon before a value.
+    /// Names with the colon before a value.
     headers: Vec<String>,
 }
 

@@ -79,11 +79,11 @@ impl RecordsArgs {
     }
 }
 
-/// A web server in front that does not pass our policy on yet.
+/// A web server in front of ours that does not serve our MTA-STS policy yet.
 struct WebServer {
-    /// The host names that it serves for us, at ports 80 and 443.
+    /// The host names for which it must pass requests to us, at ports 80 and 443.
     names: Vec<String>,
-    /// Lines for nginx.
+    /// The configuration lines for nginx.
     nginx: String,
     /// Pattern of the certificates' files, if an authority signs them.
     certificates: Option<String>,

@@ -19,7 +19,7 @@ use crate::terminal::{harmless, print, print_json};
 enum Colour {
     /// Mail waits, or one more failure would lose mail.
     Red,
-    /// It works, with less reserve than it should have.
+    /// It works, with less redundancy than intended.
     Yellow,
     Green,
 }

@@ -146,7 +146,7 @@ enum By {
     Relevance,
 }
 
-/// The act that the options ask for, with all that it needs.
+/// The action that the options select, with its arguments.
 enum Action<'a> {
     Count,
     Exec(&'a str),

@@ -1,4 +1,4 @@
-//! Commands and options of mu and notmuch that do not exist here, each with a sentence on the replacement.
+//! Commands and options of mu and notmuch that do not exist here, each with its replacement.
 
 use std::ffi::OsString;
 

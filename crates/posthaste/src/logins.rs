@@ -45,7 +45,7 @@ pub fn run(args: LoginsArgs) -> Result<ExitCode, AnyError> {
     Ok(ExitCode::from(u8::from(forgotten == 0)))
 }
 
-/// A table of logins, and one of clients if any has guessed wrong.
+/// A table of logins, and one of the clients that gave wrong passwords, if any.
 fn tables(lines: &[LoginsLine]) -> String {
     let mut logins = Vec::new();
     let mut clients = Vec::new();

@@ -66,7 +66,7 @@ pub enum MailboxCommand {
     },
     /// Compare what is kept about mailboxes with their files; changes nothing
     Verify(VerifyArgs),
-    /// Cut unused pages off the file of the table, while no server runs
+    /// Cut unused pages off the file of the table, while no server is running
     Compact(CompactArgs),
     /// Rebuild the data about a mailbox from its files; sessions that have it open end
     Rebuild {

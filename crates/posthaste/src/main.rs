@@ -96,8 +96,8 @@ use crate::options_first::{long_options_first, options_first};
 use crate::server::{ServeError, ServeFailure, ServeOptions, check_config, error_line, serve};
 use crate::terminal::{complain, print, without_error_numbers};
 
-/// Bodies are allocated on one thread and freed on another all day, which the system's allocator is slow at. The gain
-/// is recorded in bench-results/2026-11-26.
+/// Bodies are allocated on one thread and freed on another, which is slow in the system's allocator. Measurements:
+/// bench-results/2026-11-26.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -11,7 +11,7 @@ pub fn thread_id(thread: u32) -> String {
     format!("{thread:016x}")
 }
 
-/// Tags, sorted, including the flags and properties that notmuch keeps as tags.
+/// All tags, sorted, with the flags and properties that notmuch has as tags.
 pub fn tags(message: &FoundMessage) -> Vec<String> {
     let letter = |letter| message.flags & bits::letters(letter) != 0;
     let property = |bit| message.flags & bit != 0;

@@ -1,4 +1,4 @@
-//! Long output goes through `$PAGER` on a terminal.
+//! Shows long output through `$PAGER` on a terminal.
 
 use std::io::IsTerminal;
 use std::process::{Child, Command, Stdio};

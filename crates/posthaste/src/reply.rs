@@ -151,8 +151,8 @@ fn answer(mail: &Mail<'_>, bytes: &[u8], user: &User, args: &Reply) -> Fields {
     fields.into_iter().filter(|(_, text)| !text.is_empty()).collect()
 }
 
-/// Joins names that an unquoted comma has split. Otherwise `Doe, Joe <joe@example.org>` would be two recipients, one of
-/// them local.
+/// Joins a name that was split at an unquoted comma. Otherwise `Doe, Joe <joe@example.org>` would be two recipients,
+/// one of them local.
 fn joined_names(all: Vec<(String, String)>) -> Vec<(String, String)> {
     let mut joined = Vec::new();
     let mut before: Vec<(String, String)> = Vec::new();
@@ -175,7 +175,7 @@ fn joined_names(all: Vec<(String, String)>) -> Vec<(String, String)> {
     joined
 }
 
-/// True if an address can stand in a reply: an unparsable one may contain any characters.
+/// True if an address may be copied into a reply. An unparsable one may contain any characters.
 fn is_usable(address: &str) -> bool {
     let local = address.rsplit_once('@').map_or(address, |(local, _)| local);
     let is_quoted = local.len() > 2 && local.starts_with('"') && local.ends_with('"');

@@ -97,7 +97,7 @@ fn in_brackets(address: &str) -> String {
     format!("<{}>", address.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')).unwrap_or(address))
 }
 
-/// Routing data, opened for the first remote address: local ones need no passwords and no resolver.
+/// Routing data, loaded for the first remote address: local addresses need no passwords and no resolver.
 struct Ways<'a> {
     loaded: &'a Loaded,
     sender: MailSender,

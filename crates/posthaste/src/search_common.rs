@@ -33,7 +33,7 @@ pub struct IndexDir {
 }
 
 impl IndexDir {
-    /// The default is among the user's data, not in a cache that may be emptied: tags cannot be recovered.
+    /// The default is the user's data directory, not a cache that may be emptied: lost tags cannot be recovered.
     pub fn path(&self) -> Result<PathBuf, Failure> {
         if let Some(dir) = &self.index {
             return Ok(dir.clone());
@@ -126,7 +126,7 @@ fn scan(roots: &[PathBuf], query: &[String]) -> Result<Opened, Failure> {
     Ok(Opened::new(searcher))
 }
 
-/// Message before a wait for another writer.
+/// Reports the wait for another writer.
 pub fn waiting(dir: &Path) {
     complain(&format!("another process is writing to {}; waiting for it", dir.display()));
 }

@@ -220,7 +220,7 @@ fn send_message(name: Name, options: Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The server's permanent refusal of a recipient, known without asking it: reported now, while a user is present.
+/// A recipient that the server would refuse for good by its configuration. Reported at once, while a user is present.
 fn refused(loaded: &Loaded, path: &ForwardPath) -> Option<Reply> {
     match loaded.directory.recipient(path) {
         Route::Refused(DirectoryRefusal::Relay) if loaded.config.relay.local_users => None,

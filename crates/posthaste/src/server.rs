@@ -1,4 +1,4 @@
-//! The only import of the server crate: commands call its functions by these names.
+//! Re-exports of the server crate. Commands import from here only.
 
 pub use posthaste_server::logging::error_line;
 pub use posthaste_server::{

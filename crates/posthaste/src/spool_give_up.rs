@@ -20,7 +20,7 @@ pub struct GivenUp {
     segments: Vec<u64>,
     /// Batches lost with them, or unknown to every checkpoint.
     lost: Vec<Damage>,
-    /// Batches without a body that streams waited for: their content about other mail is unknown.
+    /// Batches without a body that streams waited for. They may have had records about other mail.
     entries: Vec<Lsn>,
     bodies: Vec<LostBody>,
 }

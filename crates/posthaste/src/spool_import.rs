@@ -113,7 +113,7 @@ fn put(
     put.map_err(|error| blamed(files, name, source.as_ref(), to, &error))
 }
 
-/// A file of the export. It remembers whether reading it failed, which the import tells like a failure of writing.
+/// A file of the export. It records a read error, because the import reports read and write errors alike.
 struct Source {
     file: File,
     has_failed: bool,

@@ -1,4 +1,4 @@
-//! All output to a terminal goes through this module, so that foreign text cannot control it.
+//! Output to a terminal. All of it goes through this module, so that foreign text cannot control the terminal.
 //!
 //! On a terminal a control character is shown as U+FFFD, and characters that change the direction of text are removed.
 //! Line ends, tabs and our own colours pass. A pipe or a file gets the octets unchanged, as its reader may want them.

@@ -32,7 +32,7 @@ pub enum Waits {
     Due,
     /// The end of a suspension; [`Secs::MAX`] without an end.
     Suspended(Secs),
-    /// The end of a hold; why it is held.
+    /// It is held, for this reason; [`HoldReason::Until`] has the end of the hold.
     Held(HoldReason),
     /// The outcome of an attempt, or its record.
     Busy,

@@ -32,7 +32,7 @@ pub enum TransportEvent {
     Failed {
         /// The transport at which it happened.
         transport: Arc<str>,
-        /// LSN of the message.
+        /// LSN of the batch with the message's body: its number in `posthaste spool inspect`.
         id: u64,
         /// The recipient.
         recipient: Arc<str>,
@@ -74,7 +74,7 @@ pub enum TransportEvent {
     /// The sender could not be notified of a refusal; it is retried. Others may be affected, too: at most one event a
     /// minute.
     NotTold {
-        /// The batch of the spool that has the body of the refused message.
+        /// LSN of the batch with the refused message's body: its number in `posthaste spool inspect`.
         id: u64,
         /// Text of the error.
         error: String,

@@ -44,7 +44,7 @@ struct Progress {
     seen: Lsn,
     /// Last batch that a snapshot has.
     written: Lsn,
-    /// The spool is short of room and waits for a snapshot.
+    /// The spool asked the stream to advance: write a snapshot before the next one is due.
     is_wanted: bool,
     is_over: bool,
 }

@@ -40,8 +40,8 @@ pub(super) struct Written {
     pub wire_size: u64,
 }
 
-/// Writes the text of a message with LF, or unchanged if it would differ when read back. `write` gets the text;
-/// `restart` is called before the text is written from its start again. `None` after a read error, which is reported.
+/// Writes the text of a message with LF line ends, or unchanged if LF would not read back the same. `write` gets the
+/// text; `restart` is called before it is written again from the start. `None` after a read error, which is reported.
 pub(super) fn copy_text<W>(
     session: &mut MailSession,
     row: &MailRow,

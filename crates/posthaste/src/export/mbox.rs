@@ -30,7 +30,7 @@ struct Entry<'a> {
 }
 
 impl MboxTarget {
-    /// Begins the file. Fails if it exists.
+    /// Creates the file. Fails if it exists.
     pub fn new(path: &Path) -> Result<Self, AnyError> {
         if path.symlink_metadata().is_ok() {
             return Err(format!("{} already exists: name another file, or remove it", path.display()).into());

@@ -69,7 +69,7 @@ enum Line {
 }
 
 impl Line {
-    /// With a checksum in front: a flipped digit of a key would still be a key.
+    /// Formats the line, with a checksum in front: a key with a flipped digit would still parse.
     fn to_text(&self) -> io::Result<String> {
         let json = serde_json::to_string(self)?;
         Ok(format!("{} {json}\n", checksum(&json)))

@@ -18,7 +18,7 @@ pub struct MovedFiles {
     maildir: Option<Maildir>,
     /// Names made in its `tmp/` since the last answer.
     names: Vec<String>,
-    /// Begins these names.
+    /// The prefix of these names.
     prefix: String,
     count: u64,
 }
@@ -52,7 +52,7 @@ impl MovedFiles {
         Some(name)
     }
 
-    /// The files are the mailbox's now, or are not wanted.
+    /// Removes the names that are still in `tmp/`, after the server has taken the files or refused them.
     pub fn answered(&mut self) {
         for name in self.names.drain(..) {
             // The server has given it another name, or has removed it. What stays is removed when it is old.

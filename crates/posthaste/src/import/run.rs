@@ -124,8 +124,8 @@ impl Octets {
 /// Files with their read content.
 type FilesRead<'a> = Vec<(&'a SourceFile, io::Result<Octets>)>;
 
-/// Reads files ahead until they are no longer wanted. A piece is no longer than the first batch, so that this need not
-/// wait for later files.
+/// Reads files ahead until the receiver is dropped. A piece has at most as many messages as the first batch, so that
+/// the first batch need not wait for later files.
 fn read_files<'a>(files: &'a [SourceFile], send: &SyncSender<FilesRead<'a>>) {
     let mut some = Vec::new();
     let mut bytes = 0;

@@ -324,7 +324,7 @@ impl SourceFile {
         Ok((file, metadata))
     }
 
-    /// Opens it.
+    /// Opens the file.
     ///
     /// # Errors
     /// It is a link, a pipe or the like, or cannot be read.
@@ -359,7 +359,7 @@ impl SourceFile {
         Ok(ReadFile::of(&metadata) == *read && maildir.adopt_tmp(&file, tmp_name)?)
     }
 
-    /// Removes it.
+    /// Removes the file.
     ///
     /// # Errors
     /// Errors of `unlink`.

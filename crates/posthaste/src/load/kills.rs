@@ -7,8 +7,8 @@ use posthaste_loadgen::load::{Outages, Stop, kill_pauses};
 use posthaste_loadgen::server::ScratchServer;
 use posthaste_loadgen::values::{ValueError, duration};
 
-/// Runs `work` and kills `server` meanwhile, about `every` after each start. In the end the server runs. Returns the
-/// result of `work`, and an error if the server could not be started again, which ends the work.
+/// Runs `work`, and kills and restarts `server` meanwhile, about `every` after each start. The server runs at the end.
+/// Returns the result of `work`. A failed restart ends the work with an error.
 pub fn while_killing<T>(
     server: &mut ScratchServer,
     outages: &Outages,

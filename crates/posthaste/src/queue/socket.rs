@@ -54,7 +54,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Call it after the answer, when the stream has been dropped.
+    /// Drops the stream and joins the thread that has the spool open. Call it after the answer.
     pub fn end(self) -> Result<(), AnyError> {
         drop(self.stream);
         self.serving.map_or(Ok(()), |serving| Ok(serving.join().expect("the thread that has the spool open")?))
@@ -94,7 +94,7 @@ pub fn connect_or_open(config: Config, what: &str, request: Request) -> Result<C
     Ok(Connection { stream, serving: Some(serving) })
 }
 
-/// A hint if no server answers: its data directory may be another one.
+/// Hint for a missing server: it may use another data directory.
 pub const ELSEWHERE: &str = "if it was started in another directory, go there or use --config";
 
 /// `None` if no server listens.
@@ -122,7 +122,7 @@ pub fn answer_in(data: &Path, request: &Request) -> Result<Vec<Value>, AnyError>
     answer_or_none(data, request)?.ok_or_else(|| absent().into())
 }
 
-/// Like [`answer_in`]; `None` if no server runs.
+/// Like [`answer_in`]; `None` if no server is running.
 pub fn answer_or_none(data: &Path, request: &Request) -> Result<Option<Vec<Value>>, AnyError> {
     let Some(mut stream) = connect_in(data)? else { return Ok(None) };
     let path = data.join(SOCKET);

@@ -80,7 +80,7 @@ pub(super) fn summary(lines: &[CountLine], by: &'static str, empty: &str) -> Str
     columns([by, "recipients", "deferred", "held", "suspended", "oldest"], rows, empty)
 }
 
-/// Owed notices, and the queue's fill level: total, and for each tenant over its limit.
+/// Notices still to be made, and the queue's fill level: in total, and for each tenant with refused mail.
 pub(super) fn room(end: &SummaryEnd) -> String {
     let mut out = match end.notices {
         0 => String::new(),

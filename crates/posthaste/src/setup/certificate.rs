@@ -1,4 +1,4 @@
-//! The first certificate of an authority: a running server gets it by itself.
+//! Waits for the first certificate of the authority, which the running server orders.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

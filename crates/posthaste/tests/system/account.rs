@@ -95,7 +95,7 @@ fn an_account_needs_a_file_of_passwords() {
     let (code, _, error) = output(dir.path(), &["account", "list"]);
     assert!(code == Some(2) && error.contains("the configuration names no file of passwords"), "{error}");
     fs::write(dir.path().join("posthaste.toml"), "[auth]\nfile = \"passwords\"\n").unwrap();
-    // The file is made, and no server runs yet.
+    // The file is made, and no server is running yet.
     let (code, text, error) = with_password(dir.path(), &["account", "add", "me"], "x");
     assert_eq!((code, &*text), (Some(0), "me@localhost may log in; no server runs\n"), "{error}");
     assert_eq!(fs::metadata(dir.path().join("passwords")).unwrap().permissions().mode() & 0o777, 0o600);

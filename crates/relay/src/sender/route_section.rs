@@ -235,5 +235,5 @@ pub(super) fn smtp_port() -> u16 {
 }
 
 const HOSTS_MAX: usize = 32;
-/// Attempts are counted in a byte.
+/// Highest configurable attempt: the queue counts a recipient's attempts in one byte.
 const ATTEMPTS_MAX: u8 = 200;

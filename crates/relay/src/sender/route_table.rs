@@ -1,5 +1,5 @@
-//! The routes in force, the resolver of mail hosts, and the queues that wait for a route. It decides where mail goes,
-//! and does not know sites.
+//! The active routes, the resolver of mail hosts, and the queues that wait for a route. Decides where mail goes; sites
+//! are unknown here.
 
 use std::sync::{Arc, Mutex};
 
@@ -90,7 +90,7 @@ impl RouteTable {
         self.resolver().question(domain)
     }
 
-    /// Settings for a domain alone, if certificates of its hosts may have its name and not theirs.
+    /// Settings for one domain only: the certificates of its hosts may have the domain's name.
     fn with_next_hop(&self, manner: Arc<Manner>, destination: &MailDestination) -> Arc<Manner> {
         let is_wanted = |host: &MailHost| self.dane.wants_next_hop(&host.name);
         if manner.has_dane && destination.site.hosts().iter().any(is_wanted) {

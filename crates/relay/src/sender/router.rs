@@ -1,4 +1,4 @@
-//! From a queue to its sites: look-ups in fair order, and sites for their results.
+//! Routes queues to sites: looks up hosts in fair order, and makes the sites for the results.
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Destinations and sources of mail: what can change while the relay runs.
+//! Destinations and sources of mail, which may change while the relay runs.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(super) struct Routes {
     pub routing: Routing,
     /// Diversions of operators, with their next hops.
     diversions: Vec<(Diversion, NextHop)>,
-    /// Mail that operators give up for a time.
+    /// Mail that operators have ordered to give up, until a time.
     bounced: Vec<Diversion>,
 }
 

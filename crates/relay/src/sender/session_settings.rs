@@ -134,7 +134,7 @@ pub(super) fn tls_failed(shared: &Shared, host: &Arc<str>, error: &str) {
     }
 }
 
-/// Reports a session that was not opened for lack of TLS. The error is cut as replies are.
+/// Reports a session that was not opened because TLS failed. The error is truncated like a reply.
 pub(super) fn observe_tls_failure(shared: &Shared, site: &Site, host: &str, [demand, result]: [&str; 2], error: &str) {
     if let Some(observer) = &shared.config.observer {
         let error = shortened(error);

@@ -1,4 +1,4 @@
-//! The sender within its limits: wake-ups, and changes of the rules.
+//! Applies the shaping limits to the sender: wake-ups, and changes of the rules.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use posthaste_queue::Slow;
 use posthaste_shaping::limits::{LimitedSite, SlowDown, end_all};
 use posthaste_shaping::{MailScope, ShapingRules};
 
-/// Wakes those that wait for a limit, until the relay ends.
+/// Wakes waiters whose limit allows more, until the relay ends.
 pub(super) async fn run(shared: Arc<Shared>) {
     while !shared.is_ending() {
         if let Ok(waiters) = tokio::time::timeout(LOOK, shared.alarm.next()).await {
@@ -21,7 +21,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Replaces the rules. Counts stay.
+/// Replaces the rules; keeps the counts.
 pub(super) fn set_shaping(shared: &Arc<Shared>, rules: Arc<ShapingRules>) {
     let waiters = shared.shaper.set_rules(rules);
     limits_changed(shared, waiters);

@@ -1,6 +1,6 @@
 //! State shared by all tasks of the relay.
 //!
-//! It knows the owners of state, which know nothing of it. The work of the relay lies above: functions that take it.
+//! It holds the owners of the relay's state, which do not know it. Functions that take it do the relay's work.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -60,7 +60,7 @@ pub(super) struct Shared {
     pub careful_through: Lsn,
     queue: Mutex<Queue>,
     is_ending: AtomicBool,
-    /// Starts the task of a connection. A function given by the opener, as such a task starts others in turn.
+    /// Starts the task of a connection. The opener supplies it, because such a task starts others.
     pub start_connection: StartConnection,
     /// Number of connections started.
     pub serial: AtomicU64,
@@ -140,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// Lock it after a site, never before.
+    /// Lock order: a site first, then this.
     pub fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().expect("the queue")
     }
@@ -201,7 +201,7 @@ impl Shared {
         self.record(changes);
     }
 
-    /// Returns a transaction that was reported to nobody.
+    /// Returns a transaction to the queue, with no outcome reported.
     pub fn untried(self: &Arc<Self>, transaction: &Transaction) {
         self.finish(keys_of(transaction).map(|key| (key, AttemptOutcome::Untried)).collect());
     }

@@ -10,7 +10,7 @@ use posthaste_spool::Lsn;
 
 use super::messages::NotSigned;
 
-/// Signatures of the messages that left last.
+/// Signatures of the latest messages sent.
 #[derive(Default)]
 pub(super) struct Signatures(Mutex<VecDeque<Arc<Signature>>>);
 
@@ -23,7 +23,8 @@ struct Signature {
 }
 
 impl Signatures {
-    /// The fields of a message as this map changes it. Others that want the same ones wait for the first. Blocks.
+    /// The signature fields of a message as this map changes it. Concurrent callers for one message wait for the first.
+    /// Blocks.
     ///
     /// # Errors
     /// Errors of `sign`.
@@ -64,7 +65,7 @@ impl Signatures {
 
 /// Messages whose signatures are kept, about 1 KiB each.
 const SIGNATURES_MAX: usize = 64;
-/// A signature contains its time, and keys change.
+/// Lifetime of a kept signature: it contains its time, and keys change.
 const SIGNATURE_AGE_MAX: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ pub(super) struct State {
     pub waits_to_connect: bool,
     /// Connections lost with each message in flight.
     lost: HashMap<Lsn, u32>,
-    /// Messages that a task has panicked over.
+    /// Messages whose sending made a task panic.
     panicked: HashSet<Lsn>,
     /// Hosts that were unreachable, or ended a session too early, with the time until which the others take precedence.
     cut: HashMap<Arc<str>, Instant>,
@@ -149,7 +149,7 @@ impl Site {
         Site { source, name, manner, failing_dials: FailingDials::default(), state: Mutex::new(state) }
     }
 
-    /// Shares the count of failing dials with sites of the same name.
+    /// Shares the count of failed connections with sites of the same name.
     pub fn beside(self, failing_dials: FailingDials) -> Self {
         Site { failing_dials, ..self }
     }
@@ -304,7 +304,7 @@ impl State {
         self.connections == 0 && self.standing.is_forgotten(now)
     }
 
-    /// Notes an open session, which does not show yet that mail is taken.
+    /// Notes an open session: the host answers, but has not accepted mail yet.
     pub fn reached(&mut self) {
         self.connecting -= 1;
     }
@@ -315,7 +315,7 @@ impl State {
         self.connecting -= usize::from(!was_open);
     }
 
-    /// Notes a panic over a message; true at the first.
+    /// Notes a panic while sending a message; true for the first.
     pub fn panicked(&mut self, message: Lsn) -> bool {
         if self.panicked.len() >= LOST_MAX {
             self.panicked.clear();
@@ -353,15 +353,15 @@ impl State {
     }
 }
 
-/// Has sites served that permits of another have held up.
+/// Serves the sites that waited for the permits of another site.
 fn wake_in_turn(alarm: &Alarm, sites: &[Arc<Site>]) {
     if !sites.is_empty() {
         alarm.wake(sites.iter().map(|site| Waiter::InTurn(Arc::downgrade(site))));
     }
 }
 
-/// Time for which a limit that held mail up counts: the backlog behind it drains meanwhile.
+/// A limit that delayed mail counts this long: its backlog drains meanwhile.
 const LIMITED: Duration = Duration::from_secs(10);
 const LOST_MAX: usize = 10_000;
-/// Bound of noted hosts.
+/// Maximum hosts noted.
 const CUT_MAX: usize = 1000;

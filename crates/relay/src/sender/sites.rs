@@ -77,7 +77,7 @@ impl Sites {
         self.known().values().for_each(|site| site.state().idle.wake_all());
     }
 
-    /// The queue's pressure on intake, 0 to 1. Sites that their limits hold up do not count.
+    /// The queue's pressure on intake, 0 to 1. Sites delayed by their limits do not count.
     pub fn backlog_level(&self, now: Instant) -> f32 {
         backlog::level_of(self.known().values().map(|site| {
             let mut state = site.state();
@@ -157,7 +157,7 @@ impl KnownSites<'_> {
         self.known.values().filter(|site| !is_in_force(site)).for_each(|site| self.all.retire(site));
     }
 
-    /// Adds a site, in the place of a retired one. It counts failing dials together with the sites of its name under
+    /// Adds a site, replacing a retired one. It shares the count of failed connections with the sites of its name under
     /// the other `sources`.
     pub fn put<'s>(&mut self, site: Site, mut sources: impl Iterator<Item = &'s Arc<Egress>>) -> Arc<Site> {
         let beside = sources.find_map(|other| self.known.get(&(other.name().clone(), site.name.clone())));
@@ -168,7 +168,7 @@ impl KnownSites<'_> {
     }
 }
 
-/// Has idle connections check whether to give way.
+/// Makes idle connections check if they must close for another site.
 #[derive(Default)]
 pub(super) struct Thinner {
     next_at: Option<Instant>,
@@ -221,9 +221,9 @@ fn remove_if<K: Eq + Hash, V>(
     is_removed
 }
 
-/// Sites visited in one pass: during it none can be found or made.
+/// Sites visited in one pass. The lock is held meanwhile: no site can be found or made.
 const SITES_AT_ONCE: usize = 1000;
-/// Time between passes; a site waits this long for an idle connection.
+/// Time between passes: the longest wait of a site for an idle connection.
 const THIN_EVERY: Duration = Duration::from_millis(10);
 /// Sites without mail that are kept.
 const SITES_KEPT: usize = 10_000;

@@ -13,7 +13,7 @@ use super::warm_up::{WarmUp, Warming};
 use crate::session::Proxy;
 use posthaste_queue::Secs;
 
-/// An origin of outgoing mail.
+/// A local address and host name that mail is sent from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutgoingSource {
     /// Its name, for pools and logs.
@@ -86,7 +86,7 @@ impl Egress {
         !self.is_unusable.load(Ordering::Relaxed)
     }
 
-    /// Counts a message. `false`: do not send it now, nor others until [`look`](Self::look) allows it.
+    /// Counts a message. `false`: send neither it nor others until [`look`](Self::look) allows it.
     pub fn take(&self, now: Secs) -> bool {
         let Some(warming) = &self.warming else { return true };
         let is_taken = warming.take(now);
@@ -96,7 +96,7 @@ impl Egress {
         is_taken
     }
 
-    /// Suspends it: its address or proxy cannot be used. True if this is new.
+    /// Suspends the source: its address or proxy cannot be used. True if it was not suspended before.
     pub fn suspend(&self, error: &io::Error) -> bool {
         let mut trouble = self.trouble.lock().expect("a source");
         self.is_unusable.store(true, Ordering::Relaxed);
@@ -128,7 +128,7 @@ impl Egress {
         trouble.is_none()
     }
 
-    /// Ends the suspension if its addresses, or its proxy, can be used again. True if it has ended now.
+    /// Ends the suspension if the addresses, or the proxy, can be used again. True if this call ended it.
     pub async fn try_resume(&self) -> bool {
         if !self.is_suspended() || self.check().await.is_err() {
             return false;

@@ -99,7 +99,7 @@ impl Standing {
         std::mem::take(&mut self.pauses) > 0
     }
 
-    /// Notes that sessions with all hosts failed. Returns the pause that begins now, if any. The first pause begins
+    /// Notes that the sessions with all hosts failed. Returns the pause that begins now, if any. The first pause begins
     /// after `failures_before_pause` failures in a row, or once they span [`FAILING_FOR`]; from then on each failure
     /// begins one.
     pub fn failed(&mut self, error: &str, failures_before_pause: u32, first_secs: u32, now: Instant) -> Option<Pause> {

@@ -1,4 +1,4 @@
-//! Replies in the queue's form, where they come from, and replies for failed look-ups.
+//! Replies as the queue stores them, with their origin, and replies for failed look-ups.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use posthaste_smtp::Reply;
 use posthaste_dns::DnsError;
 use posthaste_queue::{AttemptOutcome, RecipientKey, Status, Transaction};
 
-/// The host that gave a reply, and the step of the session. An empty host: we ourselves.
+/// The origin of a reply: the host and the step of the session. An empty host: this relay.
 #[derive(Clone, Copy)]
 pub(super) struct ReplyPlace<'a> {
     pub host: &'a Arc<str>,
@@ -15,7 +15,7 @@ pub(super) struct ReplyPlace<'a> {
 }
 
 impl<'a> ReplyPlace<'a> {
-    /// At no step of a session.
+    /// Outside any step of a session.
     pub fn of(host: &'a Arc<str>) -> Self {
         ReplyPlace { host, stage: "" }
     }

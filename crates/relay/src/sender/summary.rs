@@ -15,7 +15,7 @@ use super::relay::Relay;
 use super::shared::Shared;
 use posthaste_queue::{Queue, QueueId, QueueName, RecipientKey, Selection};
 
-/// The name to count recipients by.
+/// The kind of name that recipients are counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CountBy {
     /// Their domain.

@@ -50,8 +50,8 @@ pub(super) fn end_suppressed(
     Ok(())
 }
 
-/// Ends waiting mail of a site for suppressed addresses, until it meets mail for another address. Returns true if
-/// there is such mail. Blocks.
+/// Ends the mail of a site that waits for suppressed addresses, up to the first for another address. True if one was
+/// found. Blocks.
 pub(super) fn has_unsuppressed(shared: &Arc<Shared>, site: &Site) -> bool {
     while shared.config.bounces.suppressed().is_some()
         && !shared.is_ending()
@@ -75,7 +75,7 @@ pub(super) fn has_unsuppressed(shared: &Arc<Shared>, site: &Site) -> bool {
     true
 }
 
-/// Makes durable the entries fed to the list, and the originals of signed senders. Blocks.
+/// Makes new entries of the list and the owners of signed senders durable. Blocks.
 pub(super) fn flush_bounces(shared: &Shared) {
     let published = shared.spool.stats().published;
     if let Some(signed) = shared.config.bounces.return_path.as_ref().filter(|signed| signed.is_fed())

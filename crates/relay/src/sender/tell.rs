@@ -1,4 +1,4 @@
-//! Notifications to senders, made in the batch that records them.
+//! Notifications to senders. A notification is written in the batch that records it as sent.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use posthaste_queue::{Change, Queued, QueuedRecipient, RecipientKey, Status, Wha
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Addressee {
     address: Arc<str>,
-    /// True if it is the postmaster, in place of a sender.
+    /// True for the postmaster, who gets it instead of the sender.
     is_postmaster: bool,
 }
 
-/// The outcome of one recipient, to be reported.
+/// The outcome of one recipient, for the report.
 struct PendingNotice {
     number: u16,
     status: (u8, u16, u16),
@@ -63,7 +63,7 @@ fn addressee(shared: &Shared, tell: Tell, envelope: &Envelope, number: u16) -> O
     Some(Addressee { address: postmaster, is_postmaster: true })
 }
 
-/// Writes the notification that a message owes now. Blocks.
+/// Writes the notification that is due for a message. Blocks.
 fn prepare(shared: &Shared, message: Lsn, tell: Tell) -> Result<Prepared, LoadError> {
     let statuses: Vec<(u16, Status)> = {
         let queue = shared.queue();

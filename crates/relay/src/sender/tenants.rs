@@ -7,7 +7,7 @@ use posthaste_units::is_name;
 use posthaste_units::words::{Key, Problem};
 use serde::{Deserialize, Serialize};
 
-/// One on whose account mail is sent.
+/// A customer on whose account mail is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TenantSection {

@@ -38,7 +38,7 @@ pub(super) struct Mail {
     host: Arc<str>,
     /// The kind of its last message, as [`ServedKinds`](posthaste_queue::ServedKinds) counts it.
     serves: Option<Prefer>,
-    /// True if the host reports success itself (DSN).
+    /// True if the host sends success notices itself (DSN).
     has_dsn: bool,
     /// Recipients per transaction, by LIMITS (RFC 9422).
     recipients_max: usize,
@@ -286,7 +286,7 @@ impl Mail {
         }
     }
 
-    /// A message whose header is as it leaves.
+    /// A message with the header as it is sent.
     fn leaving(&mut self, mut under_way: UnderWay, loaded: Loaded) -> Option<OutgoingMessage<UnderWay>> {
         let Loaded { envelope, body, .. } = loaded;
         let of = |taken: &posthaste_queue::Taken| envelope.recipient(taken.number).and_then(rcpt_to);
@@ -450,7 +450,7 @@ impl Traffic for Mail {
     }
 }
 
-/// Keeps the recipients that share the sender of the first. The others are next.
+/// Keeps the recipients with the sender of the first. The others form the next transaction.
 fn keep_one_sender(shared: &Arc<Shared>, transaction: &mut Transaction, queued: &Queued) {
     let Some(forwarded) = &queued.forwarded else { return };
     let Some(is_forwarded) = transaction.recipients.first().map(|first| forwarded.has(first.number)) else {
@@ -494,5 +494,5 @@ fn rcpt_to(recipient: &QueuedRecipient) -> Option<RcptTo> {
     Some(rcpt)
 }
 
-/// Result of an attempt with an unknown end.
+/// The recorded result of an attempt whose outcome is unknown.
 const UNKNOWN: Status = Status { code: 451, enhanced: 3000 };

@@ -41,7 +41,7 @@ pub struct Exported {
 pub struct ExportedRecipient {
     /// The recipient as received.
     pub to: QueuedRecipient,
-    /// True if it leaves for this recipient with the other sender of `queued`.
+    /// True if it is sent to this recipient with the forwarding sender of `queued`.
     pub is_forwarded: bool,
     /// Attempts so far.
     pub attempts: u8,
@@ -62,7 +62,7 @@ pub struct ExportedRecipient {
 pub struct ExportedCount {
     /// Exported recipients.
     pub recipients: u64,
-    /// Recipients left out, as an attempt is in flight.
+    /// Recipients left out because an attempt is in flight.
     pub under_way: u64,
 }
 

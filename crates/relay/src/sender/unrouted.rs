@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use posthaste_queue::QueueId;
 
-/// By the domain to look up.
+/// Waiting queues, by the domain to look up.
 #[derive(Default)]
 pub(super) struct Unrouted(Mutex<HashMap<String, Waiting>>);
 
 #[derive(Default)]
 struct Waiting {
     queues: BTreeSet<QueueId>,
-    /// The query takes a turn of each tenant.
+    /// Each tenant whose queues wait for the query has a turn for it.
     tenants: BTreeSet<Arc<str>>,
     is_asked: bool,
 }

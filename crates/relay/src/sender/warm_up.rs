@@ -6,7 +6,7 @@ use posthaste_units::{Bucket, Rate};
 
 use posthaste_queue::Secs;
 
-/// Limit of a source's first days.
+/// The limits of a source's first days.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WarmUp {
     /// The first day, in days since 1970 (UTC).
@@ -73,7 +73,7 @@ const BURST_MAX: u32 = 1_000_000;
 mod tests {
     use super::*;
 
-    /// Messages sent on each of the first days, tried every 10 seconds.
+    /// Messages sent on each of the first days by a sender that tries every 10 seconds.
     fn sent(per_day: &[u32], days: u32) -> Vec<u32> {
         let warming = Warming::new(WarmUp { since: 20_000, per_day: per_day.to_vec() });
         let day = |day: u32| {

@@ -49,7 +49,7 @@ fn what_happened(error: &io::Error) -> String {
     }
 }
 
-/// rustls has the errors of other verifiers in the form for programmers.
+/// rustls shows the errors of other verifiers in debug form; this prints their text.
 fn what_failed(error: &io::Error) -> String {
     match error.get_ref().and_then(|error| error.downcast_ref()) {
         Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(other)))) => other.to_string(),

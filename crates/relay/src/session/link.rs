@@ -27,7 +27,7 @@ pub(super) struct Link {
     /// The write error, if one occurred. Replies sent before are still read.
     broken: Option<io::Error>,
     deadline: Instant,
-    /// Fires at the deadline or earlier.
+    /// Fires at the deadline, or before it if the deadline has moved.
     timer: Pin<Box<Sleep>>,
     progress: Option<Progress>,
     pub pulse: Option<Pulse>,

@@ -188,7 +188,7 @@ impl OutgoingSession {
         self.channel != Channel::Clear && is_at_mail
     }
 
-    /// Passes to another owner: with `messages_max` in all, earlier ones counted, and its steps reported to `pulse`.
+    /// Passes the session to another owner. `messages_max` includes the messages sent before; steps go to `pulse`.
     pub(crate) fn take_over(&mut self, messages_max: u64, pulse: Pulse) {
         self.messages_left = self.messages_left.min(messages_max.saturating_sub(self.finished));
         self.link.pulse = Some(pulse);
@@ -299,7 +299,7 @@ impl OutgoingSession {
         }
     }
 
-    /// Asks about a recipient: MAIL with the empty sender, RCPT, and nothing more. The next question or message begins
+    /// Verifies a recipient: MAIL with the empty sender, then RCPT, and no DATA. The next use of the session begins
     /// with RSET. Counts as a message.
     ///
     /// Dropping the future before its end ends the session.

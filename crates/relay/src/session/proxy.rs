@@ -39,7 +39,7 @@ impl Proxy {
         }
     }
 
-    /// Connects to `address`. A failure before the request to the proxy is the source's trouble.
+    /// Connects to `address`. A failure before the request to the proxy counts as a failure of the source.
     pub(super) async fn connect(
         &self,
         address: SocketAddr,

@@ -20,7 +20,7 @@ use super::{Channel, Loss, Proxy};
 pub enum Endpoint {
     /// TCP.
     Tcp(SocketAddr),
-    /// A UNIX socket, as LMTP servers have.
+    /// A UNIX socket, for LMTP servers.
     Unix(PathBuf),
 }
 

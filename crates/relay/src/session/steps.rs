@@ -1,4 +1,4 @@
-//! Steps of a session, and around its messages, for a watch.
+//! Names of the steps of a session and of the work on its messages, for the watch of stuck workers.
 
 use posthaste_smtp::client::Step;
 

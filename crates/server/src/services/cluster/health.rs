@@ -1,9 +1,9 @@
 //! The record of attempts to open a shard's queue here.
 
-/// Attempts to open the queue of a shard, and the last error.
+/// Failures in a row to open a shard's queue on this node, and the error to show.
 #[derive(Debug, Default)]
 pub(super) struct QueueHealth {
-    /// Attempts that failed in a row.
+    /// Zero once the queue is open.
     failed: u32,
     error: Option<OpenFailure>,
 }
@@ -11,7 +11,7 @@ pub(super) struct QueueHealth {
 #[derive(Debug)]
 struct OpenFailure {
     why: String,
-    /// True if this node owned the shard.
+    /// True if this node owned the shard when the attempt failed.
     as_owner: bool,
 }
 
@@ -38,7 +38,7 @@ impl QueueHealth {
         self.failed >= OPENINGS_MAX
     }
 
-    /// The error of the last attempt.
+    /// The last error of an attempt as owner, else of one as standby.
     pub fn error(&self) -> Option<&str> {
         self.error.as_ref().map(|error| &*error.why)
     }

@@ -364,7 +364,7 @@ fn shard_config(config: &Config, shard: u16) -> ReplicatedConfig {
         record_bytes_max: usize::try_from(segment_bytes / 2).unwrap_or(usize::MAX),
         pending_bytes_max: PENDING_BYTES_MAX,
         engine_pace: ENGINE_PACE,
-        // Nobody reads the keys of requests on a standby.
+        // Nobody reads the idempotency keys on a standby.
         owner_streams: vec![KEY_STREAM.to_owned()],
         reader_rules: ReaderRules::default(),
         sender_rules: SenderRules::default(),
