@@ -7,7 +7,6 @@
 
 mod cases;
 mod crowds;
-mod large;
 mod readers;
 mod sessions;
 
@@ -40,7 +39,7 @@ pub struct Case {
 }
 
 /// All cases.
-pub const ALL: [Case; 22] = [
+pub const ALL: [Case; 20] = [
     Case {
         name: "slow-senders",
         promise: "all stay connected, one octet a second each, in every state",
@@ -201,22 +200,6 @@ pub const ALL: [Case; 22] = [
         indexed: false,
         reads: true,
         run: sessions::files,
-    },
-    Case {
-        name: "read-header-100-mb",
-        promise: "a header of 100 MiB: each of four clients that ask for it is answered, by IMAP and POP3",
-        memory_mib_max: 384,
-        indexed: false,
-        reads: true,
-        run: large::header,
-    },
-    Case {
-        name: "read-256-mb",
-        promise: "eight slow readers of a message of 256 MiB: it is held in memory for nobody",
-        memory_mib_max: 144,
-        indexed: false,
-        reads: true,
-        run: large::message,
     },
 ];
 

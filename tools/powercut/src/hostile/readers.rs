@@ -27,8 +27,6 @@ const DEAF: usize = 4;
 const SMALL_BUFFER: usize = 4096;
 /// Time that slow clients stay, at most: one that takes no octet for two minutes may be cut off.
 const SLOW_STAY: Duration = Duration::from_secs(60);
-/// Time for each answer that needs a huge message.
-pub(super) const HUGE_PATIENCE: Duration = Duration::from_secs(180);
 pub(super) const SHOWN_MAX: usize = 5;
 
 fn login() -> String {
@@ -96,10 +94,10 @@ impl Reader {
     }
 
     /// With a mailbox, and with small buffers.
-    pub(super) fn with_small_buffers(attack: &Attack, reading: Reading, mailbox: &str) -> Result<TcpStream, RigError> {
+    fn with_small_buffers(attack: &Attack, reading: Reading) -> Result<TcpStream, RigError> {
         let mut reader = Self::logged_in(attack, reading)?;
         if reading == Reading::Imap {
-            reader.command(&format!("SELECT {mailbox}"))?;
+            reader.command("SELECT INBOX")?;
         }
         // All that was sent was read: nothing is left in the reader's own buffer.
         let stream = reader.stream.into_inner();
@@ -108,17 +106,11 @@ impl Reader {
         Ok(stream)
     }
 
-    /// Waits longer for answers that need a huge message: a server that was built without optimisation is slow with it.
-    pub(super) fn patient(self) -> io::Result<Self> {
-        self.stream.get_ref().set_read_timeout(Some(HUGE_PATIENCE))?;
-        Ok(self)
-    }
-
     pub(super) fn say(&mut self, octets: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(octets)
     }
 
-    pub(super) fn line(&mut self) -> io::Result<String> {
+    fn line(&mut self) -> io::Result<String> {
         let mut line = Vec::new();
         match self.stream.read_until(b'\n', &mut line)? {
             0 => Err(ErrorKind::UnexpectedEof.into()),
@@ -126,38 +118,28 @@ impl Reader {
         }
     }
 
-    /// Sends a command of IMAP, and gives the lines of its answer. `take` reads each literal: its length comes first.
-    pub(super) fn ask(
-        &mut self,
-        command: &str,
-        mut take: impl FnMut(u64, &mut io::Take<&mut BufReader<TcpStream>>) -> io::Result<()>,
-    ) -> io::Result<Vec<String>> {
-        self.say(format!("t {command}\r\n").as_bytes())?;
-        let mut lines = Vec::new();
-        loop {
-            let line = self.line()?;
-            if let Some(outcome) = line.strip_prefix("t ") {
-                let refused = || io::Error::other(format!("{command}: {line}"));
-                return if outcome.starts_with("OK") { Ok(lines) } else { Err(refused()) };
-            }
-            if let Some(octets) = line.rsplit_once('{').and_then(|(_, end)| end.strip_suffix('}')?.parse().ok()) {
-                let mut literal = self.stream.by_ref().take(octets);
-                take(octets, &mut literal)?;
-                io::copy(&mut literal, &mut io::sink())?;
-            }
-            lines.push(line);
-        }
-    }
-
     /// Sends a command and reads its answer to the end.
     pub(super) fn command(&mut self, command: &str) -> io::Result<()> {
+        let refused = |line: String| Err(io::Error::other(format!("{command}: {line}")));
         match self.reading {
-            Reading::Imap => self.ask(command, |_, _| Ok(())).map(drop),
+            Reading::Imap => {
+                self.say(format!("t {command}\r\n").as_bytes())?;
+                loop {
+                    let line = self.line()?;
+                    if let Some(outcome) = line.strip_prefix("t ") {
+                        return if outcome.starts_with("OK") { Ok(()) } else { refused(line) };
+                    }
+                    if let Some(octets) = line.rsplit_once('{').and_then(|(_, end)| end.strip_suffix('}')?.parse().ok())
+                    {
+                        io::copy(&mut self.stream.by_ref().take(octets), &mut io::sink())?;
+                    }
+                }
+            }
             Reading::Pop3 => {
                 self.say(format!("{command}\r\n").as_bytes())?;
                 let line = self.line()?;
                 if !line.starts_with("+OK") {
-                    return Err(io::Error::other(format!("{command}: {line}")));
+                    return refused(line);
                 }
                 while command.starts_with("RETR") && self.line()? != "." {}
                 Ok(())
@@ -284,7 +266,7 @@ pub fn slow(attack: &Attack) -> Result<Vec<String>, RigError> {
         append(attack, LARGE)?;
         let mut crowd = Vec::new();
         for reading in Reading::BOTH.into_iter().cycle().take(SLOW.min(attack.size.crowd)) {
-            let mut stream = Reader::with_small_buffers(attack, reading, "INBOX")?;
+            let mut stream = Reader::with_small_buffers(attack, reading)?;
             let command = if reading == Reading::Imap { "t FETCH 2 BODY.PEEK[]\r\n" } else { "RETR 2\r\n" };
             stream.write_all(command.repeat(10).as_bytes())?;
             crowd.push((stream, reading));
@@ -399,7 +381,7 @@ pub fn pipelines(attack: &Attack) -> Result<Vec<String>, RigError> {
             };
             let mut crowd = Vec::new();
             for _ in 0..DEAF {
-                let stream = Reader::with_small_buffers(attack, reading, "INBOX")?;
+                let stream = Reader::with_small_buffers(attack, reading)?;
                 stream.set_nonblocking(true)?;
                 crowd.push((stream, 0));
             }
